@@ -1,0 +1,1 @@
+//! What a shard is: tar index, WebDataset key rules, sidecar and manifest.

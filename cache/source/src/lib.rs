@@ -1,0 +1,1 @@
+//! Where shards come from: S3, HTTP and POSIX files behind one trait.

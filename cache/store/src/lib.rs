@@ -1,0 +1,1 @@
+//! Where shards rest: one NVMe directory, filled once, read by record, recovered after a crash.

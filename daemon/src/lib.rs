@@ -1,0 +1,1 @@
+//! The process: configuration, composition, sessions, admin, and the command line.

@@ -1,0 +1,1 @@
+//! Record to tensor: images, numbers, arrays and text, decoded into batch memory.

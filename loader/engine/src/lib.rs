@@ -1,0 +1,1 @@
+//! How bytes become batches: the plan, and the session that fills slots by it.

@@ -1,0 +1,1 @@
+//! What daemon and trainer agree on: messages, descriptors, and the mapped slab.

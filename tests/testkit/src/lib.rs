@@ -1,0 +1,1 @@
+//! Real servers and real shards for tests.
