@@ -1,1 +1,19 @@
-//! What daemon and trainer agree on: messages, descriptors, and the mapped slab.
+//! What daemon and trainer agree on: messages, frames with descriptors, and the mapped slab.
+//!
+//! Control travels over a Unix stream socket as length-prefixed [`frame`]s of [`message`]s;
+//! payload never does. Payload rests in a [`slab`]: a sealed memfd that the daemon writes and the
+//! trainer maps read-only. The daemon acts on nothing it reads from the slab, and the trainer
+//! checks every range a message names before it touches the map.
+
+pub mod clock;
+pub mod frame;
+pub mod message;
+pub mod slab;
+
+/// The protocol both sides speak; a side also accepts its predecessor.
+///
+/// Raised with every change of [`message`] that an older peer could not read.
+pub const PROTOCOL: u32 = 1;
+
+/// The oldest protocol this build still speaks.
+pub const PROTOCOL_OLDEST: u32 = 1;

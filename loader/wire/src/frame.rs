@@ -1,0 +1,230 @@
+//! Frames: a length, a message, and the descriptors that ride on it.
+//!
+//! Layout: `u32` little-endian length of the body, then the body in postcard. A frame's length is
+//! checked against [`MAX_FRAME`] before anything is allocated for it, and a descriptor is taken
+//! out of the stream in the order it was sent.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The largest body accepted: a list of a million shard URLs of 200 bytes, with room to spare.
+pub const MAX_FRAME: usize = 256 << 20;
+
+/// Bytes of the length prefix.
+pub const PREFIX: usize = 4;
+
+/// What one `recvmsg` asks for: a typical batch message (256 samples of two members) is 16 KiB.
+const RECEIVE: usize = 64 << 10;
+
+/// Descriptors accepted with one `recvmsg`; a frame carries at most one.
+const DESCRIPTORS: usize = 4;
+
+/// Encodes a message as one frame.
+///
+/// # Errors
+/// `Invalid` if the message is larger than [`MAX_FRAME`].
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    let mut frame = postcard::to_extend(message, vec![0; PREFIX]).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("failed to encode a message: {error}"))
+    })?;
+    let body = frame.len() - PREFIX;
+    match u32::try_from(body) {
+        Ok(len) if body <= MAX_FRAME => frame[..PREFIX].copy_from_slice(&len.to_le_bytes()),
+        _ => {
+            return Err(Error::new(ErrorKind::Invalid, "the message is larger than a frame")
+                .at("bytes", body)
+                .at("limit", MAX_FRAME));
+        }
+    }
+    Ok(frame)
+}
+
+/// Decodes the body of a frame.
+///
+/// # Errors
+/// `Invalid` if the body is not a message of this protocol.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    postcard::from_bytes(body).map_err(|error| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the peer sent no message of this protocol: {error}"),
+        )
+    })
+}
+
+/// Reads a frame's length, refusing one that would allocate beyond [`MAX_FRAME`].
+///
+/// # Errors
+/// `Invalid` if it does.
+pub fn body_len(prefix: [u8; PREFIX]) -> Result<usize> {
+    let len = u32::from_le_bytes(prefix) as usize;
+    if len > MAX_FRAME {
+        return Err(Error::new(ErrorKind::Invalid, "the peer announced a frame beyond the limit")
+            .at("bytes", len)
+            .at("limit", MAX_FRAME));
+    }
+    Ok(len)
+}
+
+/// Sends as much of `bytes` as the socket takes, `descriptor` riding on the first of them.
+///
+/// # Errors
+/// The system call's own, `WouldBlock` included.
+pub fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<usize> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let rights;
+    if let Some(descriptor) = descriptor {
+        rights = [descriptor];
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&rights)) {
+            return Err(io::Error::other("no room for a descriptor"));
+        }
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// Receives frames and their descriptors from a blocking socket.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    buffer: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Receiver {
+    /// Blocks until one whole message is here.
+    ///
+    /// # Errors
+    /// `Closed` at the end of the stream, `Unavailable` when the socket's receive timeout passed
+    /// first, `Invalid` for a frame outside the protocol.
+    pub fn receive<T: DeserializeOwned>(&mut self, socket: impl AsFd) -> Result<T> {
+        self.fill(&socket, PREFIX)?;
+        let mut prefix = [0; PREFIX];
+        prefix.copy_from_slice(&self.buffer[..PREFIX]);
+        let len = body_len(prefix)?;
+        self.fill(&socket, PREFIX + len)?;
+        let message = decode(&self.buffer[PREFIX..PREFIX + len]);
+        self.buffer.drain(..PREFIX + len);
+        message
+    }
+
+    /// The oldest descriptor received and not yet taken.
+    ///
+    /// # Errors
+    /// `Invalid` if the peer sent none.
+    pub fn take_descriptor(&mut self) -> Result<OwnedFd> {
+        self.descriptors.pop_front().ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the peer announced a descriptor and sent none")
+        })
+    }
+
+    fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<()> {
+        while self.buffer.len() < wanted {
+            let have = self.buffer.len();
+            self.buffer.resize(have + RECEIVE.max(wanted - have), 0);
+            let received = self.receive_some(&socket, have);
+            self.buffer.truncate(have + *received.as_ref().unwrap_or(&0));
+            match received {
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::Closed, "the peer closed the connection"));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).doing("receive a message"),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_some(&mut self, socket: impl AsFd, have: usize) -> io::Result<usize> {
+        let mut space =
+            [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut target = [IoSliceMut::new(&mut self.buffer[have..])];
+        let received = recvmsg(socket, &mut target, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                self.descriptors.extend(rights);
+            }
+        }
+        Ok(received.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::message::Request;
+
+    #[test]
+    fn a_descriptor_arrives_with_the_frame_it_rode_on() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let memfd = rustix::fs::memfd_create("wire-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&memfd, b"slab").unwrap();
+        for (message, descriptor) in
+            [(Request::Status, None), (Request::Release { slab: 1, slot: 2 }, Some(memfd.as_fd()))]
+        {
+            let frame = encode(&message).unwrap();
+            assert_eq!(send(&near, &frame, descriptor).unwrap(), frame.len());
+        }
+        let mut receiver = Receiver::default();
+        assert!(matches!(receiver.receive(&far).unwrap(), Request::Status));
+        assert!(matches!(receiver.receive(&far).unwrap(), Request::Release { slab: 1, slot: 2 }));
+        let received = receiver.take_descriptor().unwrap();
+        let mut text = [0; 4];
+        rustix::io::pread(&received, &mut text, 0).unwrap();
+        assert_eq!(&text, b"slab");
+        assert_eq!(receiver.take_descriptor().unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_frame_split_anywhere_is_put_together() {
+        let frame = encode(&Request::Hello { protocol: 1, release: "x".repeat(1000) }).unwrap();
+        for cut in [1, 3, 4, 5, frame.len() - 1] {
+            let (near, far) = UnixStream::pair().unwrap();
+            let (head, tail) = (frame[..cut].to_vec(), frame[cut..].to_vec());
+            let sender = std::thread::spawn(move || {
+                send(&near, &head, None).unwrap();
+                send(&near, &tail, None).unwrap();
+            });
+            let mut receiver = Receiver::default();
+            assert!(matches!(receiver.receive(&far).unwrap(), Request::Hello { .. }));
+            sender.join().unwrap();
+            let closed = receiver.receive::<Request>(&far).unwrap_err();
+            assert_eq!(closed.kind(), ErrorKind::Closed);
+        }
+    }
+
+    #[test]
+    fn a_hostile_length_allocates_nothing() {
+        let (near, far) = UnixStream::pair().unwrap();
+        send(&near, &u32::MAX.to_le_bytes(), None).unwrap();
+        let mut receiver = Receiver::default();
+        let error = receiver.receive::<Request>(&far).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(receiver.buffer.capacity() < 1 << 20);
+    }
+
+    #[test]
+    fn garbage_is_invalid_and_never_panics() {
+        for seed in 0_u8..=255 {
+            let body: Vec<u8> = (0..64_u8).map(|i| i.wrapping_mul(31).wrapping_add(seed)).collect();
+            if let Err(error) = decode::<Request>(&body) {
+                assert_eq!(error.kind(), ErrorKind::Invalid);
+            }
+        }
+    }
+}

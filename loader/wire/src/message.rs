@@ -1,0 +1,283 @@
+//! The messages, in the order a session uses them.
+//!
+//! One rule: a message carries facts and ranges, never payload. Sizes are bytes, times are
+//! nanoseconds of [`crate::clock`], positions count samples of the epoch's global sequence.
+
+use std::collections::BTreeMap;
+
+use forebay_error::Error;
+use serde::{Deserialize, Serialize};
+
+/// From trainer to daemon.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// The first message on every connection.
+    Hello {
+        /// The newest protocol the client speaks.
+        protocol: u32,
+        /// The client's release, for logs.
+        release: String,
+    },
+    /// Registers a job: what it reads and how. Answered by [`Reply::Opened`].
+    Open(Box<Open>),
+    /// Starts (or restarts) delivery; batches of an older run still in flight are void.
+    Start {
+        /// Chosen by the client, larger than any before it; stamps each batch.
+        run: u64,
+        /// The epoch to play.
+        epoch: u64,
+        /// The first batch wanted.
+        batch: u64,
+    },
+    /// Gives a slot back.
+    Release {
+        /// The slab the slot lies in.
+        slab: u32,
+        /// The slot.
+        slot: u64,
+    },
+    /// Asks for the daemon's state; answered by [`Reply::Status`].
+    Status,
+    /// Asks for one shard's size and sample count; answered by [`Reply::Shard`].
+    Index {
+        /// The shard.
+        url: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+    },
+}
+
+/// From daemon to trainer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Reply {
+    /// Answers [`Request::Hello`].
+    Welcome {
+        /// The protocol of this connection.
+        protocol: u32,
+        /// The daemon's release.
+        release: String,
+        /// The daemon's process id.
+        pid: u32,
+    },
+    /// Answers [`Request::Open`].
+    Opened(Opened),
+    /// A new slab; its descriptor rides on this frame. Slots of older slabs stay valid.
+    Slab {
+        /// Names the slab within the session.
+        slab: u32,
+        /// Its length.
+        len: u64,
+        /// Batches it was sized for; below the wanted `prefetch` where memory is short.
+        batches: u32,
+    },
+    /// A batch rests in a slot.
+    Batch(Box<Batch>),
+    /// The run is over: every batch was sent.
+    End {
+        /// The run that ended.
+        run: u64,
+        /// Batches in the whole epoch for this rank.
+        batches: u64,
+        /// Samples in the whole epoch over all ranks.
+        samples: u64,
+    },
+    /// The request failed; during a run the run is over.
+    Failed {
+        /// The run that failed, if one did.
+        run: Option<u64>,
+        /// Why.
+        error: Error,
+    },
+    /// Answers [`Request::Status`] with a JSON document.
+    Status(String),
+    /// Answers [`Request::Index`].
+    Shard {
+        /// The shard.
+        url: String,
+        /// Its length.
+        bytes: u64,
+        /// Its sample count.
+        samples: u64,
+    },
+}
+
+/// What a job reads and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    /// The name admins see.
+    pub job: String,
+    /// Every shard, in list order.
+    pub urls: Vec<String>,
+    /// Samples per shard, in the order of `urls`, where a manifest is at hand.
+    pub counts: Option<Vec<u64>>,
+    /// Endpoint and credentials (an allow-list of the client's environment).
+    pub origin: BTreeMap<String, String>,
+    /// Order and share.
+    pub order: Order,
+    /// Fields to deliver, each a list of alternatives of which the first present is taken;
+    /// `None` delivers every field.
+    pub fields: Option<Vec<Vec<String>>>,
+    /// Batches to keep ready.
+    pub prefetch: u32,
+}
+
+/// How samples are ordered and dealt: the options the order is a function of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// How samples are mixed.
+    pub shuffle: Shuffle,
+    /// Shards mixed at once over all lanes together.
+    pub window: u32,
+    /// The key of every draw.
+    pub seed: u64,
+    /// Canonical streams; `None` takes the default for the number of shards.
+    pub lanes: Option<u32>,
+    /// Samples per rank and batch.
+    pub batch_size: u32,
+    /// This trainer's place among `world_size`.
+    pub rank: u32,
+    /// Trainers that share the epoch.
+    pub world_size: u32,
+    /// What becomes of the last, incomplete global batch.
+    pub tail: Tail,
+    /// Samples an epoch has, if not the data set's own number.
+    pub epoch_samples: Option<u64>,
+}
+
+/// How samples are mixed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shuffle {
+    /// The list's order.
+    None,
+    /// Exactly, over `window` whole shards at a time.
+    Window,
+    /// Exactly, over the whole data set.
+    Global,
+}
+
+/// What becomes of the last, incomplete global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tail {
+    /// Split evenly; an empty rank repeats one sample as invalid.
+    Even,
+    /// Dropped.
+    Drop,
+    /// Filled up with repeated samples marked invalid.
+    Pad,
+}
+
+/// A job as the daemon sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// The job's number on this daemon.
+    pub session: u64,
+    /// Lanes in use.
+    pub lanes: u32,
+    /// Samples in an epoch over all ranks, where known.
+    pub samples: Option<u64>,
+    /// Batches in an epoch for this rank, where known.
+    pub batches: Option<u64>,
+}
+
+/// One batch and where each of its members lies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The run it belongs to.
+    pub run: u64,
+    /// Its number in the epoch.
+    pub index: u64,
+    /// The slab its slot lies in.
+    pub slab: u32,
+    /// The slot to release.
+    pub slot: u64,
+    /// Names that `Member::field` counts into.
+    pub fields: Vec<String>,
+    /// The samples, in order.
+    pub samples: Vec<Sample>,
+    /// What the daemon did for this batch, and when.
+    pub stages: Vec<Stage>,
+    /// Where the bytes came from.
+    pub bytes: Bytes,
+}
+
+/// One sample of a batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its place in the epoch's global sequence.
+    pub position: u64,
+    /// Its shard, as an index into [`Open::urls`].
+    pub url: u32,
+    /// Its key.
+    pub key: String,
+    /// False where the sample is padding.
+    pub valid: bool,
+    /// Its members, or why there are none.
+    pub members: Result<Vec<Member>, Error>,
+}
+
+/// One member of a sample in the slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Index into [`Batch::fields`].
+    pub field: u32,
+    /// Where it starts in the slab.
+    pub offset: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+/// Payload bytes of a batch by the place they were read from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// Read from a tier.
+    pub tier: u64,
+    /// Copied from frames of a shard still arriving from its origin.
+    pub origin: u64,
+}
+
+/// What a batch waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Cause {
+    /// Bytes were on their way from the origin.
+    Origin,
+    /// The shard's index was being read.
+    Index,
+    /// A tier was being read and the members checked.
+    TierRead,
+    /// The batch was ready upstream and not yet with the consumer, or nothing was under way.
+    RingEmpty,
+    /// Members were being decoded.
+    Decode,
+    /// Bytes were on their way to a device.
+    H2d,
+}
+
+impl Cause {
+    /// Every cause, in the order reports show them.
+    pub const ALL: [Self; 6] =
+        [Self::Origin, Self::Index, Self::TierRead, Self::RingEmpty, Self::Decode, Self::H2d];
+
+    /// The cause's name in reports and metric labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Origin => "origin",
+            Self::Index => "index",
+            Self::TierRead => "tier_read",
+            Self::RingEmpty => "ring_empty",
+            Self::Decode => "decode",
+            Self::H2d => "h2d",
+        }
+    }
+}
+
+/// A stretch of time in which a batch was worked on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// By which stage.
+    pub cause: Cause,
+    /// From when.
+    pub start_ns: u64,
+    /// Until when.
+    pub end_ns: u64,
+}
