@@ -1,0 +1,106 @@
+//! The plan: which sample comes at which position of an epoch, and which rank reads it when.
+//!
+//! One rule: everything here is a pure function of (shard list, sample counts, seed, epoch,
+//! options). Nothing depends on time, on what is cached, or on who asks. World size and batch size
+//! enter only in [`share`], after the order is fixed.
+//!
+//! ```text
+//!   shards ──permute──▶ order ──deal──▶ lanes ──window──▶ blocks ──permute──▶ lane sequences
+//!                                                                                  │
+//!   global position p  =  lane p mod L, place p div L  ◀──── interleave ───────────┘
+//!   global batch k     =  positions kG … (k+1)G−1,  G = batch_size · world_size
+//! ```
+//! Counts may be unknown (no manifest): then there is one lane, and [`Sequence::locate`] says whose
+//! count it needs next. Learning a count never changes the order, only how far it is known.
+
+mod lane;
+mod permute;
+mod sequence;
+mod share;
+
+pub use permute::{Key, permute};
+pub use sequence::{Known, Located, Sequence};
+pub use share::Share;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Order, Shuffle};
+
+/// Lane counts tried from the largest down: highly composite, so that common world sizes divide
+/// them and ranks can take whole lanes.
+const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
+
+/// A lane shorter than this many shards would mix too little and fetch too many shared shards.
+const SHARDS_PER_LANE: u32 = 4;
+
+/// The number of lanes an order uses over `shards` shards.
+///
+/// Without counts lanes cannot be cut equally, and without shuffling users expect the list's
+/// order: both take one lane unless `lanes` says otherwise.
+///
+/// # Errors
+/// `Invalid` for zero lanes, more lanes than shards, or several lanes without counts.
+pub fn lanes(order: &Order, shards: u32, counts_known: bool) -> Result<u32> {
+    let invalid = |message: &str, advice: &str| {
+        Err(Error::new(ErrorKind::Invalid, message).at("shards", shards).advise(advice))
+    };
+    match order.lanes {
+        Some(0) => invalid("lanes is 0", "leave lanes unset, or give at least 1"),
+        Some(lanes) if lanes > shards => {
+            invalid("there are more lanes than shards", "lower lanes, or leave it unset")
+        }
+        Some(lanes) if lanes > 1 && !counts_known => invalid(
+            "several lanes need the sample counts of a manifest",
+            "make one with `forebay index`, or leave lanes unset",
+        ),
+        Some(lanes) => Ok(lanes),
+        None if order.shuffle == Shuffle::Window && counts_known => {
+            Ok(LANE_LADDER.into_iter().find(|lanes| lanes * SHARDS_PER_LANE <= shards).unwrap_or(1))
+        }
+        None => Ok(1),
+    }
+}
+
+/// Refuses orders that make no sense, before anything is fetched for them.
+///
+/// # Errors
+/// `Invalid`, naming the option and what to do.
+pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()> {
+    let invalid =
+        |message: String, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
+    if shards == 0 || u32::try_from(shards).is_err() {
+        return invalid(format!("a job cannot read {shards} shards"), "check the URL list");
+    }
+    if order.batch_size == 0 {
+        return invalid("batch_size is 0".into(), "give at least 1");
+    }
+    if order.world_size == 0 || order.rank >= order.world_size {
+        let (rank, world) = (order.rank, order.world_size);
+        return invalid(
+            format!("rank {rank} does not exist in a world of {world}"),
+            "check rank and world_size, or RANK and WORLD_SIZE",
+        );
+    }
+    if order.window == 0 {
+        return invalid("window is 0".into(), "give at least 1 shard, or shuffle=False");
+    }
+    if order.epoch_samples == Some(0) {
+        return invalid("epoch_samples is 0".into(), "give at least 1, or leave it unset");
+    }
+    if counts.is_some_and(|counts| counts.len() != shards) {
+        return invalid("the manifest lists other shards than the job".into(), "index them again");
+    }
+    if counts.is_some_and(|counts| counts.iter().all(|count| *count == 0)) {
+        return invalid("the manifest lists no samples".into(), "index the shards again");
+    }
+    if order.world_size > 1 && counts.is_none() && order.epoch_samples.is_none() {
+        return invalid(
+            "several ranks need to know how many samples an epoch has, or some would wait for ever"
+                .into(),
+            "give manifest= (make one with `forebay index URLS -o manifest.json`) or epoch_samples=",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
