@@ -1,3 +1,13 @@
 //! How bytes become batches: the plan, and the session that fills slots by it.
+//!
+//! ```text
+//!   plan      position → (shard, sample)                       pure, no I/O      plan.rs
+//!   session   one job: its runs, its slots, its look-ahead                       session.rs
+//!     ├─ producer   batch k → located samples → leased slot    in batch order    session/producer.rs
+//!     ├─ assembly   runs of neighbouring samples → O_DIRECT reads into the slot  session/assembly.rs
+//!     ├─ slots      the slab: spans lent to the trainer                          session/slots.rs
+//!     └─ ahead      shards wanted soon: fetched and claimed                      session/ahead.rs
+//! ```
 
 pub mod plan;
+pub mod session;

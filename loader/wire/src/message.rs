@@ -80,6 +80,8 @@ pub enum Reply {
         batches: u64,
         /// Samples in the whole epoch over all ranks.
         samples: u64,
+        /// Shards that ended early after the last batch.
+        errors: Vec<Error>,
     },
     /// The request failed; during a run the run is over.
     Failed {
@@ -194,6 +196,8 @@ pub struct Batch {
     pub fields: Vec<String>,
     /// The samples, in order.
     pub samples: Vec<Sample>,
+    /// Shards that ended early before this batch: samples after the fault are not in the epoch.
+    pub errors: Vec<Error>,
     /// What the daemon did for this batch, and when.
     pub stages: Vec<Stage>,
     /// Where the bytes came from.

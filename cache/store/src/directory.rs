@@ -1,0 +1,203 @@
+//! The directory: names, the lock, the commit, and what a start finds.
+//!
+//! ```text
+//!   FORMAT                       "forebay 1": what may use this directory
+//!   LOCK                         flock held while a daemon runs; its pid inside
+//!   shards/<hash>-<name>         the origin's tar, byte for byte
+//!   shards/<hash>-<name>.idx     its sidecar: the shard is there when this is
+//!   shards/<hash>-<name>.idx.new a sidecar being written
+//! ```
+//! The rule is the order of a commit. The data is synced before a sidecar names it; the sidecar is
+//! written aside and synced before the rename makes it visible; the rename is synced before anyone
+//! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
+
+mod recover;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_shard::{Origin, Sidecar};
+use rustix::fs::{FlockOperation, flock};
+use xxhash_rust::xxh3::xxh3_128;
+
+pub(crate) use recover::Found;
+
+/// What `FORMAT` says for the layout this build reads and writes.
+const FORMAT: &str = "forebay 1\n";
+
+/// Characters of the shard's own name kept in the file name, for people who look.
+const NAME_KEPT: usize = 64;
+
+/// A shard's name on the tier: a hash of endpoint, URL and version, then the shard's own name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ShardName(String);
+
+impl ShardName {
+    /// The name for one version of one object.
+    #[must_use]
+    pub fn new(origin: &Origin) -> Self {
+        let mut identity = Vec::new();
+        for part in [&origin.endpoint, &origin.url, &origin.version] {
+            identity.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            identity.extend_from_slice(part.as_bytes());
+        }
+        let path = origin.url.split(['?', '#']).next().unwrap_or_default();
+        let kept: String = path
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+            .take(NAME_KEPT)
+            .collect();
+        Self(format!("{:032x}-{kept}", xxh3_128(&identity)))
+    }
+
+    /// The name as a file name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// An open, locked cache directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    shards: PathBuf,
+    root: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Opens `root`, making it if it is missing; only one process at a time can.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let at = |error: Error| error.at("directory", root.display());
+        let shards = root.join("shards");
+        make_private(root).doing("make the cache directory").map_err(at)?;
+        let lock = lock(root).map_err(at)?;
+        check_format(root).map_err(at)?;
+        make_private(&shards).doing("make the shard directory").map_err(at)?;
+        sync_directory(root).map_err(at)?;
+        Ok(Self { shards, root: root.to_owned(), _lock: lock })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn data(&self, name: &ShardName) -> PathBuf {
+        self.shards.join(&name.0)
+    }
+
+    fn sidecar(&self, name: &ShardName) -> PathBuf {
+        self.shards.join(format!("{}.idx", name.0))
+    }
+
+    /// Reads a whole sidecar; any fault in it means the copy cannot be used.
+    pub(crate) fn read_sidecar(&self, name: &ShardName) -> Result<Sidecar> {
+        let path = self.sidecar(name);
+        let bytes = fs::read(&path).doing("read a sidecar")?;
+        Sidecar::decode(&bytes).map_err(|error| error.at("path", path.display()))
+    }
+
+    /// Makes a shard whose data is already synced visible.
+    pub(crate) fn commit(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
+        let path = self.sidecar(name);
+        let aside = self.shards.join(format!("{}.idx.new", name.0));
+        let bytes = sidecar.encode()?;
+        let written = (|| {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&aside)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&aside, &path)
+        })();
+        written.doing("write a sidecar").map_err(|error| error.at("path", path.display()))?;
+        sync_directory(&self.shards)
+    }
+
+    /// Removes a shard, sidecar first. What is gone already is no error.
+    pub(crate) fn remove(&self, name: &ShardName) -> Result<()> {
+        for path in [self.sidecar(name), self.data(name)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => other
+                    .doing("remove a shard")
+                    .map_err(|error| error.at("path", path.display()))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn lock(root: &Path) -> Result<File> {
+    let path = root.join("LOCK");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .doing("open the cache directory's lock")?;
+    if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if error != rustix::io::Errno::WOULDBLOCK {
+            return Err(error).doing("lock the cache directory");
+        }
+        let mut pid = String::new();
+        // The pid only helps the reader; without it the message still stands.
+        let _ = (&file).take(32).read_to_string(&mut pid);
+        return Err(Error::new(ErrorKind::Invalid, "another daemon uses this cache directory")
+            .at("pid", if pid.trim().is_empty() { "unknown" } else { pid.trim() })
+            .advise("stop it, or give this one a directory of its own"));
+    }
+    file.set_len(0).doing("note the pid in the lock")?;
+    writeln!(file, "{}", std::process::id()).doing("note the pid in the lock")?;
+    Ok(file)
+}
+
+/// Refuses a directory that holds something else: eviction deletes files.
+fn check_format(root: &Path) -> Result<()> {
+    let path = root.join("FORMAT");
+    match fs::read_to_string(&path) {
+        Ok(text) if text == FORMAT => Ok(()),
+        Ok(text) => Err(Error::new(ErrorKind::Invalid, "the cache directory has another format")
+            .at("found", text.trim())
+            .at("wanted", FORMAT.trim())
+            .advise("use the release that wrote it, or give this one an empty directory")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mut others = fs::read_dir(root).doing("list the cache directory")?;
+            let foreign = others.find(|entry| {
+                entry.as_ref().map_or(true, |entry| {
+                    entry.file_name() != "LOCK" && entry.file_name() != "lost+found"
+                })
+            });
+            if foreign.is_some() {
+                let message = "the directory is not empty and is no cache of ours";
+                return Err(Error::new(ErrorKind::Invalid, message)
+                    .advise("name an empty directory: files in a cache directory get deleted"));
+            }
+            fs::write(&path, FORMAT).doing("write the cache directory's format")?;
+            File::open(&path).and_then(|file| file.sync_all()).doing("sync the format")
+        }
+        Err(error) => Err(error).doing("read the cache directory's format"),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .doing("sync a directory")
+        .map_err(|error| error.at("path", path.display()))
+}

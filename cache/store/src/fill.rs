@@ -1,0 +1,149 @@
+//! One shard on its way from its origin to the tier.
+//!
+//! ```text
+//!   origin ──parts, several at once──▶ frame ──O_DIRECT──▶ data file
+//!                                        │
+//!                                        └── in order ──▶ indexer (headers, CRC32C per member)
+//! ```
+//! One rule: frames are bounded by the [`WINDOW`]. A part is asked for only while its frame fits
+//! the window, and the window moves when the indexer has passed a part whose write is done. So a
+//! slow disk, a slow checksum or a stalled part slows the origin down instead of growing memory.
+
+mod bytes;
+mod parts;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_shard::Indexer;
+use forebay_source::{Source, Stat};
+use forebay_uring::{Arena, DiskFile, Engine, Span};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::shard::Growth;
+use bytes::FillBytes;
+pub(crate) use parts::{Frame, Parts, copy};
+
+/// Bytes asked for at once: large enough that a ranged GET's round trip (some 20–50 ms on S3) is
+/// small beside its transfer, small enough that several are under way within one shard.
+pub const PART_BYTES: usize = 4 << 20;
+
+/// Parts of one shard under way at the origin. One S3 connection carries about 50–90 MB/s; six of
+/// them on each of [`FILLS`] shards fill a 10 Gbit/s link.
+const PARTS_AT_ONCE: usize = 6;
+
+/// Frames kept behind the indexer, so that samples just indexed are served from memory.
+pub(crate) const RETAINED: usize = 2;
+
+/// Frames one fill holds at most.
+pub(crate) const WINDOW: usize = PARTS_AT_ONCE + RETAINED;
+
+/// Shards filled at once. More would not add bandwidth, only delay the first to be whole.
+pub const FILLS: usize = 4;
+
+/// Frame memory with which no fill ever waits for another's frames.
+pub const FRAME_BYTES: usize = FILLS * WINDOW * PART_BYTES;
+
+/// What a fill works with.
+pub(crate) struct Job {
+    pub(crate) url: String,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) stat: Stat,
+    pub(crate) engine: Engine,
+    pub(crate) frames: Arena,
+    pub(crate) file: DiskFile,
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) growth: Growth,
+}
+
+impl Job {
+    /// Streams the shard in; at the end its data is on the disk, synced, and indexed.
+    pub(crate) async fn run(&self, path: &Path) -> Result<()> {
+        let bytes = FillBytes::new(self.parts.clone());
+        let (len, growth, url) = (self.stat.len, self.growth.clone(), self.url.clone());
+        let parts = self.parts.clone();
+        let indexing = tokio::task::spawn_blocking(move || {
+            let indexed = index(bytes, len, &growth).map_err(|error| error.at("url", url));
+            match &indexed {
+                // The indexer needs no more bytes: whatever still arrives only has to be written.
+                Ok(()) => parts.pass(len),
+                Err(error) => parts.fail(error),
+            }
+            indexed
+        });
+        let transferred = self.transfer().await;
+        if let Err(error) = &transferred {
+            self.parts.fail(error);
+        }
+        let indexed = indexing.await.map_err(|_| {
+            Error::new(ErrorKind::Corrupt, "the indexer stopped on this shard").at("url", &self.url)
+        })?;
+        // A tar that breaks the format fails both; the indexer knows why.
+        match (indexed, transferred) {
+            (Err(error), _) if error.kind() == ErrorKind::Corrupt => return Err(error),
+            (_, Err(error)) | (Err(error), _) => return Err(error),
+            (Ok(()), Ok(())) => {}
+        }
+        self.trim(path).await?;
+        self.engine.sync_data(&self.file).await.map_err(|error| error.at("url", &self.url))
+    }
+
+    async fn transfer(&self) -> Result<()> {
+        let parts = self.stat.len.div_ceil(PART_BYTES as u64);
+        futures::stream::iter(0..parts)
+            .then(|part| async move {
+                // In order: the part the indexer waits for always gets its frame first.
+                let permit = self.parts.admit().await?;
+                Ok::<_, Error>((part, permit, self.frames.lease(PART_BYTES).await?))
+            })
+            .map(|admitted| async {
+                let (part, permit, frame) = admitted?;
+                let frame = self.part(part, frame).await?;
+                self.parts.arrived(part, frame, permit);
+                Ok(())
+            })
+            .buffer_unordered(PARTS_AT_ONCE)
+            .try_collect::<()>()
+            .await
+    }
+
+    /// Fetches one part into its frame and writes the frame.
+    async fn part(&self, part: u64, frame: Span) -> Result<Span> {
+        let offset = part * PART_BYTES as u64;
+        let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
+        let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);
+        let padded = held.next_multiple_of(self.file.alignment().offset);
+        frame[held..padded].fill(0);
+        let frame = frame.split_to(padded);
+        let done = self.engine.write(&self.file, offset, frame).await;
+        match done.result {
+            Ok(written) if written == padded => Ok(done.span),
+            Ok(written) => Err(Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
+                .at("url", &self.url)
+                .at("offset", offset)
+                .at("written", written)),
+            Err(error) => Err(error.at("url", &self.url)),
+        }
+    }
+
+    /// Cuts the padding that O_DIRECT asked for behind the last byte.
+    async fn trim(&self, path: &Path) -> Result<()> {
+        let (path, len) = (path.to_owned(), self.stat.len);
+        let cut = move || std::fs::OpenOptions::new().write(true).open(path)?.set_len(len);
+        tokio::task::spawn_blocking(cut)
+            .await
+            .unwrap_or_else(|_| Err(std::io::Error::other("the task was cancelled")))
+            .doing("cut a shard to its length")
+    }
+}
+
+/// Indexes in order, telling `growth` of each sample the moment it is complete.
+fn index(bytes: FillBytes, len: u64, growth: &Growth) -> Result<()> {
+    let mut indexer = Indexer::new(bytes, len);
+    while let Some(at) = indexer.next_sample()? {
+        growth.add(indexer.index(), at);
+    }
+    growth.counted(indexer.index());
+    Ok(())
+}

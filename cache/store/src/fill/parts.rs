@@ -1,0 +1,153 @@
+//! Which parts of a filling shard are in memory.
+//!
+//! One rule: a frame is given back as soon as the indexer is [`RETAINED`] parts past it, and at
+//! once when the fill fails; nobody waits for a part of a failed fill.
+
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::Span;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{PART_BYTES, RETAINED, WINDOW};
+
+/// A part in memory; its place in the window is free when the last reader let go of it.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    span: Span,
+    _window: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Frames by part; `None` is a part still coming, or one given back.
+    frames: Vec<Option<Arc<Frame>>>,
+    /// The first part not given back yet.
+    kept_from: usize,
+    failed: Option<Error>,
+}
+
+/// The parts of one fill.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    len: u64,
+    state: Mutex<State>,
+    arrived: Condvar,
+    window: Arc<Semaphore>,
+}
+
+impl Parts {
+    pub(crate) fn new(len: u64) -> Arc<Self> {
+        let parts = usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX);
+        let state = State { frames: vec![None; parts], kept_from: 0, failed: None };
+        Arc::new(Self {
+            len,
+            state: Mutex::new(state),
+            arrived: Condvar::new(),
+            window: Arc::new(Semaphore::new(WINDOW)),
+        })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Waits until one more part fits the window.
+    pub(super) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
+        let closed = |_| Error::new(ErrorKind::Closed, "the fill was given up");
+        self.window.clone().acquire_owned().await.map_err(closed)
+    }
+
+    /// Publishes a part that is written.
+    pub(super) fn arrived(&self, part: u64, span: Span, window: OwnedSemaphorePermit) {
+        let part = usize::try_from(part).expect("parts are counted in usize");
+        let mut state = self.lock();
+        if state.failed.is_none() && part >= state.kept_from {
+            state.frames[part] = Some(Arc::new(Frame { span, _window: window }));
+        }
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// Ends every wait with `error` and gives all frames back.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut state = self.lock();
+        state.failed.get_or_insert_with(|| error.clone());
+        state.frames.fill(None);
+        drop(state);
+        self.window.close();
+        self.arrived.notify_all();
+    }
+
+    /// The indexer is done with everything before `offset`; at the end nothing is retained.
+    pub(super) fn pass(&self, offset: u64) {
+        let retained = if offset >= self.len { 0 } else { RETAINED };
+        let part = if offset >= self.len { u64::MAX } else { offset / PART_BYTES as u64 };
+        let mut state = self.lock();
+        let upto = usize::try_from(part)
+            .unwrap_or(usize::MAX)
+            .min(state.frames.len())
+            .saturating_sub(retained);
+        if upto > state.kept_from {
+            let from = std::mem::replace(&mut state.kept_from, upto);
+            state.frames[from..upto].fill(None);
+        }
+    }
+
+    /// Blocks until `part` is in memory.
+    pub(super) fn wait(&self, part: usize) -> Result<Arc<Frame>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            match state.frames.get(part) {
+                Some(Some(frame)) => return Ok(frame.clone()),
+                Some(None) if part >= state.kept_from => {
+                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                _ => {
+                    return Err(Error::new(ErrorKind::Invalid, "a part was asked for twice")
+                        .at("part", part));
+                }
+            }
+        }
+    }
+
+    /// Every frame that `range` touches, if all are in memory.
+    pub(crate) fn held(&self, range: &Range<u64>) -> Option<Vec<Arc<Frame>>> {
+        let state = self.lock();
+        parts_of(range).map(|part| state.frames.get(part)?.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Frame {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.span
+    }
+}
+
+/// The parts that `range` touches.
+pub(super) fn parts_of(range: &Range<u64>) -> Range<usize> {
+    let part = |offset: u64| usize::try_from(offset / PART_BYTES as u64).unwrap_or(usize::MAX);
+    let end = if range.is_empty() { part(range.start) } else { part(range.end - 1) + 1 };
+    part(range.start)..end
+}
+
+/// Copies `range` of the shard out of the frames that hold it: the only copy of a cold sample.
+pub(crate) fn copy(frames: &[Arc<Frame>], range: &Range<u64>, into: &mut [u8]) {
+    let first = parts_of(range).start as u64 * PART_BYTES as u64;
+    let mut at = usize::try_from(range.start - first).expect("an offset inside a part");
+    let mut done = 0;
+    for frame in frames {
+        let len = (frame.bytes().len() - at).min(into.len() - done);
+        into[done..done + len].copy_from_slice(&frame.bytes()[at..at + len]);
+        done += len;
+        at = 0;
+    }
+}

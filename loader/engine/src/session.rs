@@ -1,0 +1,205 @@
+//! One job: it plays epochs into slots until its trainer goes away.
+//!
+//! One rule: a session can be dropped at any instant. Every task of it dies with it, every span it
+//! lent returns to its arena, and memory the kernel still writes stays alive in the I/O engine.
+
+mod ahead;
+mod assembly;
+mod producer;
+mod slots;
+
+use std::sync::Arc;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Options;
+use forebay_store::Store;
+use forebay_uring::{Engine, Region};
+use forebay_wire::message::{Batch, Open, Opened};
+use futures::{StreamExt, TryStreamExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::plan;
+use producer::{Outcome, Producer};
+use slots::Slots;
+
+/// Events a connection may lag behind; batches are bounded by slots, so this only smooths.
+const EVENTS: usize = 4;
+
+/// What a session tells its trainer.
+#[derive(Debug)]
+pub enum Event {
+    /// A new slab to map.
+    Slab {
+        /// Its number.
+        slab: u32,
+        /// Its memory.
+        region: Arc<Region>,
+        /// Batches it was sized for.
+        batches: u32,
+    },
+    /// A batch in a slot.
+    Batch(Box<Batch>),
+    /// The run delivered everything.
+    End {
+        /// The run.
+        run: u64,
+        /// Batches in the epoch for this rank.
+        batches: u64,
+        /// Samples in the epoch over all ranks.
+        samples: u64,
+        /// Shards that ended early after the last batch.
+        errors: Vec<Error>,
+    },
+    /// The run ended early.
+    Failed {
+        /// The run.
+        run: u64,
+        /// Why.
+        error: Error,
+    },
+}
+
+/// What every run of a job shares.
+pub(crate) struct Job {
+    pub(crate) spec: Open,
+    pub(crate) origin: Options,
+    pub(crate) lanes: u32,
+    pub(crate) store: Store,
+    pub(crate) slots: Slots,
+}
+
+impl Job {
+    pub(crate) fn url(&self, shard: u32) -> &str {
+        &self.spec.urls[shard as usize]
+    }
+
+    pub(crate) fn shards(&self) -> u32 {
+        u32::try_from(self.spec.urls.len()).expect("checked when the job was opened")
+    }
+}
+
+/// A job on this daemon.
+pub struct Session {
+    number: u64,
+    job: Arc<Job>,
+    events: mpsc::Sender<Event>,
+    run: Option<JoinHandle<()>>,
+}
+
+/// What a session needs from its daemon.
+pub struct Host {
+    /// The tier.
+    pub store: Store,
+    /// The engine whose ring reads into slabs.
+    pub engine: Engine,
+    /// Bytes of slab memory this session may hold, at most.
+    pub slab_limit: usize,
+}
+
+impl Session {
+    /// Registers a job; events come out of the receiver.
+    ///
+    /// # Errors
+    /// `Invalid` if the job makes no sense.
+    pub fn open(number: u64, spec: Open, host: Host) -> Result<(Self, mpsc::Receiver<Event>)> {
+        plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
+        if spec.prefetch == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
+        }
+        let shards = u32::try_from(spec.urls.len()).expect("checked just above");
+        let lanes = plan::lanes(&spec.order, shards, spec.counts.is_some())?;
+        let (events, receiver) = mpsc::channel(EVENTS);
+        let job = Job {
+            origin: Options::from(spec.origin.clone()),
+            lanes,
+            slots: Slots::new(host.engine, host.slab_limit, spec.prefetch, events.clone()),
+            store: host.store,
+            spec,
+        };
+        Ok((Self { number, job: Arc::new(job), events, run: None }, receiver))
+    }
+
+    /// The job as its trainer sees it.
+    #[must_use]
+    pub fn opened(&self) -> Opened {
+        let order = &self.job.spec.order;
+        let samples = order
+            .epoch_samples
+            .or_else(|| self.job.spec.counts.as_ref().map(|counts| counts.iter().sum()));
+        let share = plan::Share::new(order, self.job.lanes);
+        Opened {
+            session: self.number,
+            lanes: self.job.lanes,
+            samples,
+            batches: samples.map(|samples| share.batches(samples)),
+        }
+    }
+
+    /// The name admins see.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.job.spec.job
+    }
+
+    /// Slab memory and slots in use.
+    #[must_use]
+    pub fn memory(&self) -> slots::Memory {
+        self.job.slots.memory()
+    }
+
+    /// Plays `epoch` from `batch` on, ending whatever run was under way.
+    pub fn start(&mut self, run: u64, epoch: u64, batch: u64) {
+        if let Some(before) = self.run.take() {
+            before.abort();
+        }
+        let (job, events) = (self.job.clone(), self.events.clone());
+        self.run = Some(tokio::spawn(async move {
+            let last = match Box::pin(play(job, run, epoch, batch, &events)).await {
+                Ok(Outcome { batches, samples, errors }) => {
+                    Event::End { run, batches, samples, errors }
+                }
+                Err(error) => Event::Failed { run, error },
+            };
+            // A receiver that is gone took the session with it.
+            let _ = events.send(last).await;
+        }));
+    }
+
+    /// Takes a slot back from the trainer.
+    pub fn release(&self, slab: u32, slot: u64) {
+        self.job.slots.release(slab, slot);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(run) = self.run.take() {
+            run.abort();
+        }
+    }
+}
+
+/// Delivers batches in order; several are being read while the next is located.
+async fn play(
+    job: Arc<Job>,
+    run: u64,
+    epoch: u64,
+    batch: u64,
+    events: &mpsc::Sender<Event>,
+) -> Result<Outcome> {
+    let depth = job.spec.prefetch as usize;
+    let producer = Producer::new(job.clone(), run, epoch, batch);
+    let outcome = producer.outcome();
+    let located = futures::stream::try_unfold(producer, |mut producer| async move {
+        let next = producer.next().await?;
+        Ok::<_, Error>(next.map(|assembly| (assembly, producer)))
+    });
+    let mut ready = located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
+    while let Some((batch, hold)) = ready.try_next().await? {
+        job.slots.lend(&batch, hold);
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        events.send(Event::Batch(Box::new(batch))).await.map_err(gone)?;
+    }
+    Ok(outcome.get().expect("a producer that ended said how").clone())
+}
