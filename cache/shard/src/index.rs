@@ -1,0 +1,68 @@
+//! Where each field of each sample lies in a shard.
+//!
+//! Its rule: offsets are those of the origin's tar, which a tier keeps unchanged, so one index
+//! serves the origin, every tier and every reader.
+
+use std::ops::Range;
+
+/// One tar member that is a sample's field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Which field: an index into [`Index::fields`].
+    pub field: u32,
+    /// Where its data starts in the tar, in bytes.
+    pub offset: u64,
+    /// How long its data is, in bytes; may be zero.
+    pub len: u64,
+    /// CRC32C of its data.
+    pub crc32c: u32,
+}
+
+impl Member {
+    /// One past its last byte in the tar.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+/// One sample: consecutive members with one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    /// Its key: the members' common path up to the base name's first dot.
+    pub key: String,
+    /// Where its first member's data starts, in bytes.
+    pub offset: u64,
+    /// Where its last member's data ends, in bytes. `offset..end` is one read for all its fields.
+    pub end: u64,
+    /// Its members: a range of [`Index::members`], in the order of the tar, never empty.
+    pub members: Range<u32>,
+    /// Why it cannot be used, if it cannot; it keeps its position in the order all the same.
+    pub bad: Option<String>,
+}
+
+/// Every sample of one shard, in the order of the tar.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Index {
+    /// The names of all fields, each once, in the order of first appearance.
+    pub fields: Vec<String>,
+    /// The members of all samples, in the order of the tar.
+    pub members: Vec<Member>,
+    /// The samples.
+    pub samples: Vec<Sample>,
+}
+
+impl Index {
+    /// The number that stands for field `name` in [`Member::field`], if any sample has it.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<u32> {
+        let at = self.fields.iter().position(|have| have == name)?;
+        u32::try_from(at).ok()
+    }
+
+    /// The members of `sample`, which must be of this index.
+    #[must_use]
+    pub fn members_of(&self, sample: &Sample) -> &[Member] {
+        &self.members[sample.members.start as usize..sample.members.end as usize]
+    }
+}

@@ -1,0 +1,275 @@
+//! From header to header: the members of a tar, with their long names and true sizes resolved.
+//!
+//! Its rule: an archive that two readers could understand differently is refused, and every size is
+//! held against the shard's length before it is believed.
+
+use std::io::SeekFrom;
+
+use forebay_error::{Error, ErrorKind, Result};
+use tar::{EntryType, Header};
+
+use super::ShardBytes;
+use super::pax::{self, Pax};
+
+/// The unit of a tar.
+const BLOCK: u64 = 512;
+
+/// The most a long name or a PAX header may take. Linux paths end at 4 KiB; a PAX header also holds
+/// extended attributes, whose sum per file is 64 KiB on common file systems.
+const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+
+/// The first bytes of formats that people upload in place of a tar.
+const COMPRESSED: [(&[u8], &str); 6] = [
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"PK\x03\x04", "zip"),
+];
+
+/// A regular file in the tar.
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// Extension headers met since the last member; they describe the next one.
+#[derive(Default)]
+struct Extensions {
+    long_name: Option<Vec<u8>>,
+    pax: Option<Pax>,
+    long_link: bool,
+}
+
+impl Extensions {
+    fn is_empty(&self) -> bool {
+        self.long_name.is_none() && self.pax.is_none() && !self.long_link
+    }
+}
+
+pub(super) struct Walk<B> {
+    bytes: B,
+    len: u64,
+    next: u64,
+}
+
+impl<B: ShardBytes> Walk<B> {
+    pub(super) fn new(bytes: B, len: u64) -> Self {
+        Self { bytes, len, next: 0 }
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut B {
+        &mut self.bytes
+    }
+
+    /// The next regular file, or `None` at the end-of-archive marker.
+    pub(super) fn next_entry(&mut self) -> Result<Option<Entry>> {
+        let mut extensions = Extensions::default();
+        loop {
+            let at = self.next;
+            let block = self.header_block(at)?;
+            if block.iter().all(|&byte| byte == 0) {
+                if !extensions.is_empty() {
+                    return Err(corrupt("a long name describes no member", at));
+                }
+                self.next = at + BLOCK;
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if !checksum_holds(header) {
+                return Err(not_a_header(&block, at));
+            }
+            let size = header
+                .entry_size()
+                .map_err(|_| corrupt("a member's size field is not a number", at))?;
+            if self.extension(header, at, size, &mut extensions)? {
+                continue;
+            }
+            if let Some(entry) = self.member(header, at, size, &mut extensions)? {
+                return Ok(Some(entry));
+            }
+        }
+    }
+
+    /// Holds what follows the end-of-archive marker against the rule that no member may hide there.
+    pub(super) fn check_tail(&mut self) -> Result<()> {
+        while self.next.checked_add(BLOCK).is_some_and(|end| end <= self.len) {
+            let at = self.next;
+            let block = self.header_block(at)?;
+            if block.iter().any(|&byte| byte != 0)
+                && checksum_holds(Header::from_byte_slice(&block))
+            {
+                return Err(corrupt("another archive follows the end of this one", at).advise(
+                    "unpack both and pack them as one tar; joining tars by cat loses data",
+                ));
+            }
+            self.next = at + BLOCK;
+        }
+        Ok(())
+    }
+
+    /// Takes in an extension header; `false` means that `header` is a member's own.
+    fn extension(
+        &mut self,
+        header: &Header,
+        at: u64,
+        size: u64,
+        to: &mut Extensions,
+    ) -> Result<bool> {
+        let twice = || corrupt("two extension headers of one kind describe one member", at);
+        match header.entry_type() {
+            EntryType::GNULongName => {
+                let mut name = self.extension_data(at, size)?;
+                let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+                name.truncate(end);
+                if to.long_name.replace(name).is_some() {
+                    return Err(twice());
+                }
+            }
+            EntryType::GNULongLink => {
+                self.advance(at, size)?;
+                to.long_link = true;
+            }
+            // Solaris writes `X` for `x`.
+            kind if kind.is_pax_local_extensions() || kind.as_byte() == b'X' => {
+                let data = self.extension_data(at, size)?;
+                let pax =
+                    pax::parse(&data).map_err(|what| corrupt(&format!("it has {what}"), at))?;
+                if to.pax.replace(pax).is_some() {
+                    return Err(twice());
+                }
+            }
+            EntryType::XGlobalHeader => {
+                let data = self.extension_data(at, size)?;
+                let pax =
+                    pax::parse(&data).map_err(|what| corrupt(&format!("it has {what}"), at))?;
+                if pax != Pax::default() {
+                    return Err(corrupt("a global PAX header sets a path or a size", at));
+                }
+            }
+            _ => return Ok(false),
+        }
+        if to.long_name.is_some() && to.pax.as_ref().is_some_and(|pax| pax.path.is_some()) {
+            return Err(corrupt("a member has both a GNU and a PAX long name", at));
+        }
+        Ok(true)
+    }
+
+    /// Resolves a member and steps over its data; `None` for links, directories and the like.
+    fn member(
+        &mut self,
+        header: &Header,
+        at: u64,
+        size: u64,
+        extensions: &mut Extensions,
+    ) -> Result<Option<Entry>> {
+        let Extensions { long_name, pax, .. } = std::mem::take(extensions);
+        let Pax { path, size: pax_size } = pax.unwrap_or_default();
+        let short = header.path_bytes();
+        let kind = header.entry_type();
+        let old_directory = header.as_bytes()[156] == 0 && short.last() == Some(&b'/');
+        if kind == EntryType::GNUSparse {
+            return Err(corrupt("it has a sparse file, which a shard may not hold", at));
+        }
+        // Links, devices, directories and pipes have no data, whatever their size field says: that
+        // is how Python's tarfile, and so WebDataset, reads them.
+        if old_directory || matches!(header.as_bytes()[156], b'1'..=b'6') {
+            self.advance(at, 0)?;
+            return Ok(None);
+        }
+        let len = pax_size.unwrap_or(size);
+        self.advance(at, len)?;
+        let regular = matches!(kind, EntryType::Regular | EntryType::Continuous);
+        Ok(regular.then(|| Entry {
+            name: long_name.or(path).unwrap_or_else(|| short.into_owned()),
+            offset: at + BLOCK,
+            len,
+        }))
+    }
+
+    /// Moves past `size` bytes of data behind the header at `at`, if the shard can hold them.
+    fn advance(&mut self, at: u64, size: u64) -> Result<()> {
+        let data = at + BLOCK;
+        let end = data.checked_add(size).filter(|&end| end <= self.len);
+        match end.and_then(|end| end.checked_next_multiple_of(BLOCK)) {
+            Some(next) => {
+                self.next = next;
+                Ok(())
+            }
+            None => Err(corrupt("a member reaches past the end of the shard", at)
+                .at("member_bytes", size)
+                .at("shard_bytes", self.len)
+                .advise("upload the shard again; it looks truncated")),
+        }
+    }
+
+    fn extension_data(&mut self, at: u64, size: u64) -> Result<Vec<u8>> {
+        if size > MAX_EXTENSION_BYTES {
+            let error = corrupt("a long name or PAX header is absurdly large", at);
+            return Err(error.at("bytes", size).at("limit", MAX_EXTENSION_BYTES));
+        }
+        self.advance(at, size)?;
+        let mut data = vec![0; size as usize];
+        self.read_at(at + BLOCK, &mut data)?;
+        Ok(data)
+    }
+
+    fn header_block(&mut self, at: u64) -> Result<[u8; BLOCK as usize]> {
+        if at.checked_add(BLOCK).is_none_or(|end| end > self.len) {
+            let what = if self.len == 0 {
+                "the shard is empty"
+            } else {
+                "the shard ends without an end-of-archive marker"
+            };
+            return Err(corrupt(what, at).advise("upload the shard again; it looks truncated"));
+        }
+        let mut block = [0; BLOCK as usize];
+        self.read_at(at, &mut block)?;
+        Ok(block)
+    }
+
+    fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.bytes.seek(SeekFrom::Start(at)).map_err(|error| own_or_io(error, at))?;
+        self.bytes.read_exact(into).map_err(|error| own_or_io(error, at))
+    }
+}
+
+/// The sum of the header's bytes with the checksum field read as blanks; some old writers summed
+/// signed bytes, and Python's tarfile accepts both.
+fn checksum_holds(header: &Header) -> bool {
+    let Ok(stored) = header.cksum() else { return false };
+    let bytes = header.as_bytes();
+    let others = || bytes[..148].iter().chain(&bytes[156..]);
+    let blanks = 8 * u32::from(b' ');
+    let unsigned: u32 = blanks + others().map(|&byte| u32::from(byte)).sum::<u32>();
+    let signed: i32 = blanks as i32 + others().map(|&byte| i32::from(byte as i8)).sum::<i32>();
+    stored == unsigned || i64::from(stored) == i64::from(signed)
+}
+
+fn not_a_header(block: &[u8], at: u64) -> Error {
+    let format = COMPRESSED.iter().find(|(magic, _)| at == 0 && block.starts_with(magic));
+    match format {
+        Some((_, name)) => {
+            Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a plain tar"))
+                .advise("compressed shards are not supported yet: pack it again as a plain tar")
+        }
+        None => corrupt("a tar header has a wrong checksum", at),
+    }
+}
+
+fn corrupt(what: &str, offset: u64) -> Error {
+    Error::new(ErrorKind::Corrupt, what).at("offset", offset)
+}
+
+/// The error that the source of the bytes wrapped, or what the system call said.
+fn own_or_io(error: std::io::Error, offset: u64) -> Error {
+    match error.downcast::<Error>() {
+        Ok(own) => own,
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            corrupt("the shard is shorter than its stated length", offset)
+        }
+        Err(error) => Error::from_io("read the shard", &error).at("offset", offset),
+    }
+}

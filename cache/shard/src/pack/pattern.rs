@@ -1,0 +1,63 @@
+//! Names of numbered shards: `out-{:06d}.tar`.
+//!
+//! Its rule: exactly one number, so that no two shards share a name.
+
+use std::path::PathBuf;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+/// More digits than a 64-bit number has are a typing error.
+const MAX_DIGITS: usize = 20;
+
+/// A path with a hole for the shard's number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pattern {
+    before: String,
+    digits: usize,
+    after: String,
+}
+
+impl Pattern {
+    /// Reads `{}`, `{:d}` or `{:06d}` out of `text`.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::new(ErrorKind::Invalid, "the name of the shards needs one number in it")
+                .at("pattern", text)
+                .advise("write it like 'out-{:06d}.tar'")
+        };
+        let (before, rest) = text.split_once('{').ok_or_else(wrong)?;
+        let (inside, after) = rest.split_once('}').ok_or_else(wrong)?;
+        let digits = match inside {
+            "" | ":d" => 0,
+            _ => {
+                let width = inside.strip_prefix(":0").and_then(|s| s.strip_suffix('d'));
+                width.and_then(|width| width.parse().ok()).ok_or_else(wrong)?
+            }
+        };
+        if digits > MAX_DIGITS || after.contains(['{', '}']) || before.contains('}') {
+            return Err(wrong());
+        }
+        Ok(Self { before: before.to_owned(), digits, after: after.to_owned() })
+    }
+
+    /// The path of shard `number`.
+    pub(super) fn path(&self, number: u64) -> PathBuf {
+        let Self { before, digits, after } = self;
+        PathBuf::from(format!("{before}{number:0digits$}{after}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_number_and_no_more() {
+        let path = |text| Pattern::parse(text).unwrap().path(7);
+        assert_eq!(path("d/out-{:06d}.tar"), PathBuf::from("d/out-000007.tar"));
+        assert_eq!(path("{}.tar"), PathBuf::from("7.tar"));
+        for bad in ["out.tar", "{:06d}-{}.tar", "{:6}.tar", "{:099d}", "{", "}{}", "{x}"] {
+            assert_eq!(Pattern::parse(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+    }
+}

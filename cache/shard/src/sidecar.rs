@@ -1,0 +1,196 @@
+//! What rests beside a cached shard: whose bytes they are, and where each field lies.
+//!
+//! Its rule: a sidecar proves itself. Any flipped bit is found by one of two checksums, and no
+//! length is believed before it is held against the bytes that are there.
+//!
+//! # Layout (all integers little-endian)
+//! The first 4096 bytes are the *head*; a start-up scan reads nothing else.
+//!
+//! | at | bytes | what |
+//! |---:|---:|---|
+//! | 0 | 8 | magic `FOREBAY\x1a` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | CRC32C of the 4096 bytes, taken with this field as zero |
+//! | 16 | 8 | the shard's length in bytes |
+//! | 24 | 8 | the body's length in bytes |
+//! | 32 | 4 | CRC32C of the body |
+//! | 36 | 4 | number of fields |
+//! | 40 | 4 | number of members |
+//! | 44 | 4 | number of samples |
+//! | 48 | 2+2+2 | lengths of endpoint, URL and version |
+//! | 54 | | endpoint, URL, version in UTF-8, then zeros |
+//!
+//! The *body* follows: the fields (`u32` length, UTF-8), the members in tar order (`u32` field,
+//! `u64` offset, `u64` length, `u32` CRC32C: 24 bytes each) and the samples (`u32` members, `u32`
+//! key length, key, `u32` reason length or `u32::MAX` for a good sample, reason). Samples own the
+//! members in order, so their offsets are not repeated.
+
+mod body;
+mod reader;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::checksum::crc32c;
+use crate::index::Index;
+use reader::Reader;
+
+/// The head's size: one page, one aligned read on 512-byte and 4 KiB disks.
+pub const HEAD_BYTES: usize = 4096;
+
+const MAGIC: &[u8; 8] = b"FOREBAY\x1a";
+const FORMAT: u32 = 1;
+/// Where the head keeps its own checksum.
+const CRC_AT: std::ops::Range<usize> = 12..16;
+/// The head's bytes in front of its three texts.
+const FIXED_BYTES: usize = 54;
+
+/// Whose bytes a copy holds. Together these name one state of one object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The store's identity, such as `https://s3.eu-west-1.amazonaws.com` or `file`.
+    pub endpoint: String,
+    /// The shard's URL.
+    pub url: String,
+    /// The object's version: an etag or what stands for it.
+    pub version: String,
+}
+
+/// The self-checked record beside one cached shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sidecar {
+    /// Whose bytes these are.
+    pub origin: Origin,
+    /// The shard's length in bytes.
+    pub len: u64,
+    /// Where each field of each sample lies.
+    pub index: Index,
+}
+
+/// What the first [`HEAD_BYTES`] of a sidecar tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Whose bytes these are.
+    pub origin: Origin,
+    /// The shard's length in bytes.
+    pub len: u64,
+    /// The body's length in bytes: the file is [`HEAD_BYTES`] longer.
+    pub body_len: u64,
+    /// How many distinct fields the shard has.
+    pub fields: u32,
+    /// How many members its samples have together.
+    pub members: u32,
+    /// How many samples it has.
+    pub samples: u32,
+    body_crc32c: u32,
+}
+
+impl Sidecar {
+    /// The sidecar's bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if the origin's names do not fit the head, or the index contradicts itself.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; HEAD_BYTES];
+        body::encode(&self.index, self.len, &mut bytes)?;
+        let head = Head {
+            origin: self.origin.clone(),
+            len: self.len,
+            body_len: (bytes.len() - HEAD_BYTES) as u64,
+            fields: body::count(self.index.fields.len())?,
+            members: body::count(self.index.members.len())?,
+            samples: body::count(self.index.samples.len())?,
+            body_crc32c: crc32c(&bytes[HEAD_BYTES..]),
+        };
+        head.encode(&mut bytes[..HEAD_BYTES])?;
+        Ok(bytes)
+    }
+
+    /// Reads what [`Sidecar::encode`] wrote.
+    ///
+    /// # Errors
+    /// `Corrupt` if any bit differs, `Invalid` if another format version wrote it.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let head = Head::decode(bytes)?;
+        let body = &bytes[HEAD_BYTES..];
+        if body.len() as u64 != head.body_len {
+            return Err(damaged("its body has another length than its head says"));
+        }
+        if crc32c(body) != head.body_crc32c {
+            return Err(damaged("its body has a wrong checksum"));
+        }
+        let index = body::decode(body, &head)?;
+        Ok(Self { origin: head.origin, len: head.len, index })
+    }
+}
+
+impl Head {
+    /// Reads the head from a sidecar's first [`HEAD_BYTES`]; what follows them is not looked at.
+    ///
+    /// # Errors
+    /// `Corrupt` if any of its bits differs, `Invalid` if another format version wrote it.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let head = bytes.get(..HEAD_BYTES).ok_or_else(|| damaged("it is shorter than its head"))?;
+        let mut reader = Reader::new(head);
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(damaged("it does not start with the magic bytes"));
+        }
+        let format = reader.u32()?;
+        let stored = reader.u32()?;
+        if stored != head_crc32c(head) {
+            return Err(damaged("its head has a wrong checksum"));
+        }
+        if format != FORMAT {
+            let what = format!("a sidecar has format {format}; this version reads format {FORMAT}");
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        let (len, body_len, body_crc32c) = (reader.u64()?, reader.u64()?, reader.u32()?);
+        let (fields, members, samples) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let lens = [reader.u16()?, reader.u16()?, reader.u16()?];
+        let mut text = |len: u16| reader.text(usize::from(len));
+        let origin =
+            Origin { endpoint: text(lens[0])?, url: text(lens[1])?, version: text(lens[2])? };
+        Ok(Self { origin, len, body_len, fields, members, samples, body_crc32c })
+    }
+
+    fn encode(&self, into: &mut [u8]) -> Result<()> {
+        let texts = [&self.origin.endpoint, &self.origin.url, &self.origin.version];
+        if FIXED_BYTES + texts.iter().map(|text| text.len()).sum::<usize>() > HEAD_BYTES {
+            let error = Error::new(ErrorKind::Invalid, "the shard's URL is too long to be cached");
+            return Err(error.at("url", &self.origin.url).at("limit", HEAD_BYTES - FIXED_BYTES));
+        }
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        head.extend_from_slice(MAGIC);
+        head.extend_from_slice(&FORMAT.to_le_bytes());
+        head.extend_from_slice(&[0; 4]);
+        head.extend_from_slice(&self.len.to_le_bytes());
+        head.extend_from_slice(&self.body_len.to_le_bytes());
+        for number in [self.body_crc32c, self.fields, self.members, self.samples] {
+            head.extend_from_slice(&number.to_le_bytes());
+        }
+        for text in texts {
+            // The sum above fits the head, so each length fits 16 bits.
+            head.extend_from_slice(&(text.len() as u16).to_le_bytes());
+        }
+        for text in texts {
+            head.extend_from_slice(text.as_bytes());
+        }
+        head.resize(HEAD_BYTES, 0);
+        let crc = head_crc32c(&head);
+        head[CRC_AT].copy_from_slice(&crc.to_le_bytes());
+        into.copy_from_slice(&head);
+        Ok(())
+    }
+}
+
+/// The head's checksum, its own field read as zero.
+fn head_crc32c(head: &[u8]) -> u32 {
+    let mut crc = crate::checksum::Crc32c::new();
+    crc.update(&head[..CRC_AT.start]);
+    crc.update(&[0; 4]);
+    crc.update(&head[CRC_AT.end..]);
+    crc.value()
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("a sidecar is damaged: {what}"))
+}

@@ -1,0 +1,116 @@
+//! What becomes of every tar under `tests/hostile/`.
+//!
+//! Its rule: each file there has a verdict here, and each verdict a file.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use forebay_error::{ErrorKind, Result};
+use forebay_shard::{Index, Indexer, Plain};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile")
+}
+
+fn index(name: &str) -> Result<Index> {
+    let bytes = std::fs::read(folder().join(format!("{name}.tar"))).unwrap();
+    let len = bytes.len() as u64;
+    Indexer::new(Plain::new(Cursor::new(bytes)), len).finish()
+}
+
+/// Refused: name, kind, a part of the message, and the offset of the header at fault.
+const REFUSED: &[(&str, ErrorKind, &str, &str)] = &[
+    ("truncated-in-member", ErrorKind::Corrupt, "past the end", "1024"),
+    ("truncated-in-header", ErrorKind::Corrupt, "without an end-of-archive", "1024"),
+    ("truncated-at-member", ErrorKind::Corrupt, "without an end-of-archive", "3072"),
+    ("bad-checksum", ErrorKind::Corrupt, "wrong checksum", "1024"),
+    ("bad-first-checksum", ErrorKind::Corrupt, "wrong checksum", "0"),
+    ("huge-pax", ErrorKind::Corrupt, "absurdly large", "0"),
+    ("huge-pax-size", ErrorKind::Corrupt, "past the end", "1024"),
+    ("huge-long-name", ErrorKind::Corrupt, "absurdly large", "0"),
+    ("malformed-pax", ErrorKind::Corrupt, "malformed PAX", "0"),
+    ("dangling-long-name", ErrorKind::Corrupt, "describes no member", "1024"),
+    ("two-long-names", ErrorKind::Corrupt, "both a GNU and a PAX", "1024"),
+    ("global-path", ErrorKind::Corrupt, "global PAX", "0"),
+    ("gnu-sparse", ErrorKind::Corrupt, "sparse", "0"),
+    ("pax-sparse", ErrorKind::Corrupt, "sparse", "0"),
+    ("negative-size", ErrorKind::Corrupt, "past the end", "0"),
+    ("joined", ErrorKind::Corrupt, "another archive", "2048"),
+    ("empty", ErrorKind::Corrupt, "empty", "0"),
+];
+
+/// A sample's key, its number of fields, and whether it is bad.
+type Taken = (&'static str, usize, bool);
+
+/// Taken: name, and its samples.
+const TAKEN: &[(&str, &[Taken])] = &[
+    ("dot-dot", &[("../../etc/a", 1, false), ("/abs/b", 1, false)]),
+    ("zero-length", &[("a", 2, false), ("b", 1, false)]),
+    ("others", &[("a", 2, false)]),
+    ("one-zero-block", &[("a", 1, false)]),
+    ("no-members", &[]),
+    ("duplicate-field", &[("a", 2, true), ("b", 1, false)]),
+    ("reserved-field", &[("a", 1, true), ("b", 1, false)]),
+    ("not-utf8", &[("\u{fffd}", 1, true), ("\u{fffd}", 1, true), ("b", 1, false)]),
+];
+
+#[test]
+fn what_breaks_the_format_is_refused_with_its_offset() {
+    for &(name, kind, text, offset) in REFUSED {
+        let error = index(name).expect_err(name);
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert!(error.message().contains(text), "{name}: {error}");
+        assert_eq!(error.place("offset"), Some(offset), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_compressed_shard_is_named_as_such() {
+    let error = index("gzip").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("gzip"), "{error}");
+}
+
+#[test]
+fn what_is_only_odd_is_taken_and_bad_samples_keep_their_places() {
+    for &(name, samples) in TAKEN {
+        let index = index(name).expect(name);
+        let seen: Vec<_> = index
+            .samples
+            .iter()
+            .map(|s| (s.key.as_str(), s.members.len(), s.bad.is_some()))
+            .collect();
+        assert_eq!(seen, samples, "{name}");
+    }
+}
+
+#[test]
+fn of_a_repeated_field_the_first_stays() {
+    let index = index("duplicate-field").unwrap();
+    let sample = &index.samples[0];
+    assert_eq!(sample.bad.as_deref(), Some("it has the field 'txt' twice"));
+    let first = index.members_of(sample)[0];
+    assert_eq!((first.offset, first.len), (512, 1));
+    assert_eq!(first.crc32c, forebay_shard::checksum::crc32c(b"1"));
+}
+
+#[test]
+fn every_file_has_a_verdict() {
+    let kept: BTreeSet<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .filter_map(|entry| {
+            entry
+                .unwrap()
+                .file_name()
+                .into_string()
+                .unwrap()
+                .strip_suffix(".tar")
+                .map(str::to_owned)
+        })
+        .collect();
+    let judged = REFUSED.iter().map(|r| r.0).chain(TAKEN.iter().map(|t| t.0)).chain(["gzip"]);
+    assert_eq!(kept, judged.map(str::to_owned).collect());
+}

@@ -1,0 +1,129 @@
+//! The sidecar holds what was put in, and notices everything else.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use forebay_error::ErrorKind;
+use forebay_shard::{HEAD_BYTES, Head, Index, Member, Origin, Sample, Sidecar, checksum};
+use proptest::prelude::*;
+
+fn small() -> Sidecar {
+    let members = vec![
+        Member { field: 0, offset: 512, len: 3, crc32c: 1 },
+        Member { field: 1, offset: 1536, len: 0, crc32c: 0 },
+        Member { field: 0, offset: 2560, len: 700, crc32c: u32::MAX },
+    ];
+    let sample = |key: &str, members: std::ops::Range<u32>, bad: Option<&str>, offset, end| {
+        Sample { key: key.into(), offset, end, members, bad: bad.map(str::to_owned) }
+    };
+    Sidecar {
+        origin: Origin {
+            endpoint: "https://h".into(),
+            url: "s3://b/ä.tar".into(),
+            version: "\"etag\"".into(),
+        },
+        len: 10_240,
+        index: Index {
+            fields: vec!["jpg".into(), "cls".into()],
+            members,
+            samples: vec![
+                sample("a/1", 0..2, None, 512, 1536),
+                sample("a/2", 2..3, Some("why"), 2560, 3260),
+            ],
+        },
+    }
+}
+
+#[test]
+fn what_goes_in_comes_out_and_the_head_stands_alone() {
+    let sidecar = small();
+    let bytes = sidecar.encode().unwrap();
+    assert_eq!(Sidecar::decode(&bytes).unwrap(), sidecar);
+    let head = Head::decode(&bytes[..HEAD_BYTES]).unwrap();
+    assert_eq!(head.origin, sidecar.origin);
+    assert_eq!((head.len, head.fields, head.members, head.samples), (10_240, 2, 3, 2));
+    assert_eq!(head.body_len as usize, bytes.len() - HEAD_BYTES);
+}
+
+#[test]
+fn every_single_flipped_bit_and_every_cut_is_noticed() {
+    let bytes = small().encode().unwrap();
+    for at in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[at / 8] ^= 1 << (at % 8);
+        assert!(Sidecar::decode(&flipped).is_err(), "bit {at}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Sidecar::decode(&bytes[..len]).is_err(), "cut at {len}");
+    }
+    assert!(Sidecar::decode(&[&bytes[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn another_format_is_invalid_not_corrupt() {
+    let mut bytes = small().encode().unwrap();
+    bytes[8] = 2;
+    bytes[12..16].fill(0);
+    let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(Head::decode(&bytes).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_url_too_long_and_an_index_that_contradicts_itself_are_refused() {
+    let mut long = small();
+    long.origin.url = "s3://b/".to_owned() + &"x".repeat(HEAD_BYTES);
+    assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut gap = small();
+    gap.index.samples[1].members = 1..3;
+    assert_eq!(gap.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut outside = small();
+    outside.len = 3000;
+    assert_eq!(outside.encode().unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Makes both checksums fit, so that a hostile writer's bytes reach the parser.
+fn forge(bytes: &mut [u8]) {
+    let body_len = (bytes.len() - HEAD_BYTES) as u64;
+    bytes[24..32].copy_from_slice(&body_len.to_le_bytes());
+    let body = checksum::crc32c(&bytes[HEAD_BYTES..]);
+    bytes[32..36].copy_from_slice(&body.to_le_bytes());
+    bytes[12..16].fill(0);
+    let head = checksum::crc32c(&bytes[..HEAD_BYTES]);
+    bytes[12..16].copy_from_slice(&head.to_le_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn bytes_forged_with_right_checksums_never_panic(
+        edits in proptest::collection::vec((16usize..4300, any::<u8>()), 1..6),
+        cut in 0usize..40,
+    ) {
+        let mut bytes = small().encode().unwrap();
+        for (at, value) in edits {
+            // Most of the head is zeros; fold those edits onto its fields and onto the body.
+            let at = if at < HEAD_BYTES { at % 80 } else { at };
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        bytes.truncate(bytes.len() - cut);
+        forge(&mut bytes);
+        if let Ok(sidecar) = Sidecar::decode(&bytes) {
+            for sample in &sidecar.index.samples {
+                for member in sidecar.index.members_of(sample) {
+                    prop_assert!(member.end() <= sidecar.len);
+                    prop_assert!((member.field as usize) < sidecar.index.fields.len());
+                }
+            }
+            // What was accepted is a possible sidecar: it can be written again.
+            prop_assert_eq!(Sidecar::decode(&sidecar.encode().unwrap()).unwrap(), sidecar);
+        }
+    }
+
+    #[test]
+    fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        prop_assert!(Sidecar::decode(&bytes).is_err());
+    }
+}
