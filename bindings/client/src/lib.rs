@@ -1,1 +1,29 @@
 //! The trainer's side: connect or start a daemon, map the slab, decode ahead, reconnect.
+//!
+//! ```text
+//!   Loader       batches of tensors, a few ahead                 loader.rs
+//!     ├─ Decoder     record → tensor, on threads of its own      forebay-decode
+//!     ├─ waits       each wait booked to its causes              waits.rs
+//!     └─ Session     raw batches in the slab, across restarts    session.rs
+//!          ├─ Lease      a slot, until the last user is done     lease.rs
+//!          └─ Connection one socket to one daemon                connection.rs
+//!               └─ Address   which daemon; starts one if none    address.rs, launch.rs
+//! ```
+//! One rule: the job outlives the daemon. Whatever happens to the other side, a call here returns
+//! a batch, or an error that says what to do, within its time limit.
+
+mod address;
+mod connection;
+mod launch;
+mod lease;
+mod loader;
+mod session;
+mod waits;
+
+pub use address::{Address, NODE_SOCKET};
+pub use connection::Connection;
+pub use launch::{Launch, RuntimeDirectory};
+pub use lease::Lease;
+pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, View};
+pub use session::{RawBatch, SessionConfig};
+pub use waits::{WaitReport, Waits};

@@ -1,0 +1,46 @@
+//! A slot of the slab, until its last user is done.
+
+use std::sync::Arc;
+
+use forebay_wire::message::Request;
+use forebay_wire::slab::Slab;
+
+use crate::connection::Connection;
+
+/// Keeps a slot's bytes; the slot goes back to the daemon that filled it when the last holder drops
+/// its `Arc`. The mapping outlives the daemon, so the bytes stay readable whatever happens to it.
+#[derive(Debug)]
+pub struct Lease {
+    connection: Arc<Connection>,
+    slab: Arc<Slab>,
+    number: u32,
+    slot: u64,
+    process: u32,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        slab: Arc<Slab>,
+        number: u32,
+        slot: u64,
+    ) -> Self {
+        Self { connection, slab, number, slot, process: std::process::id() }
+    }
+
+    /// The slab the slot lies in.
+    #[must_use]
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // After a fork the slot is the parent's to give back, not the child's.
+        if self.process == std::process::id() {
+            // A daemon that is gone took its slots with it.
+            let _ = self.connection.send(&Request::Release { slab: self.number, slot: self.slot });
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Batches of tensors, a few ahead of the consumer.
+//!
+//! One thread decodes batch after batch (on the decoder's own threads); the consumer takes them out
+//! of a bounded queue. A slot is returned the moment its last byte was decoded; only fields handed
+//! out as views keep it, and only while enough slots remain for the daemon to go on.
+
+mod rows;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
+use forebay_decode::{BufferPool, Decoder, FieldSpec};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::clock::now_ns;
+use forebay_wire::message::{Cause, Opened, Stage};
+use serde::Serialize;
+
+use crate::session::{RawBatch, Session, SessionConfig};
+use crate::waits::{WaitReport, Waits};
+pub use rows::{Batch, Rows, View};
+
+/// How often a waiting consumer looks whether it should stop (Ctrl-C).
+const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
+
+/// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
+/// the default `prefetch` and one each being decoded and in use.
+const IDLE_BUFFERS: usize = 1 << 30;
+
+/// What a loader is made of.
+#[derive(Debug, Clone)]
+pub struct LoaderConfig {
+    /// Daemon, job and time limit.
+    pub session: SessionConfig,
+    /// What becomes of each field; `None` hands every field out as bytes.
+    pub fields: Option<Vec<FieldSpec>>,
+    /// Fields handed out as views of the slab rather than copies.
+    pub views: Vec<String>,
+    /// Decode threads.
+    pub threads: usize,
+}
+
+/// What [`Loader::next`] found.
+#[derive(Debug)]
+pub enum Next {
+    /// A batch.
+    Batch(Box<Batch>),
+    /// The epoch is over.
+    End {
+        /// Batches in the epoch for this rank.
+        batches: u64,
+        /// Samples in the epoch over all ranks.
+        samples: u64,
+        /// Shards that ended early after the last batch.
+        errors: Vec<Error>,
+    },
+}
+
+/// What a loader counted since it was opened.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Stats {
+    /// Batches handed out.
+    pub batches: u64,
+    /// Samples handed out.
+    pub samples: u64,
+    /// Samples that could not be decoded or read.
+    pub bad_samples: u64,
+    /// Payload bytes read from a tier.
+    pub tier_bytes: u64,
+    /// Payload bytes copied from a shard still arriving.
+    pub origin_bytes: u64,
+    /// Batches copied out of the slab because the consumer holds too many views.
+    pub private_copies: u64,
+    /// Times a lost daemon was replaced.
+    pub reconnects: u64,
+    /// The daemon's process id, while one is connected.
+    pub daemon_pid: Option<u32>,
+    /// Waits of the consumer.
+    pub wait: WaitReport,
+}
+
+enum Ready {
+    Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage> },
+    End { run: u64, batches: u64, samples: u64, errors: Vec<Error> },
+    Failed { run: u64, error: Error },
+}
+
+impl Ready {
+    fn run(&self) -> u64 {
+        match self {
+            Self::Batch { run, .. } | Self::End { run, .. } | Self::Failed { run, .. } => *run,
+        }
+    }
+}
+
+/// Slots the consumer holds as views, and copies made because it held too many.
+#[derive(Debug, Default)]
+pub(crate) struct Lending {
+    pub(crate) lent: AtomicUsize,
+    pub(crate) copies: AtomicU64,
+}
+
+/// Batches of tensors of one job.
+pub struct Loader {
+    session: Session,
+    ready: Queue<Ready>,
+    run: Arc<AtomicU64>,
+    epoch: Arc<AtomicU64>,
+    lending: Arc<Lending>,
+    lend_at_most: usize,
+    counts: Mutex<Counts>,
+    timeout: Duration,
+    decoding: Option<std::thread::JoinHandle<()>>,
+    process: u32,
+}
+
+#[derive(Default)]
+struct Counts {
+    stats: Stats,
+    waits: Waits,
+}
+
+impl Loader {
+    /// Opens the job at its daemon.
+    ///
+    /// # Errors
+    /// `Invalid` for options that make no sense, else why no daemon serves the job.
+    pub fn open(config: LoaderConfig) -> Result<Self> {
+        let prefetch = config.session.open.prefetch as usize;
+        let timeout = config.session.timeout;
+        let seed = config.session.open.order.seed;
+        let pool = BufferPool::new(IDLE_BUFFERS);
+        let decoder = match config.fields {
+            Some(fields) => Some(Decoder::new(fields, config.threads, &pool)?),
+            None => None,
+        };
+        let urls: Arc<[String]> = config.session.open.urls.clone().into();
+        let (session, raw) = Session::open(config.session)?;
+        let (sender, ready) = bounded(prefetch);
+        let epoch = Arc::new(AtomicU64::new(0));
+        let run = Arc::new(AtomicU64::new(0));
+        let work = Work {
+            decoder,
+            views: config.views,
+            urls,
+            seed,
+            run: run.clone(),
+            epoch: epoch.clone(),
+        };
+        let decoding = std::thread::Builder::new()
+            .name("fb-decode".into())
+            .spawn(move || work.run(&raw, &sender))
+            .doing("start the decode thread")?;
+        Ok(Self {
+            session,
+            ready,
+            run,
+            epoch,
+            lending: Arc::default(),
+            // The daemon needs slots to go on; half of them may be with the consumer.
+            lend_at_most: prefetch / 2,
+            counts: Mutex::default(),
+            timeout,
+            decoding: Some(decoding),
+            process: std::process::id(),
+        })
+    }
+
+    /// The job as the daemon sees it.
+    #[must_use]
+    pub fn opened(&self) -> &Opened {
+        self.session.opened()
+    }
+
+    /// Plays `epoch` from `batch` on; whatever an earlier run had ready is dropped.
+    pub fn start(&self, epoch: u64, batch: u64) {
+        let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
+        self.epoch.store(epoch, Ordering::Relaxed);
+        self.session.start(run, epoch, batch);
+        // Makes room for the new run's first batch; later ones of the old run meet `next`.
+        while self.ready.try_recv().is_ok() {}
+    }
+
+    /// The next batch, or the end; `interrupted` is asked now and then while waiting.
+    ///
+    /// # Errors
+    /// What `interrupted` returned, what ended the run, or `Unavailable` after the time limit.
+    pub fn next<E: From<Error>>(
+        &self,
+        mut interrupted: impl FnMut() -> Result<(), E>,
+    ) -> Result<Next, E> {
+        let start_ns = now_ns();
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
+                Ok(ready) if ready.run() == self.run.load(Ordering::Relaxed) => ready,
+                Ok(_) => continue,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let closed = Error::new(ErrorKind::Closed, "the loader is closed");
+                    return Err(closed.advise("make a new one").into());
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    interrupted()?;
+                    if Instant::now() >= deadline {
+                        return Err(self.timed_out().into());
+                    }
+                    continue;
+                }
+            };
+            return match ready {
+                Ready::Batch { mut batch, stages, .. } => {
+                    batch.hand_out(&self.lending, self.lend_at_most);
+                    self.count(&batch, start_ns, &stages);
+                    Ok(Next::Batch(batch))
+                }
+                Ready::End { batches, samples, errors, .. } => {
+                    Ok(Next::End { batches, samples, errors })
+                }
+                Ready::Failed { error, .. } => Err(error.into()),
+            };
+        }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let counts = self.counts();
+        Stats {
+            private_copies: self.lending.copies.load(Ordering::Relaxed),
+            reconnects: self.session.reconnects(),
+            daemon_pid: self.session.daemon_pid(),
+            wait: counts.waits.report(),
+            ..counts.stats.clone()
+        }
+    }
+
+    /// Forgets waits and counts so far: the next [`Loader::stats`] speaks of what follows.
+    pub fn reset_stats(&self) {
+        *self.counts() = Counts::default();
+    }
+
+    fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) {
+        let mut counts = self.counts();
+        counts.waits.book(start_ns, now_ns(), stages);
+        counts.stats.batches += 1;
+        counts.stats.samples += batch.keys.len() as u64;
+        counts.stats.bad_samples += batch.errors.len() as u64;
+        counts.stats.tier_bytes += batch.tier_bytes;
+        counts.stats.origin_bytes += batch.origin_bytes;
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::new(ErrorKind::Unavailable, "no batch came in time")
+            .at("timeout_s", self.timeout.as_secs())
+            .advise("`forebay status` shows what the daemon waits for; raise timeout= if it is slow")
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let Some(decoding) = self.decoding.take() else { return };
+        // A forked child has no threads to end; the parent's go on.
+        if self.process != std::process::id() {
+            std::mem::forget(decoding);
+            return;
+        }
+        // The receiving thread ends first and lets go of the queue the decode thread reads; that
+        // thread may be blocked on a full queue, which draining frees.
+        self.run.fetch_add(1, Ordering::Relaxed);
+        self.session.close();
+        while self.ready.recv().is_ok() {}
+        // The thread's own panics were reported when they happened.
+        let _ = decoding.join();
+    }
+}
+
+/// The decode thread's belongings.
+struct Work {
+    decoder: Option<Decoder>,
+    views: Vec<String>,
+    urls: Arc<[String]>,
+    seed: u64,
+    run: Arc<AtomicU64>,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Work {
+    fn run(&self, raw: &Queue<RawBatch>, ready: &Sender<Ready>) {
+        for raw in raw {
+            let item = match raw {
+                // Nobody waits for batches of an older run.
+                RawBatch::Batch { batch, .. } if batch.run != self.run.load(Ordering::Relaxed) => {
+                    continue;
+                }
+                RawBatch::Batch { batch, lease } => {
+                    let run = batch.run;
+                    let mut stages = batch.stages.clone();
+                    let start_ns = now_ns();
+                    match self.decode(*batch, lease) {
+                        Ok(batch) => {
+                            let end_ns = now_ns();
+                            stages.push(Stage { cause: Cause::Decode, start_ns, end_ns });
+                            Ready::Batch { run, batch: Box::new(batch), stages }
+                        }
+                        Err(error) => Ready::Failed { run, error },
+                    }
+                }
+                RawBatch::End { run, batches, samples, errors } => {
+                    Ready::End { run, batches, samples, errors }
+                }
+                RawBatch::Failed { run, error } => Ready::Failed { run, error },
+            };
+            if ready.send(item).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! From a raw batch to rows: what decodes becomes a row, what does not becomes an error.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_decode::{Column, Record};
+use forebay_error::{Error, Result};
+use forebay_wire::message::{self, Member, Sample};
+
+use super::{Lending, Work};
+use crate::lease::Lease;
+
+/// A batch of decoded samples.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its number in the epoch.
+    pub index: u64,
+    /// The samples' keys, one per row.
+    pub keys: Vec<String>,
+    /// The samples' shards, one per row.
+    pub urls: Vec<u32>,
+    /// The samples' places in the epoch's global sequence, one per row.
+    pub positions: Vec<u64>,
+    /// False for rows that are padding.
+    pub valid: Vec<bool>,
+    /// The fields, each with one row per sample.
+    pub columns: Vec<(String, Rows)>,
+    /// Samples and shards of this batch that could not be used.
+    pub errors: Vec<Error>,
+    /// Payload bytes read from a tier.
+    pub tier_bytes: u64,
+    /// Payload bytes copied from a shard still arriving.
+    pub origin_bytes: u64,
+}
+
+/// The rows of one field.
+#[derive(Debug)]
+pub enum Rows {
+    /// Decoded rows; `present` tells for an optional field which rows have it.
+    Decoded {
+        /// The rows.
+        column: Column,
+        /// Which rows have the field, where it is optional.
+        present: Option<Vec<bool>>,
+    },
+    /// Bytes to be copied out, or `None` where the sample lacks the field.
+    Bytes(Vec<Option<View>>),
+    /// Bytes to be handed out as they lie in the slab.
+    Views(Vec<Option<View>>),
+}
+
+/// Bytes of one field of one sample, kept for as long as anybody looks at them.
+#[derive(Debug, Clone)]
+pub struct View {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// The daemon's slab.
+    Slab { lease: Arc<Lease>, lent: Option<Arc<Lending>> },
+    /// A copy of this view's bytes alone.
+    Private(Vec<u8>),
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Self::Slab { lent: Some(lending), .. } = self {
+            lending.lent.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &*self.memory {
+            Memory::Private(bytes) => bytes,
+            Memory::Slab { lease, .. } => {
+                let (offset, len) = (self.range.start as u64, self.range.len() as u64);
+                lease.slab().get(offset, len).expect("checked when the view was made")
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Makes the views the consumer's own: slots while it holds few, copies once it holds many, so
+    /// that a consumer who keeps every batch never waits for itself.
+    pub(super) fn hand_out(&mut self, lending: &Arc<Lending>, at_most: usize) {
+        let views: Vec<&mut View> = self
+            .columns
+            .iter_mut()
+            .filter_map(|(_, rows)| match rows {
+                Rows::Views(views) => Some(views.iter_mut().flatten()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        let Some(lease) = views.first().and_then(|view| match &*view.memory {
+            Memory::Slab { lease, .. } => Some(lease.clone()),
+            Memory::Private(_) => None,
+        }) else {
+            return;
+        };
+        if lending.lent.load(Ordering::Relaxed) < at_most {
+            lending.lent.fetch_add(1, Ordering::Relaxed);
+            let memory = Arc::new(Memory::Slab { lease, lent: Some(lending.clone()) });
+            for view in views {
+                view.memory = memory.clone();
+            }
+        } else {
+            lending.copies.fetch_add(1, Ordering::Relaxed);
+            for view in views {
+                view.memory = Arc::new(Memory::Private(view.to_vec()));
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Decodes what can be decoded; the rest is in [`Batch::errors`].
+    pub(super) fn decode(&self, batch: message::Batch, lease: Arc<Lease>) -> Result<Batch> {
+        let mut errors = batch.errors;
+        let mut good: Vec<(&Sample, &[Member])> = Vec::with_capacity(batch.samples.len());
+        for sample in &batch.samples {
+            match &sample.members {
+                Ok(members) => good.push((sample, members)),
+                Err(error) => errors.push(error.clone()),
+            }
+        }
+        let slab = lease.slab();
+        let fields: Vec<Vec<(&str, &[u8])>> = good
+            .iter()
+            .map(|(_, members)| {
+                members
+                    .iter()
+                    .map(|m| Ok((name(&batch.fields, *m)?, slab.get(m.offset, m.len)?)))
+                    .collect()
+            })
+            .collect::<Result<_>>()?;
+        let memory = Arc::new(Memory::Slab { lease: lease.clone(), lent: None });
+        let view = |member: &Member| View {
+            memory: memory.clone(),
+            // `Slab::get` above proved that the range fits the map.
+            range: member.offset as usize..(member.offset + member.len) as usize,
+        };
+        let (columns, kept) = match &self.decoder {
+            None => {
+                let column = |name: &String| {
+                    let rows = good.iter().map(|(_, members)| {
+                        let named =
+                            |m: &&Member| batch.fields.get(m.field as usize) == Some(name);
+                        members.iter().find(named).map(view)
+                    });
+                    (name.clone(), Rows::Bytes(rows.collect()))
+                };
+                (batch.fields.iter().map(column).collect(), (0..good.len()).collect())
+            }
+            Some(decoder) => {
+                let records: Vec<Record<'_>> = good
+                    .iter()
+                    .zip(&fields)
+                    .map(|((sample, _), fields)| Record {
+                        key: &sample.key,
+                        url: self.urls.get(sample.url as usize).map_or("", String::as_str),
+                        stream: 0,
+                        position: sample.position,
+                        fields,
+                    })
+                    .collect();
+                let epoch = self.epoch.load(Ordering::Relaxed);
+                let decoded = decoder.decode(&records, self.seed, epoch);
+                errors.extend(decoded.bad.into_iter().map(|bad| bad.error));
+                let rows = |column, present| match column {
+                    Column::Bytes(at) => {
+                        let pick = |(row, at): (&usize, Option<usize>)| {
+                            at.map(|at| view(&good[*row].1[at]))
+                        };
+                        Err(decoded.kept.iter().zip(at).map(pick).collect())
+                    }
+                    column => Ok(Rows::Decoded { column, present }),
+                };
+                let columns = decoded.outputs.into_iter().map(|output| {
+                    let rows = match rows(output.column, output.present) {
+                        Ok(rows) => rows,
+                        Err(views) if self.views.contains(&output.name) => Rows::Views(views),
+                        Err(views) => Rows::Bytes(views),
+                    };
+                    (output.name, rows)
+                });
+                (columns.collect(), decoded.kept)
+            }
+        };
+        let kept: Vec<&Sample> = kept.iter().map(|row| good[*row].0).collect();
+        Ok(Batch {
+            index: batch.index,
+            keys: kept.iter().map(|sample| sample.key.clone()).collect(),
+            urls: kept.iter().map(|sample| sample.url).collect(),
+            positions: kept.iter().map(|sample| sample.position).collect(),
+            valid: kept.iter().map(|sample| sample.valid).collect(),
+            columns,
+            errors,
+            tier_bytes: batch.bytes.tier,
+            origin_bytes: batch.bytes.origin,
+        })
+    }
+}
+
+fn name(fields: &[String], member: Member) -> Result<&str> {
+    fields.get(member.field as usize).map(String::as_str).ok_or_else(|| {
+        Error::new(forebay_error::ErrorKind::Invalid, "the daemon named an unknown field")
+    })
+}

@@ -1,0 +1,305 @@
+//! Raw batches of one job, across as many daemons as it takes.
+//!
+//! One thread receives. When its daemon goes away it finds or starts another, registers the job
+//! again and asks for the first batch it has not received; batches received before stay valid, for
+//! their slab is mapped here. So each batch of a run comes exactly once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use crossbeam_channel::{Receiver as Queue, Sender, bounded};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::frame::Receiver;
+use forebay_wire::message::{self, Open, Opened, Reply, Request};
+use forebay_wire::slab::Slab;
+
+use crate::address::Address;
+use crate::connection::Connection;
+use crate::lease::Lease;
+
+/// First wait between two attempts to reach a daemon, doubled each time …
+const RECONNECT_FIRST: Duration = Duration::from_millis(20);
+
+/// … up to this, so that a daemon that comes back is found soon after.
+const RECONNECT_LAST: Duration = Duration::from_secs(2);
+
+/// Which daemon, which job, and how long any wait may take.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// Which daemon.
+    pub address: Address,
+    /// The job.
+    pub open: Open,
+    /// Limit on every wait.
+    pub timeout: Duration,
+}
+
+/// A batch in the slab, or the end of its run.
+#[derive(Debug)]
+pub enum RawBatch {
+    /// A batch and the lease on its slot.
+    Batch {
+        /// Where everything lies.
+        batch: Box<message::Batch>,
+        /// The slot.
+        lease: Arc<Lease>,
+    },
+    /// The run delivered everything.
+    End {
+        /// The run.
+        run: u64,
+        /// Batches in the epoch for this rank.
+        batches: u64,
+        /// Samples in the epoch over all ranks.
+        samples: u64,
+        /// Shards that ended early after the last batch.
+        errors: Vec<Error>,
+    },
+    /// The run ended early.
+    Failed {
+        /// The run.
+        run: u64,
+        /// Why.
+        error: Error,
+    },
+}
+
+/// What is wanted now, for a daemon that comes later.
+#[derive(Debug, Default)]
+struct Wanted {
+    run: u64,
+    epoch: u64,
+    /// The first batch not received yet.
+    batch: u64,
+    running: bool,
+    closing: bool,
+    connection: Option<Arc<Connection>>,
+    reconnects: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: SessionConfig,
+    wanted: Mutex<Wanted>,
+    closing: Condvar,
+}
+
+/// One job's raw batches.
+#[derive(Debug)]
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    opened: Opened,
+    receiving: Option<std::thread::JoinHandle<()>>,
+    process: u32,
+}
+
+impl Session {
+    /// Opens the job; batches come out of the queue after [`Session::start`].
+    pub(crate) fn open(config: SessionConfig) -> Result<(Self, Queue<RawBatch>)> {
+        let deadline = Instant::now() + config.timeout;
+        let (connection, opened) = register(&config, deadline)?;
+        let (batches, queue) = bounded(config.open.prefetch as usize);
+        let shared =
+            Arc::new(Shared { config, wanted: Mutex::default(), closing: Condvar::new() });
+        shared.wanted().connection = Some(connection.clone());
+        let theirs = shared.clone();
+        let receiving = std::thread::Builder::new()
+            .name("fb-receive".into())
+            .spawn(move || receive(&theirs, connection, &batches))
+            .doing("start the receiving thread")?;
+        let process = std::process::id();
+        Ok((Self { shared, opened, receiving: Some(receiving), process }, queue))
+    }
+
+    pub(crate) fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Starts a run; batches of earlier ones may still be in the queue.
+    pub(crate) fn start(&self, run: u64, epoch: u64, batch: u64) {
+        let mut wanted = self.shared.wanted();
+        (wanted.run, wanted.epoch, wanted.batch, wanted.running) = (run, epoch, batch, true);
+        if let Some(connection) = &wanted.connection {
+            // If the daemon is gone, the receiving thread starts the run on the next one.
+            let _ = connection.send(&Request::Start { run, epoch, batch });
+        }
+    }
+
+    /// Daemons found again after one was lost.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.shared.wanted().reconnects
+    }
+
+    pub(crate) fn daemon_pid(&self) -> Option<u32> {
+        self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
+    }
+
+    /// Tells the receiving thread to end, without waiting for it.
+    pub(crate) fn close(&self) {
+        let mut wanted = self.shared.wanted();
+        wanted.closing = true;
+        if let Some(connection) = wanted.connection.take() {
+            connection.shut();
+        }
+        drop(wanted);
+        self.shared.closing.notify_all();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // A forked child has the memory but not the thread, and the socket is its parent's.
+        if self.process != std::process::id() {
+            std::mem::forget(self.receiving.take());
+            return;
+        }
+        self.close();
+        if let Some(receiving) = self.receiving.take() {
+            // The thread's own panics were reported when they happened.
+            let _ = receiving.join();
+        }
+    }
+}
+
+impl Shared {
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for `pause`, or until the session closes; false in the latter case.
+    fn pause(&self, pause: Duration) -> bool {
+        let wanted = self.wanted();
+        let (wanted, _) = self
+            .closing
+            .wait_timeout_while(wanted, pause, |wanted| !wanted.closing)
+            .unwrap_or_else(PoisonError::into_inner);
+        !wanted.closing
+    }
+}
+
+/// Connects and registers the job.
+fn register(config: &SessionConfig, deadline: Instant) -> Result<(Arc<Connection>, Opened)> {
+    let connection = Arc::new(config.address.connect(deadline)?);
+    match connection.ask(&Request::Open(Box::new(config.open.clone())))? {
+        Reply::Opened(opened) => Ok((connection, opened)),
+        _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer to a job")),
+    }
+}
+
+/// The receiving thread: daemon after daemon until the session closes or none is to be had.
+fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) {
+    let mut connection = first;
+    loop {
+        let lost = receive_from(shared, &connection, batches);
+        let Some(lost) = lost else { return };
+        connection.shut();
+        shared.wanted().connection = None;
+        tracing::warn!(error = %lost, "lost the daemon; looking for another");
+        match reconnect(shared) {
+            Ok(Some(next)) => connection = next,
+            Ok(None) => return,
+            Err(error) => {
+                let run = shared.wanted().run;
+                // Nobody listens any more: the session is being dropped.
+                let _ = batches.send(RawBatch::Failed { run, error });
+                return;
+            }
+        }
+    }
+}
+
+/// Receives until the daemon is lost (the error says how) or nobody wants batches (`None`).
+fn receive_from(
+    shared: &Shared,
+    connection: &Arc<Connection>,
+    batches: &Sender<RawBatch>,
+) -> Option<Error> {
+    let mut receiver = Receiver::default();
+    let mut slabs: HashMap<u32, Arc<Slab>> = HashMap::new();
+    loop {
+        let reply = match connection.receive(&mut receiver) {
+            Ok(reply) => reply,
+            Err(_) if shared.wanted().closing => return None,
+            Err(error) => return Some(error),
+        };
+        let raw = match reply {
+            Reply::Slab { slab, len, .. } => {
+                match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
+                    // Slots of older slabs are held by their leases; no new ones will come.
+                    Ok(map) => slabs = HashMap::from([(slab, map)]),
+                    Err(error) => return Some(error),
+                }
+                continue;
+            }
+            Reply::Batch(batch) => {
+                let Some(slab) = slabs.get(&batch.slab).cloned() else {
+                    return Some(Error::new(ErrorKind::Invalid, "a batch named an unknown slab"));
+                };
+                let lease = Lease::new(connection.clone(), slab, batch.slab, batch.slot);
+                let mut wanted = shared.wanted();
+                if batch.run != wanted.run {
+                    continue;
+                }
+                wanted.batch = batch.index + 1;
+                RawBatch::Batch { batch, lease: Arc::new(lease) }
+            }
+            Reply::End { run, batches, samples, errors } => {
+                shared.wanted().running = false;
+                RawBatch::End { run, batches, samples, errors }
+            }
+            Reply::Failed { run: Some(run), error } => {
+                shared.wanted().running = false;
+                RawBatch::Failed { run, error }
+            }
+            _ => continue,
+        };
+        if batches.send(raw).is_err() {
+            return None;
+        }
+    }
+}
+
+/// Finds another daemon within the session's time limit and resumes the run there.
+fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
+    let deadline = Instant::now() + shared.config.timeout;
+    let mut pauses = ExponentialBuilder::default()
+        .with_min_delay(RECONNECT_FIRST)
+        .with_max_delay(RECONNECT_LAST)
+        .with_jitter()
+        .without_max_times()
+        .build();
+    loop {
+        let error = match register(&shared.config, deadline) {
+            Ok((connection, _)) => return Ok(resume(shared, connection)),
+            Err(error) => error,
+        };
+        let lasting = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied);
+        if lasting || Instant::now() >= deadline {
+            return Err(Error::new(error.kind(), "the daemon is gone and no other came in its place")
+                .at("last", &error)
+                .at("timeout_s", shared.config.timeout.as_secs())
+                .advise("look at its log, start it again, and resume from the last state_dict()"));
+        }
+        let pause = pauses.next().unwrap_or(RECONNECT_LAST);
+        if !shared.pause(pause.min(deadline.saturating_duration_since(Instant::now()))) {
+            return Ok(None);
+        }
+    }
+}
+
+fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection>> {
+    let mut wanted = shared.wanted();
+    if wanted.closing {
+        return None;
+    }
+    wanted.reconnects += 1;
+    wanted.connection = Some(connection.clone());
+    if wanted.running {
+        let Wanted { run, epoch, batch, .. } = *wanted;
+        // If this daemon is gone too, the next receive says so.
+        let _ = connection.send(&Request::Start { run, epoch, batch });
+    }
+    Some(connection)
+}
