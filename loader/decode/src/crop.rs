@@ -141,3 +141,87 @@ fn anchor(whole: u32, part: u32) -> u32 {
 fn rounded(value: f64) -> u32 {
     value.round_ties_even() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Golden {
+        seed: u64,
+        epoch: u64,
+        stream: u64,
+        position: u64,
+        field: u64,
+        view: u64,
+        image: Size,
+        scale: (f64, f64),
+        ratio: (f64, f64),
+        r#box: [u32; 4],
+        flip: bool,
+    }
+
+    /// `tests/data/make.py` holds the second implementation that these come from.
+    #[test]
+    fn boxes_and_flips_are_the_golden_ones() {
+        let golden: Vec<Golden> =
+            serde_json::from_str(include_str!("../tests/data/draws.json")).unwrap();
+        assert_eq!(golden.len(), 48);
+        for g in golden {
+            let Golden { seed, epoch, stream, position, field, view, .. } = g;
+            let draw = Draw { seed, epoch, stream, position, field, view };
+            let [top, left, height, width] = g.r#box;
+            let area = random(g.image, g.scale, g.ratio, &draw);
+            assert_eq!(area, Area::of(top, left, (height, width)), "{draw:?}");
+            assert_eq!(draw.numbers(Purpose::Flip).below(2) == 1, g.flip, "{draw:?}");
+        }
+    }
+
+    fn crops() -> impl Strategy<Value = Crop> {
+        let range =
+            |low: f64, high: f64| (low..high, low..high).prop_map(|(a, b)| (a.min(b), a.max(b)));
+        prop_oneof![
+            Just(Crop::None),
+            (300..2000_u32).prop_map(|short| Crop::Center { resize: Some(short) }),
+            Just(Crop::Center { resize: None }),
+            (range(1e-6, 1.0), range(0.01, 100.0))
+                .prop_map(|(scale, ratio)| Crop::Random { scale, ratio }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_box_never_leaves_its_image_nor_the_content_its_canvas(
+            crop in crops(),
+            image in (1..3000_u32, 1..3000_u32),
+            size in (1..300_u32, 1..300_u32),
+            position in any::<u64>(),
+        ) {
+            let draw = Draw { seed: 0, epoch: 0, stream: 0, position, field: 0, view: 0 };
+            let placed = Placement::new(crop, Some(size), image, &draw);
+            let Area { left, top, width, height } = placed.source;
+            prop_assert!(left >= 0.0 && top >= 0.0 && width > 0.0 && height > 0.0);
+            prop_assert!(left + width <= f64::from(image.1), "{placed:?}");
+            prop_assert!(top + height <= f64::from(image.0), "{placed:?}");
+            prop_assert_eq!(placed.canvas, size);
+            prop_assert!(placed.corner.0 + placed.content.0 <= size.0);
+            prop_assert!(placed.corner.1 + placed.content.1 <= size.1);
+            if placed.isolated {
+                for side in [left, top, width, height] {
+                    prop_assert_eq!(side, side.round());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_center_crop_without_size_is_the_resized_image() {
+        let draw = Draw { seed: 0, epoch: 0, stream: 0, position: 0, field: 0, view: 0 };
+        let crop = Crop::Center { resize: Some(256) };
+        let placed = Placement::new(crop, None, (375, 500), &draw);
+        assert_eq!((placed.canvas, placed.source), ((256, 341), Area::full((375, 500))));
+    }
+}

@@ -7,6 +7,8 @@
 
 mod finish;
 mod jpeg;
+#[cfg(test)]
+mod parity;
 mod png;
 mod resize;
 
