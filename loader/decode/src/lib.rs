@@ -1,1 +1,45 @@
 //! Record to tensor: images, numbers, arrays and text, decoded into batch memory.
+//!
+//! Its rule: bytes in, tensors out, and nothing else. The crate knows no socket, slab or framework;
+//! whatever the bytes say, the answer is a column or a [`BadSample`], never a panic. What happens
+//! to a batch with bad samples is the caller's business: its other rows are whole either way.
+//!
+//! ```
+//! use forebay_decode::{BufferPool, Column, Decoder, FieldKind, FieldSpec, Record};
+//! let fields = vec![FieldSpec::new("label", "cls;txt", FieldKind::Int { path: None })];
+//! let decoder = Decoder::new(fields, 1, &BufferPool::new(1 << 20))?;
+//! let record = |key, bytes: &'static [u8]| (key, [("cls", bytes)]);
+//! let samples = [record("a", b"7"), record("b", b"seven")];
+//! let batch: Vec<Record<'_>> = samples
+//!     .iter()
+//!     .map(|(key, fields)| Record { key, url: "s3://b/a.tar", stream: 0, position: 0, fields })
+//!     .collect();
+//! let decoded = decoder.decode(&batch, 0, 0);
+//! assert_eq!(decoded.kept, [0]);
+//! assert_eq!(decoded.bad[0].index, 1);
+//! let Column::Tensor(label) = &decoded.outputs[0].column else { unreachable!() };
+//! assert_eq!(label.buffer.as_bytes(), 7_i64.to_ne_bytes());
+//! # Ok::<(), forebay_error::Error>(())
+//! ```
+
+mod buffer;
+mod column;
+mod crop;
+mod decoder;
+mod draw;
+mod dtype;
+mod image;
+mod json;
+mod npy;
+mod number;
+mod record;
+mod spec;
+
+pub use buffer::{Buffer, BufferPool};
+pub use column::{BadSample, Column, Decoded, Output, Tensor};
+pub use decoder::Decoder;
+pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
+pub use dtype::DType;
+pub use image::{PIXELS_MAX, SIDE_MAX};
+pub use record::Record;
+pub use spec::{Crop, FieldKind, FieldSpec, ImageSpec, Layout, Ragged};

@@ -1,0 +1,64 @@
+//! What a decoded batch is made of. The one rule: rows are contiguous and in the batch's order.
+
+use forebay_error::Error;
+
+use crate::buffer::Buffer;
+use crate::dtype::DType;
+
+/// A decoded batch: its columns, and what could not be decoded.
+#[derive(Debug)]
+pub struct Decoded {
+    /// One per field, in the order they were asked for. Each has exactly `kept.len()` rows.
+    pub outputs: Vec<Output>,
+    /// For each row, the index of its record in the batch; ascending.
+    pub kept: Vec<usize>,
+    /// The records that are not among the rows; ascending by index.
+    pub bad: Vec<BadSample>,
+}
+
+/// One named column of a batch.
+#[derive(Debug)]
+pub struct Output {
+    /// The output's key.
+    pub name: String,
+    /// Its rows.
+    pub column: Column,
+    /// For an optional field, whether each row's sample has it; where not, the row is zeros, empty
+    /// text, an empty tensor or `None`.
+    pub present: Option<Vec<bool>>,
+}
+
+/// The rows of one field.
+#[derive(Debug)]
+pub enum Column {
+    /// All rows in one tensor, whose first dimension counts them.
+    Tensor(Tensor),
+    /// One tensor per row, because shapes or types differ.
+    Tensors(Vec<Tensor>),
+    /// Text.
+    Text(Vec<String>),
+    /// JSON documents as text.
+    Json(Vec<String>),
+    /// Where the bytes are: the index into the record's own `fields`; nothing was copied.
+    Bytes(Vec<Option<usize>>),
+}
+
+/// A dense array in C order.
+#[derive(Debug)]
+pub struct Tensor {
+    /// What an element is.
+    pub dtype: DType,
+    /// Elements per dimension, the outermost first.
+    pub shape: Vec<usize>,
+    /// The elements: exactly the shape's product times the element size in bytes.
+    pub buffer: Buffer,
+}
+
+/// A record that could not be decoded.
+#[derive(Debug)]
+pub struct BadSample {
+    /// Its index in the batch.
+    pub index: usize,
+    /// Why: of kind `BadSample`, naming field, key and url.
+    pub error: Error,
+}

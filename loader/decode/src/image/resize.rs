@@ -1,0 +1,96 @@
+//! Crop and resize of 8-bit RGB. The one rule: bilinear with antialias (a triangle as wide as the
+//! shrinking asks), as torchvision's v2 transforms do with `antialias=True`.
+
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use forebay_error::{Error, Result};
+
+use super::{CHANNELS, Pixels, byte_len};
+use crate::crop::{Area, Placement};
+use crate::record::bad;
+
+/// One thread's resizer and its result.
+#[derive(Default)]
+pub(super) struct Resize {
+    resizer: Resizer,
+    out: Vec<u8>,
+}
+
+impl Resize {
+    /// The canvas that `placement` makes of `pixels`.
+    pub(super) fn run<'s>(
+        &'s mut self,
+        pixels: &'s Pixels,
+        placement: &Placement,
+    ) -> Result<&'s [u8]> {
+        let (height, width) = pixels.size;
+        let untouched =
+            placement.canvas == pixels.size && placement.source == Area::full(pixels.size);
+        if untouched {
+            return Ok(pixels.as_bytes());
+        }
+        let len = byte_len(placement.canvas);
+        if self.out.len() < len {
+            self.out.resize(len, 0);
+        }
+        if placement.content == placement.canvas {
+            let source = ImageRef::new(width, height, pixels.as_bytes(), PixelType::U8x3);
+            let source = source.map_err(|error| internal(&error))?;
+            self.resample(&source, placement)?;
+        } else {
+            paste(pixels, placement, &mut self.out[..len]);
+        }
+        Ok(&self.out[..len])
+    }
+
+    fn resample(&mut self, source: &ImageRef<'_>, placement: &Placement) -> Result<()> {
+        let (height, width) = placement.canvas;
+        let out = &mut self.out[..byte_len(placement.canvas)];
+        let mut target = Image::from_slice_u8(width, height, out, PixelType::U8x3)
+            .map_err(|error| internal(&error))?;
+        let Area { left, top, width, height } = placement.source;
+        let options = ResizeOptions::new()
+            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+            .use_alpha(false);
+        let resized = if placement.isolated {
+            // Whole pixels: an isolated area is a crop that has happened before the resize.
+            let [left, top, width, height] = [left, top, width, height].map(|side| side as u32);
+            let part = CroppedImage::new(source, left, top, width, height)
+                .map_err(|error| internal(&error))?;
+            self.resizer.resize(&part, &mut target, &options)
+        } else {
+            let options = options.crop(left, top, width, height);
+            self.resizer.resize(source, &mut target, &options)
+        };
+        resized.map_err(|error| internal(&error))
+    }
+
+    /// Gives back memory above `kept_max` bytes.
+    pub(super) fn trim(&mut self, kept_max: usize) {
+        if self.out.capacity() > kept_max {
+            self.out = Vec::new();
+        }
+        if self.resizer.size_of_internal_buffers() > kept_max {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+}
+
+/// Copies the source's area, at its own size, onto a black canvas.
+fn paste(pixels: &Pixels, placement: &Placement, out: &mut [u8]) {
+    let pitch = |width: u32| width as usize * CHANNELS;
+    let (from_pitch, to_pitch) = (pitch(pixels.size.1), pitch(placement.canvas.1));
+    let from_left = pitch(placement.source.left as u32);
+    let (to_left, length) = (pitch(placement.corner.1), pitch(placement.content.1));
+    out.fill(0);
+    let from = pixels.as_bytes().chunks_exact(from_pitch).skip(placement.source.top as usize);
+    let to = out.chunks_exact_mut(to_pitch).skip(placement.corner.0 as usize);
+    for (to, from) in to.zip(from).take(placement.content.0 as usize) {
+        to[to_left..to_left + length].copy_from_slice(&from[from_left..from_left + length]);
+    }
+}
+
+/// Boxes and buffers are made to fit, so this names a defect of ours; the sample is the only victim.
+fn internal(error: &dyn std::error::Error) -> Error {
+    bad(format!("the image cannot be resized: {error}"))
+}

@@ -1,0 +1,61 @@
+//! One sample as it lies in a batch's memory. The one rule: nothing is copied to describe it.
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::spec::FieldSpec;
+
+/// One sample: where it comes from and the bytes of its fields.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// The sample's key: its members' common name.
+    pub key: &'a str,
+    /// The shard it was read from.
+    pub url: &'a str,
+    /// Which of the mixed data sets the shard belongs to.
+    pub stream: u64,
+    /// The sample's place in the global order.
+    pub position: u64,
+    /// Field names (what follows the key's dot) and their bytes, in the shard's order.
+    pub fields: &'a [(&'a str, &'a [u8])],
+}
+
+impl<'a> Record<'a> {
+    /// The index in `fields` of the first of `spec`'s alternatives that the sample has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadSample`] when it has none and the field is not optional.
+    pub(crate) fn find(&self, spec: &FieldSpec) -> Result<Option<usize>> {
+        let matching = |source: &String| {
+            self.fields.iter().position(|(name, _)| name.eq_ignore_ascii_case(source))
+        };
+        match spec.source.iter().find_map(matching) {
+            None if !spec.optional => Err(self.lacks(spec)),
+            found => Ok(found),
+        }
+    }
+
+    /// The bytes of the first alternative present.
+    ///
+    /// # Errors
+    /// As [`Record::find`].
+    pub(crate) fn bytes(&self, spec: &FieldSpec) -> Result<Option<&'a [u8]>> {
+        Ok(self.find(spec)?.map(|index| self.fields[index].1))
+    }
+
+    /// `error` with what names the sample.
+    pub(crate) fn locate(&self, error: Error, spec: &FieldSpec) -> Error {
+        error.at("field", &spec.name).at("key", self.key).at("url", self.url)
+    }
+
+    fn lacks(&self, spec: &FieldSpec) -> Error {
+        let have: Vec<_> = self.fields.iter().map(|(name, _)| *name).collect();
+        let wanted = spec.source.join(";");
+        Error::new(ErrorKind::BadSample, format!("the sample has no field {wanted:?}"))
+            .advise(format!("it has {}; name one of them or set optional=True", have.join(", ")))
+    }
+}
+
+/// A sample that cannot be used, and why.
+pub(crate) fn bad(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::BadSample, message)
+}
