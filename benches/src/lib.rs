@@ -1,1 +1,4 @@
-//! Benchmarks.
+//! Benchmarks a user runs: how long an accelerator starves, and why.
+
+mod cpu;
+pub mod starvation;

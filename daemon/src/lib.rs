@@ -1,1 +1,22 @@
-//! The process: configuration, composition, sessions, admin, and the command line.
+//! The process: configuration, composition, sessions, and the command line.
+//!
+//! ```text
+//!   cli        what people type                          cli.rs, cli/
+//!   config     the TOML file, and an embedded daemon's own choices   config.rs, embedded.rs
+//!   compose    the only file that names concrete parts   compose.rs
+//!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
+//!   status     what an admin sees                        status.rs
+//! ```
+
+pub mod cli;
+mod compose;
+mod config;
+mod embedded;
+mod peer;
+mod serve;
+mod status;
+
+pub use compose::{Node, NodeConfig};
+pub use config::Config;
+pub use serve::{Listener, serve};
+pub use status::Status;

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use crate::plan;
 use producer::{Outcome, Producer};
 use slots::Slots;
+pub use slots::{Memory, SlabMemory};
 
 /// Events a connection may lag behind; batches are bounded by slots, so this only smooths.
 const EVENTS: usize = 4;
@@ -93,8 +94,8 @@ pub struct Host {
     pub store: Store,
     /// The engine whose ring reads into slabs.
     pub engine: Engine,
-    /// Bytes of slab memory this session may hold, at most.
-    pub slab_limit: usize,
+    /// Memory all sessions share for their slabs.
+    pub slabs: SlabMemory,
 }
 
 impl Session {
@@ -113,7 +114,7 @@ impl Session {
         let job = Job {
             origin: Options::from(spec.origin.clone()),
             lanes,
-            slots: Slots::new(host.engine, host.slab_limit, spec.prefetch, events.clone()),
+            slots: Slots::new(host.engine, host.slabs, spec.prefetch, events.clone()),
             store: host.store,
             spec,
         };
@@ -144,7 +145,7 @@ impl Session {
 
     /// Slab memory and slots in use.
     #[must_use]
-    pub fn memory(&self) -> slots::Memory {
+    pub fn memory(&self) -> Memory {
         self.job.slots.memory()
     }
 

@@ -110,7 +110,7 @@ impl Assembly {
             stages: self.stages,
             bytes,
         };
-        Ok((batch, Hold { _spans: spans, _credit: slot.credit }))
+        Ok((batch, Hold { _spans: spans, _right: slot.right }))
     }
 
     /// A sample as it is before its members are known to be right.

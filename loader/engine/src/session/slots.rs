@@ -14,9 +14,69 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
 
+/// A region is rounded up to this (a huge page), so a grant is too: what is granted is what is used.
+const GRANULE: usize = 2 << 20;
+
 /// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
 /// vary, and growing a slab costs a round of page faults.
 const HEADROOM_EIGHTHS: usize = 10;
+
+/// Memory for the slabs of all sessions of a node: a hard limit, taken before anything is mapped.
+#[derive(Debug, Clone)]
+pub struct SlabMemory(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    limit: usize,
+    used: Mutex<usize>,
+}
+
+/// A share of the slab memory, until dropped.
+#[derive(Debug)]
+struct Grant {
+    pool: SlabMemory,
+    bytes: usize,
+}
+
+impl SlabMemory {
+    /// A pool of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Pool { limit, used: Mutex::new(0) }))
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        *self.used_mut()
+    }
+
+    /// The limit in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.0.limit
+    }
+
+    /// Takes `batches` times `each` bytes, or for as many fewer batches as still fit, down to one.
+    fn take(&self, each: usize, batches: u32) -> Option<(Grant, u32)> {
+        let mut used = self.used_mut();
+        let left = self.0.limit - *used;
+        let fit = u32::try_from(left / each.max(1)).unwrap_or(u32::MAX).min(batches);
+        let bytes = each * fit as usize;
+        *used += bytes;
+        (fit > 0).then(|| (Grant { pool: self.clone(), bytes }, fit))
+    }
+
+    fn used_mut(&self) -> MutexGuard<'_, usize> {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        *self.pool.used_mut() -= self.bytes;
+    }
+}
 
 /// Slab memory and slots in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,20 +97,29 @@ pub(super) struct Slot {
     pub(super) slab: u32,
     pub(super) slot: u64,
     pub(super) span: Option<Span>,
-    pub(super) credit: OwnedSemaphorePermit,
+    pub(super) right: Right,
+}
+
+/// What a batch under way holds besides its memory: one of the job's slots, and its slab's grant.
+#[derive(Debug)]
+pub(super) struct Right {
+    _credit: OwnedSemaphorePermit,
+    _grant: Arc<Grant>,
 }
 
 /// What keeps a lent slot's memory.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) _spans: Vec<Span>,
-    pub(super) _credit: OwnedSemaphorePermit,
+    pub(super) _right: Right,
 }
 
+#[derive(Clone)]
 struct Slab {
     number: u32,
     arena: Arena,
     batches: u32,
+    grant: Arc<Grant>,
 }
 
 #[derive(Default)]
@@ -63,7 +132,7 @@ struct State {
 
 pub(crate) struct Slots {
     engine: Engine,
-    limit: usize,
+    memory: SlabMemory,
     prefetch: u32,
     credits: Arc<Semaphore>,
     events: mpsc::Sender<Event>,
@@ -73,26 +142,27 @@ pub(crate) struct Slots {
 impl Slots {
     pub(super) fn new(
         engine: Engine,
-        limit: usize,
+        memory: SlabMemory,
         prefetch: u32,
         events: mpsc::Sender<Event>,
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
-        Self { engine, limit, prefetch, credits, events, state: Mutex::default() }
+        Self { engine, memory, prefetch, credits, events, state: Mutex::default() }
     }
 
     /// Leases `bytes` for the next batch, waiting until the trainer has made room.
     pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
-        let (slab, arena) = self.slab_for(bytes).await?;
+        let slab = self.slab_for(bytes).await?;
         let span = match bytes {
             0 => None,
-            _ => Some(arena.lease(bytes).await?),
+            _ => Some(slab.arena.lease(bytes).await?),
         };
         let mut state = self.state();
         state.slots_made += 1;
-        Ok(Slot { slab, slot: state.slots_made, span, credit })
+        let right = Right { _credit: credit, _grant: slab.grant };
+        Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
     }
 
     /// The batch is the trainer's until it releases the slot.
@@ -118,16 +188,28 @@ impl Slots {
     }
 
     /// The current slab if a batch fits it, else a new one; its predecessor lives on in its leases.
-    async fn slab_for(&self, bytes: usize) -> Result<(u32, Arena)> {
+    async fn slab_for(&self, bytes: usize) -> Result<Slab> {
         if let Some(slab) = &self.state().slab
             && slab.arena.capacity() >= bytes
         {
-            return Ok((slab.number, slab.arena.clone()));
+            return Ok(slab.clone());
         }
-        let batches = self.batches_that_fit(bytes)?;
-        let each = bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS;
-        let len = each.saturating_mul(batches as usize).min(self.limit).max(bytes);
-        let number = self.state().slabs_made + 1;
+        // The predecessor's share is free for its successor unless the trainer still uses it.
+        let number = {
+            let mut state = self.state();
+            state.slab = None;
+            state.slabs_made += 1;
+            state.slabs_made
+        };
+        let each = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(GRANULE);
+        let (grant, batches) = self.memory.take(each, self.prefetch).ok_or_else(|| {
+            Error::new(ErrorKind::Full, "no slab memory is left for one batch")
+                .at("bytes", each)
+                .at("used", self.memory.used())
+                .at("limit", self.memory.limit())
+                .advise("lower batch_size, ask for fewer fields, or raise the daemon's memory")
+        })?;
+        let len = grant.bytes;
         let region = tokio::task::spawn_blocking(move || {
             Region::create_sealed(&format!("forebay-slab-{number}"), len)
         })
@@ -135,27 +217,12 @@ impl Slots {
         .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
         self.engine.attach(&region).await?;
         let arena = Arena::new(region.clone());
-        {
-            let mut state = self.state();
-            state.slabs_made = number;
-            state.slab = Some(Slab { number, arena: arena.clone(), batches });
-        }
+        let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
+        self.state().slab = Some(slab.clone());
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         self.events.send(Event::Slab { slab: number, region, batches }).await.map_err(gone)?;
-        Ok((number, arena))
-    }
-
-    /// Batches of `bytes` within the limit: `prefetch`, cut down as far as one before refusing.
-    fn batches_that_fit(&self, bytes: usize) -> Result<u32> {
-        let fit = u32::try_from(self.limit / bytes.max(1)).unwrap_or(u32::MAX);
-        if fit == 0 {
-            return Err(Error::new(ErrorKind::Full, "one batch is larger than the slab may be")
-                .at("bytes", bytes)
-                .at("limit", self.limit)
-                .advise("lower batch_size, ask for fewer fields, or raise the daemon's memory"));
-        }
-        Ok(fit.min(self.prefetch))
+        Ok(slab)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

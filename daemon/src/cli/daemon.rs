@@ -1,0 +1,187 @@
+//! `forebay daemon`: a node daemon from a configuration file, or a user's embedded one.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use forebay_client::{NODE_SOCKET, RuntimeDirectory};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Limits;
+use forebay_uring::EngineChoice;
+use rustix::fs::{FlockOperation, flock};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::compose::{Node, NodeConfig};
+use crate::config::Config;
+use crate::embedded;
+use crate::serve::{Listener, serve};
+
+/// The node daemon's configuration unless `--config` names another.
+const CONFIG: &str = "/etc/forebay/forebay.toml";
+
+/// A predecessor that is on its way out gives its lock up within this time, or it hangs.
+const TAKE_OVER: Duration = Duration::from_secs(15);
+
+/// Runs the daemon. Without `--embedded` it is the node's daemon and reads its configuration file.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+    /// Run as this user's private daemon: no configuration file, gone after it idles.
+    #[arg(long)]
+    embedded: bool,
+    /// Bytes the embedded cache may hold [default: half of the free space, 500 GB at most].
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY", requires = "embedded")]
+    capacity: Option<ByteSize>,
+    /// Seconds without a job after which an embedded daemon ends.
+    #[arg(long, value_name = "SECONDS", env = "FOREBAY_IDLE", default_value_t = 300)]
+    idle: u64,
+    /// The I/O engine: `auto` takes io_uring where the kernel allows it.
+    #[arg(long, value_name = "ENGINE", env = "FOREBAY_IO", default_value = "auto")]
+    io: Io,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Io {
+    /// io_uring if it works, else threads.
+    Auto,
+    /// io_uring, or an error.
+    Ring,
+    /// A pool of threads.
+    Threads,
+}
+
+/// Where a daemon lives and when it ends.
+struct Place {
+    node: NodeConfig,
+    socket: PathBuf,
+    idle: Option<Duration>,
+    /// Told once the daemon listens.
+    announce: bool,
+    /// Held while it lives.
+    _lock: Option<File>,
+}
+
+pub(super) fn run(arguments: Arguments) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second subscriber in one process is a test's business.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
+    let io = match arguments.io {
+        Io::Auto => EngineChoice::Auto,
+        Io::Ring => EngineChoice::Ring,
+        Io::Threads => EngineChoice::Threads,
+    };
+    let place = if arguments.embedded { embedded(&arguments, io) } else { node(&arguments, io) };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("fb-async")
+        .build()
+        .doing("start the async runtime")?;
+    runtime.block_on(Box::pin(live(place?)))
+}
+
+async fn live(place: Place) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).doing("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
+    let node = Node::start(place.node).await?;
+    let listener = Listener::bind(&place.socket)?;
+    tracing::info!(socket = %place.socket.display(), "listening");
+    if place.announce {
+        announce()?;
+    }
+    let stop = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        tracing::info!("stopping");
+    };
+    serve(node, listener, place.idle, stop).await
+}
+
+fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
+    let config = Config::read(&arguments.config).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => error.advise(
+            "write one with a [[tier]] (name, path, capacity), or run `forebay daemon --embedded`",
+        ),
+        _ => error,
+    })?;
+    // `Config` makes sure that there is exactly one.
+    let tier = config.tier.into_iter().next().expect("a checked configuration has a tier");
+    let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
+    if let Some(parent) = socket.parent() {
+        std::fs::create_dir_all(parent).doing("make the socket's directory")?;
+    }
+    let memory = config.daemon.memory.map_or_else(embedded::memory, |size| bytes(size) as usize);
+    let node = NodeConfig {
+        cache: tier.path,
+        capacity: bytes(tier.capacity),
+        memory,
+        io,
+        limits: Limits::default(),
+    };
+    Ok(Place { node, socket, idle: None, announce: false, _lock: None })
+}
+
+fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
+    // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
+    // group leader cannot, and needs not: whoever did that separated it already.
+    let _ = rustix::process::setsid();
+    let runtime = RuntimeDirectory::of_this_user()?;
+    let lock = take_over(&runtime.daemon_lock())?;
+    let cache = embedded::cache_directory()?;
+    let node = NodeConfig {
+        capacity: embedded::capacity(&cache, arguments.capacity.map(bytes))?,
+        cache,
+        memory: embedded::memory(),
+        io,
+        limits: Limits::default(),
+    };
+    Ok(Place {
+        node,
+        socket: runtime.socket(),
+        idle: Some(Duration::from_secs(arguments.idle)),
+        announce: true,
+        _lock: Some(lock),
+    })
+}
+
+/// Takes the lock of this user's daemon, waiting for one that is just ending.
+fn take_over(path: &Path) -> Result<File> {
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let lock = open.doing("open the daemon's lock")?;
+    let (sender, taken) = mpsc::channel();
+    // flock has no time limit, so a thread waits; if it waits too long the process ends with it.
+    std::thread::Builder::new()
+        .name("fb-lock".into())
+        .spawn(move || {
+            let result = flock(&lock, FlockOperation::LockExclusive).doing("take the lock");
+            // A receiver that gave up has ended the process.
+            let _ = sender.send(result.map(|()| lock));
+        })
+        .doing("start a thread")?;
+    taken.recv_timeout(TAKE_OVER).unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Invalid, "another daemon of this user is running")
+            .at("lock", path.display()))
+    })
+}
+
+/// Tells whoever started us that we listen, and lets go of their pipe.
+fn announce() -> Result<()> {
+    let mut stdout = std::io::stdout();
+    // Nobody has to listen: a person may have started the daemon by hand.
+    let _ = writeln!(stdout, "ready").and_then(|()| stdout.flush());
+    let null = OpenOptions::new().write(true).open("/dev/null").doing("open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null).doing("let go of standard output")
+}
+
+fn bytes(size: ByteSize) -> u64 {
+    size.as_u64()
+}

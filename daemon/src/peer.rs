@@ -1,0 +1,275 @@
+//! One connection: greet, register a job, carry events out and releases in.
+//!
+//! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
+//! an error to it and the end of its connection.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_engine::session::{Event, Memory, Session};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Options;
+use forebay_store::Urgency;
+use forebay_uring::Region;
+use forebay_wire::frame::{self, PREFIX};
+use forebay_wire::message::{Open, Reply, Request};
+use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::compose::Node;
+use crate::status::Status;
+
+/// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
+const OUTGOING: usize = 8;
+
+/// Shards indexed at once for one peer; more requests wait in the socket.
+const INDEXING: usize = 8;
+
+/// Bytes asked of the socket at a time: requests are small, only a job's URL list is not.
+const RECEIVE: usize = 64 << 10;
+
+/// A session in the node's list.
+#[derive(Clone)]
+pub(crate) struct Registered {
+    number: u64,
+    session: Arc<Mutex<Session>>,
+}
+
+impl Registered {
+    pub(crate) fn describe(&self) -> (u64, String, Memory) {
+        let session = self.lock();
+        (self.number, session.name().to_owned(), session.memory())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A frame to send, with the slab whose descriptor rides on it.
+type Outgoing = (Vec<u8>, Option<Arc<Region>>);
+
+/// Serves one peer to its end.
+pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
+    node.peers.send_modify(|peers| *peers += 1);
+    let (outgoing, queue) = mpsc::channel(OUTGOING);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(send_all(stream.clone(), queue));
+    let mut peer = Peer {
+        node: node.clone(),
+        stream,
+        incoming: Vec::new(),
+        outgoing,
+        tasks,
+        indexing: Arc::new(Semaphore::new(INDEXING)),
+        session: None,
+    };
+    if let Err(error) = peer.run().await
+        && error.kind() != ErrorKind::Closed
+    {
+        tracing::warn!(%error, "ended a connection");
+        // The peer may be gone; if it is not, it learns why.
+        let _ = peer.reply(&Reply::Failed { run: None, error }).await;
+    }
+    peer.leave().await;
+    node.peers.send_modify(|peers| *peers -= 1);
+}
+
+struct Peer {
+    node: Arc<Node>,
+    stream: Arc<UnixStream>,
+    incoming: Vec<u8>,
+    outgoing: mpsc::Sender<Outgoing>,
+    tasks: JoinSet<()>,
+    indexing: Arc<Semaphore>,
+    session: Option<Registered>,
+}
+
+impl Peer {
+    async fn run(&mut self) -> Result<()> {
+        let Request::Hello { protocol, .. } = self.receive().await? else {
+            return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
+        };
+        if protocol < PROTOCOL_OLDEST {
+            return Err(Error::new(ErrorKind::Invalid, "the client's protocol is too old")
+                .at("protocol", protocol)
+                .at("oldest", PROTOCOL_OLDEST)
+                .advise("install the same release on both sides"));
+        }
+        self.reply(&Reply::Welcome {
+            protocol: protocol.min(PROTOCOL),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+        })
+        .await?;
+        loop {
+            match self.receive().await? {
+                Request::Hello { .. } => {
+                    return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
+                }
+                Request::Open(open) => self.open(*open).await?,
+                Request::Start { run, epoch, batch } => {
+                    self.session()?.lock().start(run, epoch, batch);
+                }
+                Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
+                Request::Status => {
+                    let status = Status::of(&self.node).await.to_json();
+                    self.reply(&Reply::Status(status)).await?;
+                }
+                Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
+            }
+        }
+    }
+
+    fn session(&self) -> Result<&Registered> {
+        let none = || Error::new(ErrorKind::Invalid, "no job is open on this connection");
+        self.session.as_ref().ok_or_else(none)
+    }
+
+    /// Registers the job. A job that makes no sense is told so; the connection lives on.
+    async fn open(&mut self, open: Open) -> Result<()> {
+        if self.session.is_some() {
+            return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
+        }
+        let number = self.node.next_session();
+        let (session, events) = match Session::open(number, open, self.node.host()) {
+            Ok(opened) => opened,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        let opened = session.opened();
+        tracing::info!(session = number, job = session.name(), "opened a job");
+        let registered = Registered { number, session: Arc::new(Mutex::new(session)) };
+        self.node.sessions.lock().await.push(registered.clone());
+        self.session = Some(registered);
+        self.reply(&Reply::Opened(opened)).await?;
+        self.tasks.spawn(forward(events, self.outgoing.clone()));
+        Ok(())
+    }
+
+    /// Indexes a shard beside everything else; at the limit, requests wait.
+    async fn index(&mut self, url: String, origin: Options) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let reply = match count(&node, &url, &origin).await {
+                Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
+                Err(error) => Reply::Failed { run: None, error },
+            };
+            if let Ok(frame) = frame::encode(&reply) {
+                // A peer that left does not want it any more.
+                let _ = outgoing.send((frame, None)).await;
+            }
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    async fn reply(&self, reply: &Reply) -> Result<()> {
+        let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
+        self.outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
+    }
+
+    async fn receive(&mut self) -> Result<Request> {
+        self.fill(PREFIX).await?;
+        let mut prefix = [0; PREFIX];
+        prefix.copy_from_slice(&self.incoming[..PREFIX]);
+        let end = PREFIX + frame::body_len(prefix)?;
+        self.fill(end).await?;
+        let request = frame::decode(&self.incoming[PREFIX..end]);
+        self.incoming.drain(..end);
+        request
+    }
+
+    async fn fill(&mut self, wanted: usize) -> Result<()> {
+        while self.incoming.len() < wanted {
+            self.stream.readable().await.doing("wait for the peer")?;
+            let have = self.incoming.len();
+            self.incoming.resize(have + RECEIVE, 0);
+            let received = self.stream.try_read(&mut self.incoming[have..]);
+            self.incoming.truncate(have + *received.as_ref().unwrap_or(&0));
+            match received {
+                Ok(0) => return Err(Error::new(ErrorKind::Closed, "the peer left")),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).doing("receive from the peer"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the job. What is queued for the peer is still sent if it takes it at once.
+    async fn leave(mut self) {
+        if let Some(left) = self.session.take() {
+            tracing::info!(session = left.number, "a job left");
+            self.node.sessions.lock().await.retain(|other| other.number != left.number);
+        }
+        drop(self.outgoing);
+        // Whoever no longer reads gets a reset instead of a task that waits for ever.
+        while self.tasks.len() > 1 {
+            self.tasks.join_next().await;
+        }
+        self.tasks.shutdown().await;
+    }
+}
+
+/// The bytes and samples of a shard, fetched if need be.
+async fn count(node: &Node, url: &str, origin: &Options) -> Result<(u64, u64)> {
+    let shard = node.store.shard(url, origin, Urgency::Needed).await?;
+    let progress = shard.wait(u64::MAX).await?;
+    Ok((shard.len(), progress.samples))
+}
+
+/// Carries a session's events to its peer.
+async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgoing>) {
+    while let Some(event) = events.recv().await {
+        let (reply, region) = match event {
+            Event::Slab { slab, region, batches } => {
+                let len = region.len() as u64;
+                (Reply::Slab { slab, len, batches }, Some(region))
+            }
+            Event::Batch(batch) => (Reply::Batch(batch), None),
+            Event::End { run, batches, samples, errors } => {
+                (Reply::End { run, batches, samples, errors }, None)
+            }
+            Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
+        };
+        let frame = match frame::encode(&reply) {
+            Ok(frame) => frame,
+            Err(error) => {
+                tracing::error!(%error, "a reply does not fit a frame");
+                return;
+            }
+        };
+        if outgoing.send((frame, region)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends frames in order until the queue ends or the peer is gone.
+async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) {
+    while let Some((frame, region)) = queue.recv().await {
+        let mut sent = 0;
+        while sent < frame.len() {
+            let descriptor = region.as_ref().filter(|_| sent == 0);
+            let some = stream
+                .async_io(Interest::WRITABLE, || {
+                    frame::send(stream.as_fd(), &frame[sent..], descriptor.map(|r| r.fd()))
+                })
+                .await;
+            match some {
+                Ok(some) => sent += some,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the peer is gone");
+                    return;
+                }
+            }
+        }
+    }
+}
