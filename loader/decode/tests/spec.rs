@@ -4,7 +4,7 @@ use forebay_decode::{BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, Ima
 use forebay_error::{Error, ErrorKind};
 
 fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
-    let error = Decoder::new(fields, threads, &BufferPool::new(0)).unwrap_err();
+    let error = Decoder::new(fields, threads, &BufferPool::new(0)).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     error
 }
