@@ -360,3 +360,20 @@ fn a_batch_reuses_the_memory_of_the_one_before() {
     assert_eq!(pool.idle_bytes(), 4 * 3 * 32 * 32);
     assert_eq!(address(&decode(&decoder, &samples, 0, 0)), at);
 }
+
+#[test]
+fn one_decoder_serves_several_callers_at_once() {
+    let decoder = decoder(vec![image(random_crop(DType::Float16, Layout::Nchw)), label()], 2);
+    let sample = || vec![("jpg", data("tall-422.jpg")), ("cls", b"1".to_vec())];
+    let samples: Vec<Sample> = (0..6).map(|_| sample()).collect();
+    let alone = decode(&decoder, &samples, 9, 0);
+    let alone = bytes(&alone.outputs[0].column);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let beside = decode(&decoder, &samples, 9, 0);
+                assert_eq!(bytes(&beside.outputs[0].column), alone);
+            });
+        }
+    });
+}
