@@ -256,6 +256,31 @@ fn stray_bytes_between_segments_are_skipped_as_others_do() {
     assert_eq!(first, second);
 }
 
+/// Where the first marker after the first scan's data starts.
+fn first_scan_end(jpeg: &[u8]) -> usize {
+    let marker = |from: usize, wanted: fn(u8) -> bool| {
+        let pairs = jpeg[from..].windows(2);
+        from + pairs.into_iter().position(|pair| pair[0] == 0xff && wanted(pair[1])).expect("one")
+    };
+    let scan = marker(0, |byte| byte == 0xda);
+    marker(scan + 2, |byte| byte != 0 && !(0xd0..=0xd7).contains(&byte))
+}
+
+#[test]
+fn lost_data_is_never_taken_for_stray_bytes() {
+    let mut holed = data("wide-420.jpg");
+    let third = holed.len() / 3;
+    holed.drain(third..2 * third);
+    let mut progressive = data("wide-progressive.jpg");
+    let between_scans = first_scan_end(&progressive);
+    progressive.splice(between_scans..between_scans, [0, 1, 2]);
+    let mut cut = progressive.clone();
+    cut.truncate(cut.len() * 9 / 10);
+    let samples = [holed, cut, progressive].map(|jpeg| vec![("jpg", jpeg)]);
+    let decoded = decode(&decoder(vec![image(ImageSpec::default())], 1), &samples, 0, 0);
+    assert_eq!(decoded.kept, [2]);
+}
+
 /// Overwrites height and width in a JPEG's frame header.
 fn claim_size(jpeg: &mut [u8], height: u16, width: u16) {
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
@@ -278,11 +303,19 @@ fn a_header_that_claims_gigapixels_is_refused_before_memory_is_taken() {
 
 #[test]
 fn a_thin_image_cannot_be_blown_up_without_limit() {
-    let mut thin = data("wide-420.jpg");
-    claim_size(&mut thin, 1, 60_000);
-    let spec = ImageSpec { crop: Crop::Center { resize: Some(SIDE_MAX) }, ..ImageSpec::default() };
-    let decoded = decode(&decoder(vec![image(spec)], 1), &[vec![("jpg", thin)]], 0, 0);
-    assert_eq!(decoded.bad.len(), 1);
+    let mut thin = Vec::new();
+    let mut encoder = png::Encoder::new(&mut thin, 3000, 1);
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.write_header().unwrap().write_image_data(&[9; 3000]).unwrap();
+    let blow_up = Crop::Center { resize: Some(SIDE_MAX) };
+    let whole = image(ImageSpec { crop: blow_up, ..ImageSpec::default() });
+    let mut part = image(ImageSpec { size: Some((4, 4)), crop: blow_up, ..ImageSpec::default() });
+    part.name = "part".to_owned();
+    let samples = [vec![("png", thin)]];
+    let decoded = decode(&decoder(vec![whole], 1), &samples, 0, 0);
+    assert!(decoded.bad[0].error.message().contains("too large"), "{}", decoded.bad[0].error);
+    let decoded = decode(&decoder(vec![part], 1), &samples, 0, 0);
+    assert_eq!(bytes(&decoded.outputs[0].column), [9; 4 * 4 * 3], "only the cut is resized");
 }
 
 #[test]
