@@ -209,6 +209,8 @@ mod tests {
             prop_assert_eq!(placed.canvas, size);
             prop_assert!(placed.corner.0 + placed.content.0 <= size.0);
             prop_assert!(placed.corner.1 + placed.content.1 <= size.1);
+            let cut_first = matches!(crop, Crop::Random { .. } | Crop::Center { resize: None });
+            prop_assert_eq!(placed.isolated, cut_first, "a crop hides its surroundings");
             if placed.isolated {
                 for side in [left, top, width, height] {
                     prop_assert_eq!(side, side.round());

@@ -3,13 +3,12 @@
 //! Its rule: a specification is refused as a whole before the first byte is read, with advice; a
 //! checked one cannot fail later for its own sake. As JSON it is what the Python package sends.
 
-use std::collections::HashSet;
+mod check;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::DType;
-use crate::image::SIDE_MAX;
 
 /// One output of a batch and the field of each sample it is made from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -177,133 +176,6 @@ impl FieldSpec {
         serde_json::from_str(text)
             .map_err(|error| invalid(format!("the field specification cannot be read: {error}")))
     }
-
-    /// Whether the fields make sense, each and together.
-    pub(crate) fn check_all(fields: &[Self]) -> Result<()> {
-        let mut names = HashSet::new();
-        for field in fields {
-            if !names.insert(&field.name) {
-                return Err(invalid("two outputs have the same name").at("field", &field.name));
-            }
-            field.check().map_err(|error| error.at("field", &field.name))?;
-        }
-        Ok(())
-    }
-
-    fn check(&self) -> Result<()> {
-        if self.source.is_empty() {
-            return Err(invalid("a field needs at least one source")
-                .advise("name the file extension it comes from, as in \"jpg;jpeg;png\""));
-        }
-        match &self.kind {
-            FieldKind::Image(image) => image.check(),
-            FieldKind::Float { dtype: DType::Float32 | DType::Float64, path } => check_path(path),
-            FieldKind::Float { dtype, .. } => Err(invalid("a number field has no such dtype")
-                .at("dtype", dtype.name())
-                .advise("use float32 or float64")),
-            FieldKind::Int { path } | FieldKind::Json { path } => check_path(path),
-            FieldKind::Text | FieldKind::Npy { .. } | FieldKind::Bytes => Ok(()),
-        }
-    }
-}
-
-fn check_path(path: &Option<String>) -> Result<()> {
-    match path {
-        Some(path) if path.split('.').any(str::is_empty) => {
-            Err(invalid("a JSON path has an empty part")
-                .at("path", path)
-                .advise("separate keys by single dots, as in \"a.b\""))
-        }
-        _ => Ok(()),
-    }
-}
-
-impl ImageSpec {
-    fn check(&self) -> Result<()> {
-        if let Some((height, width)) = self.size {
-            check_side("height", height)?;
-            check_side("width", width)?;
-        }
-        self.check_crop()?;
-        self.check_values()
-    }
-
-    fn check_crop(&self) -> Result<()> {
-        match (self.crop, self.size) {
-            (Crop::Random { .. } | Crop::Center { resize: None }, None) => {
-                Err(invalid("this crop needs a size").advise("give size=, as in size=224"))
-            }
-            (Crop::Random { scale, ratio }, _) => {
-                check_range("scale", scale)?;
-                check_range("ratio", ratio)?;
-                if scale.1 > 1.0 {
-                    return Err(invalid("a crop cannot be larger than its image")
-                        .at("scale", scale.1)
-                        .advise("keep the upper end of scale at or below 1"));
-                }
-                Ok(())
-            }
-            (Crop::Center { resize: Some(resize) }, size) => {
-                check_side("resize", resize)?;
-                match size {
-                    Some((height, width)) if height.max(width) > resize => {
-                        Err(invalid("the center crop is larger than the resized image")
-                            .at("resize", resize)
-                            .advise("make resize at least as large as size"))
-                    }
-                    _ => Ok(()),
-                }
-            }
-            (Crop::Center { resize: None } | Crop::None, _) => Ok(()),
-        }
-    }
-
-    fn check_values(&self) -> Result<()> {
-        match self.dtype {
-            DType::Uint8 | DType::Float16 | DType::Bfloat16 | DType::Float32 => {}
-            other => {
-                return Err(invalid("an image has no such dtype")
-                    .at("dtype", other.name())
-                    .advise("use uint8, float16, bfloat16 or float32"));
-            }
-        }
-        match (self.mean, self.std) {
-            (None, None) => Ok(()),
-            (Some(_), Some(_)) if self.dtype == DType::Uint8 => {
-                Err(invalid("uint8 pixels cannot be normalised")
-                    .advise("drop mean= and std=, or ask for a float dtype"))
-            }
-            (Some(mean), Some(std)) => {
-                let good = mean.iter().all(|value| value.is_finite())
-                    && std.iter().all(|value| value.is_finite() && *value > 0.0);
-                if good { Ok(()) } else { Err(bad_moments()) }
-            }
-            _ => Err(invalid("mean and std come together").advise("give both or neither")),
-        }
-    }
-}
-
-fn bad_moments() -> Error {
-    invalid("mean and std must be finite and std above 0")
-        .advise("give one value per channel on the 0…1 scale, as in std=(0.229, 0.224, 0.225)")
-}
-
-fn check_side(name: &str, pixels: u32) -> Result<()> {
-    if (1..=SIDE_MAX).contains(&pixels) {
-        return Ok(());
-    }
-    Err(invalid("an image's side is out of range")
-        .at(name, pixels)
-        .advise(format!("use 1 to {SIDE_MAX} pixels")))
-}
-
-fn check_range(name: &str, (low, high): (f64, f64)) -> Result<()> {
-    if low > 0.0 && low <= high && high.is_finite() {
-        return Ok(());
-    }
-    Err(invalid("a range must be positive and in order")
-        .at(name, format!("({low}, {high})"))
-        .advise("give the lower end first"))
 }
 
 fn invalid(message: impl Into<String>) -> Error {

@@ -1,4 +1,4 @@
-//! Tests: the pixels are torchvision's. `tests/data/README.md` says how the expected ones were made.
+//! Tests: the pixels are torchvision's, and scratch stays small. `tests/data/README.md` says how the expected ones were made.
 
 use std::path::PathBuf;
 
@@ -146,4 +146,15 @@ fn the_whole_chain_to_normalised_floats_is_torchvisions() {
     let exact = ours.iter().zip(&theirs).filter(|(a, b)| (*a - *b).abs() < 1e-6).count();
     assert!(ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() <= step));
     assert!(exact * 10 >= ours.len() * 7, "{exact} of {} are equal", ours.len());
+}
+
+#[test]
+fn one_large_image_does_not_keep_its_memory() {
+    let mut scratch = Scratch::default();
+    scratch.pixels.make_room((1000, 1000)).unwrap();
+    scratch.trim();
+    assert_eq!(scratch.pixels.bytes.len(), 3_000_000, "what photographs need stays");
+    scratch.pixels.make_room((5000, 5000)).unwrap();
+    scratch.trim();
+    assert_eq!(scratch.pixels.bytes.capacity(), 0);
 }

@@ -1,8 +1,9 @@
 //! Crop and resize of 8-bit RGB. The one rule: bilinear with antialias (a triangle as wide as the
 //! shrinking asks), as torchvision's v2 transforms do with `antialias=True`.
 
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use forebay_error::{Error, Result};
 
 use super::{CHANNELS, Pixels, byte_len};
@@ -23,7 +24,6 @@ impl Resize {
         pixels: &'s Pixels,
         placement: &Placement,
     ) -> Result<&'s [u8]> {
-        let (height, width) = pixels.size;
         let untouched =
             placement.canvas == pixels.size && placement.source == Area::full(pixels.size);
         if untouched {
@@ -34,20 +34,21 @@ impl Resize {
             self.out.resize(len, 0);
         }
         if placement.content == placement.canvas {
-            let source = ImageRef::new(width, height, pixels.as_bytes(), PixelType::U8x3);
-            let source = source.map_err(|error| internal(&error))?;
-            self.resample(&source, placement)?;
+            self.resample(pixels, placement)?;
         } else {
             paste(pixels, placement, &mut self.out[..len]);
         }
         Ok(&self.out[..len])
     }
 
-    fn resample(&mut self, source: &ImageRef<'_>, placement: &Placement) -> Result<()> {
+    fn resample(&mut self, pixels: &Pixels, placement: &Placement) -> Result<()> {
+        let (height, width) = pixels.size;
+        let source = TypedImageRef::<U8x3>::from_buffer(width, height, pixels.as_bytes());
+        let source = source.map_err(|error| internal(&error))?;
         let (height, width) = placement.canvas;
         let out = &mut self.out[..byte_len(placement.canvas)];
-        let mut target = Image::from_slice_u8(width, height, out, PixelType::U8x3)
-            .map_err(|error| internal(&error))?;
+        let target = TypedImage::<U8x3>::from_buffer(width, height, out);
+        let mut target = target.map_err(|error| internal(&error))?;
         let Area { left, top, width, height } = placement.source;
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
@@ -55,12 +56,12 @@ impl Resize {
         let resized = if placement.isolated {
             // Whole pixels: an isolated area is a crop that has happened before the resize.
             let [left, top, width, height] = [left, top, width, height].map(|side| side as u32);
-            let part = CroppedImage::new(source, left, top, width, height)
+            let part = TypedCroppedImage::from_ref(&source, left, top, width, height)
                 .map_err(|error| internal(&error))?;
-            self.resizer.resize(&part, &mut target, &options)
+            self.resizer.resize_typed(&part, &mut target, &options)
         } else {
             let options = options.crop(left, top, width, height);
-            self.resizer.resize(source, &mut target, &options)
+            self.resizer.resize_typed(&source, &mut target, &options)
         };
         resized.map_err(|error| internal(&error))
     }

@@ -1,0 +1,237 @@
+//! One field of a batch to rows: finds the bytes, decodes them, keeps the reason when it cannot.
+//!
+//! Its rule: one task per sample, and a sample that has failed is not touched again, so the error
+//! a caller sees is that of the first field, in the order asked for, that failed.
+
+use std::cell::RefCell;
+
+use forebay_error::{Error, Result};
+use rayon::prelude::*;
+
+use super::Batch;
+use super::rows::Rows;
+use crate::column::{Column, Output, Tensor};
+use crate::draw::{Draw, field_id};
+use crate::dtype::DType;
+use crate::image::{ImagePlan, Ready, Scratch};
+use crate::record::{Record, bad};
+use crate::spec::{FieldKind, FieldSpec, Ragged};
+use crate::{json, npy, number};
+
+/// Reading a number costs less than handing it to another thread: such fields go in spans of this
+/// many samples.
+const LIGHT_SPAN: usize = 4096;
+
+thread_local! {
+    /// Lives as long as the pool's thread. No task yields to another while it holds this.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// A field with its specification worked out.
+#[derive(Debug)]
+pub(super) struct Field {
+    spec: FieldSpec,
+    id: u64,
+    job: Job,
+}
+
+/// What is done with a field's bytes.
+#[derive(Debug)]
+enum Job {
+    Image(ImagePlan),
+    Int { path: Option<String> },
+    Float { path: Option<String>, dtype: DType },
+    Text,
+    Json { path: Option<String> },
+    Npy,
+    Bytes,
+}
+
+impl Field {
+    pub(super) fn new(spec: FieldSpec) -> Self {
+        let job = match spec.kind.clone() {
+            FieldKind::Image(image) => Job::Image(ImagePlan::new(image)),
+            FieldKind::Int { path } => Job::Int { path },
+            FieldKind::Float { path, dtype } => Job::Float { path, dtype },
+            FieldKind::Text => Job::Text,
+            FieldKind::Json { path } => Job::Json { path },
+            FieldKind::Npy { ragged: Ragged::List } => Job::Npy,
+            FieldKind::Bytes => Job::Bytes,
+        };
+        Self { id: field_id(&spec.name), job, spec }
+    }
+
+    /// The rows under the field's name.
+    pub(super) fn output(&self, column: Column, present: Vec<bool>) -> Output {
+        let present = self.spec.optional.then_some(present);
+        Output { name: self.spec.name.clone(), column, present }
+    }
+
+    /// One row per record; why a record has none goes to `errors`, which has one entry for each.
+    pub(super) fn decode(&self, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Rows {
+        match &self.job {
+            Job::Image(plan) => self.images(plan, batch, errors),
+            Job::Int { path } => {
+                let path = path.as_deref();
+                self.scalars(DType::Int64, path.is_some(), batch, errors, |bytes, out| {
+                    out.copy_from_slice(&number::integer(bytes, path)?.to_ne_bytes());
+                    Ok(())
+                })
+            }
+            Job::Float { path, dtype } => self.floats(path.as_deref(), *dtype, batch, errors),
+            Job::Text => Rows::Text(self.values(false, batch, errors, |_, bytes| text(bytes))),
+            Job::Json { path } => {
+                let path = path.as_deref();
+                Rows::Json(self.values(true, batch, errors, |_, bytes| json::document(bytes, path)))
+            }
+            Job::Npy => Rows::Tensors(
+                self.values(true, batch, errors, |_, bytes| npy::array(bytes, batch.buffers)),
+            ),
+            Job::Bytes => {
+                let slots = batch.records.par_iter().map(|_| ());
+                let find = |record: &Record<'_>, ()| record.find(&self.spec);
+                Rows::Bytes(self.each(false, batch, errors, slots, find))
+            }
+        }
+    }
+
+    fn floats(
+        &self,
+        path: Option<&str>,
+        dtype: DType,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+    ) -> Rows {
+        self.scalars(dtype, path.is_some(), batch, errors, |bytes, out| {
+            let value = number::real(bytes, path)?;
+            match dtype {
+                DType::Float32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
+                _ => out.copy_from_slice(&value.to_ne_bytes()),
+            }
+            Ok(())
+        })
+    }
+
+    fn images(&self, plan: &ImagePlan, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Rows {
+        if let Some(shape) = plan.row_shape() {
+            return self.fixed(plan.dtype(), &shape, true, batch, errors, |record, bytes, out| {
+                self.image(plan, batch, record, bytes, |ready| ready.finish(out))
+            });
+        }
+        Rows::Tensors(self.values(true, batch, errors, |record, bytes| {
+            self.image(plan, batch, record, bytes, |ready| {
+                let shape = ready.shape().to_vec();
+                let dtype = plan.dtype();
+                let mut buffer = batch.buffers.take(shape.iter().product::<usize>() * dtype.size());
+                ready.finish(buffer.as_bytes_mut());
+                Tensor { dtype, shape, buffer }
+            })
+        }))
+    }
+
+    /// Prepares one image in the thread's scratch and lets `finish` take it from there.
+    fn image<T>(
+        &self,
+        plan: &ImagePlan,
+        batch: &Batch<'_>,
+        record: &Record<'_>,
+        bytes: &[u8],
+        finish: impl FnOnce(&Ready<'_>) -> T,
+    ) -> Result<T> {
+        let draw = Draw {
+            seed: batch.seed,
+            epoch: batch.epoch,
+            stream: record.stream,
+            position: record.position,
+            field: self.id,
+            view: 0,
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            let finished = plan.prepare(bytes, &draw, scratch).map(|ready| finish(&ready));
+            scratch.trim();
+            finished
+        })
+    }
+
+    fn scalars(
+        &self,
+        dtype: DType,
+        heavy: bool,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+        write: impl Fn(&[u8], &mut [u8]) -> Result<()> + Sync,
+    ) -> Rows {
+        self.fixed(dtype, &[], heavy, batch, errors, |_, bytes, out| write(bytes, out))
+    }
+
+    /// Rows of one shape, written by `write` where they will stay.
+    fn fixed(
+        &self,
+        dtype: DType,
+        shape: &[usize],
+        heavy: bool,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+        write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<()> + Sync,
+    ) -> Rows {
+        let row = shape.iter().product::<usize>() * dtype.size();
+        let mut buffer = batch.buffers.take(row * batch.records.len());
+        let slots = buffer.as_bytes_mut().par_chunks_exact_mut(row);
+        let present = self.each(heavy, batch, errors, slots, |record, out| {
+            match record.bytes(&self.spec)? {
+                Some(bytes) => write(record, bytes, out).map(Some),
+                None => {
+                    out.fill(0);
+                    Ok(None)
+                }
+            }
+        });
+        let present = present.iter().map(Option::is_some).collect();
+        Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present }
+    }
+
+    /// Rows that own their value.
+    fn values<T: Send>(
+        &self,
+        heavy: bool,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+        read: impl Fn(&Record<'_>, &[u8]) -> Result<T> + Sync,
+    ) -> Vec<Option<T>> {
+        let slots = batch.records.par_iter().map(|_| ());
+        self.each(heavy, batch, errors, slots, |record, ()| {
+            record.bytes(&self.spec)?.map(|bytes| read(record, bytes)).transpose()
+        })
+    }
+
+    /// Runs `one` for every record that is still good; `None` is an absent optional field.
+    fn each<S: Send, T: Send>(
+        &self,
+        heavy: bool,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+        slots: impl IndexedParallelIterator<Item = S>,
+        one: impl Fn(&Record<'_>, S) -> Result<Option<T>> + Sync,
+    ) -> Vec<Option<T>> {
+        let tasks = batch.records.par_iter().zip(errors.par_iter_mut()).zip(slots);
+        let run = |((record, error), slot): ((&Record<'_>, &mut Option<Error>), S)| {
+            if error.is_some() {
+                return None;
+            }
+            one(record, slot).unwrap_or_else(|why| {
+                *error = Some(record.locate(why, &self.spec));
+                None
+            })
+        };
+        if heavy {
+            tasks.with_max_len(1).map(run).collect()
+        } else {
+            tasks.with_min_len(LIGHT_SPAN).map(run).collect()
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String> {
+    let text = std::str::from_utf8(bytes);
+    text.map(str::to_owned).map_err(|error| bad(format!("the text is not UTF-8: {error}")))
+}

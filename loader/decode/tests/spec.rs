@@ -1,0 +1,97 @@
+//! What a caller may ask for: the JSON of the Python package, and every refusal with its advice.
+
+use forebay_decode::{BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, ImageSpec, Layout};
+use forebay_error::{Error, ErrorKind};
+
+fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
+    let error = Decoder::new(fields, threads, &BufferPool::new(0)).expect_err("a refusal");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    error
+}
+
+#[test]
+fn the_json_of_the_python_package_is_understood() {
+    let json = r#"[
+        {"name": "image", "source": ["jpg", "png"], "kind": {"type": "image", "size": [224, 200],
+         "crop": {"mode": "random", "scale": [0.2, 1.0]}, "flip": true, "dtype": "bfloat16",
+         "layout": "NHWC", "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}},
+        {"name": "label", "source": ["json"], "optional": true,
+         "kind": {"type": "int", "path": "a.b"}},
+        {"name": "x", "source": ["npy"], "kind": {"type": "npy"}},
+        {"name": "y", "source": ["txt"], "kind": {"type": "float", "dtype": "float64"}},
+        {"name": "z", "source": ["bin"], "kind": {"type": "bytes"}}]"#;
+    let fields = FieldSpec::from_json(json).unwrap();
+    let FieldKind::Image(image) = &fields[0].kind else { panic!() };
+    let want = ImageSpec {
+        size: Some((224, 200)),
+        crop: Crop::Random { scale: (0.2, 1.0), ratio: (0.75, 4.0 / 3.0) },
+        flip: true,
+        dtype: DType::Bfloat16,
+        layout: Layout::Nhwc,
+        mean: Some([0.5; 3]),
+        std: Some([0.2; 3]),
+    };
+    assert_eq!(*image, want);
+    assert!(fields[1].optional);
+    assert_eq!(fields[1].kind, FieldKind::Int { path: Some("a.b".to_owned()) });
+    let again = serde_json::to_string(&fields).unwrap();
+    assert_eq!(FieldSpec::from_json(&again).unwrap(), fields);
+    Decoder::new(fields, 1, &BufferPool::new(0)).unwrap();
+}
+
+#[test]
+fn unreadable_json_is_invalid_and_a_wrong_dtype_lists_the_right_ones() {
+    let field = |kind: &str| format!(r#"[{{"name": "a", "source": ["b"], "kind": {kind}}}]"#);
+    let wrong = FieldSpec::from_json(&field(r#"{"type": "image", "dtype": "half"}"#)).unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::Invalid);
+    assert!(wrong.to_string().contains("bfloat16"), "{wrong}");
+    let kinds = [
+        r#"{"type": "audio"}"#,
+        r#"{"type": "image", "sise": 3}"#,
+        r#"{"type": "image", "layout": "CHW"}"#,
+        r#"{"type": "npy", "ragged": "pad"}"#,
+    ];
+    for kind in kinds {
+        let error = FieldSpec::from_json(&field(kind)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{kind}");
+    }
+    assert!(FieldSpec::from_json("[").is_err());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_naming_the_field() {
+    let image = |spec| vec![FieldSpec::new("image", "jpg", FieldKind::Image(spec))];
+    let base = ImageSpec { size: Some((8, 8)), ..ImageSpec::default() };
+    let random = |scale, ratio| Crop::Random { scale, ratio };
+    let ones = Some([1.0_f32; 3]);
+    let float = DType::Float32;
+    let specs = [
+        ImageSpec { size: Some((0, 8)), ..base.clone() },
+        ImageSpec { size: Some((8, 70_000)), ..base.clone() },
+        ImageSpec { size: None, crop: random((0.1, 1.0), (0.5, 2.0)), ..base.clone() },
+        ImageSpec { size: None, crop: Crop::Center { resize: None }, ..base.clone() },
+        ImageSpec { crop: Crop::Center { resize: Some(7) }, ..base.clone() },
+        ImageSpec { crop: random((0.0, 1.0), (0.5, 2.0)), ..base.clone() },
+        ImageSpec { crop: random((0.5, 1.5), (0.5, 2.0)), ..base.clone() },
+        ImageSpec { crop: random((0.5, 1.0), (2.0, 0.5)), ..base.clone() },
+        ImageSpec { crop: random((f64::NAN, 1.0), (0.5, 2.0)), ..base.clone() },
+        ImageSpec { dtype: DType::Int64, ..base.clone() },
+        ImageSpec { mean: ones, std: ones, ..base.clone() },
+        ImageSpec { dtype: float, mean: ones, ..base.clone() },
+        ImageSpec { dtype: float, mean: ones, std: Some([1.0, 0.0, 1.0]), ..base.clone() },
+        ImageSpec { dtype: float, mean: Some([f32::NAN; 3]), std: ones, ..base },
+    ];
+    for spec in specs {
+        let error = refused(image(spec.clone()), 1);
+        assert_eq!(error.place("field"), Some("image"), "{spec:?}");
+        assert!(error.to_string().contains("; "), "no advice: {error}");
+    }
+    let int = |name, path: Option<&str>| {
+        FieldSpec::new(name, "json", FieldKind::Int { path: path.map(str::to_owned) })
+    };
+    refused(vec![int("a", Some("x..y"))], 1);
+    refused(vec![int("a", None), int("a", None)], 1);
+    refused(vec![FieldSpec::new("a", ";", FieldKind::Text)], 1);
+    refused(vec![int("a", None)], 0);
+    refused(vec![int("a", None)], 1 << 20);
+}
