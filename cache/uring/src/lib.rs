@@ -1,1 +1,48 @@
-//! Disk I/O that owns its memory: io_uring on a dedicated thread, aligned registered spans, and a thread pool where io_uring is forbidden.
+//! Disk I/O that owns its memory: io_uring on a dedicated thread, aligned registered spans, and a
+//! thread pool where io_uring is missing or forbidden.
+//!
+//! Its rule: **memory the kernel may touch has exactly one owner, and while an operation is in
+//! flight that owner is the engine.** A [`Span`] is moved into an [`Operation`] and comes back in
+//! its [`Done`]; between the two no safe code can reach its bytes. Dropping the future changes
+//! nothing about that: the engine keeps file and span until the kernel has finished, then drops
+//! them.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`Region`] | one shared mapping on the best pages to be had |
+//! | [`Arena`] | which bytes of a region are whose |
+//! | [`Span`] | exclusive use of one range |
+//! | [`DiskFile`] | a descriptor, its alignment, its place in the ring's file table |
+//! | [`Engine`] | the thread (or pool) that moves bytes between the two |
+//!
+//! ```
+//! # async fn run() -> forebay_error::Result<()> {
+//! use forebay_uring::{Arena, Engine, EngineConfig, Open, Region};
+//!
+//! let engine = Engine::start(EngineConfig::default())?;
+//! let arena = Arena::new(Region::create("frames", 8 << 20)?);
+//! engine.attach(arena.region()).await?;
+//! let file = engine.open("/etc/hostname".as_ref(), Open::Read).await?;
+//! let done = engine.read(&file, 0, arena.lease(4096).await?).await;
+//! let text = &done.span[..done.result?];
+//! # let _ = text; Ok(()) }
+//! ```
+
+mod arena;
+mod engine;
+mod file;
+mod ranges;
+mod region;
+mod span;
+
+pub use arena::Arena;
+pub use engine::{
+    Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind, EngineReport, Operation, Read,
+};
+pub use file::{Alignment, DiskFile, Open};
+pub use region::{PageReport, Region};
+pub use span::Span;
+
+/// Granule of every lease, in bytes: the page size, and the strictest alignment that O_DIRECT asks
+/// for on disks in use today (4 KiB sectors). A span that starts on a granule suits every file.
+pub const GRANULE: usize = 4096;

@@ -1,0 +1,236 @@
+//! The thread (or pool) that moves bytes between files and spans.
+//!
+//! Its rule: the face is the same over both engines, and which one runs, and why, is never a
+//! secret: [`Engine::kind`] and [`Engine::report`] say it.
+//!
+//! ```text
+//!  read / write / sync ──► permit ──► queue ──► ring thread: slots ⇄ kernel ──► Done
+//!   (any thread)          (2×depth)   (one lock)     or pool: pread / pwrite
+//! ```
+//! An operation holds a permit from the queue until the kernel is done with it, so queue and slots
+//! are bounded by the number of permits; an [`Operation`] without one waits when it is polled.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use tokio::sync::oneshot;
+
+use crate::file::{DiskFile, Open, Opened};
+use crate::region::Region;
+use crate::span::Span;
+
+mod config;
+mod counters;
+mod flight;
+mod operation;
+mod probe;
+mod queue;
+mod report;
+mod ring;
+mod shared;
+mod slots;
+mod threads;
+
+pub use config::{EngineChoice, EngineConfig};
+pub use counters::Counters;
+pub use operation::{Done, Operation, Read};
+pub use report::{EngineKind, EngineReport};
+pub(crate) use shared::{Attachment, Seat};
+
+use flight::{Direction, Flight, SyncFlight, Transfer};
+use queue::Order;
+use shared::Shared;
+
+/// A disk I/O engine. Clones share it; the last drop finishes what is in flight and joins the
+/// threads, so it waits as long as the disk does.
+#[derive(Clone)]
+pub struct Engine(Arc<Running>);
+
+/// The threads, stopped on drop.
+struct Running {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        for thread in self.threads.drain(..) {
+            // A waker run by the engine's own thread may be what drops the last handle.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!(engine = self.shared.name, "an engine thread panicked");
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Starts the engine that `config` chooses. Blocks for the time of a few system calls.
+    ///
+    /// # Errors
+    /// `Invalid` for a depth out of range; with [`EngineChoice::Ring`] the reason why there is no
+    /// io_uring; `Unavailable` if no thread can be started.
+    pub fn start(config: EngineConfig) -> Result<Self> {
+        let config = config.checked()?;
+        let (shared, threads) = match config.choice {
+            EngineChoice::Ring => ring::start(&config)?,
+            EngineChoice::Threads => threads::start(&config, "chosen by configuration")?,
+            EngineChoice::Auto => match ring::start(&config) {
+                Ok(started) => started,
+                Err(error) => {
+                    tracing::warn!(engine = config.name, %error, "io_uring is not usable; a thread pool takes over");
+                    threads::start(&config, &error.to_string())?
+                }
+            },
+        };
+        Ok(Self(Arc::new(Running { shared, threads })))
+    }
+
+    /// Which engine runs.
+    #[must_use]
+    pub fn kind(&self) -> EngineKind {
+        self.0.shared.kind.clone()
+    }
+
+    /// Everything an operator may ask about the engine.
+    #[must_use]
+    pub fn report(&self) -> EngineReport {
+        self.0.shared.report()
+    }
+
+    /// What the engine has done since it started.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.0.shared.counters()
+    }
+
+    /// Registers a region's memory with the ring, which spares pinning pages on every operation.
+    ///
+    /// `Ok(false)`: the kernel refused (usually the memlock limit) or a pool has no use for it;
+    /// operations work all the same, and [`Engine::report`] gives the reason. The engine keeps no
+    /// reference: the memory is released when the region's last `Arc` drops or by
+    /// [`Engine::detach`].
+    ///
+    /// # Errors
+    /// `Closed` if the engine has stopped.
+    pub async fn attach(&self, region: &Arc<Region>) -> Result<bool> {
+        let (reply, answer) = oneshot::channel();
+        let permit = self.0.shared.queue.permit().await?;
+        let region = Arc::clone(region);
+        self.0.shared.queue.push([Order::Attach { region, reply, permit }]);
+        answer.await.map_err(|_| closed())
+    }
+
+    /// Forgets a region's memory. Operations in flight are not disturbed; later ones go
+    /// unregistered.
+    pub fn detach(&self, region: &Arc<Region>) {
+        self.0.shared.detach(region);
+    }
+
+    /// Opens a file past the page cache, or through it where the file system has no O_DIRECT.
+    ///
+    /// Needs a tokio runtime: the blocking calls run on its blocking threads.
+    ///
+    /// # Errors
+    /// By errno: `NotFound`, `PermissionDenied`, `Full` (no space for [`Open::Create`], which then
+    /// leaves no file), `Invalid` (the file to create exists), each with the path.
+    pub async fn open(&self, path: &Path, open: Open) -> Result<DiskFile> {
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || Opened::open(&path, open)).await;
+        self.seat(opened.map_err(|error| interrupted("open a file", &error))??).await
+    }
+
+    /// Takes over a descriptor opened elsewhere, with the flags it has.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be asked for its flags and alignment.
+    pub async fn adopt(&self, fd: OwnedFd) -> Result<DiskFile> {
+        let opened = tokio::task::spawn_blocking(move || Opened::adopt(fd)).await;
+        self.seat(opened.map_err(|error| interrupted("adopt a file", &error))??).await
+    }
+
+    /// Reads from `offset` until `into` is full or the file ends.
+    ///
+    /// Offset, span start and span length must meet the file's alignment; else the operation is
+    /// done at once with `Invalid`.
+    pub fn read(&self, file: &DiskFile, offset: u64, into: Span) -> Operation {
+        self.submit(Direction::Read, file.clone(), offset, into)
+    }
+
+    /// Writes all of `from` at `offset`. The same alignment holds as for [`Engine::read`].
+    pub fn write(&self, file: &DiskFile, offset: u64, from: Span) -> Operation {
+        self.submit(Direction::Write, file.clone(), offset, from)
+    }
+
+    /// Many reads with at most one wake-up of the engine; operations come in the order of `reads`.
+    ///
+    /// Those beyond the engine's free permits start when they are polled.
+    pub fn read_many(&self, reads: Vec<Read>) -> Vec<Operation> {
+        let mut ready = Vec::with_capacity(reads.len());
+        let operations = reads
+            .into_iter()
+            .map(|Read { file, offset, into }| {
+                let made = Transfer::new(Direction::Read, file, offset, into);
+                Operation::prepare(made, &self.0.shared, &mut ready)
+            })
+            .collect();
+        self.0.shared.queue.push(ready);
+        operations
+    }
+
+    /// Makes the file's data durable (`fdatasync`).
+    ///
+    /// # Errors
+    /// By errno, with the path; `Closed` if the engine has stopped.
+    pub async fn sync_data(&self, file: &DiskFile) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let permit = self.0.shared.queue.permit().await?;
+        let sync = SyncFlight::new(file.clone(), reply, permit);
+        self.0.shared.queue.push([Order::Fly(Flight::Sync(sync))]);
+        answer.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn submit(&self, direction: Direction, file: DiskFile, offset: u64, span: Span) -> Operation {
+        let mut ready = Vec::with_capacity(1);
+        let made = Transfer::new(direction, file, offset, span);
+        let operation = Operation::prepare(made, &self.0.shared, &mut ready);
+        self.0.shared.queue.push(ready);
+        operation
+    }
+
+    async fn seat(&self, opened: Opened) -> Result<DiskFile> {
+        let (reply, answer) = oneshot::channel();
+        let permit = self.0.shared.queue.permit().await?;
+        self.0.shared.queue.push([Order::Seat { opened, reply, permit }]);
+        answer.await.map_err(|_| closed())
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("name", &self.0.shared.name)
+            .field("kind", &self.0.shared.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the disk engine has stopped")
+}
+
+/// A blocking call whose thread panicked or whose runtime is shutting down.
+fn interrupted(doing: &str, error: &tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Closed, format!("failed to {doing}: {error}"))
+}
+
+/// Starts one named engine thread.
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(format!("disk-{name}"))
+        .spawn(body)
+        .doing("start a disk engine thread")
+}

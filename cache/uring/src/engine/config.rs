@@ -1,0 +1,55 @@
+//! What an engine is started with.
+//!
+//! Its rule: every value is checked once, before a thread exists.
+
+use forebay_error::{Error, ErrorKind, Result};
+
+/// Operations in flight by default: 128 × 128 KiB is 16 MiB, several times what the fastest NVMe
+/// drive needs to be busy (14 GB/s × 100 µs = 1.4 MB), and 128 × 4 KiB still covers a random-read
+/// drive's internal parallelism.
+const DEFAULT_DEPTH: u32 = 128;
+
+/// Most operations in flight: ring memory stays under 1 MiB, and the kernel takes ring sizes to
+/// 32 768.
+const MAX_DEPTH: u32 = 4096;
+
+/// Which engine to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring where a probe finds it usable, else the thread pool, with the reason kept.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Ring,
+    /// The thread pool.
+    Threads,
+}
+
+/// How to start an engine.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Names the engine's threads and its report, e.g. the device it serves.
+    pub name: String,
+    /// Which engine to run.
+    pub choice: EngineChoice,
+    /// Most operations the kernel works on at once, 1 to 4096. As many again wait in the queue.
+    pub depth: u32,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { name: "disk".to_owned(), choice: EngineChoice::Auto, depth: DEFAULT_DEPTH }
+    }
+}
+
+impl EngineConfig {
+    pub(super) fn checked(self) -> Result<Self> {
+        if (1..=MAX_DEPTH).contains(&self.depth) {
+            return Ok(self);
+        }
+        Err(Error::new(ErrorKind::Invalid, "the engine's depth is out of range")
+            .at("engine", &self.name)
+            .at("depth", self.depth)
+            .advise(format!("choose 1 to {MAX_DEPTH}")))
+    }
+}

@@ -1,0 +1,60 @@
+//! What an engine has done, counted where it happens.
+//!
+//! Its rule: a system call is counted where it is made, so that calls per byte is a fact and not
+//! an estimate.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// One atomic per name, and the plain copy of them that callers see.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What an engine has done since it started.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The live counts. Relaxed: each is exact by itself, none orders anything.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counting {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counting {
+            pub(crate) fn read(&self) -> Counters {
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls into the kernel: io_uring_enter, io_uring_register and wake-up writes, or pread,
+    /// pwrite and fdatasync in the pool.
+    system_calls,
+    /// Reads finished, well or not.
+    reads,
+    /// Writes finished, well or not.
+    writes,
+    /// Syncs finished, well or not.
+    syncs,
+    /// Bytes read into spans.
+    bytes_read,
+    /// Bytes written from spans.
+    bytes_written,
+    /// Reads the kernel served in part and the engine asked for again.
+    short_reads,
+    /// Writes the kernel took in part and the engine handed on.
+    short_writes,
+    /// Operations that ended in an error.
+    errors,
+    /// Operations that used registered memory.
+    fixed_ops,
+}
+
+/// Adds to one count.
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}

@@ -1,0 +1,399 @@
+//! One operation on its way, independent of who carries it out.
+//!
+//! Its rule: a result counts only for what the kernel says was moved. A short transfer goes on
+//! where it stopped, a negative result is the negated errno, and every repetition is bounded.
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use forebay_error::{Error, ErrorKind, Result};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::counters::{Counting, add};
+use super::operation::Done;
+use crate::file::DiskFile;
+use crate::span::Span;
+
+/// Most bytes asked of the kernel at once: Linux moves at most 2 GiB − 4 KiB per call, and a
+/// gibibyte keeps the rest aligned.
+const MAX_TRANSFER: usize = 1 << 30;
+
+/// How often one operation may be told "again" (EINTR, EAGAIN) or move nothing, before it fails.
+/// Both are rare and pass at once; a device that says so sixteen times in a row is stuck.
+const MAX_STALLS: u32 = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// What to do after the kernel answered.
+#[derive(Debug)]
+pub(super) enum Step<T> {
+    /// Hand the operation to the kernel again.
+    Again,
+    /// Tell the caller.
+    Landed(Result<T>),
+}
+
+/// An operation, with everything that must live while the kernel works on it.
+pub(super) enum Flight {
+    Transfer(Transfer),
+    Sync(SyncFlight),
+}
+
+/// A read or write.
+pub(super) struct Transfer {
+    pub(super) file: DiskFile,
+    pub(super) direction: Direction,
+    pub(super) span: Span,
+    offset: u64,
+    done: usize,
+    stalls: u32,
+    reply: Option<oneshot::Sender<Done>>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The part of a transfer to ask for next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Where it starts in the span.
+    pub(super) start: usize,
+    pub(super) len: usize,
+    /// Where it starts in the file.
+    pub(super) offset: u64,
+}
+
+impl Flight {
+    /// Takes the kernel's result: bytes moved, or a negated errno.
+    pub(super) fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
+        match self {
+            Self::Transfer(transfer) => transfer.advance(result, counting),
+            Self::Sync(sync) => sync.advance(result, counting),
+        }
+    }
+
+    /// Keeps what the kernel may touch alive for ever and tells the caller that no answer will come.
+    pub(super) fn leak(self) {
+        match self {
+            Self::Transfer(Transfer { file, span, .. }) => {
+                std::mem::forget(file);
+                std::mem::forget(span);
+            }
+            Self::Sync(sync) => std::mem::forget(sync.file),
+        }
+    }
+
+    /// Gives everything back to the caller.
+    pub(super) fn land(self, result: Result<usize>) {
+        match self {
+            Self::Transfer(transfer) => transfer.land(result),
+            // No one listens any more if the send fails; the sync itself has happened.
+            Self::Sync(sync) => drop(sync.reply.send(result.map(drop))),
+        }
+    }
+}
+
+impl Transfer {
+    /// Checks the alignment; what cannot fly is done already.
+    pub(super) fn new(
+        direction: Direction,
+        file: DiskFile,
+        offset: u64,
+        span: Span,
+    ) -> std::result::Result<Self, Done> {
+        if let Err(error) = check(&file, offset, &span) {
+            return Err(Done { span, result: Err(error) });
+        }
+        if span.is_empty() {
+            return Err(Done { span, result: Ok(0) });
+        }
+        Ok(Self { file, direction, span, offset, done: 0, stalls: 0, reply: None, permit: None })
+    }
+
+    /// Makes it ready to fly.
+    pub(super) fn board(&mut self, reply: oneshot::Sender<Done>, permit: OwnedSemaphorePermit) {
+        self.reply = Some(reply);
+        self.permit = Some(permit);
+    }
+
+    /// The part to ask for next: from the last aligned place that is done.
+    pub(super) fn window(&self) -> Window {
+        let alignment = self.file.alignment();
+        let unit = alignment.memory.max(alignment.offset);
+        let start = self.done & !(unit - 1);
+        let len = (self.span.len() - start).min(MAX_TRANSFER);
+        Window { start, len, offset: self.offset + start as u64 }
+    }
+
+    fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
+        let step = self.judge(result, counting);
+        if let Step::Landed(result) = &step {
+            let (finished, bytes) = match self.direction {
+                Direction::Read => (&counting.reads, &counting.bytes_read),
+                Direction::Write => (&counting.writes, &counting.bytes_written),
+            };
+            count_landed(finished, result, counting);
+            add(bytes, self.done as u64);
+        }
+        step
+    }
+
+    fn judge(&mut self, result: i32, counting: &Counting) -> Step<usize> {
+        let window = self.window();
+        let Ok(moved) = usize::try_from(result) else {
+            return self.stumble(result);
+        };
+        let reached = (window.start + moved).min(self.span.len());
+        let progress = reached > self.done;
+        self.done = self.done.max(reached);
+        if self.done == self.span.len() {
+            return Step::Landed(Ok(self.done));
+        }
+        match (self.direction, progress) {
+            (direction, true) => {
+                if moved < window.len {
+                    let short = match direction {
+                        Direction::Read => &counting.short_reads,
+                        Direction::Write => &counting.short_writes,
+                    };
+                    add(short, 1);
+                }
+                Step::Again
+            }
+            // Asked from an aligned place at or before what is done, the file gave no more: its end.
+            (Direction::Read, false) => Step::Landed(Ok(self.done)),
+            (Direction::Write, false) if self.stalls < MAX_STALLS => {
+                self.stalls += 1;
+                Step::Again
+            }
+            (Direction::Write, false) => Step::Landed(Err(self.blame(Error::new(
+                ErrorKind::Unavailable,
+                "the file takes no more bytes and gives no reason",
+            )))),
+        }
+    }
+
+    fn stumble(&mut self, result: i32) -> Step<usize> {
+        if may_repeat(result, &mut self.stalls) {
+            return Step::Again;
+        }
+        let doing = match self.direction {
+            Direction::Read => "read a file",
+            Direction::Write => "write a file",
+        };
+        Step::Landed(Err(self.blame(from_negative(doing, result))))
+    }
+
+    fn blame(&self, error: Error) -> Error {
+        self.file.blame(error, self.offset + self.done as u64)
+    }
+
+    fn land(self, result: Result<usize>) {
+        let Self { span, reply, file, permit, .. } = self;
+        // The file goes first, so that a caller who drops its own handle after this knows the
+        // descriptor closed; the permit before the answer, so that its next operation finds it.
+        drop(file);
+        drop(permit);
+        if let Some(reply) = reply {
+            // A dropped future gets no answer: the span frees itself here.
+            drop(reply.send(Done { span, result }));
+        }
+    }
+}
+
+/// An fdatasync.
+pub(super) struct SyncFlight {
+    pub(super) file: DiskFile,
+    stalls: u32,
+    reply: oneshot::Sender<Result<()>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl SyncFlight {
+    pub(super) fn new(
+        file: DiskFile,
+        reply: oneshot::Sender<Result<()>>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { file, stalls: 0, reply, _permit: permit }
+    }
+
+    fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
+        if result < 0 && may_repeat(result, &mut self.stalls) {
+            return Step::Again;
+        }
+        let result = if result < 0 {
+            Err(self.file.blame(from_negative("sync a file", result), 0))
+        } else {
+            Ok(0)
+        };
+        count_landed(&counting.syncs, &result, counting);
+        Step::Landed(result)
+    }
+}
+
+fn check(file: &DiskFile, offset: u64, span: &Span) -> Result<()> {
+    let alignment = file.alignment();
+    let unit = alignment.offset as u64;
+    let wrong = if !offset.is_multiple_of(unit) {
+        Some(("the file offset is not aligned", offset, alignment.offset))
+    } else if !(span.len() as u64).is_multiple_of(unit) {
+        Some(("the span's length is not aligned", span.len() as u64, alignment.offset))
+    } else if !span.offset().is_multiple_of(alignment.memory) {
+        // The region starts on a 2 MiB boundary, so its offsets are aligned as its addresses are.
+        Some(("the span's start is not aligned", span.offset() as u64, alignment.memory))
+    } else if i64::try_from(offset)
+        .ok()
+        .and_then(|at| at.checked_add_unsigned(span.len() as u64))
+        .is_none()
+    {
+        Some(("the file offset is past what a file can hold", offset, alignment.offset))
+    } else {
+        None
+    };
+    match wrong {
+        None => Ok(()),
+        Some((what, value, unit)) => Err(file
+            .blame(Error::new(ErrorKind::Invalid, what), offset)
+            .at("value", value)
+            .at("alignment", unit)),
+    }
+}
+
+/// True if the errno means "ask again" and the operation has tries left.
+fn may_repeat(result: i32, stalls: &mut u32) -> bool {
+    let again = matches!(-result, libc::EINTR | libc::EAGAIN) && *stalls < MAX_STALLS;
+    *stalls += u32::from(again);
+    again
+}
+
+/// The error of a negative result, which is a negated errno.
+fn from_negative(doing: &str, result: i32) -> Error {
+    Error::from_io(doing, &io::Error::from_raw_os_error(-result))
+}
+
+fn count_landed<T>(finished: &AtomicU64, result: &Result<T>, counting: &Counting) {
+    add(finished, 1);
+    add(&counting.errors, u64::from(result.is_err()));
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::{Arc, Condvar};
+
+    use super::*;
+    use crate::arena::Arena;
+    use crate::engine::config::EngineConfig;
+    use crate::engine::queue::Bell;
+    use crate::engine::report::EngineKind;
+    use crate::engine::shared::Shared;
+    use crate::file::Opened;
+    use crate::region::Region;
+
+    const UNIT: usize = 4096;
+
+    /// An engine's state without its threads.
+    pub(in crate::engine) fn shared() -> Arc<Shared> {
+        let bell = Bell::Condvar(Condvar::new());
+        Shared::new(&EngineConfig::default(), EngineKind::Ring, 1, bell)
+    }
+
+    /// A transfer over a span of `blocks` times 4 KiB, starting at file offset 4 KiB.
+    pub(in crate::engine) fn transfer(
+        direction: Direction,
+        blocks: usize,
+    ) -> (Transfer, oneshot::Receiver<Done>, Arena) {
+        let shared = shared();
+        // tmpfs states no alignment, so the default of 4 KiB holds wherever the test runs.
+        let memfd = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = shared.seated(Opened::adopt(memfd).unwrap(), None);
+        let arena = Arena::new(Region::create("test", 1).unwrap());
+        let span = arena.try_lease(blocks * UNIT).unwrap();
+        let mut transfer = Transfer::new(direction, file, UNIT as u64, span).unwrap();
+        let (reply, answer) = oneshot::channel();
+        transfer.board(reply, shared.queue.try_permit().unwrap());
+        (transfer, answer, arena)
+    }
+
+    /// Plays the kernel's answers to one transfer; all but the last must ask for another.
+    fn play(transfer: &mut Transfer, answers: &[i32]) -> Result<usize> {
+        let counting = Counting::default();
+        let (last, first) = answers.split_last().unwrap();
+        for answer in first {
+            assert!(matches!(transfer.advance(*answer, &counting), Step::Again), "at {answer}");
+        }
+        match transfer.advance(*last, &counting) {
+            Step::Landed(result) => result,
+            Step::Again => panic!("asks again after {answers:?}"),
+        }
+    }
+
+    #[test]
+    fn a_short_read_goes_on_from_the_last_aligned_byte() {
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        let counting = Counting::default();
+        assert!(matches!(read.advance(UNIT as i32 + 512, &counting), Step::Again));
+        let from = Window { start: UNIT, len: 3 * UNIT, offset: 2 * UNIT as u64 };
+        assert_eq!(read.window(), from);
+        assert_eq!(counting.read().short_reads, 1);
+        assert!(matches!(
+            read.advance(3 * UNIT as i32, &counting),
+            Step::Landed(Ok(n)) if n == 4 * UNIT
+        ));
+        assert_eq!(counting.read().bytes_read, 4 * UNIT as u64);
+    }
+
+    #[test]
+    fn a_read_is_over_when_the_file_gives_no_more() {
+        // The tail is asked for again from its aligned start, and nothing new comes.
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[UNIT as i32 + 100, 100]).unwrap(), UNIT + 100);
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[UNIT as i32, 0]).unwrap(), UNIT);
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_negative_result_is_the_negated_errno() {
+        for (errno, kind) in [
+            (libc::ENOSPC, ErrorKind::Full),
+            (libc::EDQUOT, ErrorKind::Full),
+            (libc::EACCES, ErrorKind::PermissionDenied),
+            (libc::EINVAL, ErrorKind::Invalid),
+            (libc::EIO, ErrorKind::Unavailable),
+        ] {
+            let (mut write, ..) = transfer(Direction::Write, 2);
+            let error = play(&mut write, &[UNIT as i32, -errno]).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.place("offset"), Some("8192"), "where it stopped");
+        }
+    }
+
+    #[test]
+    fn repetitions_are_bounded() {
+        for errno in [libc::EINTR, libc::EAGAIN] {
+            let (mut read, ..) = transfer(Direction::Read, 1);
+            let again = vec![-errno; MAX_STALLS as usize + 1];
+            assert_eq!(play(&mut read, &again).unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        let (mut write, ..) = transfer(Direction::Write, 2);
+        let nothing = vec![0; MAX_STALLS as usize + 1];
+        assert_eq!(play(&mut write, &nothing).unwrap_err().kind(), ErrorKind::Unavailable);
+        let (mut write, ..) = transfer(Direction::Write, 2);
+        assert_eq!(play(&mut write, &[0, -libc::EINTR, 2 * UNIT as i32]).unwrap(), 2 * UNIT);
+    }
+
+    #[test]
+    fn an_answer_comes_after_permit_and_file_are_free() {
+        let (read, mut answer, arena) = transfer(Direction::Read, 1);
+        let file = read.file.clone();
+        read.land(Ok(5));
+        let done = answer.try_recv().unwrap();
+        assert_eq!((done.result.unwrap(), done.span.len()), (5, UNIT));
+        drop((done.span, file));
+        assert_eq!(arena.in_use(), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! The caller's side of one read or write.
+//!
+//! Its rule: this future owns nothing that the kernel may touch. Before the operation is queued it
+//! holds the transfer, which the kernel has not seen; afterwards it holds a channel.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use forebay_error::Result;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, oneshot};
+
+use super::flight::{Flight, Transfer};
+use super::queue::Order;
+use super::shared::Shared;
+use crate::file::DiskFile;
+use crate::span::Span;
+
+/// One of many reads for [`crate::Engine::read_many`].
+#[derive(Debug)]
+pub struct Read {
+    /// The file to read from.
+    pub file: DiskFile,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// Where the bytes go; its length says how many.
+    pub into: Span,
+}
+
+/// What a finished operation gives back.
+#[derive(Debug)]
+pub struct Done {
+    /// The span that was lent to the operation. Empty only if the engine's thread died, which
+    /// `result` then says.
+    pub span: Span,
+    /// Bytes moved: less than the span's length only for a read that met the file's end. After an
+    /// error the span's bytes are unspecified.
+    pub result: Result<usize>,
+}
+
+/// A read or write under way; resolves to [`Done`].
+///
+/// It starts at once if the engine has a permit free, else when first polled. Dropping it before
+/// the end does not stop what the kernel has begun: the engine keeps file and span until it is
+/// over.
+///
+/// # Panics
+/// When polled again after it resolved.
+#[must_use = "an operation that finds the engine busy starts only when polled"]
+pub struct Operation(State);
+
+enum State {
+    /// Decided without the engine.
+    Ready(Option<Done>),
+    /// In line for a permit.
+    Waiting(Box<Waiting>),
+    /// Handed over. The stub is an empty piece of the span, for the answer if the engine dies.
+    Flying { answer: oneshot::Receiver<Done>, stub: Option<Span> },
+}
+
+struct Waiting {
+    permit: Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>,
+    transfer: Option<Transfer>,
+    shared: Arc<Shared>,
+}
+
+impl Operation {
+    /// An operation over what [`Transfer::new`] made. If a permit is free the order to queue is put
+    /// into `ready`.
+    pub(super) fn prepare(
+        made: Result<Transfer, Done>,
+        shared: &Arc<Shared>,
+        ready: &mut Vec<Order>,
+    ) -> Self {
+        match made {
+            Err(done) => Self(State::Ready(Some(done))),
+            Ok(transfer) => match shared.queue.try_permit() {
+                Some(permit) => {
+                    let (state, order) = fly(transfer, permit);
+                    ready.push(order);
+                    Self(state)
+                }
+                None => Self(State::Waiting(Box::new(Waiting {
+                    permit: Box::pin(shared.queue.permits().acquire_owned()),
+                    transfer: Some(transfer),
+                    shared: Arc::clone(shared),
+                }))),
+            },
+        }
+    }
+}
+
+/// Splits a transfer into the order for the engine and the state of who awaits it.
+fn fly(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (State, Order) {
+    let stub = Some(transfer.span.split_to(0));
+    let (reply, answer) = oneshot::channel();
+    transfer.board(reply, permit);
+    (State::Flying { answer, stub }, Order::Fly(Flight::Transfer(transfer)))
+}
+
+impl Future for Operation {
+    type Output = Done;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Done> {
+        loop {
+            match &mut self.0 {
+                State::Ready(done) => {
+                    return Poll::Ready(done.take().expect("an operation resolves once"));
+                }
+                State::Waiting(waiting) => {
+                    let permit = ready!(waiting.permit.as_mut().poll(context));
+                    let transfer = waiting.transfer.take().expect("a waiting transfer is there");
+                    match permit {
+                        Ok(permit) => {
+                            let (state, order) = fly(transfer, permit);
+                            waiting.shared.queue.push([order]);
+                            self.0 = state;
+                        }
+                        Err(_) => {
+                            let done = Done { span: transfer.span, result: Err(super::closed()) };
+                            self.0 = State::Ready(Some(done));
+                        }
+                    }
+                }
+                State::Flying { answer, stub } => {
+                    let answer = ready!(Pin::new(answer).poll(context));
+                    let stub = stub.take().expect("an operation resolves once");
+                    self.0 = State::Ready(None);
+                    return Poll::Ready(
+                        answer
+                            .unwrap_or_else(|_| Done { span: stub, result: Err(super::closed()) }),
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match &self.0 {
+            State::Ready(Some(_)) => "Operation(ready)",
+            State::Ready(None) => "Operation(over)",
+            State::Waiting(_) => "Operation(waiting)",
+            State::Flying { .. } => "Operation(flying)",
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! What an operator sees of an engine.
+//!
+//! Its rule: it tells what is, read from the running engine, never what was asked for.
+
+use serde::Serialize;
+
+use super::counters::Counters;
+
+/// Which engine runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineKind {
+    /// io_uring on one thread.
+    Ring,
+    /// Blocking calls on a pool of threads.
+    Threads {
+        /// Why not io_uring.
+        reason: String,
+    },
+}
+
+/// State of an engine at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EngineReport {
+    /// The engine's name.
+    pub name: String,
+    /// Which engine runs, and why if it is the second choice.
+    pub kind: EngineKind,
+    /// Most operations the kernel works on at once; the number of threads in a pool.
+    pub in_flight_limit: u32,
+    /// Set-up flags the kernel granted to the ring; empty for a pool.
+    pub ring_flags: Vec<&'static str>,
+    /// Bytes of attached regions that are registered with the ring.
+    pub registered_bytes: usize,
+    /// Bytes of attached regions whose registration was refused.
+    pub unregistered_bytes: usize,
+    /// Why memory is unregistered: the latest refusal.
+    pub refusal: Option<String>,
+    /// Open files of this engine.
+    pub files: usize,
+    /// Those in the ring's file table.
+    pub registered_files: usize,
+    /// Those that go through the page cache.
+    pub buffered_files: usize,
+    /// What the engine has done since it started.
+    pub counters: Counters,
+}

@@ -1,0 +1,189 @@
+//! What an engine's threads and its handles both see.
+//!
+//! Its rule: nothing here keeps an engine, a region or a file alive. Whoever goes tells the engine
+//! so: a [`Seat`] or an [`Attachment`] that drops retires its table entry.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use super::config::EngineConfig;
+use super::counters::{Counters, Counting};
+use super::queue::{Bell, Queue, Retired};
+use super::report::{EngineKind, EngineReport};
+use crate::file::{DiskFile, Opened};
+use crate::region::Region;
+
+pub(crate) struct Shared {
+    /// Unique in this process, so that a file's seat is used only by the engine that gave it.
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) kind: EngineKind,
+    pub(super) queue: Queue,
+    pub(super) counting: Counting,
+    in_flight_limit: u32,
+    ring_flags: OnceLock<Vec<&'static str>>,
+    memory: Mutex<Memory>,
+    files: Files,
+}
+
+/// Attached regions by id.
+#[derive(Default)]
+struct Memory {
+    regions: HashMap<u64, Attached>,
+    refusal: Option<String>,
+}
+
+struct Attached {
+    bytes: usize,
+    registered: bool,
+}
+
+#[derive(Default)]
+struct Files {
+    open: AtomicUsize,
+    registered: AtomicUsize,
+    buffered: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn new(
+        config: &EngineConfig,
+        kind: EngineKind,
+        in_flight_limit: u32,
+        bell: Bell,
+    ) -> Arc<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name: config.name.clone(),
+            kind,
+            queue: Queue::new(config.depth, bell),
+            counting: Counting::default(),
+            in_flight_limit,
+            ring_flags: OnceLock::new(),
+            memory: Mutex::default(),
+            files: Files::default(),
+        })
+    }
+
+    /// Notes the flags a ring was set up with.
+    pub(super) fn granted(&self, flags: Vec<&'static str>) {
+        // Set once, by the one ring thread.
+        let _first = self.ring_flags.set(flags);
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let mut counters = self.counting.read();
+        counters.system_calls += self.queue.wakes();
+        counters
+    }
+
+    pub(super) fn report(&self) -> EngineReport {
+        let memory = self.memory();
+        let bytes = |registered| {
+            let alike = memory.regions.values().filter(|region| region.registered == registered);
+            alike.map(|region| region.bytes).sum()
+        };
+        EngineReport {
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            in_flight_limit: self.in_flight_limit,
+            ring_flags: self.ring_flags.get().cloned().unwrap_or_default(),
+            registered_bytes: bytes(true),
+            unregistered_bytes: bytes(false),
+            refusal: memory.refusal.clone(),
+            files: self.files.open.load(Ordering::Relaxed),
+            registered_files: self.files.registered.load(Ordering::Relaxed),
+            buffered_files: self.files.buffered.load(Ordering::Relaxed),
+            counters: self.counters(),
+        }
+    }
+
+    /// Books a region as attached, registered or (with the reason) not. Threads of the engine only.
+    pub(super) fn book(self: &Arc<Self>, region: &Arc<Region>, refusal: Option<String>) {
+        let mut memory = self.memory();
+        let attached = Attached { bytes: region.len(), registered: refusal.is_none() };
+        let known = memory.regions.insert(region.id(), attached).is_some();
+        if refusal.is_some() {
+            memory.refusal = refusal;
+        }
+        drop(memory);
+        if !known {
+            let attachment =
+                Attachment { shared: Arc::downgrade(self), engine: self.id, region: region.id() };
+            lock_attachments(region).push(attachment);
+        }
+    }
+
+    /// Drops the region's attachment to this engine, if any.
+    pub(super) fn detach(&self, region: &Arc<Region>) {
+        let gone: Vec<Attachment> =
+            lock_attachments(region).extract_if(.., |have| have.engine == self.id).collect();
+        drop(gone);
+    }
+
+    /// Gives an opened file its seat: `index` in the ring's table, if it got one.
+    pub(super) fn seated(self: &Arc<Self>, opened: Opened, index: Option<u32>) -> DiskFile {
+        let seat =
+            Seat { shared: Arc::downgrade(self), engine: self.id, index, buffered: !opened.direct };
+        seat.count(&self.files, |counter, by| counter.fetch_add(by, Ordering::Relaxed));
+        DiskFile::new(opened, seat)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("nothing panics while the book is open")
+    }
+}
+
+fn lock_attachments(region: &Region) -> MutexGuard<'_, Vec<Attachment>> {
+    region.attachments().lock().expect("nothing panics while the list is open")
+}
+
+/// A region's entry with one engine; dropping it ends the registration.
+pub(crate) struct Attachment {
+    shared: Weak<Shared>,
+    engine: u64,
+    region: u64,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let attached = shared.memory().regions.remove(&self.region);
+        if attached.is_some_and(|attached| attached.registered) {
+            shared.queue.retire(Retired::Region(self.region));
+        }
+    }
+}
+
+/// A file's entry with its engine; dropping it frees the place in the ring's table.
+pub(crate) struct Seat {
+    shared: Weak<Shared>,
+    engine: u64,
+    index: Option<u32>,
+    buffered: bool,
+}
+
+impl Seat {
+    /// The file's index in the table of the engine `engine`, if it is that engine's.
+    pub(super) fn index_at(&self, engine: u64) -> Option<u32> {
+        self.index.filter(|_| self.engine == engine)
+    }
+
+    fn count(&self, files: &Files, change: impl Fn(&AtomicUsize, usize) -> usize) {
+        change(&files.open, 1);
+        change(&files.registered, usize::from(self.index.is_some()));
+        change(&files.buffered, usize::from(self.buffered));
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        self.count(&shared.files, |counter, by| counter.fetch_sub(by, Ordering::Relaxed));
+        if let Some(index) = self.index {
+            shared.queue.retire(Retired::File(index));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The engine where io_uring is missing or forbidden: blocking calls on a pool of threads.
+//!
+//! Its rule: the same orders, the same rules for short transfers and errors, the same answers; only
+//! who waits for the disk differs.
+
+use std::sync::{Arc, Condvar};
+use std::thread::JoinHandle;
+
+use forebay_error::Result;
+use rustix::io::Errno;
+
+use super::config::EngineConfig;
+use super::counters::add;
+use super::flight::{Direction, Flight, Step, Transfer};
+use super::queue::{Bell, Order};
+use super::report::EngineKind;
+use super::shared::Shared;
+
+/// Most threads: each has one call in flight, and 16 × 128 KiB is 2 MiB, more than the fastest
+/// NVMe drive holds under way (14 GB/s × 100 µs = 1.4 MB). More threads only add switches.
+const MAX_THREADS: u32 = 16;
+
+/// Why memory stays unregistered here.
+const NO_REGISTRATION: &str = "the thread pool does not register memory";
+
+pub(super) fn start(
+    config: &EngineConfig,
+    reason: &str,
+) -> Result<(Arc<Shared>, Vec<JoinHandle<()>>)> {
+    let count = config.depth.min(MAX_THREADS);
+    let kind = EngineKind::Threads { reason: reason.to_owned() };
+    let shared = Shared::new(config, kind, count, Bell::Condvar(Condvar::new()));
+    let mut threads = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let body = {
+            let shared = Arc::clone(&shared);
+            move || run(&shared)
+        };
+        match super::spawn(&config.name, body) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                // Those that started see the closed queue and end.
+                shared.queue.close();
+                return Err(error);
+            }
+        }
+    }
+    Ok((shared, threads))
+}
+
+fn run(shared: &Arc<Shared>) {
+    while let Some(order) = shared.queue.wait() {
+        match order {
+            Order::Fly(flight) => fly(flight, shared),
+            Order::Attach { region, reply, permit } => {
+                shared.book(&region, Some(NO_REGISTRATION.to_owned()));
+                drop((region, permit));
+                // Whoever asked may have stopped waiting; the booking holds all the same.
+                let _unheard = reply.send(false);
+            }
+            Order::Seat { opened, reply, permit } => {
+                drop(permit);
+                drop(reply.send(shared.seated(opened, None)));
+            }
+        }
+    }
+}
+
+/// Carries one operation out, however many calls it takes (each repetition is bounded).
+fn fly(mut flight: Flight, shared: &Shared) {
+    loop {
+        add(&shared.counting.system_calls, 1);
+        let result = match &mut flight {
+            Flight::Transfer(transfer) => call(transfer),
+            Flight::Sync(sync) => rustix::fs::fdatasync(&sync.file).map(|()| 0),
+        };
+        // Calls move at most 1 GiB, so the count fits; errors take the ring's form.
+        let result = match result {
+            Ok(moved) => i32::try_from(moved).unwrap_or(i32::MAX),
+            Err(errno) => -errno.raw_os_error(),
+        };
+        match flight.advance(result, &shared.counting) {
+            Step::Again => {}
+            Step::Landed(result) => return flight.land(result),
+        }
+    }
+}
+
+fn call(transfer: &mut Transfer) -> Result<usize, Errno> {
+    let window = transfer.window();
+    let bytes = window.start..window.start + window.len;
+    match transfer.direction {
+        Direction::Read => {
+            rustix::io::pread(&transfer.file, &mut transfer.span[bytes], window.offset)
+        }
+        Direction::Write => {
+            rustix::io::pwrite(&transfer.file, &transfer.span[bytes], window.offset)
+        }
+    }
+}

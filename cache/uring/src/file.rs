@@ -1,0 +1,201 @@
+//! A file on disk, opened past the page cache where the file system allows it.
+//!
+//! Its rule: what a file can do (alignment, O_DIRECT) is asked once, when it is opened, and never
+//! guessed; where the file system gives no answer the strictest common value holds.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::GRANULE;
+use crate::engine::Seat;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// An existing file, for reading.
+    Read,
+    /// A new file of `len` zero bytes with mode 0600, its disk space reserved.
+    Create {
+        /// Bytes to reserve; the file has this length from the start.
+        len: u64,
+    },
+    /// An existing file, for reading and writing.
+    ReadWrite,
+}
+
+/// What operations on a file must be multiples of, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alignment {
+    /// Of the span's address.
+    pub memory: usize,
+    /// Of the file offset and of the length.
+    pub offset: usize,
+}
+
+impl Default for Alignment {
+    fn default() -> Self {
+        Self { memory: GRANULE, offset: GRANULE }
+    }
+}
+
+/// An open file. Clones share one descriptor, which closes when the last of them and the last
+/// operation on it are gone.
+#[derive(Clone)]
+pub struct DiskFile(Arc<Inner>);
+
+struct Inner {
+    // The seat drops first: the ring is told to let go before the descriptor closes.
+    seat: Seat,
+    opened: Opened,
+}
+
+/// A descriptor and what is known of it, before an engine has given it a seat.
+pub(crate) struct Opened {
+    pub(crate) fd: OwnedFd,
+    pub(crate) direct: bool,
+    alignment: Alignment,
+    path: Option<PathBuf>,
+}
+
+impl DiskFile {
+    pub(crate) fn new(opened: Opened, seat: Seat) -> Self {
+        Self(Arc::new(Inner { seat, opened }))
+    }
+
+    /// What offsets, lengths and memory must be multiples of.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.0.opened.alignment
+    }
+
+    /// False if the file goes through the page cache because its file system refused O_DIRECT (or
+    /// because it was adopted without the flag).
+    #[must_use]
+    pub fn direct(&self) -> bool {
+        self.0.opened.direct
+    }
+
+    /// The path it was opened by, or the one the kernel knew when it was adopted.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.opened.path.as_deref()
+    }
+
+    pub(crate) fn seat(&self) -> &Seat {
+        &self.0.seat
+    }
+
+    /// `error` with the place it happened at.
+    pub(crate) fn blame(&self, error: Error, offset: u64) -> Error {
+        let error = match self.path() {
+            Some(path) => error.at("path", path.display()),
+            None => error,
+        };
+        error.at("offset", offset)
+    }
+}
+
+impl AsFd for DiskFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.opened.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for DiskFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskFile")
+            .field("path", &self.path())
+            .field("direct", &self.direct())
+            .field("alignment", &self.alignment())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Opened {
+    /// Opens `path`. Blocks on the file system.
+    pub(crate) fn open(path: &Path, open: Open) -> Result<Self> {
+        let place = |error: Error| error.at("path", path.display());
+        let (fd, direct) = open_direct(path, open).map_err(place)?;
+        if let Open::Create { len } = open
+            && let Err(error) = reserve(&fd, len)
+        {
+            // A file that could not get its space is no file: the name must be free for a retry.
+            rustix::fs::unlink(path).doing("remove a file that got no space").map_err(place)?;
+            return Err(place(error).at("bytes", len));
+        }
+        let alignment = alignment(&fd).map_err(place)?;
+        Ok(Self { fd, direct, alignment, path: Some(path.to_owned()) })
+    }
+
+    /// Takes over a descriptor that someone else opened. Its flags stay as they are: they are
+    /// shared with whoever passed it.
+    pub(crate) fn adopt(fd: OwnedFd) -> Result<Self> {
+        let flags =
+            rustix::fs::fcntl_getfl(&fd).doing("ask an adopted descriptor for its flags")?;
+        let alignment = alignment(&fd)?;
+        let path = path_of(&fd);
+        Ok(Self { direct: flags.contains(OFlags::DIRECT), fd, alignment, path })
+    }
+}
+
+/// Opens with O_DIRECT, or without it where the file system answers that it has none.
+fn open_direct(path: &Path, open: Open) -> Result<(OwnedFd, bool)> {
+    let flags = OFlags::CLOEXEC
+        | match open {
+            Open::Read => OFlags::RDONLY,
+            Open::Create { .. } => OFlags::CREATE | OFlags::EXCL | OFlags::RDWR,
+            Open::ReadWrite => OFlags::RDWR,
+        };
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
+        Ok(fd) => Ok((fd, true)),
+        Err(Errno::INVAL) => {
+            // Some file systems create the file before they refuse the flag, so the name may be
+            // ours already; a file that was there before answers EXIST, not INVAL.
+            if matches!(open, Open::Create { .. }) {
+                match rustix::fs::unlink(path) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno).doing("clear a half-created file"),
+                }
+            }
+            rustix::fs::open(path, flags, mode).doing("open a file").map(|fd| (fd, false))
+        }
+        Err(Errno::EXIST) => Err(Error::new(ErrorKind::Invalid, "the file to create exists")),
+        Err(errno) => Err(errno).doing("open a file"),
+    }
+}
+
+/// Makes the file `len` bytes long with its disk space set aside, so that a full disk shows now.
+fn reserve(fd: &OwnedFd, len: u64) -> Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len) {
+        // No reservation on this file system: a full disk will show at the write instead.
+        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(fd, len).doing("size a file"),
+        other => other.doing("reserve disk space"),
+    }
+}
+
+/// What the kernel says about direct I/O on the file (`STATX_DIOALIGN`, Linux 6.1).
+fn alignment(fd: &OwnedFd) -> Result<Alignment> {
+    let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .doing("ask a file for its alignment")?;
+    let said = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let (memory, offset) = (stat.stx_dio_mem_align as usize, stat.stx_dio_offset_align as usize);
+    // Zero means "no direct I/O here"; both are powers of two by contract, which masks rely on.
+    let usable = said && memory.is_power_of_two() && offset.is_power_of_two();
+    Ok(if usable { Alignment { memory, offset } } else { Alignment::default() })
+}
+
+/// The path the kernel shows for a descriptor, for messages only.
+fn path_of(fd: &OwnedFd) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
+}

@@ -1,0 +1,198 @@
+//! One memfd-backed mapping, on the largest pages the machine will give.
+//!
+//! Its rule: a region is fully backed before anyone holds it, and never shrinks, so touching it
+//! cannot raise SIGBUS; what cannot be backed is the error `Full` at creation.
+//!
+//! Large pages are tried by a ladder, because the kernel pins and walks pages per operation: 2 MiB
+//! pages cost a tenth of the CPU of 4 KiB ones. The rungs: reserved huge pages (`MFD_HUGETLB`),
+//! ordinary memory collapsed chunk by chunk (`MADV_COLLAPSE`), plain 4 KiB pages. [`PageReport`]
+//! says where each byte ended up.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::Serialize;
+
+use crate::arena::Room;
+use crate::engine::Attachment;
+
+mod mapping;
+
+use mapping::Mapping;
+
+/// Size of a huge page and unit of the ladder, in bytes: the PMD size of x86-64 and of arm64 with
+/// 4 KiB base pages, the two layouts GPU nodes run.
+pub(crate) const CHUNK: usize = 2 << 20;
+
+/// How many bytes of a region lie on which kind of page.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PageReport {
+    /// Bytes on huge pages reserved by the administrator (`vm.nr_hugepages`).
+    pub hugetlb: usize,
+    /// Bytes on ordinary memory that the kernel joined into 2 MiB pages.
+    pub collapsed: usize,
+    /// Bytes on 4 KiB pages.
+    pub small: usize,
+}
+
+/// A mapping shared by `Arc`, never moved, unmapped when the last `Arc` drops.
+///
+/// A region gives no access to its bytes; [`crate::Arena`] leases them out as [`crate::Span`]s.
+pub struct Region {
+    // Fields drop in this order: the engines forget the memory before it is unmapped.
+    attachments: Mutex<Vec<Attachment>>,
+    map: Mapping,
+    room: Room,
+    fd: OwnedFd,
+    pages: PageReport,
+    id: u64,
+}
+
+impl Region {
+    /// Maps at least `len` bytes (rounded up to 2 MiB), zeroed and backed; `name` shows in
+    /// `/proc/PID/maps`.
+    ///
+    /// The descriptor is sealed against resizing and writing, so the bytes change only through
+    /// spans; more seals may still be added.
+    ///
+    /// # Errors
+    /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the memory.
+    pub fn create(name: &str, len: usize) -> Result<Arc<Self>> {
+        Self::build(name, len, SealFlags::empty())
+    }
+
+    /// The same for memory whose descriptor leaves the process: the set of seals is sealed too.
+    ///
+    /// Whoever receives the descriptor can map it read-only and do nothing else to it.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create_sealed(name: &str, len: usize) -> Result<Arc<Self>> {
+        Self::build(name, len, SealFlags::SEAL)
+    }
+
+    fn build(name: &str, len: usize, extra: SealFlags) -> Result<Arc<Self>> {
+        let len = len
+            .checked_next_multiple_of(CHUNK)
+            .filter(|len| (1..=isize::MAX as usize).contains(len))
+            .ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Invalid,
+                    "a region needs a length above zero that fits memory",
+                )
+                .at("region", name)
+                .at("bytes", len)
+            })?;
+        let (fd, map, pages) = climb(name, len).map_err(|error| {
+            error.at("region", name).at("bytes", len).advise("lower the budget or free memory")
+        })?;
+        rustix::fs::fcntl_add_seals(
+            &fd,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | extra,
+        )
+        .doing("seal a memory region")
+        .map_err(|error| error.at("region", name))?;
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Ok(Arc::new(Self {
+            attachments: Mutex::new(Vec::new()),
+            map,
+            room: Room::new(len),
+            fd,
+            pages,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        }))
+    }
+
+    /// The memfd, for sending to a process that maps the region read-only.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Length in bytes, a multiple of 2 MiB.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Which pages the region got.
+    #[must_use]
+    pub fn pages(&self) -> PageReport {
+        self.pages.clone()
+    }
+
+    /// Address of the first byte. The pointer carries no right to read or write: spans do.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.map.base()
+    }
+
+    /// Who holds which range.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Unique in this process for all time, unlike an address.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The engines that know this memory.
+    pub(crate) fn attachments(&self) -> &Mutex<Vec<Attachment>> {
+        &self.attachments
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("id", &self.id)
+            .field("len", &self.len())
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tries the rungs from the top and returns backed memory.
+fn climb(name: &str, len: usize) -> Result<(OwnedFd, Mapping, PageReport)> {
+    // A refused reservation is the normal case (no huge pages set aside), so the next rung is not
+    // a hidden failure: the report shows which one held.
+    if let Ok((fd, map)) =
+        Mapping::of_new_memfd(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+        && map.populate().is_ok()
+    {
+        return Ok((fd, map, PageReport { hugetlb: len, ..PageReport::default() }));
+    }
+    check_available(len)?;
+    let (fd, map) = Mapping::of_new_memfd(name, len, MemfdFlags::empty())?;
+    let collapsed = map.collapse();
+    map.populate()?;
+    Ok((fd, map, PageReport { collapsed, small: len - collapsed, ..PageReport::default() }))
+}
+
+/// Refuses what the kernel says it cannot back.
+///
+/// Ordinary memory is overcommitted: populating more than there is wakes the OOM killer instead of
+/// returning an error. Where `/proc/meminfo` cannot be read, populating alone decides.
+fn check_available(len: usize) -> Result<()> {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return Ok(()) };
+    match available_bytes(&text) {
+        Some(available) if available < len as u64 => {
+            Err(Error::new(ErrorKind::Full, "not enough memory for a region")
+                .at("available", available))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `MemAvailable` in bytes.
+fn available_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}

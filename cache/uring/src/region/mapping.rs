@@ -1,0 +1,139 @@
+//! A shared writable mapping of a memfd, aligned so that huge pages fit.
+//!
+//! Its rule: the value owns its address range alone and unmaps it once, on drop.
+
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::CHUNK;
+
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the value is an address range that belongs to the process, not to a thread; it offers no
+// access to the bytes by itself, so sharing or moving it between threads races with nothing.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; every method takes the range as a whole and leaves the bytes' values alone.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a new memfd of `len` bytes, a multiple of [`CHUNK`], at a multiple of [`CHUNK`].
+    pub(super) fn of_new_memfd(
+        name: &str,
+        len: usize,
+        pages: MemfdFlags,
+    ) -> Result<(OwnedFd, Self)> {
+        let fd =
+            rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages)
+                .doing("create a memory file")?;
+        rustix::fs::ftruncate(&fd, len as u64).doing("size a memory file")?;
+        let map = Self::reserve(len)?;
+        // SAFETY: the range [base, base + len) was reserved just now by this `Mapping`, which alone
+        // owns it, so replacing its pages touches no one else's memory.
+        unsafe {
+            rustix::mm::mmap(
+                map.base.as_ptr().cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &fd,
+                0,
+            )
+        }
+        .doing("map a memory file")?;
+        Ok((fd, map))
+    }
+
+    /// Reserves addresses without memory behind them. The kernel only promises page alignment, so
+    /// one chunk more is taken and the ends are given back.
+    fn reserve(len: usize) -> Result<Self> {
+        let padded = len.checked_add(CHUNK).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "a region's length overflows the address space")
+        })?;
+        // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                padded,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .doing("reserve addresses")?
+        .cast::<u8>();
+        let head = start.align_offset(CHUNK);
+        // SAFETY: `head` < CHUNK, so base lies inside the `padded` bytes just reserved.
+        let base = unsafe { start.add(head) };
+        let base = NonNull::new(base).expect("the kernel maps nothing at address zero by itself");
+        let map = Self { base, len };
+        if head > 0 {
+            // SAFETY: [start, start + head) is the unused front of our own reservation.
+            unsafe { rustix::mm::munmap(start.cast(), head) }.doing("trim a reservation")?;
+        }
+        let tail = padded - head - len;
+        if tail > 0 {
+            // SAFETY: [base + len, start + padded) is the unused end of our own reservation.
+            unsafe { rustix::mm::munmap(base.as_ptr().add(len).cast(), tail) }
+                .doing("trim a reservation")?;
+        }
+        Ok(map)
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Joins pages into huge ones, chunk by chunk; returns the bytes that were joined.
+    pub(super) fn collapse(&self) -> usize {
+        let mut collapsed = 0;
+        for offset in (0..self.len).step_by(CHUNK) {
+            // SAFETY: offset < len, so the chunk lies inside our mapping (len is a multiple).
+            let chunk = unsafe { self.base.as_ptr().add(offset) };
+            // SAFETY: the chunk is ours; collapsing changes which pages back it, not its bytes.
+            let code = unsafe { libc::madvise(chunk.cast(), CHUNK, libc::MADV_COLLAPSE) };
+            if code == 0 {
+                collapsed += CHUNK;
+            } else if std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
+                // The kernel cannot do it at all (before 6.1, or built without huge pages);
+                // other errors say that this one chunk found no free huge page.
+                break;
+            }
+        }
+        collapsed
+    }
+
+    /// Backs every page now, so that no later touch can fail.
+    pub(super) fn populate(&self) -> Result<()> {
+        // SAFETY: the range is ours and writable; populating does not change its bytes.
+        let populated = unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite)
+        };
+        match populated {
+            // What a write would answer with SIGBUS or SIGSEGV is EFAULT here.
+            Err(Errno::FAULT | Errno::NOMEM | Errno::HWPOISON) => {
+                Err(Error::new(ErrorKind::Full, "not enough memory to back a region"))
+            }
+            other => other.doing("back a region with memory"),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own; spans and in-flight operations keep the region
+        // alive by `Arc`, so none of them is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "unmapping our own range cannot fail: {unmapped:?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Exclusive use of one range of a region.
+//!
+//! Its rule: no two spans of a process overlap, so `&mut Span` may give `&mut [u8]`.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use crate::region::Region;
+
+/// One lease of an arena: the range is free again when the last piece of it drops.
+pub(crate) struct Block {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.region.room().give_back(&self.region, self.start, self.len);
+    }
+}
+
+/// The exclusive owner of the bytes `[offset, offset + len)` of a region.
+///
+/// Bytes are zero when the region is new and keep what was last written into them: a fresh lease
+/// shows what its last holder left.
+pub struct Span {
+    block: Arc<Block>,
+    offset: usize,
+    len: usize,
+}
+
+impl Span {
+    /// A span over a range that the region's room has just taken for the caller alone.
+    pub(crate) fn new(region: &Arc<Region>, start: usize, len: usize) -> Self {
+        let block = Arc::new(Block { region: Arc::clone(region), start, len });
+        Self { block, offset: start, len }
+    }
+
+    /// Where the span starts in its region, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for the rest of a span split at its end.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The region the span lies in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.block.region
+    }
+
+    /// Cuts the first `n` bytes off and returns them; `self` keeps the rest.
+    ///
+    /// Any `n` is allowed; a piece that is to be read into or written from must meet the file's
+    /// alignment. The arena has the range back when all pieces are dropped.
+    ///
+    /// # Panics
+    /// If `n` is more than the span holds.
+    #[must_use = "dropping the piece gives nothing back until the rest is dropped too"]
+    pub fn split_to(&mut self, n: usize) -> Self {
+        assert!(n <= self.len, "split_to({n}) of a span of {} bytes", self.len);
+        let piece = Self { block: Arc::clone(&self.block), offset: self.offset, len: n };
+        self.offset += n;
+        self.len -= n;
+        piece
+    }
+
+    /// Address of the first byte, for the kernel. Using it needs ownership of the span.
+    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
+        // SAFETY: offset is at most the region's length, so the result is inside the mapping or
+        // one past its end, which an empty span never reads.
+        unsafe { self.region().base().add(self.offset) }
+    }
+}
+
+impl Deref for Span {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies in a live mapping (the block holds the region), is fully backed
+        // and initialised (new pages are zero), and belongs to this span alone: arenas take
+        // disjoint ranges from the region's one room and `split_to` cuts disjoint pieces. The
+        // kernel writes only into spans that an engine owns, which no one can borrow; the memfd is
+        // sealed against other writers.
+        unsafe { slice::from_raw_parts(self.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Span {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` excludes every other borrow of this range.
+        unsafe { slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span")
+            .field("region", &self.region().id())
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
+    }
+}
