@@ -117,9 +117,13 @@ async fn every_way_gives_the_same_bytes() {
         assert_eq!(outside.kind(), ErrorKind::Invalid);
     }
     assert_eq!(bench.s3().source.endpoint(), bench.server.endpoint());
+    let (s3, http) = (bench.s3(), bench.http());
+    let versions =
+        (s3.source.stat(&s3.url).await.unwrap(), http.source.stat(&http.url).await.unwrap());
+    assert_eq!(versions.0, versions.1, "one file has one ETag, whoever asks");
     let counters = bench.sources.counters();
-    // Per way: two stats and three parts.
-    assert_eq!(counters.requests, 2 * (2 + 3));
+    // Per way: three stats and three parts.
+    assert_eq!(counters.requests, 2 * (3 + 3));
     assert_eq!(counters.bytes, 2 * bench.bytes.len() as u64);
     assert_eq!(counters.failed, 0);
     assert_eq!(bench.arena.in_use(), 0);

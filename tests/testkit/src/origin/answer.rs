@@ -24,6 +24,8 @@ use super::{etag, plain};
 pub(super) struct Origin {
     dir: PathBuf,
     s3: S3Service,
+    /// ETags are recorded one at a time, so that no request finds half a record.
+    recording: tokio::sync::Mutex<()>,
     pub(super) counts: Tally,
     pub(super) faults: Faults,
 }
@@ -39,6 +41,7 @@ impl Origin {
         Ok(Self {
             dir: dir.to_owned(),
             s3: s3.build(),
+            recording: tokio::sync::Mutex::new(()),
             counts: Tally::default(),
             faults: Faults::new(),
         })
@@ -78,6 +81,7 @@ impl Origin {
             return plain::serve(&self.dir, key, &request).await;
         }
         if reads {
+            let _recording = self.recording.lock().await;
             etag::record(&self.dir, key).await;
         }
         match self.s3.call(request.map(s3s::Body::from)).await {

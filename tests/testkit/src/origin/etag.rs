@@ -37,7 +37,7 @@ pub(super) async fn record(dir: &Path, key: &str) {
         let info = serde_json::json!({ "e_tag": etag }).to_string();
         // Renamed into place, so that a request beside this one reads a whole file. Without the
         // record the object is merely slower to serve.
-        let partial = path.with_extension(format!("{}.part", etag));
+        let partial = path.with_extension("part");
         if tokio::fs::write(&partial, info).await.is_ok() {
             drop(tokio::fs::rename(&partial, &path).await);
         }

@@ -93,3 +93,21 @@ fn stream(file: File, range: Range<u64>) -> Answer {
     });
     BodyExt::boxed_unsync(StreamBody::new(chunks))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_to_the_file_and_empty_ones_refused() {
+        let parse = |text: &str| parse(&HeaderValue::from_str(text).unwrap(), 100);
+        assert_eq!(parse("bytes=0-9"), Some(0..10));
+        assert_eq!(parse("bytes=90-200"), Some(90..100));
+        assert_eq!(parse("bytes=90-"), Some(90..100));
+        assert_eq!(parse("bytes=-10"), Some(90..100));
+        assert_eq!(parse("bytes=-200"), Some(0..100));
+        for bad in ["bytes=100-", "bytes=9-0", "bytes=-0", "bytes=a-b", "0-9"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}
