@@ -1,1 +1,49 @@
 //! Where shards come from: S3, HTTP and POSIX files behind one trait.
+//!
+//! Its rule: a part that is handed out is of the version that was asked for, whole, or an error that
+//! says whether to fix a name, fix credentials, or come back later. Retries are bounded and happen
+//! here; secrets never reach an error or a log.
+//!
+//! Remote bytes are copied once, from the connection's chunk into the span; POSIX bytes are read by
+//! the disk engine straight into it.
+
+mod limits;
+mod options;
+mod posix;
+mod remote;
+mod sources;
+mod stat;
+
+use async_trait::async_trait;
+use forebay_error::Result;
+use forebay_uring::Span;
+
+pub use limits::Limits;
+pub use options::Options;
+pub use remote::Counters;
+pub use sources::Sources;
+pub use stat::Stat;
+
+/// A store that shards are fetched from.
+#[async_trait]
+pub trait Source: Send + Sync {
+    /// Length and version of a shard.
+    ///
+    /// # Errors
+    /// `NotFound` and `PermissionDenied` naming the URL, `Unavailable` naming the endpoint once the
+    /// retries are spent, `Invalid` for a URL that is not of this source.
+    async fn stat(&self, url: &str) -> Result<Stat>;
+
+    /// Fills the first `min(stat.len - offset, into.len())` bytes of `into` with the shard's bytes
+    /// from `offset`, all of the version `stat`, and returns it; what lies behind them is undefined.
+    ///
+    /// For POSIX files, `offset` and the span's length must be multiples of 4 KiB.
+    ///
+    /// # Errors
+    /// As [`Source::stat`]; `Unavailable` if the shard changed since `stat` (stat it again and start
+    /// over); `Invalid` if `offset` is not inside the shard. The span is given back to its arena.
+    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span>;
+
+    /// The store's identity in cache keys, such as `http://127.0.0.1:9000` or `file`.
+    fn endpoint(&self) -> &str;
+}

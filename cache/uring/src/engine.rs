@@ -118,7 +118,9 @@ impl Engine {
     /// `Closed` if the engine has stopped.
     pub async fn attach(&self, region: &Arc<Region>) -> Result<bool> {
         let (reply, answer) = oneshot::channel();
-        self.command(Order::Attach { region: Arc::clone(region), reply }).await?;
+        let permit = self.0.shared.queue.permit().await?;
+        let region = Arc::clone(region);
+        self.0.shared.queue.push([Order::Attach { region, reply, permit }]);
         answer.await.map_err(|_| closed())
     }
 
@@ -201,15 +203,9 @@ impl Engine {
 
     async fn seat(&self, opened: Opened) -> Result<DiskFile> {
         let (reply, answer) = oneshot::channel();
-        self.command(Order::Seat { opened, reply }).await?;
+        let permit = self.0.shared.queue.permit().await?;
+        self.0.shared.queue.push([Order::Seat { opened, reply, permit }]);
         answer.await.map_err(|_| closed())
-    }
-
-    /// Sends an order that is not I/O. The permit held meanwhile bounds how many can be queued.
-    async fn command(&self, order: Order) -> Result<()> {
-        let _permit = self.0.shared.queue.permit().await?;
-        self.0.shared.queue.push([order]);
-        Ok(())
     }
 }
 

@@ -14,7 +14,8 @@ use futures::future::join_all;
 const MIB: usize = 1 << 20;
 
 fn start(choice: EngineChoice, depth: u32) -> Engine {
-    Engine::start(EngineConfig { name: "test".to_owned(), choice, depth }).unwrap()
+    Engine::start(EngineConfig { name: "test".to_owned(), choice, depth })
+        .expect("the engine starts")
 }
 
 /// Runs a case on each engine.
@@ -25,7 +26,7 @@ async fn on_both<F: AsyncFn(Engine)>(depth: u32, case: F) {
 }
 
 fn arena(len: usize) -> Arena {
-    Arena::new(Region::create("test", len).unwrap())
+    Arena::new(Region::create("test", len).expect("there is memory"))
 }
 
 /// Bytes that differ from place to place, so that a misplaced block shows.
@@ -35,8 +36,8 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 async fn written(engine: &Engine, path: &Path, bytes: &[u8]) -> DiskFile {
-    std::fs::write(path, bytes).unwrap();
-    engine.open(path, Open::Read).await.unwrap()
+    std::fs::write(path, bytes).expect("the file is written");
+    engine.open(path, Open::Read).await.expect("the file opens")
 }
 
 #[tokio::test]

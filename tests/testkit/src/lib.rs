@@ -1,1 +1,12 @@
 //! Real servers and real shards for tests.
+//!
+//! Its rule: nothing here imitates a protocol. Requests are answered by `s3s` over `hyper`, faults are
+//! made where a network would make them, and a test waits for conditions, never for time.
+//!
+//! Only tests, benches and the demonstration depend on this crate; nothing that ships does.
+
+mod origin;
+mod tar;
+
+pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
+pub use tar::{field, image, label, shard};

@@ -278,3 +278,122 @@ fn count_landed<T>(finished: &AtomicU64, result: &Result<T>, counting: &Counting
     add(finished, 1);
     add(&counting.errors, u64::from(result.is_err()));
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::{Arc, Condvar};
+
+    use super::*;
+    use crate::arena::Arena;
+    use crate::engine::config::EngineConfig;
+    use crate::engine::queue::Bell;
+    use crate::engine::report::EngineKind;
+    use crate::engine::shared::Shared;
+    use crate::file::Opened;
+    use crate::region::Region;
+
+    const UNIT: usize = 4096;
+
+    /// An engine's state without its threads.
+    pub(in crate::engine) fn shared() -> Arc<Shared> {
+        let bell = Bell::Condvar(Condvar::new());
+        Shared::new(&EngineConfig::default(), EngineKind::Ring, 1, bell)
+    }
+
+    /// A transfer over a span of `blocks` times 4 KiB, starting at file offset 4 KiB.
+    pub(in crate::engine) fn transfer(
+        direction: Direction,
+        blocks: usize,
+    ) -> (Transfer, oneshot::Receiver<Done>, Arena) {
+        let shared = shared();
+        // tmpfs states no alignment, so the default of 4 KiB holds wherever the test runs.
+        let memfd = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = shared.seated(Opened::adopt(memfd).unwrap(), None);
+        let arena = Arena::new(Region::create("test", 1).unwrap());
+        let span = arena.try_lease(blocks * UNIT).unwrap();
+        let mut transfer = Transfer::new(direction, file, UNIT as u64, span).unwrap();
+        let (reply, answer) = oneshot::channel();
+        transfer.board(reply, shared.queue.try_permit().unwrap());
+        (transfer, answer, arena)
+    }
+
+    /// Plays the kernel's answers to one transfer; all but the last must ask for another.
+    fn play(transfer: &mut Transfer, answers: &[i32]) -> Result<usize> {
+        let counting = Counting::default();
+        let (last, first) = answers.split_last().unwrap();
+        for answer in first {
+            assert!(matches!(transfer.advance(*answer, &counting), Step::Again), "at {answer}");
+        }
+        match transfer.advance(*last, &counting) {
+            Step::Landed(result) => result,
+            Step::Again => panic!("asks again after {answers:?}"),
+        }
+    }
+
+    #[test]
+    fn a_short_read_goes_on_from_the_last_aligned_byte() {
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        let counting = Counting::default();
+        assert!(matches!(read.advance(UNIT as i32 + 512, &counting), Step::Again));
+        let from = Window { start: UNIT, len: 3 * UNIT, offset: 2 * UNIT as u64 };
+        assert_eq!(read.window(), from);
+        assert_eq!(counting.read().short_reads, 1);
+        assert!(matches!(
+            read.advance(3 * UNIT as i32, &counting),
+            Step::Landed(Ok(n)) if n == 4 * UNIT
+        ));
+        assert_eq!(counting.read().bytes_read, 4 * UNIT as u64);
+    }
+
+    #[test]
+    fn a_read_is_over_when_the_file_gives_no_more() {
+        // The tail is asked for again from its aligned start, and nothing new comes.
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[UNIT as i32 + 100, 100]).unwrap(), UNIT + 100);
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[UNIT as i32, 0]).unwrap(), UNIT);
+        let (mut read, ..) = transfer(Direction::Read, 4);
+        assert_eq!(play(&mut read, &[0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_negative_result_is_the_negated_errno() {
+        for (errno, kind) in [
+            (libc::ENOSPC, ErrorKind::Full),
+            (libc::EDQUOT, ErrorKind::Full),
+            (libc::EACCES, ErrorKind::PermissionDenied),
+            (libc::EINVAL, ErrorKind::Invalid),
+            (libc::EIO, ErrorKind::Unavailable),
+        ] {
+            let (mut write, ..) = transfer(Direction::Write, 2);
+            let error = play(&mut write, &[UNIT as i32, -errno]).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.place("offset"), Some("8192"), "where it stopped");
+        }
+    }
+
+    #[test]
+    fn repetitions_are_bounded() {
+        for errno in [libc::EINTR, libc::EAGAIN] {
+            let (mut read, ..) = transfer(Direction::Read, 1);
+            let again = vec![-errno; MAX_STALLS as usize + 1];
+            assert_eq!(play(&mut read, &again).unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        let (mut write, ..) = transfer(Direction::Write, 2);
+        let nothing = vec![0; MAX_STALLS as usize + 1];
+        assert_eq!(play(&mut write, &nothing).unwrap_err().kind(), ErrorKind::Unavailable);
+        let (mut write, ..) = transfer(Direction::Write, 2);
+        assert_eq!(play(&mut write, &[0, -libc::EINTR, 2 * UNIT as i32]).unwrap(), 2 * UNIT);
+    }
+
+    #[test]
+    fn an_answer_comes_after_permit_and_file_are_free() {
+        let (read, mut answer, arena) = transfer(Direction::Read, 1);
+        let file = read.file.clone();
+        read.land(Ok(5));
+        let done = answer.try_recv().unwrap();
+        assert_eq!((done.result.unwrap(), done.span.len()), (5, UNIT));
+        drop((done.span, file));
+        assert_eq!(arena.in_use(), 0);
+    }
+}

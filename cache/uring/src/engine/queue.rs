@@ -3,8 +3,8 @@
 //! Its rule: the bell is rung only for a thread that sleeps. Who pushes and who goes to sleep do so
 //! under one lock, so no wake-up is lost and none is wasted on a thread that is awake.
 //!
-//! Bounds: transfers, syncs and commands each hold or held a permit of [`Queue::permits`];
-//! retirements are at most one per table entry.
+//! Bounds: every order holds a permit until it has been carried out; retirements are at most one
+//! per table entry.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -28,9 +28,9 @@ pub(super) enum Order {
     /// Move bytes or sync.
     Fly(Flight),
     /// Register a region's memory.
-    Attach { region: Arc<Region>, reply: oneshot::Sender<bool> },
+    Attach { region: Arc<Region>, reply: oneshot::Sender<bool>, permit: OwnedSemaphorePermit },
     /// Give a file its place in the ring's table.
-    Seat { opened: Opened, reply: oneshot::Sender<DiskFile> },
+    Seat { opened: Opened, reply: oneshot::Sender<DiskFile>, permit: OwnedSemaphorePermit },
 }
 
 /// Something whose owner is gone.
@@ -170,7 +170,6 @@ impl Queue {
         };
         let mut state = self.lock();
         loop {
-            state.retired.clear();
             if let Some(order) = state.orders.pop_front() {
                 return Some(order);
             }
@@ -242,5 +241,85 @@ fn write_event(event: &OwnedFd) {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::EventfdFlags;
+
+    use super::super::flight::Direction;
+    use super::super::flight::tests::transfer;
+    use super::*;
+
+    fn order() -> (Order, oneshot::Receiver<super::super::Done>) {
+        let (transfer, answer, _) = transfer(Direction::Read, 1);
+        (Order::Fly(Flight::Transfer(transfer)), answer)
+    }
+
+    fn queue() -> Queue {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        Queue::new(1, Bell::Event(event))
+    }
+
+    #[test]
+    fn the_bell_rings_once_and_only_for_a_sleeper() {
+        let queue = queue();
+        queue.push([order().0]);
+        assert_eq!(queue.wakes(), 0, "no one sleeps yet");
+        assert!(queue.take(8, 8).empty);
+        queue.push([order().0, order().0]);
+        queue.push([order().0]);
+        assert_eq!(queue.wakes(), 1, "the first of three woke the thread");
+        assert_eq!(queue.take(8, 8).orders.len(), 3);
+        queue.awake();
+        queue.push([order().0]);
+        assert_eq!(queue.wakes(), 1);
+    }
+
+    #[test]
+    fn a_thread_with_more_to_take_or_a_crowd_is_not_asleep() {
+        let queue = queue();
+        queue.push([order().0, order().0]);
+        let intake = queue.take(1, 8);
+        assert_eq!((intake.orders.len(), intake.empty), (1, false));
+        queue.push([]);
+        queue.retire(Retired::File(3));
+        assert_eq!(queue.wakes(), 0);
+        let intake = queue.take(8, 1);
+        assert_eq!(intake.retired, [Retired::File(3)]);
+        queue.push([order().0]);
+        assert_eq!(queue.wakes(), 0, "one taken is a crowd here");
+    }
+
+    #[test]
+    fn nothing_to_push_wakes_no_one() {
+        let queue = queue();
+        queue.take(8, 8);
+        queue.push([]);
+        assert_eq!(queue.wakes(), 0);
+    }
+
+    #[test]
+    fn a_closed_queue_refuses_and_an_abandoned_one_ends_what_it_held() {
+        let queue = queue();
+        let (held, mut first) = order();
+        queue.push([held]);
+        queue.close();
+        let (late, mut second) = order();
+        queue.push([late]);
+        let refused = second.try_recv().unwrap().result.unwrap_err();
+        assert_eq!(refused.kind(), forebay_error::ErrorKind::Closed);
+        assert!(first.try_recv().is_err(), "what was queued before is still done");
+        queue.abandon();
+        assert!(first.try_recv().unwrap().result.is_err());
+        assert!(queue.try_permit().is_none());
+    }
+
+    #[test]
+    fn permits_are_twice_the_depth() {
+        let queue = queue();
+        let held: Vec<_> = std::iter::from_fn(|| queue.try_permit()).collect();
+        assert_eq!(held.len(), 2);
     }
 }

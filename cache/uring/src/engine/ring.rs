@@ -160,16 +160,17 @@ impl Ring {
                 let slot = self.slots.occupy(flight);
                 return self.launch(slot);
             }
-            Order::Attach { region, reply } => {
+            Order::Attach { region, reply, permit } => {
                 let refusal = self.buffers.set(&submitter, &region, &self.shared.counting).err();
                 let registered = refusal.is_none();
                 self.shared.book(&region, refusal.map(|error| error.to_string()));
-                drop(region);
+                drop((region, permit));
                 // Whoever asked may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(registered);
             }
-            Order::Seat { opened, reply } => {
+            Order::Seat { opened, reply, permit } => {
                 let index = self.files.set(&submitter, opened.fd.as_fd(), &self.shared.counting);
+                drop(permit);
                 drop(reply.send(self.shared.seated(opened, index)));
             }
         }

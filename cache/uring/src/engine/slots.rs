@@ -84,3 +84,46 @@ impl Drop for Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::flight::tests::transfer;
+    use super::super::flight::{Direction, Flight};
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_and_counted() {
+        let mut slots = Slots::new(2);
+        let (first, ..) = transfer(Direction::Read, 1);
+        let (second, ..) = transfer(Direction::Read, 1);
+        let slot = slots.occupy(Flight::Transfer(first));
+        assert_eq!((slots.occupied(), slots.room()), (1, 1));
+        assert!(slots.vacate(slot).is_some());
+        assert!(slots.vacate(slot).is_none(), "a completion counts once");
+        assert!(slots.vacate(99).is_none());
+        assert_eq!(slots.occupy(Flight::Transfer(second)), slot);
+        slots.vacate(slot).expect("it was occupied").land(Ok(0));
+        assert_eq!(slots.room(), 2);
+    }
+
+    #[test]
+    fn what_the_kernel_may_still_touch_is_leaked() {
+        let mut slots = Slots::new(1);
+        let (flying, mut answer, arena) = transfer(Direction::Read, 1);
+        slots.occupy(Flight::Transfer(flying));
+        drop(slots);
+        assert!(answer.try_recv().is_err(), "the caller learns that no answer will come");
+        assert_eq!(arena.in_use(), 4096, "no one is given these bytes again");
+    }
+
+    #[test]
+    fn the_wake_word_is_lent_once() {
+        let mut slots = Slots::new(1);
+        assert!(slots.arm().is_some());
+        assert!(slots.arm().is_none());
+        slots.disarm();
+        assert!(slots.arm().is_some());
+        slots.disarm();
+        assert!(!slots.armed());
+    }
+}

@@ -52,13 +52,16 @@ fn run(shared: &Arc<Shared>) {
     while let Some(order) = shared.queue.wait() {
         match order {
             Order::Fly(flight) => fly(flight, shared),
-            Order::Attach { region, reply } => {
+            Order::Attach { region, reply, permit } => {
                 shared.book(&region, Some(NO_REGISTRATION.to_owned()));
-                drop(region);
+                drop((region, permit));
                 // Whoever asked may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(false);
             }
-            Order::Seat { opened, reply } => drop(reply.send(shared.seated(opened, None))),
+            Order::Seat { opened, reply, permit } => {
+                drop(permit);
+                drop(reply.send(shared.seated(opened, None)));
+            }
         }
     }
 }

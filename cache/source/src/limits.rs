@@ -1,0 +1,32 @@
+//! The bounds on talking to a store.
+
+use std::time::Duration;
+
+/// How long to try, and how much at once. [`Limits::default`] gives the values named here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How many times a failed request is sent again. With backoff from 100 ms doubling up to 5 s,
+    /// six retries span about 15 s: longer than a load balancer's restart.
+    pub retries: usize,
+    /// After this long no retry is begun, however many are left.
+    pub retry_time: Duration,
+    /// How long a connection may take to be made.
+    pub connect_timeout: Duration,
+    /// How long a connection may be silent, in headers or body, before it counts as broken.
+    pub read_timeout: Duration,
+    /// Requests in flight at once over all remote stores. 64 parts of 8 MiB fill 100 Gbit/s at 40 ms
+    /// a part, and stay below what one S3 prefix or a small server takes.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            retries: 6,
+            retry_time: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            read_timeout: Duration::from_secs(30),
+            connections: 64,
+        }
+    }
+}

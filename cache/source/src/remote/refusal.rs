@@ -1,0 +1,152 @@
+//! What a store's refusal means for whoever asked.
+//!
+//! Its rule: the text is put together here from what is known to be harmless (status, S3 error code,
+//! the system's own message); a store's body or a signed URL is never repeated.
+
+use std::error::Error as _;
+
+use forebay_error::{Error, ErrorKind};
+use object_store::Error as Refusal;
+
+use crate::sources::shown;
+
+/// Longer messages of the system are cut.
+const MESSAGE_CHARS: usize = 160;
+
+/// S3 error codes that mean the wrong region was asked.
+const WRONG_REGION: [&str; 3] =
+    ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
+
+/// What the wording of refusals needs to know about a store.
+pub(super) struct Refusals {
+    /// The address that requests go to.
+    pub(super) endpoint: String,
+    /// What to do if access is denied.
+    pub(super) access_advice: String,
+}
+
+impl Refusals {
+    /// The error for what object_store reports about `url`.
+    pub(super) fn explain(&self, refusal: &Refusal, url: &str) -> Error {
+        let reason = reason(refusal);
+        let code = s3_code(&reason);
+        let named = |code: Option<&str>| code.map_or(String::new(), |code| format!(" ({code})"));
+        let with_code = |text: &str| format!("{text}{}", named(code));
+        let error = match refusal {
+            Refusal::NotFound { .. } => {
+                let what = match code {
+                    Some("NoSuchBucket") => "the bucket does not exist",
+                    _ => "the shard does not exist",
+                };
+                Error::new(ErrorKind::NotFound, what).advise("check the URL's spelling")
+            }
+            Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. } => {
+                let what = with_code("the store denies access to the shard");
+                Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
+            }
+            Refusal::Precondition { .. } | Refusal::NotModified { .. } => {
+                return crate::stat::changed(&shown(url));
+            }
+            Refusal::InvalidPath { .. } => {
+                Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
+            }
+            Refusal::NotSupported { .. } => {
+                Error::new(ErrorKind::Invalid, "the server does not serve byte ranges")
+                    .advise("serve the shards with a server that honours Range requests")
+            }
+            _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
+                || reason.contains("configured region") =>
+            {
+                let what = with_code("the bucket lies in another region");
+                Error::new(ErrorKind::Invalid, what).advise("set AWS_REGION to the bucket's region")
+            }
+            _ if status_class(&reason) == Some(b'4') => {
+                let what = format!("the store refuses the request: {}", harmless(&reason));
+                Error::new(ErrorKind::Invalid, format!("{what}{}", named(code)))
+            }
+            _ => {
+                let what = format!("the store does not answer: {}", harmless(&reason));
+                Error::new(ErrorKind::Unavailable, format!("{what}{}", named(code)))
+                    .advise("check that the endpoint is up and reachable from this machine")
+            }
+        };
+        error.at("url", shown(url)).at("endpoint", &self.endpoint)
+    }
+}
+
+/// The innermost cause, which says most.
+fn reason(refusal: &Refusal) -> String {
+    let mut cause = refusal.source();
+    let mut text = refusal.to_string();
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+/// How object_store starts a message about a status.
+const STATUS: &str = "status code: ";
+
+/// The first digit of the HTTP status in object_store's message, if it holds one.
+fn status_class(reason: &str) -> Option<u8> {
+    let (_, status) = reason.split_once(STATUS)?;
+    status.bytes().next()
+}
+
+/// The status without the body that follows it, or a short message of the system.
+fn harmless(reason: &str) -> String {
+    let text = match reason.split_once(STATUS) {
+        Some((_, status)) => status.split(':').next().unwrap_or_default(),
+        None => reason.lines().next().unwrap_or_default(),
+    };
+    text.trim().chars().take(MESSAGE_CHARS).collect()
+}
+
+/// The `<Code>` of an S3 error document, if it is one word.
+fn s3_code(reason: &str) -> Option<&str> {
+    let (_, rest) = reason.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let one_word = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    one_word.then_some(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explain(text: &str) -> Error {
+        let refusals =
+            Refusals { endpoint: "http://e".to_owned(), access_advice: "set keys".to_owned() };
+        let refusal = Refusal::Generic { store: "S3", source: text.into() };
+        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2")
+    }
+
+    #[test]
+    fn a_body_is_never_repeated() {
+        let text = "Server returned non-2xx status code: 503 Service Unavailable: \
+                    <Error><Code>SlowDown</Code><StringToSign>hunter2</StringToSign></Error>";
+        let error = explain(text);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let shown = error.to_string();
+        assert!(shown.contains("503 Service Unavailable (SlowDown)"), "{shown}");
+        assert!(shown.contains("endpoint=http://e") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn a_wrong_region_says_so() {
+        let text = "Server returned non-2xx status code: 400 Bad Request: \
+                    <Error><Code>AuthorizationHeaderMalformed</Code></Error>";
+        for text in [
+            text,
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+        ] {
+            let error = explain(text);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("AWS_REGION"), "{error}");
+        }
+        let other = explain("Server returned non-2xx status code: 400 Bad Request: x");
+        assert_eq!(other.kind(), ErrorKind::Invalid);
+        assert!(!other.to_string().contains("AWS_REGION"), "{other}");
+    }
+}

@@ -1,0 +1,106 @@
+//! From a URL and a client's options to the source that serves it.
+//!
+//! Its rule: equal questions get the same source, so connections are shared, and how many are
+//! remembered is bounded whatever clients ask for.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::Engine;
+use lru::LruCache;
+
+use crate::posix::{Posix, path_of};
+use crate::remote::{Counters, Http, S3, Wire};
+use crate::{Limits, Options, Source};
+
+/// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
+
+/// Scheme and host or bucket, and what the client said about reaching it.
+type Key = (String, Options);
+
+/// Every store that this process reads from.
+pub struct Sources {
+    posix: Arc<Posix>,
+    wire: Arc<Wire>,
+    open: Mutex<LruCache<Key, Arc<dyn Source>>>,
+}
+
+impl Sources {
+    /// Sources that read files through `engine` and stay within `limits`.
+    ///
+    /// # Errors
+    /// `Invalid` if a limit is zero; `Unavailable` if no TLS client can be set up.
+    pub fn new(engine: Engine, limits: Limits) -> Result<Self> {
+        Ok(Self {
+            posix: Arc::new(Posix::new(engine)),
+            wire: Arc::new(Wire::new(limits)?),
+            open: Mutex::new(LruCache::new(REMEMBERED)),
+        })
+    }
+
+    /// The source that serves `url` to a client with `options`. Does not connect.
+    ///
+    /// # Errors
+    /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if an S3 store needs
+    /// credentials and the options have none.
+    pub fn open(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        let at = |error: Error| error.at("url", shown(url));
+        let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
+        else {
+            path_of(url)?;
+            return Ok(Arc::clone(&self.posix) as Arc<dyn Source>);
+        };
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        // Plain HTTP has no use for options; forgetting them shares its connections among clients.
+        let options = if scheme == "s3" { options.clone() } else { Options::default() };
+        let key = (format!("{scheme}://{host}"), options);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = open.get(&key) {
+            return Ok(Arc::clone(source));
+        }
+        let source: Arc<dyn Source> = match scheme {
+            "s3" => Arc::new(S3::new(host, &key.1, &self.wire).map_err(at)?),
+            "http" | "https" => Arc::new(Http::new(url, &self.wire).map_err(at)?),
+            other => {
+                let what = format!("URLs of the scheme '{other}' are not supported yet");
+                let error = at(Error::new(ErrorKind::Invalid, what));
+                return Err(error.advise("use s3://, https://, http://, file:// or a path"));
+            }
+        };
+        open.put(key, Arc::clone(&source));
+        Ok(source)
+    }
+
+    /// What has gone over the network so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.wire.counters()
+    }
+}
+
+/// A URL as errors may show it: without what a query or a user part may hold.
+pub(crate) fn shown(url: &str) -> String {
+    let plain = url.split_once('?').map_or(url, |(plain, _)| plain);
+    match plain.split_once("://") {
+        Some((scheme, rest)) => {
+            let host_end = rest.find('/').unwrap_or(rest.len());
+            let host = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
+            format!("{scheme}://{}", &rest[host..])
+        }
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_urls_hold_no_secrets() {
+        assert_eq!(shown("https://u:p@h/a@b.tar?sig=s"), "https://h/a@b.tar");
+        assert_eq!(shown("s3://b/k.tar"), "s3://b/k.tar");
+        assert_eq!(shown("/d/what?.tar"), "/d/what?.tar");
+    }
+}

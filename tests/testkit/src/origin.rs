@@ -1,0 +1,190 @@
+//! An object store on loopback that counts what it serves and fails on demand.
+//!
+//! Its rule: signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3; plain GET
+//! and HEAD are answered from the same directory as any web server would. Counting and faults lie
+//! in front of both, so they are the same for both.
+//!
+//! Directory layout: `DIR/<bucket>/<key>`. A *key* in this interface is `bucket/key`.
+
+mod answer;
+mod body;
+mod counts;
+mod etag;
+mod faults;
+mod plain;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use answer::Origin;
+pub use counts::Counts;
+use faults::Faults;
+
+/// The access key that [`S3Server::start`] accepts.
+pub const ACCESS_KEY: &str = "AK";
+/// Its secret.
+pub const SECRET_KEY: &str = "SK";
+
+/// Two threads answer: enough to keep eight parallel parts moving on a small machine.
+const WORKERS: usize = 2;
+
+/// A running server. It stops, with every connection, when dropped.
+pub struct S3Server {
+    address: SocketAddr,
+    origin: Arc<Origin>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl S3Server {
+    /// Serves `dir` on a free port of 127.0.0.1 for [`ACCESS_KEY`] and [`SECRET_KEY`].
+    ///
+    /// # Errors
+    /// If the directory or the socket cannot be opened.
+    pub fn start(dir: &Path) -> Result<Self> {
+        Self::start_at(dir, (Ipv4Addr::LOCALHOST, 0).into(), ACCESS_KEY, SECRET_KEY)
+    }
+
+    /// Serves `dir` on `address` for the given key pair.
+    ///
+    /// # Errors
+    /// If the directory or the socket cannot be opened.
+    pub fn start_at(dir: &Path, address: SocketAddr, access: &str, secret: &str) -> Result<Self> {
+        let origin = Arc::new(Origin::new(dir, access, secret)?);
+        let (stop, stopped) = oneshot::channel();
+        let (ready, started) = mpsc::channel();
+        let serving = Arc::clone(&origin);
+        let thread = std::thread::Builder::new().name("origin".into()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(WORKERS)
+                .enable_all()
+                .build();
+            match runtime.doing("start a runtime") {
+                Ok(runtime) => runtime.block_on(serve(serving, address, ready, stopped)),
+                Err(error) => drop(ready.send(Err(error))),
+            }
+        });
+        let thread = thread.doing("start the origin's thread")?;
+        let started = started
+            .recv()
+            .map_err(|_| Error::new(ErrorKind::Closed, "the origin's thread ended early"))?;
+        Ok(Self { address: started?, origin, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its URL, such as `http://127.0.0.1:4711`, to be used as S3 endpoint or as base of plain URLs.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What has been served so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.origin.counts.now()
+    }
+
+    /// Waits until the counts satisfy `condition`.
+    ///
+    /// # Panics
+    /// If they do not within a minute: the test has failed.
+    pub fn wait_until(&self, condition: impl Fn(&Counts) -> bool) {
+        self.origin.counts.wait_until(condition);
+    }
+
+    /// From now on, bytes of `key` at object offset `from` and behind are held back in every GET,
+    /// until [`S3Server::release`].
+    pub fn stall(&self, key: &str, from: u64) {
+        self.faults().change(|rules| {
+            rules.stalls.insert(key.to_owned(), from);
+        });
+    }
+
+    /// Lets the bytes of `key` flow again.
+    pub fn release(&self, key: &str) {
+        self.faults().change(|rules| {
+            rules.stalls.remove(key);
+        });
+    }
+
+    /// Breaks the connection of the next `times` GETs of `key` after `bytes` body bytes each.
+    pub fn cut(&self, key: &str, bytes: u64, times: u32) {
+        self.faults().change(|rules| {
+            rules.cuts.insert(key.to_owned(), (bytes, times));
+        });
+    }
+
+    /// Answers the next `requests` requests, of any kind, with `status`.
+    pub fn fail_next(&self, requests: u32, status: u16) {
+        self.faults().change(|rules| rules.fail = (requests, status));
+    }
+
+    /// Answers requests for `key` with 403 (`true`), or serves them again (`false`).
+    pub fn deny(&self, key: &str, denied: bool) {
+        self.faults().change(|rules| {
+            if denied {
+                rules.denied.insert(key.to_owned());
+            } else {
+                rules.denied.remove(key);
+            }
+        });
+    }
+
+    fn faults(&self) -> &Faults {
+        &self.origin.faults
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in the server's thread has been printed; the test judges by its own results.
+            drop(thread.join());
+        }
+    }
+}
+
+async fn serve(
+    origin: Arc<Origin>,
+    address: SocketAddr,
+    ready: mpsc::Sender<Result<SocketAddr>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let bound = TcpListener::bind(address).await.and_then(|l| Ok((l.local_addr()?, l)));
+    let listener = match bound.doing("listen").map_err(|error| error.at("address", address)) {
+        Ok((address, listener)) => {
+            drop(ready.send(Ok(address)));
+            listener
+        }
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let accept = async {
+        while let Ok((socket, _)) = listener.accept().await {
+            let origin = Arc::clone(&origin);
+            let service = service_fn(move |request| Arc::clone(&origin).answer(request));
+            let connection = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
+            // A connection that breaks is what the faults are for.
+            tokio::spawn(async move { drop(connection.await) });
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        _ = stopped => {}
+    }
+}

@@ -1,0 +1,113 @@
+//! A response body that is counted, held back or broken off.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use hyper::body::{Body, Frame};
+use s3s::StdError;
+use tokio::sync::watch;
+
+use super::answer::Origin;
+use super::faults::Rules;
+
+/// The body of every response.
+pub(super) type Answer = UnsyncBoxBody<Bytes, StdError>;
+
+/// Where a body stands.
+struct Flow {
+    origin: Arc<Origin>,
+    key: String,
+    rules: watch::Receiver<Rules>,
+    /// Object offset of the next byte.
+    at: u64,
+    /// Bytes until the connection breaks.
+    cut: Option<u64>,
+    /// Bytes taken from the inner body and not sent yet.
+    held: Bytes,
+}
+
+/// `inner`, which starts at object offset `at` of `key`, under the origin's faults and counts.
+pub(super) fn faulted<B>(inner: B, origin: &Arc<Origin>, key: &str, at: u64) -> Answer
+where
+    B: Body<Data = Bytes, Error = StdError> + Send + 'static,
+{
+    let flow = Flow {
+        origin: Arc::clone(origin),
+        key: key.to_owned(),
+        rules: origin.faults.watch(),
+        at,
+        cut: origin.faults.cut(key),
+        held: Bytes::new(),
+    };
+    let data = Box::pin(
+        BodyStream::new(inner).try_filter_map(|frame| async { Ok(frame.into_data().ok()) }),
+    );
+    let stream = futures::stream::try_unfold((flow, data), |(mut flow, mut data)| async move {
+        while flow.held.is_empty() {
+            match data.try_next().await? {
+                Some(next) => flow.held = next,
+                None => return Ok(None),
+            }
+        }
+        let piece = flow.next_piece().await?;
+        Ok::<_, StdError>(Some((Frame::data(piece), (flow, data))))
+    });
+    BodyExt::boxed_unsync(StreamBody::new(stream))
+}
+
+impl Flow {
+    /// The next bytes that the rules let pass.
+    async fn next_piece(&mut self) -> Result<Bytes, StdError> {
+        let passing = self.wait_for_room().await?.min(self.held.len() as u64);
+        let passing = match self.cut {
+            Some(0) => {
+                // hyper sends what it has when the body pauses, and forgets it when the body fails.
+                tokio::task::yield_now().await;
+                return Err("the connection was cut by the test".into());
+            }
+            Some(left) => passing.min(left),
+            None => passing,
+        };
+        // `passing` is at most the held length, so it fits.
+        let piece = self.held.split_to(passing as usize);
+        self.at += passing;
+        self.cut = self.cut.map(|left| left - passing);
+        let key = self.key.clone();
+        self.origin.counts.add(|counts| *counts.bytes.entry(key).or_default() += passing);
+        Ok(piece)
+    }
+
+    /// How many bytes may pass; waits while it is none.
+    async fn wait_for_room(&mut self) -> Result<u64, StdError> {
+        let room = |rules: &Rules, key: &str, at: u64| {
+            rules.stalls.get(key).map_or(u64::MAX, |&from| from.saturating_sub(at))
+        };
+        let now = room(&self.rules.borrow_and_update(), &self.key, self.at);
+        if now > 0 {
+            return Ok(now);
+        }
+        let _stalled = Stalled::new(&self.origin);
+        let (key, at) = (&self.key, self.at);
+        let rules = self.rules.wait_for(|rules| room(rules, key, at) > 0).await?;
+        Ok(room(&rules, key, at))
+    }
+}
+
+/// One body held back, for as long as it lives: also when the client gives up.
+struct Stalled<'a>(&'a Origin);
+
+impl<'a> Stalled<'a> {
+    fn new(origin: &'a Origin) -> Self {
+        origin.counts.add(|counts| counts.stalled += 1);
+        Self(origin)
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.0.counts.add(|counts| counts.stalled -= 1);
+    }
+}
