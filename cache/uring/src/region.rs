@@ -170,7 +170,7 @@ fn climb(name: &str, len: usize) -> Result<(OwnedFd, Mapping, PageReport)> {
     }
     check_available(len)?;
     let (fd, map) = Mapping::of_new_memfd(name, len, MemfdFlags::empty())?;
-    let collapsed = map.collapse();
+    let collapsed = map.collapse()?;
     map.populate()?;
     Ok((fd, map, PageReport { collapsed, small: len - collapsed, ..PageReport::default() }))
 }

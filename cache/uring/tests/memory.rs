@@ -45,6 +45,19 @@ fn the_page_report_agrees_with_the_kernel() {
 }
 
 #[test]
+fn a_region_gets_large_pages_where_the_kernel_has_them() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < (6, 1) || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        eprintln!("skipped: this kernel ({release}) cannot collapse pages");
+        return;
+    }
+    let pages = Region::create("forebay-large-pages", 8 * CHUNK).unwrap().pages();
+    assert!(pages.collapsed + pages.hugetlb > 0, "{pages:?}");
+}
+
+#[test]
 fn a_region_without_length_or_beyond_memory_is_refused() {
     assert_eq!(Region::create("forebay-none", 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(Region::create("forebay-max", usize::MAX).unwrap_err().kind(), ErrorKind::Invalid);
