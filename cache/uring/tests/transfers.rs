@@ -306,6 +306,20 @@ async fn a_regions_registration_ends_with_it() {
 }
 
 #[tokio::test]
+async fn many_commands_at_once_leave_the_engine_awake_for_more() {
+    on_both(64, async |engine| {
+        let arenas: Vec<Arena> = (0..32).map(|_| arena(1)).collect();
+        for _ in 0..50 {
+            let attached = join_all(arenas.iter().map(|arena| engine.attach(arena.region()))).await;
+            assert!(attached.into_iter().all(|result| result.is_ok()));
+            arenas.iter().for_each(|arena| engine.detach(arena.region()));
+        }
+        assert_eq!(engine.report().registered_bytes, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_batch_costs_few_system_calls() {
     let engine = start(EngineChoice::Ring, 64);
     let dir = tempfile::tempdir().unwrap();

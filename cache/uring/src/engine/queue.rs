@@ -74,6 +74,8 @@ pub(super) struct Intake {
     pub(super) closed: bool,
     /// The queue holds nothing more.
     pub(super) empty: bool,
+    /// The taker is booked as sleeping: the next push rings the bell.
+    pub(super) dozing: bool,
 }
 
 impl Queue {
@@ -154,8 +156,9 @@ impl Queue {
         let orders = state.orders.drain(..count).collect();
         let retired = std::mem::take(&mut state.retired);
         let empty = state.orders.is_empty();
-        state.sleeping = usize::from(empty && count < calm && !state.closed);
-        Intake { orders, retired, closed: state.closed, empty }
+        let dozing = empty && count < calm && !state.closed;
+        state.sleeping = usize::from(dozing);
+        Intake { orders, retired, closed: state.closed, empty, dozing }
     }
 
     /// The ring's thread is up: it will look at the queue before it sleeps again.
@@ -267,7 +270,7 @@ mod tests {
         let queue = queue();
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 0, "no one sleeps yet");
-        assert!(queue.take(8, 8).empty);
+        assert!(queue.take(8, 8).dozing);
         queue.push([order().0, order().0]);
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 1, "the first of three woke the thread");
@@ -282,12 +285,12 @@ mod tests {
         let queue = queue();
         queue.push([order().0, order().0]);
         let intake = queue.take(1, 8);
-        assert_eq!((intake.orders.len(), intake.empty), (1, false));
+        assert_eq!((intake.orders.len(), intake.empty, intake.dozing), (1, false, false));
         queue.push([]);
         queue.retire(Retired::File(3));
         assert_eq!(queue.wakes(), 0);
         let intake = queue.take(8, 1);
-        assert_eq!(intake.retired, [Retired::File(3)]);
+        assert_eq!((intake.retired.as_slice(), intake.dozing), (&[Retired::File(3)][..], false));
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 0, "one taken is a crowd here");
     }
