@@ -369,3 +369,57 @@ async fn the_last_handle_waits_for_what_is_in_flight() {
     })
     .await;
 }
+
+/// How many of the file's pages the page cache holds.
+fn cached_pages(path: &Path) -> usize {
+    let file = std::fs::File::open(path).expect("the file opens");
+    let len = file.metadata().expect("the file has a length").len() as usize;
+    // SAFETY: a new read-only mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0)
+    };
+    let base = base.expect("the file maps");
+    let mut resident = vec![0u8; len.div_ceil(GRANULE)];
+    // SAFETY: the range is mapped and the vector has one byte for each of its pages.
+    let code = unsafe { libc::mincore(base, len, resident.as_mut_ptr()) };
+    assert_eq!(code, 0);
+    // SAFETY: the mapping was made above and is not used after this.
+    unsafe { rustix::mm::munmap(base, len) }.expect("our own mapping");
+    resident.iter().filter(|page| **page & 1 == 1).count()
+}
+
+#[tokio::test]
+async fn direct_transfers_leave_the_page_cache_alone() {
+    on_both(4, async |engine| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shard");
+        let file = engine.open(&path, Open::Create { len: MIB as u64 }).await.unwrap();
+        if !file.direct() {
+            eprintln!("skipped: the temporary directory has no O_DIRECT");
+            return;
+        }
+        let arena = arena(2 * MIB);
+        let done = engine.write(&file, 0, arena.lease(MIB).await.unwrap()).await;
+        assert_eq!(done.result.unwrap(), MIB);
+        let done = engine.read(&file, 0, done.span).await;
+        assert_eq!(done.result.unwrap(), MIB);
+        assert_eq!(cached_pages(&path), 0);
+        std::fs::read(&path).unwrap();
+        assert!(cached_pages(&path) > 0, "the measure itself works");
+    })
+    .await;
+}
+
+/// Every future of the crate can be spawned on a runtime with several threads.
+#[test]
+fn futures_are_send() {
+    fn check<T: Send>(_: &T) {}
+    let engine = start(EngineChoice::Threads, 1);
+    let arena = arena(1);
+    check(&engine.attach(arena.region()));
+    check(&engine.open(Path::new("/"), Open::Read));
+    check(&arena.lease(1));
+    fn check_type<T: Send + Unpin + 'static>() {}
+    check_type::<forebay_uring::Operation>();
+}

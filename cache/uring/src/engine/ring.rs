@@ -331,7 +331,7 @@ fn describe(flight: &mut Flight, buffers: &BufferTable, engine: u64) -> (squeue:
     let len = u32::try_from(window.len).expect("a window is at most 1 GiB");
     let index = buffers.index_of(&transfer.span, window);
     // SAFETY: the window lies inside the span.
-    let memory = unsafe { transfer.span.as_ptr().as_ptr().add(window.start) };
+    let memory = unsafe { transfer.span.address().as_ptr().add(window.start) };
     let entry = on_file!(transfer.file, |file| match (transfer.direction, index) {
         (Direction::Read, Some(index)) =>
             opcode::ReadFixed::new(file, memory, len, index).offset(window.offset).build(),
