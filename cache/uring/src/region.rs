@@ -196,3 +196,17 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_from_meminfo() {
+        let text = "MemTotal:  24 kB\nMemFree:   2 kB\nMemAvailable:   16 kB\n";
+        assert_eq!(available_bytes(text), Some(16 * 1024));
+        assert_eq!(available_bytes("MemTotal: 24 kB\n"), None);
+        assert_eq!(available_bytes("MemAvailable: many kB\n"), None);
+        assert_eq!(available_bytes("MemAvailable: 18446744073709551615 kB\n"), None);
+    }
+}
