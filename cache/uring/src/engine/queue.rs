@@ -261,7 +261,8 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        // Non-blocking, so that a bell that did not ring shows as an error.
+        let event = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         Queue::new(1, Bell::Event(event))
     }
 
@@ -274,6 +275,9 @@ mod tests {
         queue.push([order().0, order().0]);
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 1, "the first of three woke the thread");
+        let mut heard = [0; 8];
+        rustix::io::read(queue.event().unwrap(), &mut heard).unwrap();
+        assert_eq!(u64::from_ne_bytes(heard), 1);
         assert_eq!(queue.take(8, 8).orders.len(), 3);
         queue.awake();
         queue.push([order().0]);
