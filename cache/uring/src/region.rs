@@ -58,7 +58,8 @@ impl Region {
     /// `/proc/PID/maps`.
     ///
     /// The descriptor is sealed against resizing and writing, so the bytes change only through
-    /// spans; more seals may still be added.
+    /// spans; more seals may still be added. Blocks while the kernel zeroes the pages, about a
+    /// tenth of a second per GiB and far more in a virtual machine whose host must find them first.
     ///
     /// # Errors
     /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the memory.
