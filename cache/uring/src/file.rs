@@ -144,30 +144,26 @@ impl Opened {
     }
 }
 
-/// Opens with O_DIRECT, or without it where the file system answers that it has none.
+/// Opens a file and asks for O_DIRECT; false where the file system answers that it has none.
+///
+/// The flag is set after opening: given to `open` itself, a file system without it would refuse
+/// only once the file has been created, and the half-made file would be in the way.
 fn open_direct(path: &Path, open: Open) -> Result<(OwnedFd, bool)> {
-    let flags = OFlags::CLOEXEC
-        | match open {
-            Open::Read => OFlags::RDONLY,
-            Open::Create { .. } => OFlags::CREATE | OFlags::EXCL | OFlags::RDWR,
-            Open::ReadWrite => OFlags::RDWR,
-        };
-    let mode = Mode::RUSR | Mode::WUSR;
-    match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
-        Ok(fd) => Ok((fd, true)),
-        Err(Errno::INVAL) => {
-            // Some file systems create the file before they refuse the flag, so the name may be
-            // ours already; a file that was there before answers EXIST, not INVAL.
-            if matches!(open, Open::Create { .. }) {
-                match rustix::fs::unlink(path) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno).doing("clear a half-created file"),
-                }
-            }
-            rustix::fs::open(path, flags, mode).doing("open a file").map(|fd| (fd, false))
+    let access = match open {
+        Open::Read => OFlags::RDONLY,
+        Open::Create { .. } => OFlags::CREATE | OFlags::EXCL | OFlags::RDWR,
+        Open::ReadWrite => OFlags::RDWR,
+    };
+    let fd = match rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::EXIST) => {
+            return Err(Error::new(ErrorKind::Invalid, "the file to create exists"));
         }
-        Err(Errno::EXIST) => Err(Error::new(ErrorKind::Invalid, "the file to create exists")),
-        Err(errno) => Err(errno).doing("open a file"),
+        other => other.doing("open a file")?,
+    };
+    match rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT) {
+        Ok(()) => Ok((fd, true)),
+        Err(Errno::INVAL) => Ok((fd, false)),
+        Err(errno) => Err(errno).doing("ask for direct I/O"),
     }
 }
 

@@ -58,7 +58,8 @@ impl Region {
     /// `/proc/PID/maps`.
     ///
     /// The descriptor is sealed against resizing and writing, so the bytes change only through
-    /// spans; more seals may still be added.
+    /// spans; more seals may still be added. Blocks while the kernel zeroes the pages, about a
+    /// tenth of a second per GiB and far more in a virtual machine whose host must find them first.
     ///
     /// # Errors
     /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the memory.
@@ -170,7 +171,7 @@ fn climb(name: &str, len: usize) -> Result<(OwnedFd, Mapping, PageReport)> {
     }
     check_available(len)?;
     let (fd, map) = Mapping::of_new_memfd(name, len, MemfdFlags::empty())?;
-    let collapsed = map.collapse();
+    let collapsed = map.collapse()?;
     map.populate()?;
     Ok((fd, map, PageReport { collapsed, small: len - collapsed, ..PageReport::default() }))
 }
@@ -195,4 +196,18 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_from_meminfo() {
+        let text = "MemTotal:  24 kB\nMemFree:   2 kB\nMemAvailable:   16 kB\n";
+        assert_eq!(available_bytes(text), Some(16 * 1024));
+        assert_eq!(available_bytes("MemTotal: 24 kB\n"), None);
+        assert_eq!(available_bytes("MemAvailable: many kB\n"), None);
+        assert_eq!(available_bytes("MemAvailable: 18446744073709551615 kB\n"), None);
+    }
 }

@@ -81,7 +81,7 @@ impl Span {
     }
 
     /// Address of the first byte, for the kernel. Using it needs ownership of the span.
-    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
+    pub(crate) fn address(&self) -> NonNull<u8> {
         // SAFETY: offset is at most the region's length, so the result is inside the mapping or
         // one past its end, which an empty span never reads.
         unsafe { self.region().base().add(self.offset) }
@@ -97,14 +97,14 @@ impl Deref for Span {
         // disjoint ranges from the region's one room and `split_to` cuts disjoint pieces. The
         // kernel writes only into spans that an engine owns, which no one can borrow; the memfd is
         // sealed against other writers.
-        unsafe { slice::from_raw_parts(self.as_ptr().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Span {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` excludes every other borrow of this range.
-        unsafe { slice::from_raw_parts_mut(self.as_ptr().as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len) }
     }
 }
 

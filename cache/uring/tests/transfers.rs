@@ -13,6 +13,9 @@ use futures::future::join_all;
 
 const MIB: usize = 1 << 20;
 
+/// `TMPFS_MAGIC`: a file system that is page cache and nothing else.
+const TMPFS: i64 = 0x0102_1994;
+
 fn start(choice: EngineChoice, depth: u32) -> Engine {
     Engine::start(EngineConfig { name: "test".to_owned(), choice, depth })
         .expect("the engine starts")
@@ -182,6 +185,21 @@ async fn a_kernel_error_names_the_file_and_the_offset() {
 }
 
 #[tokio::test]
+async fn a_file_without_direct_io_is_read_all_the_same_and_counted() {
+    on_both(4, async |engine| {
+        let file = engine.open("/proc/version".as_ref(), Open::Read).await.unwrap();
+        assert!(!file.direct(), "procfs has no O_DIRECT");
+        assert_eq!(engine.report().buffered_files, 1);
+        let arena = arena(2 * MIB);
+        let done = engine.read(&file, 0, arena.lease(GRANULE).await.unwrap()).await;
+        assert!(done.span[..done.result.unwrap()].starts_with(b"Linux version"));
+        drop(file);
+        assert_eq!(engine.report().buffered_files, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn pieces_of_a_span_are_read_into_side_by_side() {
     on_both(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
@@ -306,6 +324,20 @@ async fn a_regions_registration_ends_with_it() {
 }
 
 #[tokio::test]
+async fn many_commands_at_once_leave_the_engine_awake_for_more() {
+    on_both(64, async |engine| {
+        let arenas: Vec<Arena> = (0..32).map(|_| arena(1)).collect();
+        for _ in 0..50 {
+            let attached = join_all(arenas.iter().map(|arena| engine.attach(arena.region()))).await;
+            assert!(attached.into_iter().all(|result| result.is_ok()));
+            arenas.iter().for_each(|arena| engine.detach(arena.region()));
+        }
+        assert_eq!(engine.report().registered_bytes, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_batch_costs_few_system_calls() {
     let engine = start(EngineChoice::Ring, 64);
     let dir = tempfile::tempdir().unwrap();
@@ -354,4 +386,59 @@ async fn the_last_handle_waits_for_what_is_in_flight() {
         assert_eq!(arena.in_use(), 0);
     })
     .await;
+}
+
+/// How many of the file's pages the page cache holds.
+fn cached_pages(path: &Path) -> usize {
+    let file = std::fs::File::open(path).expect("the file opens");
+    let len = file.metadata().expect("the file has a length").len() as usize;
+    // SAFETY: a new read-only mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, &file, 0)
+    };
+    let base = base.expect("the file maps");
+    let mut resident = vec![0u8; len.div_ceil(GRANULE)];
+    // SAFETY: the range is mapped and the vector has one byte for each of its pages.
+    let code = unsafe { libc::mincore(base, len, resident.as_mut_ptr()) };
+    assert_eq!(code, 0);
+    // SAFETY: the mapping was made above and is not used after this.
+    unsafe { rustix::mm::munmap(base, len) }.expect("our own mapping");
+    resident.iter().filter(|page| **page & 1 == 1).count()
+}
+
+#[tokio::test]
+async fn direct_transfers_leave_the_page_cache_alone() {
+    on_both(4, async |engine| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shard");
+        let file = engine.open(&path, Open::Create { len: MIB as u64 }).await.unwrap();
+        let in_memory = rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS;
+        if !file.direct() || in_memory {
+            eprintln!("skipped: the temporary directory is in memory or has no O_DIRECT");
+            return;
+        }
+        let arena = arena(2 * MIB);
+        let done = engine.write(&file, 0, arena.lease(MIB).await.unwrap()).await;
+        assert_eq!(done.result.unwrap(), MIB);
+        let done = engine.read(&file, 0, done.span).await;
+        assert_eq!(done.result.unwrap(), MIB);
+        assert_eq!(cached_pages(&path), 0);
+        std::fs::read(&path).unwrap();
+        assert!(cached_pages(&path) > 0, "the measure itself works");
+    })
+    .await;
+}
+
+/// Every future of the crate can be spawned on a runtime with several threads.
+#[test]
+fn futures_are_send() {
+    fn check<T: Send>(_: &T) {}
+    let engine = start(EngineChoice::Threads, 1);
+    let arena = arena(1);
+    check(&engine.attach(arena.region()));
+    check(&engine.open(Path::new("/"), Open::Read));
+    check(&arena.lease(1));
+    fn check_type<T: Send + Unpin + 'static>() {}
+    check_type::<forebay_uring::Operation>();
 }

@@ -74,6 +74,8 @@ pub(super) struct Intake {
     pub(super) closed: bool,
     /// The queue holds nothing more.
     pub(super) empty: bool,
+    /// The taker is booked as sleeping: the next push rings the bell.
+    pub(super) dozing: bool,
 }
 
 impl Queue {
@@ -154,8 +156,9 @@ impl Queue {
         let orders = state.orders.drain(..count).collect();
         let retired = std::mem::take(&mut state.retired);
         let empty = state.orders.is_empty();
-        state.sleeping = usize::from(empty && count < calm && !state.closed);
-        Intake { orders, retired, closed: state.closed, empty }
+        let dozing = empty && count < calm && !state.closed;
+        state.sleeping = usize::from(dozing);
+        Intake { orders, retired, closed: state.closed, empty, dozing }
     }
 
     /// The ring's thread is up: it will look at the queue before it sleeps again.
@@ -258,7 +261,8 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        // Non-blocking, so that a bell that did not ring shows as an error.
+        let event = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         Queue::new(1, Bell::Event(event))
     }
 
@@ -267,10 +271,13 @@ mod tests {
         let queue = queue();
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 0, "no one sleeps yet");
-        assert!(queue.take(8, 8).empty);
+        assert!(queue.take(8, 8).dozing);
         queue.push([order().0, order().0]);
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 1, "the first of three woke the thread");
+        let mut heard = [0; 8];
+        rustix::io::read(queue.event().unwrap(), &mut heard).unwrap();
+        assert_eq!(u64::from_ne_bytes(heard), 1);
         assert_eq!(queue.take(8, 8).orders.len(), 3);
         queue.awake();
         queue.push([order().0]);
@@ -282,12 +289,12 @@ mod tests {
         let queue = queue();
         queue.push([order().0, order().0]);
         let intake = queue.take(1, 8);
-        assert_eq!((intake.orders.len(), intake.empty), (1, false));
+        assert_eq!((intake.orders.len(), intake.empty, intake.dozing), (1, false, false));
         queue.push([]);
         queue.retire(Retired::File(3));
         assert_eq!(queue.wakes(), 0);
         let intake = queue.take(8, 1);
-        assert_eq!(intake.retired, [Retired::File(3)]);
+        assert_eq!((intake.retired.as_slice(), intake.dozing), (&[Retired::File(3)][..], false));
         queue.push([order().0]);
         assert_eq!(queue.wakes(), 0, "one taken is a crowd here");
     }

@@ -58,6 +58,33 @@ struct Ring {
     timed: bool,
 }
 
+/// What ends a turn's sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The first completion, the bell's included.
+    One,
+    /// So many completions, or the time limit.
+    Share(usize),
+}
+
+impl Wait {
+    /// How to sleep, or `None` to look at the queue again at once.
+    ///
+    /// Without a limit in time a thread may sleep only if something will wake it: the bell, because
+    /// it is booked as `dozing`, or a completion.
+    fn choose(dozing: bool, more: bool, occupied: usize, timed: bool) -> Option<Self> {
+        if dozing {
+            Some(Self::One)
+        } else if more || occupied == 0 {
+            None
+        } else if timed {
+            Some(Self::Share((occupied / CROWD_SHARE).max(1)))
+        } else {
+            Some(Self::One)
+        }
+    }
+}
+
 pub(super) fn start(config: &EngineConfig) -> Result<(Arc<Shared>, Vec<JoinHandle<()>>)> {
     // Blocking: the ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
     let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
@@ -132,14 +159,16 @@ impl Ring {
             for order in intake.orders {
                 self.carry_out(order)?;
             }
-            if !intake.empty && self.slots.room() > 0 {
-                continue;
-            }
-            if intake.closed && self.slots.occupied() == 0 {
+            let occupied = self.slots.occupied();
+            if intake.closed && intake.empty && occupied == 0 {
                 return Ok(());
             }
+            let more = !intake.empty && self.slots.room() > 0;
+            let Some(wait) = Wait::choose(intake.dozing, more, occupied, self.timed) else {
+                continue;
+            };
             self.arm()?;
-            self.enter()?;
+            self.enter(wait)?;
             self.shared.queue.awake();
             self.reap()?;
         }
@@ -208,15 +237,15 @@ impl Ring {
     }
 
     /// Submits and sleeps until there is something to do.
-    fn enter(&mut self) -> Result<()> {
-        let occupied = self.slots.occupied();
+    fn enter(&mut self, wait: Wait) -> Result<()> {
         add(&self.shared.counting.system_calls, 1);
-        let entered = if self.timed && occupied >= CROWD {
-            let limit = Timespec::new().nsec(CROWD_WAIT);
-            let args = SubmitArgs::new().timespec(&limit);
-            self.uring.submitter().submit_with_args(occupied / CROWD_SHARE, &args)
-        } else {
-            self.uring.submit_and_wait(1)
+        let entered = match wait {
+            Wait::One => self.uring.submit_and_wait(1),
+            Wait::Share(count) => {
+                let limit = Timespec::new().nsec(CROWD_WAIT);
+                let args = SubmitArgs::new().timespec(&limit);
+                self.uring.submitter().submit_with_args(count, &args)
+            }
         };
         let Err(error) = entered else {
             self.stumbles = 0;
@@ -265,7 +294,7 @@ impl Ring {
         let event = self.shared.queue.event().expect("a ring's queue has an eventfd");
         rustix::io::write(event, &1u64.to_ne_bytes()).doing("recall the wake-up read")?;
         while self.slots.armed() {
-            self.enter()?;
+            self.enter(Wait::One)?;
             self.reap()?;
         }
         Ok(())
@@ -302,7 +331,7 @@ fn describe(flight: &mut Flight, buffers: &BufferTable, engine: u64) -> (squeue:
     let len = u32::try_from(window.len).expect("a window is at most 1 GiB");
     let index = buffers.index_of(&transfer.span, window);
     // SAFETY: the window lies inside the span.
-    let memory = unsafe { transfer.span.as_ptr().as_ptr().add(window.start) };
+    let memory = unsafe { transfer.span.address().as_ptr().add(window.start) };
     let entry = on_file!(transfer.file, |file| match (transfer.direction, index) {
         (Direction::Read, Some(index)) =>
             opcode::ReadFixed::new(file, memory, len, index).offset(window.offset).build(),
@@ -314,4 +343,23 @@ fn describe(flight: &mut Flight, buffers: &BufferTable, engine: u64) -> (squeue:
             opcode::Write::new(file, memory, len).offset(window.offset).build(),
     });
     (entry, index.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_no_one_would_wake_does_not_sleep() {
+        assert_eq!(Wait::choose(true, false, 0, true), Some(Wait::One), "the bell wakes it");
+        assert_eq!(Wait::choose(false, false, 0, true), None, "only commands were taken");
+        assert_eq!(Wait::choose(false, true, 5, true), None, "there is more to take and room");
+    }
+
+    #[test]
+    fn a_crowd_is_waited_for_in_part_and_for_a_time() {
+        assert_eq!(Wait::choose(false, false, 64, true), Some(Wait::Share(16)));
+        assert_eq!(Wait::choose(false, false, 1, true), Some(Wait::Share(1)));
+        assert_eq!(Wait::choose(false, false, 64, false), Some(Wait::One), "no limit, no crowd");
+    }
 }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::CHUNK;
+use crate::GRANULE;
 
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -95,9 +96,14 @@ impl Mapping {
     }
 
     /// Joins pages into huge ones, chunk by chunk; returns the bytes that were joined.
-    pub(super) fn collapse(&self) -> usize {
+    ///
+    /// # Errors
+    /// `Full` if there is not even the memory for small pages.
+    pub(super) fn collapse(&self) -> Result<usize> {
         let mut collapsed = 0;
         for offset in (0..self.len).step_by(CHUNK) {
+            // The kernel refuses a chunk without any page, and zeroes less when there is only one.
+            self.populate_range(offset, GRANULE)?;
             // SAFETY: offset < len, so the chunk lies inside our mapping (len is a multiple).
             let chunk = unsafe { self.base.as_ptr().add(offset) };
             // SAFETY: the chunk is ours; collapsing changes which pages back it, not its bytes.
@@ -110,14 +116,23 @@ impl Mapping {
                 break;
             }
         }
-        collapsed
+        Ok(collapsed)
     }
 
     /// Backs every page now, so that no later touch can fail.
+    ///
+    /// # Errors
+    /// `Full` if there is not the memory.
     pub(super) fn populate(&self) -> Result<()> {
-        // SAFETY: the range is ours and writable; populating does not change its bytes.
+        self.populate_range(0, self.len)
+    }
+
+    fn populate_range(&self, offset: usize, len: usize) -> Result<()> {
+        debug_assert!(offset + len <= self.len);
+        // SAFETY: the range is inside our own writable mapping; populating keeps its bytes.
         let populated = unsafe {
-            rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite)
+            let start = self.base.as_ptr().add(offset);
+            rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite)
         };
         match populated {
             // What a write would answer with SIGBUS or SIGSEGV is EFAULT here.

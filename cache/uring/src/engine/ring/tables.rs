@@ -88,12 +88,8 @@ impl BufferTable {
     /// The index under which the window's memory is registered, if it is, as one piece.
     pub(super) fn index_of(&self, span: &Span, window: Window) -> Option<u16> {
         let indexes = self.regions.get(&span.region().id())?;
-        let first = span.offset() + window.start;
-        let last = first + window.len - 1;
-        if first / PIECE != last / PIECE {
-            return None;
-        }
-        indexes.get(first / PIECE).copied()
+        let piece = piece_of(span.offset() + window.start, window.len)?;
+        indexes.get(piece).copied()
     }
 
     fn release(&mut self, submitter: &Submitter<'_>, indexes: &[u16], counting: &Counting) {
@@ -105,6 +101,12 @@ impl BufferTable {
             }
         }
     }
+}
+
+/// The one piece of a region that holds `len` bytes from `start` on; `None` if they cross a border.
+fn piece_of(start: usize, len: usize) -> Option<usize> {
+    let last = start + len.saturating_sub(1);
+    (start / PIECE == last / PIECE).then_some(start / PIECE)
 }
 
 /// Sets one entry of the buffer table; a null base empties it.
@@ -180,5 +182,18 @@ impl FileTable {
             // The index stays out of use; the file is released with the ring.
             Err(error) => tracing::warn!(%error, index, "failed to unregister a file"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_across_a_border_belong_to_no_piece() {
+        assert_eq!(piece_of(0, PIECE), Some(0));
+        assert_eq!(piece_of(PIECE - 4096, 4096), Some(0));
+        assert_eq!(piece_of(PIECE - 4096, 8192), None);
+        assert_eq!(piece_of(3 * PIECE, 4096), Some(3));
     }
 }
