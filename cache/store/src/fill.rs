@@ -19,7 +19,8 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::Indexer;
 use forebay_source::{Source, Stat};
 use forebay_uring::{Arena, DiskFile, Engine, Span};
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::shard::Growth;
 use bytes::FillBytes;
@@ -92,20 +93,26 @@ impl Job {
     async fn transfer(&self) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         futures::stream::iter(0..parts)
-            .then(|part| async move {
-                // In order: the part the indexer waits for always gets its frame first.
-                let permit = self.parts.admit().await?;
-                Ok::<_, Error>((part, permit, self.frames.lease(PART_BYTES).await?))
-            })
-            .map(|admitted| async {
-                let (part, permit, frame) = admitted?;
-                let frame = self.part(part, frame).await?;
-                self.parts.arrived(part, frame, permit);
-                Ok(())
-            })
+            // In order: the part the indexer waits for always gets its frame first.
+            .then(|part| self.admit(part).boxed())
+            .map(|admitted| async move { self.land(admitted?).await }.boxed())
             .buffer_unordered(PARTS_AT_ONCE)
             .try_collect::<()>()
             .await
+    }
+
+    async fn admit(&self, part: u64) -> Result<(u64, OwnedSemaphorePermit, Span)> {
+        let window = self.parts.admit().await?;
+        Ok((part, window, self.frames.lease(PART_BYTES).await?))
+    }
+
+    async fn land(
+        &self,
+        (part, window, frame): (u64, OwnedSemaphorePermit, Span),
+    ) -> Result<()> {
+        let frame = self.part(part, frame).await?;
+        self.parts.arrived(part, frame, window);
+        Ok(())
     }
 
     /// Fetches one part into its frame and writes the frame.
