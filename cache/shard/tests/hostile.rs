@@ -50,6 +50,7 @@ const TAKEN: &[(&str, &[Taken])] = &[
     ("dot-dot", &[("../../etc/a", 1, false), ("/abs/b", 1, false)]),
     ("zero-length", &[("a", 2, false), ("b", 1, false)]),
     ("others", &[("a", 2, false)]),
+    ("pax-size", &[("c", 1, false), ("b", 1, false)]),
     ("one-zero-block", &[("a", 1, false)]),
     ("no-members", &[]),
     ("duplicate-field", &[("a", 2, true), ("b", 1, false)]),
@@ -85,6 +86,14 @@ fn what_is_only_odd_is_taken_and_bad_samples_keep_their_places() {
             .collect();
         assert_eq!(seen, samples, "{name}");
     }
+}
+
+#[test]
+fn a_pax_size_overrides_the_header() {
+    let index = index("pax-size").unwrap();
+    let first = index.members[0];
+    assert_eq!((first.offset, first.len), (1536, 5));
+    assert_eq!(first.crc32c, forebay_shard::checksum::crc32c(b"alpha"));
 }
 
 #[test]

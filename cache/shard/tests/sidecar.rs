@@ -76,6 +76,9 @@ fn a_url_too_long_and_an_index_that_contradicts_itself_are_refused() {
     let mut gap = small();
     gap.index.samples[1].members = 1..3;
     assert_eq!(gap.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut overlap = small();
+    overlap.index.members[2].offset = 514;
+    assert_eq!(overlap.encode().unwrap_err().kind(), ErrorKind::Invalid);
     let mut outside = small();
     outside.len = 3000;
     assert_eq!(outside.encode().unwrap_err().kind(), ErrorKind::Invalid);

@@ -58,6 +58,12 @@ impl Options {
         self
     }
 
+    /// Only what is understood: what else a client sends is neither used nor remembered.
+    pub(crate) fn understood(&self) -> Self {
+        let kept = self.0.iter().filter(|(name, _)| ALLOWED.contains(&name.as_str()));
+        Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
     /// The value of an understood variable that is set and not empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         debug_assert!(ALLOWED.contains(&name), "{name} is not among the understood variables");

@@ -54,7 +54,7 @@ impl Sources {
         };
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
-        let options = if scheme == "s3" { options.clone() } else { Options::default() };
+        let options = if scheme == "s3" { options.understood() } else { Options::default() };
         let key = (format!("{scheme}://{host}"), options);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = open.get(&key) {

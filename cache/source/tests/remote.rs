@@ -133,6 +133,8 @@ async fn every_way_gives_the_same_bytes() {
 async fn equal_questions_share_a_source() {
     let bench = Bench::new();
     assert!(Arc::ptr_eq(&bench.s3().source, &bench.s3().source));
+    let more = bench.options().with("PATH", "/bin");
+    assert!(Arc::ptr_eq(&bench.s3().source, &bench.sources.open("s3://bucket/y", &more).unwrap()));
     let other = bench.options().with("AWS_SECRET_ACCESS_KEY", "other");
     let other = bench.sources.open("s3://bucket/x", &other).unwrap();
     assert!(!Arc::ptr_eq(&bench.s3().source, &other));

@@ -11,7 +11,7 @@ use clap::Parser;
 use forebay_error::{Doing, Result};
 use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY};
 
-/// Serve DIR/<bucket>/<key> by S3 (signed requests) and by plain HTTP (unsigned GET and HEAD)
+/// Serve DIR/BUCKET/KEY by S3 (signed requests) and by plain HTTP (unsigned GET and HEAD)
 #[derive(Parser)]
 #[command(version)]
 struct Options {

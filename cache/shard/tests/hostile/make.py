@@ -70,6 +70,12 @@ TARS = {
     + member("noext", b"m")
     + member("a.cls", b"3")
     + END,
+    "pax-size": pax(pax_record(b"size", b"5") + pax_record(b"path", b"c.txt"))
+    + member("a.txt")
+    + b"alpha"
+    + bytes(507)
+    + B
+    + END,
     "one-zero-block": A + bytes(512),
     "no-members": END,
     "gzip": b"\x1f\x8b\x08" + bytes(600),
