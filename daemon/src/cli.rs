@@ -90,7 +90,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]
     };
     let reach = Reach { address: arguments.daemon, launcher: launcher.to_vec() };
     let done = match arguments.verb {
-        Verb::Daemon(arguments) => daemon::run(arguments),
+        Verb::Daemon(arguments) => daemon::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments, &reach),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, &reach),

@@ -76,8 +76,7 @@ pub(super) fn run(verb: &Verb, reach: &Reach) -> Result<()> {
         ProgressStyle::with_template("{spinner} {pos} samples  {per_sec}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let epochs =
-        starvation::run(config, step_seconds, arguments.epochs, arguments.steps, &bar)?;
+    let epochs = starvation::run(config, step_seconds, arguments.epochs, arguments.steps, &bar)?;
     bar.finish_and_clear();
     let report = Report {
         release: env!("CARGO_PKG_VERSION"),

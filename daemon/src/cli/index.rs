@@ -57,9 +57,7 @@ pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
     }
     bar.finish_and_clear();
     let shards = urls.into_iter().map(|url| match counted.get(&url) {
-        Some((bytes, samples)) => {
-            Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url })
-        }
+        Some((bytes, samples)) => Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url }),
         None => Err(Error::new(ErrorKind::Invalid, "a shard was not counted").at("url", url)),
     });
     let manifest = Manifest::new(shards.collect::<Result<_>>()?)?;
