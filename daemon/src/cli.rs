@@ -110,6 +110,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]
     }
 }
 
+/// The shards a command line names: every argument may hold braces, globs and `::`.
+fn shards(arguments: &[String]) -> Result<Vec<String>> {
+    let mut urls = Vec::new();
+    for argument in arguments {
+        urls.extend(forebay_shard::expand(argument)?);
+    }
+    Ok(urls)
+}
+
 /// Writes to standard output; a reader that left (`| head`) is no error of ours to report.
 fn print(text: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
