@@ -142,7 +142,12 @@ impl Store {
     ///
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
-    pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Arc<Shard>> {
+    pub async fn shard(
+        &self,
+        url: &str,
+        options: &Options,
+        urgency: Urgency,
+    ) -> Result<Arc<Shard>> {
         let source = self.0.sources.open(url, options)?;
         let stat = self.identity(&*source, url).await?;
         let origin = Origin {

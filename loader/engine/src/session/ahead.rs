@@ -50,8 +50,7 @@ impl Ahead {
             claims.insert(shard, None);
             let (job, claims) = (self.job.clone(), self.claims.clone());
             self.tasks.spawn(async move {
-                let fetched =
-                    job.store.shard(job.url(shard), &job.origin, Urgency::Ahead).await;
+                let fetched = job.store.shard(job.url(shard), &job.origin, Urgency::Ahead).await;
                 let mut claims = claims.lock().unwrap_or_else(PoisonError::into_inner);
                 match fetched {
                     Ok(arriving) => {
