@@ -84,7 +84,7 @@ class Assembler:
             batch[name] = values
             if present is not None or (field is not None and field.optional):
                 flags = present if present is not None else [row is not None for row in rows]
-                batch[f"{name}_present"] = self._tensor(_native.flags(flags))
+                batch[f"{name}_present"] = self._tensor(_native.Batch.flags(flags))
         batch["__key__"] = Texts(native.keys())
         batch["__url__"] = Texts(native.urls())
         batch["__valid__"] = self._tensor(native.valid())

@@ -125,7 +125,7 @@ def check(
     listed = _expand(urls)
     return Options(
         urls=listed,
-        counts=None if manifest is None else _counts(manifest, listed),
+        counts=None if manifest is None else _native.counts(os.fspath(manifest), listed),
         batch_size=_whole("batch_size", batch_size, 1, _U32),
         fields=None if fields is None else dict(fields),
         transform=transform,
@@ -220,15 +220,3 @@ def _expand(urls: Urls) -> list[str]:
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
     return _native.expand(urls=listed)
-
-
-def _counts(manifest: str | os.PathLike[str], urls: list[str]) -> list[int]:
-    counted = dict(_native.read_manifest(os.fspath(manifest)))
-    for url in urls:
-        if url not in counted:
-            raise Invalid(
-                f"the manifest does not list a shard (url={url}, path={os.fspath(manifest)}); "
-                "index the shards again with `forebay index URLS -o manifest.json`",
-                {"url": url, "path": os.fspath(manifest)},
-            )
-    return [counted[url] for url in urls]

@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyString};
 use crate::errors::exception;
 use crate::tensor::Tensor;
 
-/// A column as (name, kind, rows, presence).
+/// A column as (name, kind, rows, which rows are there if some may not be).
 type Named = (String, &'static str, Py<PyAny>, Option<Vec<bool>>);
 
 /// A batch whose columns have not been taken yet.
@@ -65,11 +65,14 @@ impl Batch {
 
     /// Which rows are samples rather than padding: bool, shape (rows,).
     fn valid(&self) -> Tensor {
-        let mut buffer = BufferPool::new(0).take(self.valid.len());
-        for (to, from) in buffer.as_bytes_mut().iter_mut().zip(&self.valid) {
-            *to = u8::from(*from);
-        }
-        Tensor::new(Decoded { dtype: DType::Bool, shape: vec![self.valid.len()], buffer })
+        flags(&self.valid)
+    }
+
+    /// The flags of an optional field: bool, shape (rows,).
+    #[staticmethod]
+    #[allow(clippy::needless_pass_by_value, reason = "Python's values come owned")]
+    fn flags(of: Vec<bool>) -> Tensor {
+        flags(&of)
     }
 
     /// Why samples of this batch are missing, as exceptions.
@@ -142,6 +145,14 @@ fn copy<'py>(py: Python<'py>, views: &[Option<Lent>]) -> PyResult<Bound<'py, PyL
         }
     });
     PyList::new(py, objects)
+}
+
+fn flags(of: &[bool]) -> Tensor {
+    let mut buffer = BufferPool::new(0).take(of.len());
+    for (to, from) in buffer.as_bytes_mut().iter_mut().zip(of) {
+        *to = u8::from(*from);
+    }
+    Tensor::new(Decoded { dtype: DType::Bool, shape: vec![of.len()], buffer })
 }
 
 /// Bytes of the slab, kept for as long as this object lives.

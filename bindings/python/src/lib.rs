@@ -31,7 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(tools::main, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
-    module.add_function(wrap_pyfunction!(tools::read_manifest, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::counts, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
     module.add_function(wrap_pyfunction!(tools::check_fields, module)?)?;
     module.add_function(wrap_pyfunction!(tools::no_stats, module)?)?;

@@ -49,7 +49,6 @@ impl Settings {
             command: self.command.into_iter().map(OsString::from).collect(),
             directory: RuntimeDirectory::of_this_user()?,
         };
-        let sources = |fields: &Vec<FieldSpec>| fields.iter().map(|f| f.source.clone()).collect();
         Ok(LoaderConfig {
             session: SessionConfig {
                 address: Address::parse(self.daemon.as_deref(), launch)?,
@@ -59,7 +58,7 @@ impl Settings {
                     counts: self.counts,
                     origin: Options::from_env().into_map(),
                     order: self.order,
-                    fields: self.fields.as_ref().map(sources),
+                    fields: self.fields.as_deref().map(FieldSpec::wanted),
                     prefetch: self.prefetch,
                 },
                 timeout,

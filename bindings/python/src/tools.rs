@@ -41,11 +41,14 @@ pub(crate) fn expand(
     expanded.map_err(|error| raise(py, &error))
 }
 
-/// A manifest's shards as (url, samples).
+/// The sample counts that a manifest lists for `urls`, in their order.
 #[pyfunction]
-pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> PyResult<Vec<(String, u64)>> {
-    let manifest = py.detach(|| Manifest::read(&path)).map_err(|error| raise(py, &error))?;
-    Ok(manifest.shards().iter().map(|shard| (shard.url.clone(), shard.samples)).collect())
+pub(crate) fn counts(py: Python<'_>, manifest: PathBuf, urls: Vec<String>) -> PyResult<Vec<u64>> {
+    let read = || -> Result<Vec<u64>> {
+        let counts = Manifest::read(&manifest)?.counts_of(&urls);
+        counts.map_err(|error| error.at("path", manifest.display()))
+    };
+    py.detach(read).map_err(|error| raise(py, &error))
 }
 
 /// The hash that two equal data sets in the same order share.
