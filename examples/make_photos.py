@@ -35,13 +35,13 @@ SHAPES = 6
 
 @cache
 def grain() -> NDArray[np.float32]:
-    """Returns the square of noise that every image takes its grain from."""
+    """Return the square of noise that every image takes its grain from."""
     noise = np.random.default_rng(0).standard_normal((GRAIN_SIDE, GRAIN_SIDE, 3), np.float32)
     return noise * np.float32(GRAIN)
 
 
 def photo(seed: int, label: int) -> Image.Image:
-    """Returns one image of class `label`; equal arguments give equal pixels."""
+    """Return one image of class `label`; equal arguments give equal pixels."""
     rng = np.random.default_rng((seed, label))
     hue = (label + rng.uniform(-0.3, 0.3)) / CLASSES
     base = np.array(colorsys.hsv_to_rgb(hue % 1.0, 0.5, 0.55), np.float32) * 255
@@ -67,7 +67,7 @@ def photo(seed: int, label: int) -> Image.Image:
 
 
 def write(number: int, folder: Path) -> int:
-    """Writes sample `number`, an image and its class, and returns the image's bytes."""
+    """Write sample `number`, an image and its class, and return the image's bytes."""
     label = number % CLASSES
     path = folder / f"{number:08d}.jpg"
     photo(number, label).save(path, quality=QUALITY)
@@ -76,14 +76,14 @@ def write(number: int, folder: Path) -> int:
 
 
 def make(folder: Path, count: int) -> Iterator[int]:
-    """Writes `count` samples into `folder` on all cores, yielding the bytes of each."""
+    """Write `count` samples into `folder` on all cores, yielding the bytes of each."""
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:
         yield from pool.map(partial(write, folder=folder), range(count), chunksize=16)
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where to write NNNNNNNN.jpg and NNNNNNNN.cls")
     parser.add_argument("--count", type=int, default=2048, help="images (default: 2048)")

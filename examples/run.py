@@ -1,4 +1,4 @@
-"""Runs the example end to end: data, S3 server, embedded daemon, training, report, clean end.
+"""Run the example end to end: data, S3 server, embedded daemon, training, report, clean end.
 
 Its rule: whatever happens, failure and Ctrl-C included, no server, daemon or temporary folder is
 left behind. The cache is always a fresh one, so the first epoch is really cold; the user's own
@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import make_photos
 from tqdm import tqdm
+
+import make_photos
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".data"
@@ -36,7 +37,7 @@ FOREBAY = Path(sys.executable).with_name("forebay")
 
 
 def shards(count: int) -> Path:
-    """Returns a folder with `photos/train-NNNNNN.tar`, made now unless an earlier run left it."""
+    """Return a folder with `photos/train-NNNNNN.tar`, made now unless an earlier run left it."""
     folder = DATA / f"photos-{count}"
     if folder.is_dir():
         return folder
@@ -64,7 +65,7 @@ def shards(count: int) -> Path:
 
 
 def origin_program() -> Path:
-    """Returns the S3 server that `make setup` built."""
+    """Return the S3 server that `make setup` built."""
     program = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release/forebay-origin"
     if not program.exists():
         sys.exit(f"{program} is missing: run `make setup`")
@@ -73,7 +74,7 @@ def origin_program() -> Path:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[str]:
-    """Serves `folder`, whose folders are the buckets, on a free loopback port; yields its URL."""
+    """Serve `folder`, whose folders are the buckets, on a free loopback port; yield its URL."""
     keys = ["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]
     # A session of its own: Ctrl-C goes to the training, and the server ends after it. Should this
     # process be killed outright, the server sees its input end and ends too.
@@ -97,7 +98,7 @@ def s3_server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def private_daemon(environment: dict[str, str]) -> Iterator[None]:
-    """Gives `environment` an embedded daemon of its own with an empty cache; ends it afterwards."""
+    """Give `environment` an embedded daemon of its own with an empty cache; end it afterwards."""
     RUN.mkdir(exist_ok=True)
     cache = Path(tempfile.mkdtemp(prefix="cache-", dir=RUN))
     # Not under RUN: a socket's path may have 107 bytes at most.
@@ -114,7 +115,7 @@ def private_daemon(environment: dict[str, str]) -> Iterator[None]:
 
 
 def stop_daemon(environment: dict[str, str]) -> None:
-    """Ends the daemon of `environment`, if one runs, and waits until it has ended."""
+    """End the daemon of `environment`, if one runs, and wait until it has ended."""
     status = subprocess.run(
         [FOREBAY, "status", "--json"], env=environment, capture_output=True, text=True, check=False
     )
@@ -132,7 +133,7 @@ def stop_daemon(environment: dict[str, str]) -> None:
 
 
 def index(urls: str, folder: Path, environment: dict[str, str]) -> Path:
-    """Counts the samples of `urls` once; the manifest gives the progress bar its end."""
+    """Count the samples of `urls` once; the manifest gives the progress bar its end."""
     manifest = folder / "manifest.json"
     if not manifest.exists():
         # In a cache of its own, or the first epoch would find the shards already there.
@@ -143,7 +144,7 @@ def index(urls: str, folder: Path, environment: dict[str, str]) -> Path:
 
 
 def main() -> int:
-    """Runs the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("urls", nargs="*", help="your own shards (default: photos made here)")
     parser.add_argument("--photos", type=int, default=2048, help="photos to make (default: 2048)")

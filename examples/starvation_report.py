@@ -26,7 +26,7 @@ class Reading:
 
     @classmethod
     def of(cls, stats: Mapping[str, Any], time_s: float) -> Reading:
-        """Reads the counters that the report needs out of `loader.stats()`."""
+        """Read the counters that the report needs out of `loader.stats()`."""
         return cls(
             time_s=time_s,
             samples=stats["samples"],
@@ -70,7 +70,7 @@ class Epoch:
         return "cold" if tier < origin else "mixed"
 
     def causes(self) -> list[tuple[str, float]]:
-        """The wait split by cause, in seconds, the largest first."""
+        """Return the wait split by cause, in seconds, the largest first."""
         before = self.before.wait_by_cause_s
         split = [
             (cause, total - before.get(cause, 0.0))
@@ -80,7 +80,7 @@ class Epoch:
 
 
 def render(epochs: list[Epoch]) -> str:
-    """Returns the report as text."""
+    """Return the report as text."""
     lines = ["starvation report"]
     for number, epoch in enumerate(epochs):
         samples = epoch.after.samples - epoch.before.samples

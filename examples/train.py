@@ -13,9 +13,10 @@ import time
 
 import forebay
 import torch
-from starvation_report import Epoch, Reading, render
 from torch import nn
 from tqdm import tqdm
+
+from starvation_report import Epoch, Reading, render
 
 # ImageNet's channel statistics, as every recipe for it uses them.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,7 +25,7 @@ REFRESH_STEPS = 4
 
 
 def model(classes: int) -> nn.Module:
-    """Returns a network small enough for two CPU cores to train while they decode."""
+    """Return a network small enough for two CPU cores to train while they decode."""
 
     def block(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
         return nn.Sequential(
@@ -52,7 +53,7 @@ def train_epoch(
     device: torch.device,
     description: str,
 ) -> Epoch:
-    """Trains on every batch of one epoch."""
+    """Train on every batch of one epoch."""
     start = time.monotonic()
     before = Reading.of(loader.stats(), start)
     first_batch_s = 0.0
@@ -78,7 +79,7 @@ def train_epoch(
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("urls", nargs="+", help="shards with jpg and cls fields; braces and globs")
     parser.add_argument("--epochs", type=int, default=2, help="the first is cold (default: 2)")
