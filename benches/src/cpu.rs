@@ -20,7 +20,10 @@ pub(crate) fn seconds(pid: u32) -> Result<f64> {
         (Some(user), Some(system)) => {
             Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
         }
-        _ => Err(Error::new(ErrorKind::Invalid, "a process's CPU time makes no sense").at("path", path)),
+        _ => {
+            Err(Error::new(ErrorKind::Invalid, "a process's CPU time makes no sense")
+                .at("path", path))
+        }
     }
 }
 

@@ -90,7 +90,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]
     };
     let reach = Reach { address: arguments.daemon, launcher: launcher.to_vec() };
     let done = match arguments.verb {
-        Verb::Daemon(arguments) => daemon::run(arguments),
+        Verb::Daemon(arguments) => daemon::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments, &reach),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, &reach),
@@ -108,6 +108,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]
             })
         }
     }
+}
+
+/// The shards a command line names: every argument may hold braces, globs and `::`.
+fn shards(arguments: &[String]) -> Result<Vec<String>> {
+    let mut urls = Vec::new();
+    for argument in arguments {
+        urls.extend(forebay_shard::expand(argument)?);
+    }
+    Ok(urls)
 }
 
 /// Writes to standard output; a reader that left (`| head`) is no error of ours to report.

@@ -60,13 +60,12 @@ impl Node {
         })?;
         let report = engine.report();
         tracing::info!(engine = ?engine.kind(), ?report, "started the I/O engine");
-        let region =
-            tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
-                .await
-                .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+        let region = tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
+            .await
+            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
         engine.attach(&region).await?;
         let frames = Arena::new(region);
-        let sources = Sources::new(engine.clone(), config.limits);
+        let sources = Sources::new(engine.clone(), config.limits)?;
         let tier = StoreConfig { directory: config.cache, capacity: config.capacity };
         let store = Store::open(tier, engine.clone(), sources, frames.clone()).await?;
         Ok(Arc::new(Self {
@@ -94,11 +93,7 @@ impl Node {
     }
 
     pub(crate) fn host(&self) -> Host {
-        Host {
-            store: self.store.clone(),
-            engine: self.engine.clone(),
-            slabs: self.slabs.clone(),
-        }
+        Host { store: self.store.clone(), engine: self.engine.clone(), slabs: self.slabs.clone() }
     }
 
     pub(crate) fn next_session(&self) -> u64 {

@@ -132,7 +132,7 @@ impl fmt::Display for Screen<'_> {
         )?;
         writeln!(
             f,
-            "        opened {} hit, {} miss; fetched {} ({}), failed {}, evicted {}, corrupt {}",
+            "        found {}, missed {}; fetched {} ({}), failed {}, evicted {}, corrupt {}",
             count("/tier/hits"),
             count("/tier/misses"),
             count("/tier/fills"),
@@ -150,7 +150,12 @@ impl fmt::Display for Screen<'_> {
             let share = count(&format!("/frames/pages/{rung}")) * 100 / total;
             write!(pages, "  {share} % {name}")?;
         }
-        writeln!(f, "frames  {} of {}{pages}", size("/frames/in_use_bytes"), size("/frames/bytes"))?;
+        writeln!(
+            f,
+            "frames  {} of {}{pages}",
+            size("/frames/in_use_bytes"),
+            size("/frames/bytes")
+        )?;
         writeln!(f, "slabs   {} of {}", size("/slab_bytes"), size("/slab_limit_bytes"))?;
         let jobs = self.0.pointer("/jobs").and_then(serde_json::Value::as_array);
         for job in jobs.into_iter().flatten() {

@@ -152,9 +152,10 @@ impl Launch {
             // The daemon leaves our group here, and our session by its own setsid, so that a
             // Ctrl-C meant for the trainer does not reach it.
             .process_group(0);
-        let mut child = command.spawn().doing("start the daemon").map_err(|error| {
-            error.at("command", Path::new(program).display())
-        })?;
+        let mut child = command
+            .spawn()
+            .doing("start the daemon")
+            .map_err(|error| error.at("command", Path::new(program).display()))?;
         let mut ready = child.stdout.take().expect("stdout was piped just above");
         let limit = deadline.min(Instant::now() + READY_TIMEOUT);
         let line = wait_for_line(&mut ready, limit)?;

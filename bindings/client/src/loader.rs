@@ -253,7 +253,9 @@ impl Loader {
     fn timed_out(&self) -> Error {
         Error::new(ErrorKind::Unavailable, "no batch came in time")
             .at("timeout_s", self.timeout.as_secs())
-            .advise("`forebay status` shows what the daemon waits for; raise timeout= if it is slow")
+            .advise(
+                "`forebay status` shows what the daemon waits for; raise timeout= if it is slow",
+            )
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -301,7 +303,7 @@ impl Work {
                     let run = batch.run;
                     let mut stages = batch.stages.clone();
                     let start_ns = now_ns();
-                    match self.decode(*batch, lease) {
+                    match self.decode(*batch, &lease) {
                         Ok(batch) => {
                             let end_ns = now_ns();
                             stages.push(Stage { cause: Cause::Decode, start_ns, end_ns });

@@ -101,8 +101,7 @@ impl Session {
         let deadline = Instant::now() + config.timeout;
         let (connection, opened) = register(&config, deadline)?;
         let (batches, queue) = bounded(config.open.prefetch as usize);
-        let shared =
-            Arc::new(Shared { config, wanted: Mutex::default(), closing: Condvar::new() });
+        let shared = Arc::new(Shared { config, wanted: Mutex::default(), closing: Condvar::new() });
         shared.wanted().connection = Some(connection.clone());
         let theirs = shared.clone();
         let receiving = std::thread::Builder::new()
@@ -277,10 +276,13 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
         };
         let lasting = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied);
         if lasting || Instant::now() >= deadline {
-            return Err(Error::new(error.kind(), "the daemon is gone and no other came in its place")
-                .at("last", &error)
-                .at("timeout_s", shared.config.timeout.as_secs())
-                .advise("look at its log, start it again, and resume from the last state_dict()"));
+            return Err(Error::new(
+                error.kind(),
+                "the daemon is gone and no other came in its place",
+            )
+            .at("last", &error)
+            .at("timeout_s", shared.config.timeout.as_secs())
+            .advise("look at its log, start it again, and resume from the last state_dict()"));
         }
         let pause = pauses.next().unwrap_or(RECONNECT_LAST);
         if !shared.pause(pause.min(deadline.saturating_duration_since(Instant::now()))) {

@@ -3,6 +3,7 @@
 //! Its rule: two manifests are the same data set in the same order if and only if their hashes are
 //! equal, so ranks compare one short text.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -54,6 +55,24 @@ impl Manifest {
     #[must_use]
     pub fn shards(&self) -> &[ManifestShard] {
         &self.shards
+    }
+
+    /// The sample counts of `urls`, in their order: a job may read a part of a data set.
+    ///
+    /// # Errors
+    /// `Invalid` naming the first URL that is not listed.
+    pub fn counts_of(&self, urls: &[String]) -> Result<Vec<u64>> {
+        let listed: HashMap<&str, u64> =
+            self.shards.iter().map(|shard| (shard.url.as_str(), shard.samples)).collect();
+        urls.iter()
+            .map(|url| {
+                listed.get(url.as_str()).copied().ok_or_else(|| {
+                    Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
+                        .at("url", url)
+                        .advise("index the shards again with `forebay index`")
+                })
+            })
+            .collect()
     }
 
     /// How many samples all shards have together.

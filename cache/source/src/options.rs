@@ -50,6 +50,12 @@ impl Options {
         Self(ALLOWED.iter().filter_map(set).collect())
     }
 
+    /// The options as they travel from client to daemon.
+    #[must_use]
+    pub fn into_map(self) -> BTreeMap<String, String> {
+        self.0
+    }
+
     /// These options with one more, or one changed. Names that are not understood are dropped when
     /// the options are used.
     #[must_use]
@@ -81,6 +87,12 @@ impl Options {
             format!("{name} is {}", if self.get(name).is_some() { "set" } else { "not set" })
         };
         names.iter().map(state).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl From<BTreeMap<String, String>> for Options {
+    fn from(map: BTreeMap<String, String>) -> Self {
+        Self(map)
     }
 }
 

@@ -23,7 +23,6 @@ use forebay_shard::{Origin, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_128;
 
-
 /// What `FORMAT` says for the layout this build reads and writes.
 const FORMAT: &str = "forebay 1\n";
 

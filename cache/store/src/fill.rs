@@ -19,7 +19,8 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::Indexer;
 use forebay_source::{Source, Stat};
 use forebay_uring::{Arena, DiskFile, Engine, Span};
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::shard::Growth;
@@ -92,13 +93,19 @@ impl Job {
 
     async fn transfer(&self) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
-        futures::stream::iter(0..parts)
-            // In order: the part the indexer waits for always gets its frame first.
-            .then(|part| self.admit(part).boxed())
-            .map(|admitted| async move { self.land(admitted?).await }.boxed())
-            .buffer_unordered(PARTS_AT_ONCE)
-            .try_collect::<()>()
-            .await
+        let mut under_way = FuturesUnordered::new();
+        let mut next = 0;
+        loop {
+            tokio::select! {
+                // In order: the part the indexer waits for always gets its frame first.
+                admitted = self.admit(next), if next < parts && under_way.len() < PARTS_AT_ONCE => {
+                    under_way.push(self.land(admitted?));
+                    next += 1;
+                }
+                Some(landed) = under_way.next() => landed?,
+                else => return Ok(()),
+            }
+        }
     }
 
     async fn admit(&self, part: u64) -> Result<(u64, OwnedSemaphorePermit, Span)> {
@@ -106,10 +113,7 @@ impl Job {
         Ok((part, window, self.frames.lease(PART_BYTES).await?))
     }
 
-    async fn land(
-        &self,
-        (part, window, frame): (u64, OwnedSemaphorePermit, Span),
-    ) -> Result<()> {
+    async fn land(&self, (part, window, frame): (u64, OwnedSemaphorePermit, Span)) -> Result<()> {
         let frame = self.part(part, frame).await?;
         self.parts.arrived(part, frame, window);
         Ok(())
@@ -126,10 +130,12 @@ impl Job {
         let done = self.engine.write(&self.file, offset, frame).await;
         match done.result {
             Ok(written) if written == padded => Ok(done.span),
-            Ok(written) => Err(Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
-                .at("url", &self.url)
-                .at("offset", offset)
-                .at("written", written)),
+            Ok(written) => {
+                Err(Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
+                    .at("url", &self.url)
+                    .at("offset", offset)
+                    .at("written", written))
+            }
             Err(error) => Err(error.at("url", &self.url)),
         }
     }

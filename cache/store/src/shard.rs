@@ -165,11 +165,12 @@ impl Shard {
         range.start / align * align..range.end.next_multiple_of(align)
     }
 
-    /// Reads ranges, each into a span as long as its footprint. Errors come range by range.
+    /// Reads ranges, each into a span as long as its footprint. What failed shows when a member of
+    /// it is checked; the span comes back either way.
     ///
     /// Ranges whose frames are still in memory are copied from them; all others go to the disk
     /// together.
-    pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Result<Placed>> {
+    pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut placed = Vec::with_capacity(wanted.len());
         let mut reads = Vec::new();
@@ -178,7 +179,8 @@ impl Shard {
             let footprint = self.footprint(&range);
             if let Some(frames) = parts.as_ref().and_then(|parts| parts.held(&range)) {
                 self.copy(&frames, &range, footprint.start, &mut span);
-                placed.push(Some(Ok(Placed { span, start: footprint.start, from_tier: false })));
+                let start = footprint.start;
+                placed.push(Some(Placed { span, start, from_tier: false, outcome: Ok(()) }));
             } else {
                 pending.push((placed.len(), footprint.start, range.end));
                 reads.push(Read { file: self.file.clone(), offset: footprint.start, into: span });
@@ -187,17 +189,15 @@ impl Shard {
         }
         for (operation, (at, start, end)) in self.engine.read_many(reads).into_iter().zip(pending) {
             let done = operation.await;
-            placed[at] = Some(done.result.map_err(|error| error.at("url", &self.url)).and_then(
-                |transferred| {
-                    self.traffic.tier_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
-                    if start + (transferred as u64) < end {
-                        return Err(Error::new(ErrorKind::Corrupt, "the copy on the tier is cut")
-                            .at("url", &self.url)
-                            .at("offset", start + transferred as u64));
-                    }
-                    Ok(Placed { span: done.span, start, from_tier: true })
-                },
-            ));
+            let outcome = done.result.and_then(|transferred| {
+                self.traffic.tier_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
+                if start + (transferred as u64) < end {
+                    let error = Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
+                    return Err(error.at("offset", start + transferred as u64));
+                }
+                Ok(())
+            });
+            placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
         }
         placed.into_iter().flatten().collect()
     }
@@ -226,14 +226,16 @@ pub struct Placed {
     /// The shard's offset of the span's first byte.
     start: u64,
     from_tier: bool,
+    outcome: Result<()>,
 }
 
 impl Placed {
     /// Where `member`'s data lies in the span's region, once its checksum is confirmed.
     ///
     /// # Errors
-    /// `Corrupt` if the bytes are not those the indexer saw.
+    /// `Corrupt` if the bytes are not those the indexer saw, or what the read failed with.
     pub fn check(&self, member: &Member) -> Result<usize> {
+        self.outcome.clone()?;
         let from = usize::try_from(member.offset - self.start).unwrap_or(usize::MAX);
         let len = usize::try_from(member.len).unwrap_or(usize::MAX);
         let bytes = from.checked_add(len).and_then(|end| self.span.get(from..end));

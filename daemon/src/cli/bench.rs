@@ -6,12 +6,12 @@ use forebay_benches::starvation::{self, Profile, Report};
 use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::{Manifest, expand_list};
+use forebay_shard::Manifest;
 use forebay_source::Options;
 use forebay_wire::message::{Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Reach, print};
+use super::{Reach, print, shards};
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
 const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -76,8 +76,7 @@ pub(super) fn run(verb: &Verb, reach: &Reach) -> Result<()> {
         ProgressStyle::with_template("{spinner} {pos} samples  {per_sec}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let epochs =
-        starvation::run(config, step_seconds, arguments.epochs, arguments.steps, &bar)?;
+    let epochs = starvation::run(config, step_seconds, arguments.epochs, arguments.steps, &bar)?;
     bar.finish_and_clear();
     let report = Report {
         release: env!("CARGO_PKG_VERSION"),
@@ -99,7 +98,7 @@ fn config(
     batch_size: u32,
     reach: &Reach,
 ) -> Result<LoaderConfig> {
-    let urls = expand_list(&arguments.urls)?;
+    let urls = shards(&arguments.urls)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
     let counts = manifest.map(|manifest| manifest.counts_of(&urls)).transpose()?;
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };

@@ -67,7 +67,7 @@ struct Place {
     _lock: Option<File>,
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<()> {
+pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     // A second subscriber in one process is a test's business.
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: Arguments) -> Result<()> {
         Io::Ring => EngineChoice::Ring,
         Io::Threads => EngineChoice::Threads,
     };
-    let place = if arguments.embedded { embedded(&arguments, io) } else { node(&arguments, io) };
+    let place = if arguments.embedded { embedded(arguments, io) } else { node(arguments, io) };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("fb-async")

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::{Manifest, ManifestShard, expand_list};
+use forebay_shard::{Manifest, ManifestShard};
 use forebay_source::Options;
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Reach, print, unexpected};
+use super::{Reach, print, shards, unexpected};
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
 const UNDER_WAY: usize = 8;
@@ -28,7 +28,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
-    let urls = expand_list(&arguments.urls)?;
+    let urls = shards(&arguments.urls)?;
     let connection = reach.connect()?;
     let origin = Options::from_env().into_map();
     let bar = ProgressBar::new(urls.len() as u64).with_style(
@@ -57,9 +57,7 @@ pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
     }
     bar.finish_and_clear();
     let shards = urls.into_iter().map(|url| match counted.get(&url) {
-        Some((bytes, samples)) => {
-            Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url })
-        }
+        Some((bytes, samples)) => Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url }),
         None => Err(Error::new(ErrorKind::Invalid, "a shard was not counted").at("url", url)),
     });
     let manifest = Manifest::new(shards.collect::<Result<_>>()?)?;

@@ -167,6 +167,12 @@ impl FieldSpec {
         Self { name: name.to_owned(), source, optional: false, kind }
     }
 
+    /// The members that `fields` are made from: each a list of alternatives, as a daemon is asked.
+    #[must_use]
+    pub fn wanted(fields: &[Self]) -> Vec<Vec<String>> {
+        fields.iter().map(|field| field.source.clone()).collect()
+    }
+
     /// The fields of a JSON list, as the Python package writes it.
     ///
     /// # Errors

@@ -196,7 +196,8 @@ async fn play(
         let next = producer.next().await?;
         Ok::<_, Error>(next.map(|assembly| (assembly, producer)))
     });
-    let mut ready = located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
+    let mut ready =
+        located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
     while let Some((batch, hold)) = ready.try_next().await? {
         job.slots.lend(&batch, hold);
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");

@@ -123,7 +123,7 @@ impl Batch {
 
 impl Work {
     /// Decodes what can be decoded; the rest is in [`Batch::errors`].
-    pub(super) fn decode(&self, batch: message::Batch, lease: Arc<Lease>) -> Result<Batch> {
+    pub(super) fn decode(&self, batch: message::Batch, lease: &Arc<Lease>) -> Result<Batch> {
         let mut errors = batch.errors;
         let mut good: Vec<(&Sample, &[Member])> = Vec::with_capacity(batch.samples.len());
         for sample in &batch.samples {
@@ -152,8 +152,7 @@ impl Work {
             None => {
                 let column = |name: &String| {
                     let rows = good.iter().map(|(_, members)| {
-                        let named =
-                            |m: &&Member| batch.fields.get(m.field as usize) == Some(name);
+                        let named = |m: &&Member| batch.fields.get(m.field as usize) == Some(name);
                         members.iter().find(named).map(view)
                     });
                     (name.clone(), Rows::Bytes(rows.collect()))
