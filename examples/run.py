@@ -29,6 +29,7 @@ def main() -> int:
 
     environment = dict(os.environ)
     train: list[str | Path] = [sys.executable, Path(__file__).with_name("train.py")]
+    train.append("--fresh-cache")
     if arguments.samples:
         train += ["--samples", str(arguments.samples)]
     with ExitStack() as stack:

@@ -19,8 +19,8 @@ class Reading:
 
     time_s: float
     samples: int
-    tier_bytes: int
-    origin_bytes: int
+    cache_bytes: int
+    arriving_bytes: int
     wait_s: float
     wait_by_cause_s: Mapping[str, float]
 
@@ -30,17 +30,18 @@ class Reading:
         return cls(
             time_s=time_s,
             samples=stats["samples"],
-            tier_bytes=stats["tier_bytes"],
-            origin_bytes=stats["origin_bytes"],
+            cache_bytes=stats["bytes"]["tier"],
+            arriving_bytes=stats["bytes"]["origin"],
             wait_s=stats["wait"]["total_seconds"],
-            wait_by_cause_s=dict(stats["wait"]["by_cause"]),
+            wait_by_cause_s=stats["wait"]["by_cause"],
         )
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: the readings around it, and when its first batch came."""
+    """One epoch: its name, the readings around it, and when its first batch came."""
 
+    name: str
     before: Reading
     after: Reading
     first_batch_s: float
@@ -60,15 +61,6 @@ class Epoch:
         """The share of the epoch in which training did not wait: 1.0 means never starved."""
         return 1.0 - self.wait_s / self.wall_s
 
-    @property
-    def temperature(self) -> str:
-        """`cold` if the bytes came from the origin, `warm` if from the cache, `mixed` if both."""
-        origin = self.after.origin_bytes - self.before.origin_bytes
-        tier = self.after.tier_bytes - self.before.tier_bytes
-        if origin == 0:
-            return "warm"
-        return "cold" if tier < origin else "mixed"
-
     def causes(self) -> list[tuple[str, float]]:
         """Return the wait split by cause, in seconds, the largest first."""
         before = self.before.wait_by_cause_s
@@ -82,18 +74,19 @@ class Epoch:
 def render(epochs: list[Epoch]) -> str:
     """Return the report as text."""
     lines = ["starvation report"]
-    for number, epoch in enumerate(epochs):
+    for epoch in epochs:
         samples = epoch.after.samples - epoch.before.samples
-        tier = epoch.after.tier_bytes - epoch.before.tier_bytes
-        origin = epoch.after.origin_bytes - epoch.before.origin_bytes
+        cache = epoch.after.cache_bytes - epoch.before.cache_bytes
+        arriving = epoch.after.arriving_bytes - epoch.before.arriving_bytes
         lines += [
             "",
-            f"epoch {number} ({epoch.temperature})   compute share {epoch.compute_share:.1%}"
+            f"{epoch.name}   compute share {epoch.compute_share:.1%}"
             f"   {samples / epoch.wall_s:,.0f} samples/s"
-            f"   {(tier + origin) / epoch.wall_s / GIGA:.3f} GB/s",
+            f"   {(cache + arriving) / epoch.wall_s / GIGA:.3f} GB/s",
             f"  wall {epoch.wall_s:.2f} s, of which waited {epoch.wait_s:.2f} s;"
             f" first batch after {epoch.first_batch_s:.2f} s",
-            f"  bytes from the origin {origin / GIGA:.3f} GB, from the cache {tier / GIGA:.3f} GB",
+            f"  read from the cache {cache / GIGA:.3f} GB,"
+            f" taken while their shard still arrived {arriving / GIGA:.3f} GB",
             "  waited for "
             + "   ".join(
                 f"{cause} {seconds:.2f} s ({seconds / epoch.wait_s if epoch.wait_s else 0:.0%})"

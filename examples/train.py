@@ -51,9 +51,9 @@ def train_epoch(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
-    description: str,
+    name: str,
 ) -> Epoch:
-    """Train on every batch of one epoch."""
+    """Train on every batch of one epoch, which the bar and the report call `name`."""
     start = time.monotonic()
     before = Reading.of(loader.stats(), start)
     first_batch_s = 0.0
@@ -61,7 +61,7 @@ def train_epoch(
         samples: int | None = loader.num_samples
     except TypeError:
         samples = None  # Nobody counted the samples; the bar then shows no end.
-    with tqdm(total=samples, desc=description, unit="img", smoothing=0.1) as bar:
+    with tqdm(total=samples, desc=name, unit="img", smoothing=0.1) as bar:
         for step, batch in enumerate(loader):
             first_batch_s = first_batch_s or time.monotonic() - start
             images = batch["image"].to(device, torch.float32, non_blocking=True)
@@ -75,17 +75,18 @@ def train_epoch(
                 elapsed = time.monotonic() - start
                 waited = loader.stats()["wait"]["total_seconds"] - before.wait_s
                 bar.set_postfix(loss=f"{loss.item():.3f}", waiting=f"{waited / elapsed:.0%}")
-    return Epoch(before, Reading.of(loader.stats(), time.monotonic()), first_batch_s)
+    return Epoch(name, before, Reading.of(loader.stats(), time.monotonic()), first_batch_s)
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("urls", nargs="+", help="shards with jpg and cls fields; braces and globs")
-    parser.add_argument("--epochs", type=int, default=2, help="the first is cold (default: 2)")
+    parser.add_argument("--epochs", type=int, default=2, help="(default: 2)")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--manifest", help="from `forebay index`; without it the bar has no end")
+    parser.add_argument("--fresh-cache", action="store_true", help="call the first epoch cold")
     parser.add_argument("--samples", type=int, help="samples per epoch (default: all)")
     arguments = parser.parse_args()
 
@@ -109,9 +110,11 @@ def main() -> None:
         job="examples/train.py",
     ) as loader:
         for epoch in range(arguments.epochs):
-            description = f"epoch {epoch} on {device.type}"
-            epochs.append(train_epoch(loader, network, optimizer, device, description))
-    print(render(epochs))
+            # The second epoch finds in the cache what the first one put there.
+            temperature = ("cold" if epoch == 0 else "warm") if arguments.fresh_cache else device
+            name = f"epoch {epoch} ({temperature})"
+            epochs.append(train_epoch(loader, network, optimizer, device, name))
+    print(f"\n{render(epochs)}")
 
 
 if __name__ == "__main__":
