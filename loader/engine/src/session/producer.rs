@@ -98,6 +98,9 @@ impl Producer {
                 return Ok(None);
             }
             let positions = self.share.positions(index, self.total);
+            if let Some((first, _)) = positions.first() {
+                self.look_ahead(*first);
+            }
             let mut samples = Vec::with_capacity(positions.len());
             for (position, valid) in positions {
                 match self.locate(position, shards, stages).await? {
@@ -130,9 +133,6 @@ impl Producer {
             };
             match self.sequence.locate(position, &known) {
                 plan::Located::Sample { shard, ordinal } => {
-                    if !shards.contains_key(&shard) {
-                        self.look_ahead(position);
-                    }
                     return Ok(Ok((shard, ordinal)));
                 }
                 plan::Located::End { total } => return Ok(Err(total)),
