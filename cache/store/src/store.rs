@@ -215,17 +215,20 @@ impl Store {
         task.map(ended).boxed().shared()
     }
 
-    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew.
+    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
+    /// everybody who meets the same bad copy, the first drops and counts it.
     pub async fn condemn(&self, shard: &Arc<Shard>, why: &Error) {
-        self.0.tally.corruptions.inc();
-        tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
         let gone = {
             let mut table = self.table();
-            let is_open =
-                table.open.peek(shard.name()).is_some_and(|open| Arc::ptr_eq(open, shard));
-            is_open.then(|| self.leave(&mut table, shard.name()))
+            // A copy is known by its reservation: the shard may have been opened anew since.
+            let is_there = table.entries.peek(shard.name()).is_some_and(|entry| {
+                entry.whole && Arc::ptr_eq(&entry.reservation, &shard.reservation)
+            });
+            is_there.then(|| self.leave(&mut table, shard.name()))
         };
         if let Some(gone) = gone {
+            self.0.tally.corruptions.inc();
+            tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
             gone.await;
         }
     }
@@ -451,7 +454,7 @@ impl Store {
             file,
             parts: Mutex::new(parts),
             traffic: self.0.traffic.clone(),
-            _reservation: reservation,
+            reservation,
         })
     }
 
