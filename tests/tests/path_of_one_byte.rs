@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use forebay_client::Next;
-use forebay_tests::{Daemon, Origin, epoch, job, loader, next, play};
+use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, next, play};
 use forebay_uring::{EngineChoice, EngineKind};
 
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
@@ -25,6 +25,7 @@ fn a_byte_keeps_its_value_from_the_origin_to_the_trainer() {
         let open = job(&origin, Origin::urls(2));
         let loader = loader(daemon.address(), open).unwrap();
         play(&loader, 0, 0).unwrap().assert_whole(2, 40, &SIZES);
+        whole(&daemon, 2);
         for name in ["0.tar", "1.tar"] {
             let data = daemon.data_file(name);
             let resting = std::fs::read(&data).unwrap();
@@ -50,6 +51,7 @@ fn a_new_daemon_serves_what_its_predecessor_left_without_the_origin() {
     let open = job(&origin, Origin::urls(2));
     let daemon = Daemon::start(disk.path());
     epoch(daemon.address(), open.clone()).unwrap().assert_whole(2, 40, &SIZES);
+    whole(&daemon, 2);
     daemon.stop();
     let daemon = Daemon::start(disk.path());
     daemon.node().store().forbid_copies();
@@ -69,6 +71,7 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
     open.order.batch_size = 64;
     let loader = loader(daemon.address(), open).unwrap();
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    whole(&daemon, SHARDS);
     let files = daemon.files();
     let (engine, cached) = (daemon.node().engine().counters(), page_cache(&files));
     // Taken without looking at the bytes, as fast as they come.
@@ -85,6 +88,11 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
     assert!(calls <= 2 * (read >> 20), "{calls} system calls for {} MiB", read >> 20);
     let grown = page_cache(&files).saturating_sub(cached);
     assert!(grown < read / 100, "the page cache grew by {grown} of {read} bytes");
+}
+
+/// Waits until so many shards are committed: the last samples come before that.
+fn whole(daemon: &Daemon, shards: u64) {
+    eventually("the shards are whole", || daemon.node().store().counters().fills == shards);
 }
 
 fn file_name(path: &std::path::Path) -> String {
