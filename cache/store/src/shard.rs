@@ -139,7 +139,8 @@ pub struct Shard {
     /// The fill's frames while it runs.
     pub(crate) parts: Mutex<Option<Arc<Parts>>>,
     pub(crate) traffic: Arc<Traffic>,
-    pub(crate) _reservation: Arc<Reservation>,
+    /// Held for as long as the file may be open, and what tells this copy from its successors.
+    pub(crate) reservation: Arc<Reservation>,
 }
 
 impl Shard {
