@@ -146,9 +146,8 @@ pub(crate) fn capsule(
         }));
         // SAFETY: the GIL is held; `managed` is live and not null, the name is a constant, and the
         // destructor expects just this pair.
-        let made = unsafe {
-            ffi::PyCapsule_New(managed.cast(), VERSIONED.as_ptr(), Some(drop_versioned))
-        };
+        let made =
+            unsafe { ffi::PyCapsule_New(managed.cast(), VERSIONED.as_ptr(), Some(drop_versioned)) };
         // SAFETY: `made` is a new reference or null with an exception set.
         let made = unsafe { Bound::from_owned_ptr_or_err(py, made) };
         return made.map(Bound::unbind).inspect_err(|_| {
@@ -175,7 +174,9 @@ pub(crate) fn check(
         return Err(PyBufferError::new_err("memory of the CPU has no stream: pass stream=None"));
     }
     if device.is_some_and(|device| device != CPU) {
-        return Err(PyBufferError::new_err("the tensor is on the CPU: move it after the hand-over"));
+        return Err(PyBufferError::new_err(
+            "the tensor is on the CPU: move it after the hand-over",
+        ));
     }
     if copy == Some(true) {
         return Err(PyBufferError::new_err("no copy is made here: copy after the hand-over"));

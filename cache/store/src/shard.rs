@@ -113,10 +113,6 @@ impl Lease {
     pub(crate) fn new(shard: Arc<Shard>, budget: &Arc<Budget>) -> Self {
         Self { shard, _end: EndOfLease(budget.clone()) }
     }
-
-    pub(crate) fn is(&self, other: &Arc<Shard>) -> bool {
-        Arc::ptr_eq(&self.shard, other)
-    }
 }
 
 impl Deref for Lease {

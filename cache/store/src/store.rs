@@ -212,19 +212,9 @@ impl Store {
         task.map(ended).boxed().shared()
     }
 
-<<<<<<< HEAD
-    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew.
-    pub async fn condemn(&self, shard: &Lease, why: &Error) {
-        self.0.tally.corruptions.inc();
-        tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
-        let gone = {
-            let mut table = self.table();
-            let is_open = table.open.peek(shard.name()).is_some_and(|open| shard.is(open));
-            is_open.then(|| self.leave(&mut table, shard.name()))
-=======
     /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
     /// everybody who meets the same bad copy, the first drops and counts it.
-    pub async fn condemn(&self, shard: &Arc<Shard>, why: &Error) {
+    pub async fn condemn(&self, shard: &Lease, why: &Error) {
         let gone = {
             let mut table = self.table();
             // A copy is known by its reservation: the shard may have been opened anew since.
@@ -232,7 +222,6 @@ impl Store {
                 entry.whole && Arc::ptr_eq(&entry.reservation, &shard.reservation)
             });
             is_there.then(|| self.leave(&mut table, shard.name()))
->>>>>>> tests
         };
         if let Some(gone) = gone {
             self.0.tally.corruptions.inc();
