@@ -132,7 +132,7 @@ impl fmt::Display for Screen<'_> {
         )?;
         writeln!(
             f,
-            "        opened {} hit, {} miss; fetched {} ({}), failed {}, evicted {}, corrupt {}",
+            "        found {}, missed {}; fetched {} ({}), failed {}, evicted {}, corrupt {}",
             count("/tier/hits"),
             count("/tier/misses"),
             count("/tier/fills"),

@@ -18,13 +18,15 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
 use forebay_source::{Options, Source, Sources, Stat};
 use forebay_uring::{Arena, Engine, Open};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 use crate::budget::{Budget, Reservation};
 use crate::directory::{Directory, ShardName};
 use crate::fill::{FILLS, Job, Parts};
-use crate::shard::{Growth, Shard, Traffic};
+use crate::shard::{Growth, Lease, Shard, Traffic};
 pub use room::{Claim, Urgency};
 pub use tally::Counters;
 use tally::Tally;
@@ -72,11 +74,19 @@ struct Table {
     filling: HashMap<ShardName, Arc<Shard>>,
     /// Whole, open shards. A count of one on the `Arc` means that nobody holds a lease.
     open: LruCache<ShardName, Arc<Shard>>,
-    /// One cell per shard being opened or begun.
-    opening: HashMap<ShardName, Arc<OnceCell<Arc<Shard>>>>,
+    /// Shards being opened or begun, and who asked first.
+    opening: HashMap<ShardName, (Urgency, Shared<Opened>)>,
+    /// Shards whose files are being removed; their names are free again afterwards.
+    leaving: HashMap<ShardName, Shared<Gone>>,
     identities: LruCache<(String, String), Identity>,
     claims: HashMap<ShardName, usize>,
 }
+
+/// The outcome of opening or beginning a shard, for everybody who asked meanwhile.
+type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
+
+/// The end of a removal.
+type Gone = BoxFuture<'static, ()>;
 
 struct Entry {
     whole: bool,
@@ -125,6 +135,7 @@ impl Store {
                 filling: HashMap::new(),
                 open: LruCache::new(OPEN_SHARDS),
                 opening: HashMap::new(),
+                leaving: HashMap::new(),
                 identities: LruCache::new(IDENTITIES),
                 claims: HashMap::new(),
             }),
@@ -142,12 +153,7 @@ impl Store {
     ///
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
-    pub async fn shard(
-        &self,
-        url: &str,
-        options: &Options,
-        urgency: Urgency,
-    ) -> Result<Arc<Shard>> {
+    pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
         let source = self.0.sources.open(url, options)?;
         let stat = self.identity(&*source, url).await?;
         let origin = Origin {
@@ -156,43 +162,71 @@ impl Store {
             version: stat.version.clone(),
         };
         let name = ShardName::new(&origin);
-        let cell = {
-            let mut table = self.table();
-            if let Some(shard) = table.in_use(&name) {
-                return Ok(shard);
+        loop {
+            let (asked, opened) = {
+                let mut table = self.table();
+                if let Some(shard) = table.in_use(&name) {
+                    return Ok(Lease::new(shard, &self.0.budget));
+                }
+                let begin = || {
+                    let origin = origin.clone();
+                    (urgency, self.clone().opened(origin, source.clone(), stat.clone(), urgency))
+                };
+                table.opening.entry(name.clone()).or_insert_with(begin).clone()
+            };
+            match opened.await {
+                // Whoever only looked ahead was not let in; one who waits may push others out.
+                Err(error)
+                    if error.kind() == ErrorKind::Full
+                        && (asked, urgency) == (Urgency::Ahead, Urgency::Needed) => {}
+                opened => return opened.map(|shard| Lease::new(shard, &self.0.budget)),
             }
-            table.opening.entry(name.clone()).or_default().clone()
-        };
-        let opened = cell
-            .get_or_try_init(|| self.open_or_begin(&name, origin, source, stat, urgency))
-            .await
-            .cloned();
-        let mut table = self.table();
-        if table.opening.get(&name).is_some_and(|current| Arc::ptr_eq(current, &cell)) {
+        }
+    }
+
+    /// Opens or begins a shard in a task of its own: a caller that goes away must not leave it
+    /// half made.
+    fn opened(
+        self,
+        origin: Origin,
+        source: Arc<dyn Source>,
+        stat: Stat,
+        urgency: Urgency,
+    ) -> Shared<Opened> {
+        let task = tokio::spawn(async move {
+            let name = ShardName::new(&origin);
+            let opened = self.open_or_begin(&name, origin, source, stat, urgency).await;
+            let mut table = self.table();
             table.opening.remove(&name);
             let whole = table.entries.peek(&name).is_some_and(|entry| entry.whole);
             if let (Ok(shard), true) = (&opened, whole) {
                 table.open.put(name, shard.clone());
             }
-        }
-        opened
+            drop(table);
+            self.0.budget.wake();
+            opened
+        });
+        let ended = |joined: Result<_, _>| {
+            joined.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
+        };
+        task.map(ended).boxed().shared()
     }
 
-    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew.
-    pub async fn condemn(&self, shard: &Arc<Shard>, why: &Error) {
-        self.0.tally.corruptions.inc();
-        tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
+    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
+    /// everybody who meets the same bad copy, the first drops and counts it.
+    pub async fn condemn(&self, shard: &Lease, why: &Error) {
         let gone = {
             let mut table = self.table();
-            let is_open =
-                table.open.peek(shard.name()).is_some_and(|open| Arc::ptr_eq(open, shard));
-            if is_open {
-                table.open.pop(shard.name());
-            }
-            is_open.then(|| table.entries.pop(shard.name())).flatten()
+            // A copy is known by its reservation: the shard may have been opened anew since.
+            let is_there = table.entries.peek(shard.name()).is_some_and(|entry| {
+                entry.whole && Arc::ptr_eq(&entry.reservation, &shard.reservation)
+            });
+            is_there.then(|| self.leave(&mut table, shard.name()))
         };
-        if let Some(entry) = gone {
-            self.remove(shard.name().clone(), entry).await;
+        if let Some(gone) = gone {
+            self.0.tally.corruptions.inc();
+            tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
+            gone.await;
         }
     }
 
@@ -250,6 +284,10 @@ impl Store {
         stat: Stat,
         urgency: Urgency,
     ) -> Result<Arc<Shard>> {
+        let leaving = self.table().leaving.get(name).cloned();
+        if let Some(gone) = leaving {
+            gone.await;
+        }
         if let Some(reservation) = self.known(name).await {
             match self.open_whole(name, &origin, reservation).await {
                 Ok(shard) => {
@@ -259,7 +297,6 @@ impl Store {
                 Err(error) => self.discard(name, &error).await,
             }
         }
-        self.0.tally.misses.inc();
         self.begin(name, origin, source, stat, urgency).await
     }
 
@@ -306,6 +343,7 @@ impl Store {
         urgency: Urgency,
     ) -> Result<Arc<Shard>> {
         let reservation = self.make_room(&origin.url, stat.len, urgency).await?;
+        self.0.tally.misses.inc();
         let path = self.0.directory.data(name);
         let file = match self.0.engine.open(&path, Open::Create { len: stat.len }).await {
             Ok(file) => file,
@@ -365,18 +403,16 @@ impl Store {
             Err(error) => {
                 tracing::warn!(url = job.url, %error, "failed to fetch a shard");
                 self.0.tally.failed_fills.inc();
-                job.parts.fail(&error);
-                job.growth.fail(&error);
-                let entry = {
+                {
                     let mut table = self.table();
                     table.filling.remove(&name);
+                    // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
                     table.identities.pop(&key);
-                    table.entries.pop(&name)
-                };
-                if let Some(entry) = entry {
-                    self.remove(name, entry).await;
+                    drop(self.leave(&mut table, &name));
                 }
+                job.parts.fail(&error);
+                job.growth.fail(&error);
             }
         }
         drop(shard);
@@ -415,7 +451,7 @@ impl Store {
             file,
             parts: Mutex::new(parts),
             traffic: self.0.traffic.clone(),
-            _reservation: reservation,
+            reservation,
         })
     }
 
@@ -425,19 +461,31 @@ impl Store {
         if why.kind() == ErrorKind::Corrupt {
             self.0.tally.corruptions.inc();
         }
-        let entry = self.table().entries.pop(name);
-        if let Some(entry) = entry {
-            self.remove(name.clone(), entry).await;
-        }
+        let gone = {
+            let mut table = self.table();
+            self.leave(&mut table, name)
+        };
+        gone.await;
     }
 
-    async fn remove(&self, name: ShardName, entry: Entry) {
-        let this = self.clone();
-        let removed = tokio::task::spawn_blocking(move || this.0.directory.remove(&name)).await;
-        if let Ok(Err(error)) = removed {
-            tracing::error!(%error, "failed to remove a shard");
-        }
-        drop(entry);
+    /// Takes a shard off the tier. Its bytes stay reserved until its files are gone, and its name
+    /// taken; the removal goes on whether it is waited for or not.
+    fn leave(&self, table: &mut Table, name: &ShardName) -> Shared<Gone> {
+        table.open.pop(name);
+        let entry = table.entries.pop(name);
+        let (store, of) = (self.clone(), name.clone());
+        let removal = tokio::task::spawn_blocking(move || {
+            if let Err(error) = store.0.directory.remove(&of) {
+                tracing::error!(%error, "failed to remove a shard");
+            }
+            let mut table = store.table();
+            table.leaving.remove(&of);
+            drop(table);
+            drop(entry);
+        });
+        let gone = removal.map(|_| ()).boxed().shared();
+        table.leaving.insert(name.clone(), gone.clone());
+        gone
     }
 
     fn scan(&self) {

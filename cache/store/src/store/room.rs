@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 
-use super::{Entry, Store, Table};
+use super::{Store, Table};
 use crate::budget::Reservation;
 use crate::directory::ShardName;
 
@@ -75,11 +75,16 @@ impl Store {
             if let Some(reservation) = self.0.budget.reserve(bytes) {
                 return Ok(Arc::new(reservation));
             }
-            let victim = self.table().victim(urgency);
-            if let Some((name, entry)) = victim {
-                self.0.tally.evictions.inc();
-                tracing::debug!(shard = name.as_str(), "evicted a shard");
-                self.remove(name, entry).await;
+            let leaving = {
+                let mut table = self.table();
+                table.victim(urgency).map(|name| {
+                    tracing::debug!(shard = name.as_str(), "evicted a shard");
+                    self.0.tally.evictions.inc();
+                    self.leave(&mut table, &name)
+                })
+            };
+            if let Some(gone) = leaving {
+                gone.await;
                 continue;
             }
             let full = || {
@@ -98,24 +103,18 @@ impl Store {
 }
 
 impl Table {
-    /// Takes out the entry that goes next, if any may go.
-    fn victim(&mut self, urgency: Urgency) -> Option<(ShardName, Entry)> {
-        let idle = |table: &Self, name: &ShardName| {
-            let leased = table.open.peek(name).is_some_and(|open| Arc::strong_count(open) > 1);
-            !leased && !table.opening.contains_key(name)
+    /// The shard that goes next, if any may go.
+    fn victim(&self, urgency: Urgency) -> Option<ShardName> {
+        let idle = |name: &ShardName| {
+            let leased = self.open.peek(name).is_some_and(|open| Arc::strong_count(open) > 1);
+            !leased && !self.opening.contains_key(name)
         };
-        let candidates = || self.entries.iter().rev().filter(|(_, entry)| entry.whole);
-        let name = candidates()
-            .find(|(name, _)| !self.claims.contains_key(*name) && idle(self, name))
-            .or_else(|| {
-                let mut claimed = candidates();
-                (urgency == Urgency::Needed)
-                    .then(|| claimed.find(|(name, _)| idle(self, name)))
-                    .flatten()
-            })
-            .map(|(name, _)| name.clone())?;
-        self.open.pop(&name);
-        let entry = self.entries.pop(&name)?;
-        Some((name, entry))
+        let idle_shards = || {
+            let whole = self.entries.iter().rev().filter(|(_, entry)| entry.whole);
+            whole.map(|(name, _)| name).filter(|name| idle(name))
+        };
+        let unclaimed = idle_shards().find(|name| !self.claims.contains_key(*name));
+        let last_resort = || idle_shards().next().filter(|_| urgency == Urgency::Needed);
+        unclaimed.or_else(last_resort).cloned()
     }
 }

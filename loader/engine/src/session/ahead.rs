@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::ErrorKind;
 use forebay_store::{Claim, Urgency};
+use forebay_wire::message::Shuffle;
 use tokio::task::JoinSet;
 
 use super::Job;
@@ -28,7 +29,11 @@ impl Ahead {
 
     /// How many shards to look ahead.
     pub(super) fn limit(&self) -> usize {
-        self.job.spec.order.window as usize + BEYOND_WINDOW
+        match self.job.spec.order.shuffle {
+            // Every shard may be needed by the next batch.
+            Shuffle::Global => usize::MAX,
+            Shuffle::None | Shuffle::Window => self.job.spec.order.window as usize + BEYOND_WINDOW,
+        }
     }
 
     /// Fetches and claims what of `upcoming` is not claimed yet, and lets go of everything else.
