@@ -1,1 +1,14 @@
-//! Tests that cross crates.
+//! What tests across crates have in common: a real origin, a real node, a real trainer.
+//!
+//! Its rule: nothing here knows how a layer works inside. Tests see what an operator or a trainer
+//! sees: batches, errors, the status document, and the files on the disk.
+
+mod node;
+mod origin;
+mod patience;
+mod trainer;
+
+pub use node::{Daemon, FRAMES, daemon_status, status};
+pub use origin::Origin;
+pub use patience::{PATIENCE, eventually};
+pub use trainer::{Epoch, Received, epoch, job, loader, next, play};

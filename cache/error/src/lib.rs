@@ -95,7 +95,9 @@ impl Error {
             io::ErrorKind::StorageFull
             | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::OutOfMemory => ErrorKind::Full,
-            io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory => ErrorKind::Invalid,
+            io::ErrorKind::InvalidInput
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists => ErrorKind::Invalid,
             io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::UnexpectedEof => ErrorKind::Closed,

@@ -26,7 +26,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use crate::budget::{Budget, Reservation};
 use crate::directory::{Directory, ShardName};
 use crate::fill::{FILLS, Job, Parts};
-use crate::shard::{Growth, Shard, Traffic};
+use crate::shard::{Growth, Lease, Shard, Traffic};
 pub use room::{Claim, Urgency};
 pub use tally::Counters;
 use tally::Tally;
@@ -153,12 +153,7 @@ impl Store {
     ///
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
-    pub async fn shard(
-        &self,
-        url: &str,
-        options: &Options,
-        urgency: Urgency,
-    ) -> Result<Arc<Shard>> {
+    pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
         let source = self.0.sources.open(url, options)?;
         let stat = self.identity(&*source, url).await?;
         let origin = Origin {
@@ -171,7 +166,7 @@ impl Store {
             let (asked, opened) = {
                 let mut table = self.table();
                 if let Some(shard) = table.in_use(&name) {
-                    return Ok(shard);
+                    return Ok(Lease::new(shard, &self.0.budget));
                 }
                 let begin = || {
                     let origin = origin.clone();
@@ -184,7 +179,7 @@ impl Store {
                 Err(error)
                     if error.kind() == ErrorKind::Full
                         && (asked, urgency) == (Urgency::Ahead, Urgency::Needed) => {}
-                outcome => return outcome,
+                opened => return opened.map(|shard| Lease::new(shard, &self.0.budget)),
             }
         }
     }
@@ -207,6 +202,8 @@ impl Store {
             if let (Ok(shard), true) = (&opened, whole) {
                 table.open.put(name, shard.clone());
             }
+            drop(table);
+            self.0.budget.wake();
             opened
         });
         let ended = |joined: Result<_, _>| {
@@ -215,17 +212,20 @@ impl Store {
         task.map(ended).boxed().shared()
     }
 
-    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew.
-    pub async fn condemn(&self, shard: &Arc<Shard>, why: &Error) {
-        self.0.tally.corruptions.inc();
-        tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
+    /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
+    /// everybody who meets the same bad copy, the first drops and counts it.
+    pub async fn condemn(&self, shard: &Lease, why: &Error) {
         let gone = {
             let mut table = self.table();
-            let is_open =
-                table.open.peek(shard.name()).is_some_and(|open| Arc::ptr_eq(open, shard));
-            is_open.then(|| self.leave(&mut table, shard.name()))
+            // A copy is known by its reservation: the shard may have been opened anew since.
+            let is_there = table.entries.peek(shard.name()).is_some_and(|entry| {
+                entry.whole && Arc::ptr_eq(&entry.reservation, &shard.reservation)
+            });
+            is_there.then(|| self.leave(&mut table, shard.name()))
         };
         if let Some(gone) = gone {
+            self.0.tally.corruptions.inc();
+            tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
             gone.await;
         }
     }
@@ -451,7 +451,7 @@ impl Store {
             file,
             parts: Mutex::new(parts),
             traffic: self.0.traffic.clone(),
-            _reservation: reservation,
+            reservation,
         })
     }
 

@@ -1,0 +1,194 @@
+//! A whole daemon inside the test's process: node, socket, runtime.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_client::{Address, Connection};
+use forebay_daemon::{Listener, Node, NodeConfig, serve};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Limits;
+use forebay_uring::EngineChoice;
+use forebay_wire::message::{Reply, Request};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Memory a node keeps for frames; what it is given beyond is for slabs.
+pub const FRAMES: usize = 128 << 20;
+
+/// Slab memory of [`Daemon::start`].
+const SLABS: usize = 128 << 20;
+
+/// A daemon that ends when dropped, as by SIGTERM.
+pub struct Daemon {
+    node: Option<Arc<Node>>,
+    runtime: Option<Runtime>,
+    serving: Option<(oneshot::Sender<()>, JoinHandle<Result<()>>)>,
+    socket: PathBuf,
+    cache: PathBuf,
+    _directory: TempDir,
+}
+
+impl Daemon {
+    /// A configuration with room for `capacity` bytes in `cache`.
+    #[must_use]
+    pub fn config(cache: &Path, capacity: u64) -> NodeConfig {
+        NodeConfig {
+            cache: cache.to_owned(),
+            capacity,
+            memory: FRAMES + SLABS,
+            io: EngineChoice::Auto,
+            limits: Limits::default(),
+        }
+    }
+
+    /// A directory on the file system that holds the build: a disk, where `/tmp` may be memory.
+    ///
+    /// # Panics
+    /// If none can be made there.
+    #[must_use]
+    pub fn disk() -> TempDir {
+        let program = std::env::current_exe().expect("a process knows its program");
+        let beside = program.parent().expect("a program lies in a directory");
+        TempDir::new_in(beside).expect("the build's directory is writable")
+    }
+
+    /// A daemon on `cache`, with a gigabyte to fill.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start(cache: &Path) -> Self {
+        Self::try_start(Self::config(cache, 1 << 30)).expect("the daemon starts")
+    }
+
+    /// A daemon as configured.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub fn try_start(config: NodeConfig) -> Result<Self> {
+        let directory = TempDir::new().doing("make a temp directory")?;
+        let socket = directory.path().join("d.sock");
+        let cache = config.cache.clone();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .doing("start a runtime")?;
+        let node = runtime.block_on(Node::start(config))?;
+        let listener = {
+            let _runtime = runtime.enter();
+            Listener::bind(&socket)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async move { drop(stopped.await) };
+        let serving = runtime.spawn(serve(node.clone(), listener, None, stopped));
+        Ok(Self {
+            node: Some(node),
+            runtime: Some(runtime),
+            serving: Some((stop, serving)),
+            socket,
+            cache,
+            _directory: directory,
+        })
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        self.node.as_ref().expect("taken only by drop")
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address::Unix(self.socket.clone())
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its status document.
+    #[must_use]
+    pub fn status(&self) -> serde_json::Value {
+        status(&self.socket)
+    }
+
+    /// A number of its status document.
+    ///
+    /// # Panics
+    /// If there is none at `pointer`.
+    #[must_use]
+    pub fn number(&self, pointer: &str) -> u64 {
+        let status = self.status();
+        let number = status.pointer(pointer).and_then(serde_json::Value::as_u64);
+        number.unwrap_or_else(|| panic!("no number at {pointer} in {status}"))
+    }
+
+    /// Files in its shard directory, by name.
+    ///
+    /// # Panics
+    /// If the directory cannot be listed.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let listed = std::fs::read_dir(self.cache.join("shards")).expect("the directory exists");
+        let mut files: Vec<_> = listed.map(|entry| entry.expect("listable").path()).collect();
+        files.sort();
+        files
+    }
+
+    /// The data file of the shard that an object of this name became.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn data_file(&self, name: &str) -> PathBuf {
+        let mine = |path: &PathBuf| path.to_string_lossy().ends_with(&format!("-{name}"));
+        self.files().into_iter().find(mine).expect("the shard is in the cache")
+    }
+
+    /// Ends it and waits for the end.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        if let Some((stop, serving)) = self.serving.take() {
+            // A daemon that ended by itself does not listen any more.
+            let _ = stop.send(());
+            let ended = runtime.block_on(serving);
+            if !std::thread::panicking() {
+                assert!(matches!(ended, Ok(Ok(()))), "the daemon ended badly: {ended:?}");
+            }
+        }
+        drop(self.node.take());
+        drop(runtime);
+    }
+}
+
+/// The status document of the daemon at `socket`.
+///
+/// # Panics
+/// If it does not answer.
+#[must_use]
+pub fn status(socket: &Path) -> serde_json::Value {
+    daemon_status(socket).expect("the daemon answers")
+}
+
+/// The status document of the daemon at `socket`, which may be gone.
+///
+/// # Errors
+/// If it does not answer.
+pub fn daemon_status(socket: &Path) -> Result<serde_json::Value> {
+    match Connection::open(socket)?.ask(&Request::Status)? {
+        Reply::Status(text) => Ok(serde_json::from_str(&text).expect("a status is JSON")),
+        other => Err(Error::new(ErrorKind::Invalid, format!("not a status: {other:?}"))),
+    }
+}

@@ -1,0 +1,130 @@
+//! The order of samples: a function of the job, through the whole stack.
+
+use forebay_tests::{Daemon, Epoch, Origin, epoch, job, loader, play};
+use forebay_wire::message::{Open, Shuffle, Tail};
+
+const SIZES: std::ops::Range<usize> = 500..3000;
+const SHARDS: u64 = 12;
+const SAMPLES: u64 = 17;
+const TOTAL: u64 = SHARDS * SAMPLES;
+
+struct Bench {
+    origin: Origin,
+    daemon: Daemon,
+    _disk: tempfile::TempDir,
+}
+
+fn bench() -> Bench {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    Bench { origin, daemon, _disk: disk }
+}
+
+impl Bench {
+    /// A window-shuffled job of one of `world` ranks with 24 samples per global batch.
+    fn job(&self, rank: u32, world: u32) -> Open {
+        let mut open = job(&self.origin, Origin::urls(SHARDS));
+        open.counts = Some(vec![SAMPLES; SHARDS as usize]);
+        open.order.shuffle = Shuffle::Window;
+        open.order.window = 4;
+        (open.order.rank, open.order.world_size) = (rank, world);
+        open.order.batch_size = 24 / world;
+        open
+    }
+
+    fn epoch(&self, open: Open) -> Epoch {
+        let epoch = epoch(self.daemon.address(), open).unwrap();
+        assert_eq!(epoch.errors, []);
+        epoch.assert_bytes(&SIZES);
+        epoch
+    }
+}
+
+/// Bears promise 5 (order is a function): with equal global batches, worlds of 1, 2 and 4 read the
+/// same samples at the same positions in the same batches; and promise 6: each once.
+#[test]
+fn the_global_sequence_does_not_depend_on_the_world_size() {
+    let bench = bench();
+    let mut of_one: Option<Vec<_>> = None;
+    for world in [1, 2, 4] {
+        let mut all = Vec::new();
+        for rank in 0..world {
+            let epoch = bench.epoch(bench.job(rank, world));
+            assert_eq!(epoch.announced, (TOTAL.div_ceil(24), TOTAL));
+            all.extend(epoch.samples.into_iter().filter(|sample| sample.valid));
+        }
+        all.sort_by_key(|sample| sample.position);
+        let positions: Vec<u64> = all.iter().map(|sample| sample.position).collect();
+        assert_eq!(positions, (0..TOTAL).collect::<Vec<_>>());
+        let listed: Vec<_> = all.into_iter().map(|s| (s.batch, s.shard, s.key)).collect();
+        match &of_one {
+            None => {
+                let mut once: Vec<_> = listed.iter().map(|(_, shard, key)| (shard, key)).collect();
+                assert!(!once.is_sorted(), "nothing was mixed");
+                once.sort();
+                once.dedup();
+                assert_eq!(once.len() as u64, TOTAL);
+                of_one = Some(listed);
+            }
+            Some(of_one) => assert_eq!(*of_one, listed, "world {world}"),
+        }
+    }
+}
+
+/// Bears promise 6 (exactly once) over a resume: started at batch k, a job gives exactly what a
+/// full run gives from there, with and without a manifest, whatever the order.
+#[test]
+fn a_run_from_batch_k_is_the_tail_of_the_full_run() {
+    let bench = bench();
+    for (counts, shuffle) in [
+        (true, Shuffle::Window),
+        (false, Shuffle::Window),
+        (false, Shuffle::None),
+        (true, Shuffle::Global),
+    ] {
+        let mut open = bench.job(0, 1);
+        open.order.shuffle = shuffle;
+        if !counts {
+            open.counts = None;
+        }
+        let loader = loader(bench.daemon.address(), open).unwrap();
+        let full = play(&loader, 3, 0).unwrap();
+        assert_eq!(full.samples.len() as u64, TOTAL);
+        for from in [0, 1, 5, 8, 9] {
+            let rest = play(&loader, 3, from).unwrap();
+            let tail: Vec<_> = full.samples.iter().filter(|s| s.batch >= from).cloned().collect();
+            assert_eq!(rest.samples, tail, "{shuffle:?} from {from}");
+            assert_eq!(rest.announced, full.announced);
+        }
+        let other = play(&loader, 4, 0).unwrap();
+        assert_eq!(other.sequence() == full.sequence(), shuffle == Shuffle::None);
+    }
+}
+
+/// Bears promise 6's stated exceptions: what becomes of the last, incomplete global batch.
+#[test]
+fn the_tail_of_an_epoch_is_split_dropped_or_padded_as_asked() {
+    let bench = bench();
+    // 204 samples: eight global batches of 24 and a rest of 12 for 4 ranks of 6.
+    for tail in [Tail::Even, Tail::Drop, Tail::Pad] {
+        let mut valid = 0;
+        for rank in 0..4 {
+            let mut open = bench.job(rank, 4);
+            open.order.tail = tail;
+            let epoch = bench.epoch(open);
+            let batches = if tail == Tail::Drop { 8 } else { 9 };
+            assert_eq!(epoch.announced.0, batches, "every rank makes the same number of steps");
+            let last = epoch.samples.iter().filter(|sample| sample.batch == 8);
+            let (good, padding): (Vec<_>, Vec<_>) = last.partition(|sample| sample.valid);
+            let expected = match tail {
+                Tail::Even => (3, 0),
+                Tail::Drop => (0, 0),
+                Tail::Pad => (3, 3),
+            };
+            assert_eq!((good.len(), padding.len()), expected, "{tail:?}");
+            valid += epoch.samples.iter().filter(|sample| sample.valid).count() as u64;
+        }
+        assert_eq!(valid, if tail == Tail::Drop { 192 } else { TOTAL }, "{tail:?}");
+    }
+}
