@@ -31,7 +31,6 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "example",
     "AWS_SECRET_ACCESS_KEY": "example-secret",
     "AWS_REGION": "us-east-1",
-    "AWS_ALLOW_HTTP": "true",
 }
 # A daemon that was told to end finishes its writes first; a disk is given this long for them.
 STOP_TIMEOUT_S = 30
