@@ -36,7 +36,9 @@ setup: ## Install what is missing: it says what and how large first
 .PHONY: run
 run: setup ## Train one cold and one warm epoch, then print the starvation report
 	$(call heading,run)
-	@$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
+	@# A log wants a line now and then, not ten a second.
+	@[ -t 2 ] || export TQDM_MININTERVAL=5; \
+		$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
 
 .PHONY: test
 test: setup check rust-test python-test ## Every check and every test

@@ -42,7 +42,8 @@ def main() -> int:
             manifest = stage.index(urls, folder, environment)
             train += [urls, "--manifest", manifest, "--classes", str(make_photos.CLASSES)]
             print(f"training on {urls} from {environment['AWS_ENDPOINT_URL']}", flush=True)
-        stack.enter_context(stage.private_daemon(environment))
+        cache = stack.enter_context(stage.private_cache())
+        stack.enter_context(stage.private_daemon(environment, cache))
         return subprocess.run(train, env=environment, check=False).returncode
 
 

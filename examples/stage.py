@@ -31,7 +31,6 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "example",
     "AWS_SECRET_ACCESS_KEY": "example-secret",
     "AWS_REGION": "us-east-1",
-    "AWS_ALLOW_HTTP": "true",
 }
 # A daemon that was told to end finishes its writes first; a disk is given this long for them.
 STOP_TIMEOUT_S = 30
@@ -110,10 +109,19 @@ def s3_server(folder: Path) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def private_daemon(environment: dict[str, str]) -> Iterator[None]:
-    """Give `environment` an embedded daemon of its own with an empty cache; end it afterwards."""
+def private_cache() -> Iterator[Path]:
+    """Yield an empty folder for a cache; remove it afterwards."""
     RUN.mkdir(exist_ok=True)
     cache = Path(tempfile.mkdtemp(prefix="cache-", dir=RUN))
+    try:
+        yield cache
+    finally:
+        shutil.rmtree(cache)
+
+
+@contextmanager
+def private_daemon(environment: dict[str, str], cache: Path) -> Iterator[None]:
+    """Lead `environment` to an embedded daemon of its own on `cache`; end it afterwards."""
     # Not under RUN: a socket's path may have 107 bytes at most.
     runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
     environment.update(
@@ -124,7 +132,6 @@ def private_daemon(environment: dict[str, str]) -> Iterator[None]:
     finally:
         stop_daemon(environment)
         shutil.rmtree(runtime)
-        shutil.rmtree(cache)
 
 
 def stop_daemon(environment: dict[str, str]) -> None:
@@ -151,6 +158,6 @@ def index(urls: str, folder: Path, environment: dict[str, str]) -> Path:
     if not manifest.exists():
         # In a cache of its own, or the first epoch would find the shards already there.
         aside = dict(environment)
-        with private_daemon(aside):
+        with private_cache() as cache, private_daemon(aside, cache):
             subprocess.run([FOREBAY, "index", urls, "-o", manifest], env=aside, check=True)
     return manifest

@@ -1,0 +1,63 @@
+"""Runs every benchmark, each with its report and its document under benches/results.
+
+Its rule: one folder per day and machine, so that figures are compared only with their like.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import machine
+import measure
+import stage
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+# Cold and warm.
+EPOCHS = 2
+
+
+def starvation(folder: Path, out: Path) -> None:
+    """Let an emulated accelerator train from the S3 server, cold and warm."""
+    urls = stage.shard_urls(folder)
+    environment = dict(os.environ)
+    with stage.s3_server(folder) as reach:
+        environment.update(reach)
+        manifest = stage.index(urls, folder, environment)
+        command: list[str | Path] = [stage.FOREBAY, "bench", "starvation", urls, "--json"]
+        command += ["--manifest", manifest, "--window", "4", "--epochs", str(EPOCHS)]
+        with stage.private_cache() as cache, stage.private_daemon(environment, cache):
+            text = subprocess.check_output(command, env=environment, text=True)
+    document = {"machine": machine.describe(stage.RUN), **json.loads(text)}
+    target = out / "starvation.json"
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"\nstarvation, {document['profile']}")
+    for epoch in document["epochs"]:
+        print(
+            f"  epoch {epoch['epoch']}  AU_ideal {epoch['au_ideal']:.1%}"
+            f"  {epoch['samples_per_second']:,.0f} samples/s"
+            f"  CPU {epoch['cpu_ms_per_sample']:.2f} ms/sample"
+            f"  first batch {epoch['first_batch_seconds']:.3f} s"
+        )
+    print(f"  written to {target}")
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    out = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
+    out.mkdir(parents=True, exist_ok=True)
+    starvation(stage.shards(measure.PHOTOS), out)
+    sys.argv = [sys.argv[0], "--rounds", str(arguments.rounds), "--out", str(out)]
+    measure.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What a figure was measured on.
+
+Its rule: a figure without its machine and its versions is not a figure.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("forebay", "webdataset", "torch", "torchvision", "numpy", "pillow")
+
+
+def cpu() -> str:
+    """Return the processor's name."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def slug() -> str:
+    """Return the processor's name as part of a folder's."""
+    return re.sub("[^a-z0-9]+", "-", cpu().lower()).strip("-")
+
+
+def describe(folder: Path) -> dict[str, object]:
+    """Return the machine, the disk under `folder` and the versions."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    disk = subprocess.run(
+        ["df", "--output=source,fstype,size", folder], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[-1]
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    return {
+        "cpu": cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory / (1 << 30), 1),
+        "kernel": platform.release(),
+        "disk": " ".join(disk.split()),
+        "python": platform.python_version(),
+        "commit": commit,
+        "versions": {package: metadata.version(package) for package in PACKAGES},
+    }

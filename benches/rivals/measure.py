@@ -1,0 +1,268 @@
+"""The harness: the same shards through every contender, in turns, and the ratio of the medians.
+
+    PYTHONPATH=examples .venv/bin/python benches/rivals/measure.py [--rounds 5] [--mode raw]
+
+Its rule: nothing is counted that was not the same work. Contenders must deliver the same samples,
+all run on the same CPUs, each in a process of its own, in an order that turns round every round;
+the rival's shards are in the page cache, Forebay must have read every byte from its cache by
+O_DIRECT, and the daemon's CPU and memory are Forebay's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import disk
+import machine
+import stage
+
+HERE = Path(__file__).resolve().parent
+BATCH_SIZE = 256
+PHOTOS = 2048
+# Raw shards go by so quickly that a data set of this many copies is needed to time them.
+RAW_COPIES = 6
+# Images' means over random crops of thousands of photos differ by less than this.
+MEAN_TOLERANCE = 0.03
+MIB = 1 << 20
+# What the product promises above slab, frames and batches.
+MEMORY_ALLOWANCE = 200 * MIB
+# Batches kept ready by default, and those being decoded and in use.
+PREFETCH, IN_USE = 4, 2
+FLOAT32_IMAGE_BYTES = 3 * 224 * 224 * 4
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to load, and the script that does it."""
+
+    name: str
+    script: str
+    variant: str
+
+    @property
+    def is_forebay(self) -> bool:
+        """Whether a daemon works for it."""
+        return self.script == "through_forebay.py"
+
+
+CONTENDERS = {
+    "raw": [
+        Contender("webdataset", "through_webdataset.py", "bytes"),
+        Contender("forebay, views", "through_forebay.py", "views"),
+        Contender("forebay, copies", "through_forebay.py", "copies"),
+    ],
+    "images": [
+        Contender("webdataset, pillow", "through_webdataset.py", "pillow"),
+        Contender("webdataset, torchvision", "through_webdataset.py", "torchvision"),
+        Contender("forebay", "through_forebay.py", "float32"),
+    ],
+}
+EPOCHS = {"raw": 2, "images": 1}
+
+
+def raw_shards(folder: Path) -> list[str]:
+    """Return the shards of `folder` and copies of them under other names."""
+    copies = folder / "copies"
+    copies.mkdir(exist_ok=True)
+    shards = []
+    for shard in sorted((folder / stage.BUCKET).glob("*.tar")):
+        for number in range(RAW_COPIES):
+            copy = copies / f"{shard.stem}-{number}.tar"
+            if not copy.exists() or copy.stat().st_size != shard.stat().st_size:
+                copy.write_bytes(shard.read_bytes())
+            shards.append(str(copy))
+    return shards
+
+
+def into_page_cache(shards: list[str]) -> None:
+    """Read `shards`, so that the rival finds them in memory."""
+    for shard in shards:
+        Path(shard).read_bytes()
+
+
+def play(contender: Contender, mode: str, shards: list[str], cache: Path) -> dict[str, Any]:
+    """Run one contender once and return its figures."""
+    environment = dict(os.environ)
+    options = [f"--batch-size={BATCH_SIZE}", f"--epochs={EPOCHS[mode]}"]
+    command = [sys.executable, HERE / contender.script, mode, contender.variant, *options, *shards]
+    if not contender.is_forebay:
+        into_page_cache(shards)
+        return figures(command, environment)
+    with stage.private_daemon(environment, cache):
+        result = figures(command, environment)
+    check_warm(result, mode)
+    return result
+
+
+def figures(command: list[Any], environment: dict[str, str]) -> dict[str, Any]:
+    """Run `command` and return what its last line says."""
+    output = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
+
+
+def check_warm(result: dict[str, Any], mode: str) -> None:
+    """Make sure that every byte of Forebay's timed epochs came from its cache on the disk."""
+    before, after = result["before"]["loader"]["bytes"], result["after"]["loader"]["bytes"]
+    if after["origin"] != before["origin"]:
+        sys.exit("forebay took bytes from the origin in an epoch that should be warm")
+    read = after["tier"] - before["tier"]
+    if mode == "raw" and read < result["digest"]["payload_bytes"] * EPOCHS[mode]:
+        sys.exit(f"forebay delivered more than the {read} bytes that it read from its cache")
+
+
+def check_same_work(rounds: list[dict[str, Any]]) -> None:
+    """Make sure that all contenders delivered the same samples."""
+    first = rounds[0]["digest"]
+    for result in rounds[1:]:
+        digest = result["digest"]
+        for name in ("samples", "payload_bytes", "crc_sum", "label_sum"):
+            if digest[name] != first[name]:
+                sys.exit(f"{result['contender']}: {name} is {digest[name]}, not {first[name]}")
+        if abs(digest["image_mean"] - first["image_mean"]) > MEAN_TOLERANCE:
+            sys.exit(f"{result['contender']}: its images are not the others' images")
+
+
+def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, Any]:
+    """Hold Forebay's peak memory, above its imports, against what it promises."""
+    daemon = result["after"]["daemon"]
+    batch = BATCH_SIZE * FLOAT32_IMAGE_BYTES if mode == "images" else 0
+    slab, frames = daemon["slab_bytes"], daemon["frames"]["bytes"]
+    return {
+        "imports_bytes": imports_bytes,
+        "peak_rss_client_bytes": result["peak_rss_bytes"][0],
+        "peak_rss_daemon_bytes": result["peak_rss_bytes"][1],
+        "peak_pss_bytes": result["peak_pss_bytes"],
+        "slab_bytes": slab,
+        "frames_bytes": frames,
+        "promised_bytes": slab + frames + (PREFETCH + IN_USE) * batch + MEMORY_ALLOWANCE,
+        # Slab pages are resident in both processes; the sum counts them twice.
+        "used_bytes": sum(result["peak_rss_bytes"]) - imports_bytes,
+    }
+
+
+def imports_bytes() -> int:
+    """Return the peak memory of a process that only imports what Forebay's contender does."""
+    code = (
+        "import contender, forebay, numpy, torch, os;"
+        "print(contender.memory_bytes(os.getpid(), 'status', 'VmHWM'))"
+    )
+    return int(subprocess.check_output([sys.executable, "-c", code], cwd=HERE))
+
+
+def summary(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return each contender's median, range and CPU."""
+    names = dict.fromkeys(result["contender"] for result in rounds)
+    table = {}
+    for name in names:
+        own = [result for result in rounds if result["contender"] == name]
+        rates = [result["samples"] / result["seconds"] for result in own]
+        epochs = own[0]["samples"] / own[0]["digest"]["samples"]
+        payload = own[0]["digest"]["payload_bytes"] * epochs
+        table[name] = {
+            "samples_per_second": statistics.median(rates),
+            "lowest": min(rates),
+            "highest": max(rates),
+            "bytes_per_second": statistics.median(payload / result["seconds"] for result in own),
+            "cpu_ms_per_sample": statistics.median(
+                result["cpu_seconds"] * 1e3 / result["samples"] for result in own
+            ),
+        }
+    return table
+
+
+def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
+    """Run every contender of `mode` `rounds` times and return the document of figures."""
+    results: list[dict[str, Any]] = []
+    fio_rates: dict[int, list[float]] = {}
+    with stage.private_cache() as cache:
+        for number in range(rounds):
+            order = CONTENDERS[mode] if number % 2 == 0 else CONTENDERS[mode][::-1]
+            for contender in order:
+                result = play(contender, mode, shards, cache)
+                results.append({"round": number, "contender": contender.name, **result})
+                rate = result["samples"] / result["seconds"]
+                print(f"  round {number + 1}  {contender.name:26} {rate:8,.0f} samples/s")
+            if mode == "raw":
+                digest = results[-1]["digest"]
+                for size in (digest["payload_bytes"] // digest["samples"], MIB):
+                    rate = disk.fio(disk.shard_files(cache), size)
+                    fio_rates.setdefault(disk.aligned(size), []).append(rate)
+                    name = f"fio, {disk.aligned(size) // 1024} KiB records"
+                    print(f"  round {number + 1}  {name:26} {rate / 1e9:8.3f} GB/s")
+    check_same_work(results)
+    table = summary(results)
+    rivals = [row for name, row in table.items() if name.startswith("webdataset")]
+    best = max(row["samples_per_second"] for row in rivals)
+    ours = {name: row for name, row in table.items() if name.startswith("forebay")}
+    last = [result for result in results if result["contender"].startswith("forebay")][-1]
+    return {
+        "mode": mode,
+        "batch_size": BATCH_SIZE,
+        "machine": machine.describe(stage.RUN),
+        "table": table,
+        "ratio": {name: row["samples_per_second"] / best for name, row in ours.items()},
+        "fio_bytes_per_second": {
+            size: statistics.median(rates) for size, rates in fio_rates.items()
+        },
+        "memory": memory(last, imports_bytes(), mode),
+        "rounds": results,
+    }
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print a document's figures for people."""
+    print(f"\n{document['mode']}, batch {document['batch_size']}, medians (lowest to highest)")
+    for name, row in document["table"].items():
+        print(
+            f"  {name:26} {row['samples_per_second']:8,.0f} samples/s"
+            f"  ({row['lowest']:,.0f} to {row['highest']:,.0f})"
+            f"  {row['bytes_per_second'] / 1e9:6.3f} GB/s"
+            f"  CPU {row['cpu_ms_per_sample']:.3f} ms/sample"
+        )
+    for name, ratio in document["ratio"].items():
+        print(f"  {name} / best webdataset: {ratio:.2f}x")
+    for size, rate in document["fio_bytes_per_second"].items():
+        for name in document["ratio"]:
+            share = document["table"][name]["bytes_per_second"] / rate
+            print(f"  {name} / fio at {size // 1024} KiB ({rate / 1e9:.3f} GB/s): {share:.0%}")
+    used = document["memory"]
+    print(
+        f"  forebay's peak memory above its imports: {used['used_bytes'] / MIB:,.0f} MiB"
+        f" of {used['promised_bytes'] / MIB:,.0f} MiB promised"
+    )
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mode", choices=("raw", "images", "both"), default="both")
+    parser.add_argument("--photos", type=int, default=PHOTOS)
+    parser.add_argument("--out", type=Path, help="folder for rivals-MODE.json")
+    arguments = parser.parse_args()
+    folder = stage.shards(arguments.photos)
+    for mode in ("raw", "images") if arguments.mode == "both" else (arguments.mode,):
+        print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
+        shards = [str(path) for path in sorted((folder / stage.BUCKET).glob("*.tar"))]
+        document = measure(mode, raw_shards(folder) if mode == "raw" else shards, arguments.rounds)
+        show(document)
+        if arguments.out:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            target = arguments.out / f"rivals-{mode}.json"
+            target.write_text(json.dumps(document, indent=1) + "\n")
+            print(f"  written to {target}")
+
+
+if __name__ == "__main__":
+    main()

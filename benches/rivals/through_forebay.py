@@ -1,0 +1,61 @@
+"""Forebay on the rivals' task.
+
+Its rule: defaults. What is set is what the task asks for, nothing is tuned to this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import forebay
+from contender import MEAN, SIZE, STD, Batch, Task, run
+
+
+class Pairs:
+    """A loader's batches as pairs of image and label, the form the harness expects."""
+
+    def __init__(self, loader: forebay.DataLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Play one epoch."""
+        for batch in self.loader:
+            yield batch["image"], batch["label"]
+
+
+def fields(task: Task) -> dict[str, forebay.Field]:
+    """Return the fields that `task` asks for."""
+    if task.mode == "raw":
+        copy = task.variant == "copies"
+        return {
+            "image": forebay.Bytes("jpg", copy=copy),
+            "label": forebay.Bytes("cls", copy=copy),
+        }
+    image = forebay.Image(
+        "jpg", size=SIZE, crop="random", flip=True, dtype="float32", mean=MEAN, std=STD
+    )
+    return {"image": image, "label": forebay.Int("cls")}
+
+
+def status() -> dict[str, Any]:
+    """Return the daemon's own figures."""
+    command: list[str | Path] = [Path(sys.executable).with_name("forebay"), "status", "--json"]
+    document: dict[str, Any] = json.loads(subprocess.check_output(command))
+    return document
+
+
+if __name__ == "__main__":
+    given = Task.from_command_line()
+    shards = [Path(shard).absolute().as_uri() for shard in given.shards]
+    with forebay.DataLoader(shards, batch_size=given.batch_size, fields=fields(given)) as opened:
+        run(
+            given,
+            Pairs(opened),
+            lambda: [opened.stats()["daemon_pid"]],
+            lambda: {"loader": opened.stats(), "daemon": status()},
+        )
