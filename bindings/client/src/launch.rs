@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -148,10 +147,9 @@ impl Launch {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(log)
-            // The daemon leaves our group here, and our session by its own setsid, so that a
-            // Ctrl-C meant for the trainer does not reach it.
-            .process_group(0);
+            // The daemon makes a session of its own as its first act, so that a Ctrl-C meant for the
+            // trainer does not reach it. It could not if it led a process group already.
+            .stderr(log);
         let mut child = command
             .spawn()
             .doing("start the daemon")

@@ -222,6 +222,12 @@ impl Loader {
         }
     }
 
+    /// Whether [`Loader::next`] would find something without a wait.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -1,1 +1,39 @@
-//! The native half of the Python package forebay.
+//! The native half of the Python package `forebay`: `forebay._native`.
+//!
+//! ```text
+//!   loader   a job's batches: open, start, next, without the GIL    loader.rs
+//!   batch    one batch, column by column, to Python objects         batch.rs
+//!   tensor   decoded memory, handed to a framework                  tensor.rs
+//!   dlpack   the C structures of that hand-over                     dlpack.rs
+//!   errors   each error as the package's own exception              errors.rs
+//!   tools    the command line, URL lists, manifests                 tools.rs
+//! ```
+//! One rule: nothing that waits, decodes or copies payload holds the GIL. What users see is written
+//! in Python beside this; the signatures here are private to it.
+
+mod batch;
+mod dlpack;
+mod errors;
+mod loader;
+mod tensor;
+mod tools;
+
+use pyo3::prelude::*;
+
+/// The module's name is fixed by `module-name` in pyproject.toml.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<batch::Texts>()?;
+    module.add_class::<batch::View>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_function(wrap_pyfunction!(tools::main, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::counts, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::check_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::no_stats, module)?)?;
+    Ok(())
+}

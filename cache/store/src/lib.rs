@@ -21,5 +21,5 @@ mod store;
 
 pub use directory::ShardName;
 pub use fill::{FILLS, FRAME_BYTES, PART_BYTES};
-pub use shard::{Placed, Progress, Shard};
+pub use shard::{Lease, Placed, Progress, Shard};
 pub use store::{Claim, Counters, Store, StoreConfig, Urgency};

@@ -1,9 +1,9 @@
 //! One shard in use: arriving or whole, its index, and reads of its records.
 //!
-//! One rule: while anybody holds a [`Shard`] it is leased: its file is not evicted under them.
-//! Holders keep it for a read, never for an epoch.
+//! One rule: while anybody holds a [`Lease`] its file is not evicted under them, and whoever waits
+//! for room hears of its end. Holders keep it for a read, never for an epoch.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
@@ -13,7 +13,7 @@ use forebay_shard::{Index, Member};
 use forebay_uring::{DiskFile, Engine, Read, Span};
 use tokio::sync::watch;
 
-use crate::budget::Reservation;
+use crate::budget::{Budget, Reservation};
 use crate::directory::ShardName;
 use crate::fill::{self, Parts};
 
@@ -90,6 +90,37 @@ pub(crate) struct Traffic {
     pub(crate) copied_bytes: AtomicU64,
     /// Set by a test: from now on a copy is a bug.
     pub(crate) no_copies: AtomicBool,
+}
+
+/// The right to a shard's file, until dropped.
+#[derive(Debug)]
+pub struct Lease {
+    // Dropped in this order: the count is down when waiters look again.
+    shard: Arc<Shard>,
+    _end: EndOfLease,
+}
+
+#[derive(Debug)]
+struct EndOfLease(Arc<Budget>);
+
+impl Drop for EndOfLease {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(shard: Arc<Shard>, budget: &Arc<Budget>) -> Self {
+        Self { shard, _end: EndOfLease(budget.clone()) }
+    }
+}
+
+impl Deref for Lease {
+    type Target = Shard;
+
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
 }
 
 /// A shard in use.
@@ -214,7 +245,9 @@ impl Shard {
         self.traffic.copied_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    fn alignment(&self) -> u64 {
+    /// What offsets and lengths of reads on the tier are multiples of, in bytes.
+    #[must_use]
+    pub fn alignment(&self) -> u64 {
         let alignment = self.file.alignment();
         alignment.offset.max(alignment.memory) as u64
     }

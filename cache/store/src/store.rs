@@ -26,7 +26,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use crate::budget::{Budget, Reservation};
 use crate::directory::{Directory, ShardName};
 use crate::fill::{FILLS, Job, Parts};
-use crate::shard::{Growth, Shard, Traffic};
+use crate::shard::{Growth, Lease, Shard, Traffic};
 pub use room::{Claim, Urgency};
 pub use tally::Counters;
 use tally::Tally;
@@ -153,12 +153,7 @@ impl Store {
     ///
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
-    pub async fn shard(
-        &self,
-        url: &str,
-        options: &Options,
-        urgency: Urgency,
-    ) -> Result<Arc<Shard>> {
+    pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
         let source = self.0.sources.open(url, options)?;
         let stat = self.identity(&*source, url).await?;
         let origin = Origin {
@@ -171,7 +166,7 @@ impl Store {
             let (asked, opened) = {
                 let mut table = self.table();
                 if let Some(shard) = table.in_use(&name) {
-                    return Ok(shard);
+                    return Ok(Lease::new(shard, &self.0.budget));
                 }
                 let begin = || {
                     let origin = origin.clone();
@@ -184,7 +179,7 @@ impl Store {
                 Err(error)
                     if error.kind() == ErrorKind::Full
                         && (asked, urgency) == (Urgency::Ahead, Urgency::Needed) => {}
-                outcome => return outcome,
+                opened => return opened.map(|shard| Lease::new(shard, &self.0.budget)),
             }
         }
     }
@@ -207,6 +202,8 @@ impl Store {
             if let (Ok(shard), true) = (&opened, whole) {
                 table.open.put(name, shard.clone());
             }
+            drop(table);
+            self.0.budget.wake();
             opened
         });
         let ended = |joined: Result<_, _>| {
@@ -217,7 +214,7 @@ impl Store {
 
     /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
     /// everybody who meets the same bad copy, the first drops and counts it.
-    pub async fn condemn(&self, shard: &Arc<Shard>, why: &Error) {
+    pub async fn condemn(&self, shard: &Lease, why: &Error) {
         let gone = {
             let mut table = self.table();
             // A copy is known by its reservation: the shard may have been opened anew since.

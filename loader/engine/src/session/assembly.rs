@@ -1,13 +1,16 @@
 //! One batch: neighbouring samples become runs, runs become O_DIRECT reads into the slot, and every
 //! member is checked before the trainer is told where it lies.
+//!
+//! One rule: a shard is held while it is read, not before and not after. What the batch needs to
+//! know of a sample is copied when its bytes have arrived.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Index, Member};
-use forebay_store::{Placed, Shard, Urgency};
+use forebay_store::{Lease, Placed, Shard, Urgency};
+use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
@@ -22,54 +25,146 @@ const MERGE_GAP: u64 = 16 << 10;
 const RUN_LIMIT: u64 = 4 << 20;
 
 /// A sample of the batch and where the plan found it.
-#[derive(Debug, Clone)]
-pub(super) struct Located {
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
     pub(super) position: u64,
     pub(super) valid: bool,
     pub(super) shard: u32,
     pub(super) ordinal: u64,
-    /// Why its shard cannot give it.
-    pub(super) broken: Option<Error>,
+}
+
+/// What the batch knows of one of its samples.
+#[derive(Debug)]
+struct Record {
+    place: Place,
+    key: String,
+    /// The members asked for, each with its field's number in the batch, or why there are none.
+    members: Result<Vec<(u32, Member)>>,
 }
 
 /// Neighbouring samples of one shard, read together.
+#[derive(Debug)]
 struct Run {
     shard: u32,
     range: Range<u64>,
+    /// Bytes the read transfers: `range` grown to the device's alignment.
+    footprint: usize,
     /// Which samples of the batch lie in it.
     samples: Vec<usize>,
+}
+
+/// A run in its slot: for each of its samples where the members lie in the slab, or why not.
+struct Checked {
+    run: usize,
+    placed: Placed,
+    members: Vec<Result<Vec<message::Member>>>,
 }
 
 pub(super) struct Assembly {
     job: Arc<Job>,
     run: u64,
     index: u64,
-    located: Vec<Located>,
-    shards: HashMap<u32, Arc<Shard>>,
+    fields: Vec<String>,
+    records: Vec<Record>,
     runs: Vec<Run>,
+    align: u64,
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
 }
 
 impl Assembly {
-    /// Batch `batch` (run, index) of these samples; `errors` are told with it.
-    pub(super) fn new(
-        job: Arc<Job>,
-        batch: (u64, u64),
-        located: Vec<Located>,
-        shards: HashMap<u32, Arc<Shard>>,
-        errors: Vec<Error>,
-    ) -> Result<Self> {
-        let runs = runs(&job, &located, &shards)?;
-        let (run, index) = batch;
-        let (slot, stages) = (None, Vec::new());
-        Ok(Self { job, run, index, located, shards, runs, errors, slot, stages })
+    /// Batch `index` of `run`, of which nothing but the places is known yet.
+    pub(super) fn new(job: Arc<Job>, run: u64, index: u64, places: &[Place]) -> Self {
+        let missing = || Error::new(ErrorKind::Corrupt, "the shard ends before this sample");
+        let record = |place: &Place| Record {
+            place: *place,
+            key: String::new(),
+            members: Err(missing().at("url", job.url(place.shard)).at("sample", place.ordinal)),
+        };
+        Self {
+            run,
+            index,
+            fields: Vec::new(),
+            records: places.iter().map(record).collect(),
+            runs: Vec::new(),
+            align: 1,
+            errors: Vec::new(),
+            slot: None,
+            stages: Vec::new(),
+            job,
+        }
+    }
+
+    /// Notes where the batch's samples of `shard` lie, or that it is `broken`.
+    pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
+        self.align = self.align.max(shard.alignment());
+        let index = shard.index();
+        let wanted = self.job.spec.fields.as_deref();
+        for record in self.records.iter_mut().filter(|record| record.place.shard == number) {
+            let ordinal = usize::try_from(record.place.ordinal).unwrap_or(usize::MAX);
+            match (index.samples.get(ordinal), broken) {
+                (Some(sample), _) => {
+                    record.key.clone_from(&sample.key);
+                    record.members = match &sample.bad {
+                        None => Ok(wanted_members(&index, sample, wanted)
+                            .into_iter()
+                            .map(|(name, member)| (number_of(&mut self.fields, name), *member))
+                            .collect()),
+                        Some(why) => Err(Error::new(
+                            ErrorKind::BadSample,
+                            format!("the sample cannot be used: {why}"),
+                        )
+                        .at("url", shard.url())
+                        .at("key", &sample.key)
+                        .at("offset", sample.offset)),
+                    };
+                }
+                (None, Some(error)) => {
+                    record.members = Err(error.clone().at("sample", record.place.ordinal));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    /// Groups what the batch needs into runs, in the order of shards and offsets; `errors` are told
+    /// with the batch.
+    pub(super) fn plan_reads(&mut self, errors: Vec<Error>) {
+        self.errors = errors;
+        let mut hulls: Vec<(u32, Range<u64>, usize)> = Vec::with_capacity(self.records.len());
+        for (at, record) in self.records.iter().enumerate() {
+            let members = record.members.as_deref().unwrap_or_default();
+            let start = members.iter().map(|(_, member)| member.offset).min();
+            let end = members.iter().map(|(_, member)| member.end()).max();
+            if let (Some(start), Some(end)) = (start, end) {
+                hulls.push((record.place.shard, start..end, at));
+            }
+        }
+        hulls.sort_by_key(|(shard, range, _)| (*shard, range.start));
+        for (shard, range, at) in hulls {
+            match self.runs.last_mut() {
+                Some(run)
+                    if run.shard == shard
+                        && range.start <= run.range.end + MERGE_GAP
+                        && range.end - run.range.start <= RUN_LIMIT =>
+                {
+                    run.range.end = run.range.end.max(range.end);
+                    run.samples.push(at);
+                }
+                _ => self.runs.push(Run { shard, range, footprint: 0, samples: vec![at] }),
+            }
+        }
+        for run in &mut self.runs {
+            let start = run.range.start / self.align * self.align;
+            let end = run.range.end.next_multiple_of(self.align);
+            run.footprint = usize::try_from(end - start).expect("a run is bounded");
+        }
     }
 
     /// Slab memory the batch needs.
     pub(super) fn bytes(&self) -> usize {
-        self.runs.iter().map(|run| self.footprint(run)).sum()
+        self.runs.iter().map(|run| run.footprint).sum()
     }
 
     pub(super) fn take_slot(&mut self, slot: Slot, stages: Vec<Stage>) {
@@ -78,34 +173,40 @@ impl Assembly {
     }
 
     /// Reads and checks everything; the slot's memory comes back beside the batch.
+    ///
+    /// # Errors
+    /// If a shard cannot be had any more; what is wrong with a sample is told in its place.
     pub(super) async fn read(mut self) -> Result<(Batch, Hold)> {
         let start_ns = now_ns();
         let slot = self.slot.take().expect("a batch is read after it got its slot");
-        let mut fields = Fields::default();
-        let mut samples: Vec<Sample> = self.located.iter().map(|at| self.blank(at)).collect();
         let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
-        for (run, placed) in self.read_runs(slot.span).await {
-            let run = &self.runs[run];
-            let (placed, members) = self.checked(run, placed).await;
-            for (&at, members) in run.samples.iter().zip(members) {
-                let members = members.map(|members| {
-                    let len: u64 = members.iter().map(|(_, member)| member.len).sum();
-                    *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
-                    members.into_iter().map(|(name, member)| fields.place(name, member)).collect()
-                });
-                samples[at].members = members;
+        let mut checked: Vec<Option<Result<Vec<message::Member>>>> = Vec::new();
+        checked.resize_with(self.records.len(), || None);
+        for Checked { run, placed, members } in self.read_runs(slot.span).await? {
+            for (&at, members) in self.runs[run].samples.iter().zip(members) {
+                let len: u64 = members.iter().flatten().map(|member| member.len).sum();
+                *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
+                checked[at] = Some(members);
             }
             spans.push(placed.into_span());
         }
         self.stages.push(Stage { cause: Cause::TierRead, start_ns, end_ns: now_ns() });
+        let samples = self.records.into_iter().zip(checked).map(|(record, checked)| Sample {
+            position: record.place.position,
+            url: record.place.shard,
+            key: record.key,
+            valid: record.place.valid,
+            // A sample without a run has none of the fields asked for, or is an error already.
+            members: checked.unwrap_or_else(|| record.members.map(|_| Vec::new())),
+        });
         let batch = Batch {
             run: self.run,
             index: self.index,
             slab: slot.slab,
             slot: slot.slot,
-            fields: fields.names,
-            samples,
+            samples: samples.collect(),
+            fields: self.fields,
             errors: self.errors,
             stages: self.stages,
             bytes,
@@ -113,147 +214,91 @@ impl Assembly {
         Ok((batch, Hold { _spans: spans, _right: slot.right }))
     }
 
-    /// A sample as it is before its members are known to be right.
-    fn blank(&self, at: &Located) -> Sample {
-        let index = self.shards[&at.shard].index();
-        let sample = usize::try_from(at.ordinal).ok().and_then(|at| index.samples.get(at));
-        let Some(sample) = sample.filter(|_| at.broken.is_none()) else {
-            let gone = || Error::new(ErrorKind::Corrupt, "the shard ends before this sample");
-            let error = at.broken.clone().unwrap_or_else(gone).at("sample", at.ordinal);
-            return Sample {
-                position: at.position,
-                url: at.shard,
-                key: String::new(),
-                valid: at.valid,
-                members: Err(error),
-            };
-        };
-        let members = match &sample.bad {
-            None => Ok(Vec::new()),
-            Some(why) => {
-                Err(Error::new(ErrorKind::BadSample, format!("the sample cannot be used: {why}"))
-                    .at("url", self.job.url(at.shard))
-                    .at("key", &sample.key)
-                    .at("offset", sample.offset))
-            }
-        };
-        Sample {
-            position: at.position,
-            url: at.shard,
-            key: sample.key.clone(),
-            valid: at.valid,
-            members,
-        }
-    }
-
-    /// Cuts the slot into a span per run and reads all of them, shard by shard at once.
-    async fn read_runs(&self, span: Option<forebay_uring::Span>) -> Vec<(usize, Placed)> {
-        let Some(mut span) = span else { return Vec::new() };
-        let mut wanted: HashMap<u32, Vec<(usize, Range<u64>, forebay_uring::Span)>> =
-            HashMap::new();
-        for (at, run) in self.runs.iter().enumerate() {
-            let piece = span.split_to(self.footprint(run));
-            wanted.entry(run.shard).or_default().push((at, run.range.clone(), piece));
-        }
-        let reads = wanted.into_iter().map(|(shard, wanted)| async move {
-            let runs: Vec<usize> = wanted.iter().map(|(at, ..)| *at).collect();
-            let wanted = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
-            let placed = self.shards[&shard].read(wanted).await;
-            runs.into_iter().zip(placed).collect::<Vec<_>>()
+    /// Cuts the slot into a span per run and reads all of them, the runs of a shard together.
+    async fn read_runs(&self, span: Option<Span>) -> Result<Vec<Checked>> {
+        let Some(mut span) = span else { return Ok(Vec::new()) };
+        let mut first = 0;
+        let reads = self.runs.chunk_by(|a, b| a.shard == b.shard).map(|runs| {
+            let wanted: Vec<_> = (first..)
+                .zip(runs)
+                .map(|(at, run)| (at, run.range.clone(), span.split_to(run.footprint)))
+                .collect();
+            first += runs.len();
+            self.read_shard(runs[0].shard, wanted)
         });
-        futures::future::join_all(reads).await.into_iter().flatten().collect()
+        let read = futures::future::try_join_all(reads.collect::<Vec<_>>()).await?;
+        Ok(read.into_iter().flatten().collect())
     }
 
-    /// The members of a run's samples with their place in the slab, each compared with its
-    /// checksum. A copy that fails is dropped, fetched anew and read once more.
-    async fn checked<'a>(
-        &'a self,
-        run: &'a Run,
-        placed: Placed,
-    ) -> (Placed, Vec<Result<Vec<(String, message::Member)>>>) {
-        let shard = &self.shards[&run.shard];
-        let first = self.check(run, shard, &placed);
-        let Some(Err(error)) = first.iter().find(|members| members.is_err()) else {
-            return (placed, first);
-        };
-        self.job.store.condemn(shard, error).await;
-        match self.reread(run, placed).await {
-            Ok((fresh, placed)) => {
-                let second = self.check(run, &fresh, &placed);
-                (placed, second)
-            }
-            Err((error, placed)) => {
-                (placed, run.samples.iter().map(|_| Err(error.clone())).collect())
-            }
-        }
-    }
-
-    async fn reread(
+    /// Reads runs of one shard and checks them. A copy that fails is dropped, and what failed of it
+    /// read once more from a fresh one.
+    async fn read_shard(
         &self,
-        run: &Run,
-        placed: Placed,
-    ) -> Result<(Arc<Shard>, Placed), (Error, Placed)> {
-        let url = self.job.url(run.shard);
-        let last = run.samples.iter().map(|at| self.located[*at].ordinal).max().unwrap_or(0);
-        let shard = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
-            Ok(shard) => shard,
-            Err(error) => return Err((error, placed)),
+        number: u32,
+        wanted: Vec<(usize, Range<u64>, Span)>,
+    ) -> Result<Vec<Checked>> {
+        let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
+        let shard = self.open(number, &runs).await?;
+        let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
+        let read = runs.into_iter().zip(shard.read(spans).await);
+        let (good, bad): (Vec<Checked>, Vec<Checked>) = read
+            .map(|(run, placed)| self.check(run, placed))
+            .partition(|checked| checked.members.iter().all(Result::is_ok));
+        let Some(error) = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err())
+        else {
+            return Ok(good);
         };
-        if let Err(error) = shard.wait(last + 1).await {
-            return Err((error, placed));
-        }
-        let mut again = shard.read(vec![(run.range.clone(), placed.into_span())]).await;
-        Ok((shard, again.remove(0)))
+        self.job.store.condemn(&shard, error).await;
+        drop(shard);
+        let runs: Vec<usize> = bad.iter().map(|bad| bad.run).collect();
+        let fresh = self.open(number, &runs).await?;
+        let spans = bad
+            .into_iter()
+            .map(|bad| (self.runs[bad.run].range.clone(), bad.placed.into_span()))
+            .collect();
+        let again = runs.into_iter().zip(fresh.read(spans).await);
+        Ok(good.into_iter().chain(again.map(|(run, placed)| self.check(run, placed))).collect())
     }
 
-    fn check(
-        &self,
-        run: &Run,
-        shard: &Shard,
-        placed: &Placed,
-    ) -> Vec<Result<Vec<(String, message::Member)>>> {
-        let index = shard.index();
+    /// The shard, with the bytes of these runs there.
+    async fn open(&self, shard: u32, runs: &[usize]) -> Result<Lease> {
+        let samples = runs.iter().flat_map(|run| &self.runs[*run].samples);
+        let last = samples.map(|at| self.records[*at].place.ordinal).max().unwrap_or(0);
+        let url = self.job.url(shard);
+        let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await?;
+        open.wait(last + 1).await?;
+        Ok(open)
+    }
+
+    fn check(&self, run: usize, placed: Placed) -> Checked {
         let check = |at: &usize| {
-            let ordinal = usize::try_from(self.located[*at].ordinal).unwrap_or(usize::MAX);
-            let sample = index.samples.get(ordinal).ok_or_else(|| {
-                Error::new(ErrorKind::Corrupt, "the shard lost samples when it was fetched again")
-            })?;
-            wanted_members(&index, sample, self.job.spec.fields.as_deref())
-                .into_iter()
-                .map(|(name, member)| {
+            let record = &self.records[*at];
+            let members = record.members.as_deref().unwrap_or_default();
+            members
+                .iter()
+                .map(|(field, member)| {
                     let offset = placed.check(member).map_err(|error| {
-                        error.at("url", shard.url()).at("key", &sample.key).at("field", name)
+                        error
+                            .at("url", self.job.url(record.place.shard))
+                            .at("key", &record.key)
+                            .at("field", &self.fields[*field as usize])
                     })?;
-                    let place =
-                        message::Member { field: 0, offset: offset as u64, len: member.len };
-                    Ok((name.to_owned(), place))
+                    Ok(message::Member { field: *field, offset: offset as u64, len: member.len })
                 })
                 .collect()
         };
-        run.samples.iter().map(check).collect()
-    }
-
-    fn footprint(&self, run: &Run) -> usize {
-        let range = self.shards[&run.shard].footprint(&run.range);
-        usize::try_from(range.end - range.start).expect("a run is bounded")
+        let members = self.runs[run].samples.iter().map(check).collect();
+        Checked { run, placed, members }
     }
 }
 
-/// Field names of a batch, each once.
-#[derive(Default)]
-struct Fields {
-    names: Vec<String>,
-}
-
-impl Fields {
-    fn place(&mut self, name: String, mut member: message::Member) -> message::Member {
-        let at = self.names.iter().position(|have| *have == name).unwrap_or_else(|| {
-            self.names.push(name);
-            self.names.len() - 1
-        });
-        member.field = u32::try_from(at).expect("fields are counted in u32");
-        member
-    }
+/// The number of a field in the batch; a new name gets the next one.
+fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
+    let at = fields.iter().position(|have| have == name).unwrap_or_else(|| {
+        fields.push(name.to_owned());
+        fields.len() - 1
+    });
+    u32::try_from(at).expect("a shard counts its fields in u32")
 }
 
 /// The members the job asked for: of each list of alternatives the first one present.
@@ -276,41 +321,4 @@ fn wanted_members<'a>(
     wanted.sort_by_key(|(_, member)| (member.offset, member.field));
     wanted.dedup_by_key(|(_, member)| member.field);
     wanted
-}
-
-/// Groups what the batch needs into runs, in the order of shards and offsets.
-fn runs(job: &Job, located: &[Located], shards: &HashMap<u32, Arc<Shard>>) -> Result<Vec<Run>> {
-    let mut hulls = Vec::with_capacity(located.len());
-    for (at, place) in located.iter().enumerate().filter(|(_, place)| place.broken.is_none()) {
-        let index = shards[&place.shard].index();
-        let sample =
-            usize::try_from(place.ordinal).ok().and_then(|ordinal| index.samples.get(ordinal));
-        let sample = sample.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "the manifest lists more samples than the shard has")
-                .at("url", job.url(place.shard))
-                .at("found", index.samples.len())
-                .advise("index the shards again with `forebay index`")
-        })?;
-        let members = wanted_members(&index, sample, job.spec.fields.as_deref());
-        if let (None, Some((_, first))) = (&sample.bad, members.first()) {
-            let end = members.iter().map(|(_, m)| m.offset + m.len).max().unwrap_or(first.offset);
-            hulls.push((place.shard, first.offset..end, at));
-        }
-    }
-    hulls.sort_by_key(|(shard, range, _)| (*shard, range.start));
-    let mut runs: Vec<Run> = Vec::new();
-    for (shard, range, at) in hulls {
-        match runs.last_mut() {
-            Some(run)
-                if run.shard == shard
-                    && range.start <= run.range.end + MERGE_GAP
-                    && range.end - run.range.start <= RUN_LIMIT =>
-            {
-                run.range.end = run.range.end.max(range.end);
-                run.samples.push(at);
-            }
-            _ => runs.push(Run { shard, range, samples: vec![at] }),
-        }
-    }
-    Ok(runs)
 }

@@ -7,14 +7,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Shard, Urgency};
+use forebay_store::{Lease, Progress, Shard, Urgency};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
 use super::Job;
 use super::ahead::Ahead;
-use super::assembly::{Assembly, Located};
+use super::assembly::{Assembly, Place};
 use crate::plan::{self, Known, Sequence, Share};
+
+/// Shorter waits are look-ups: a stage per look-up would outweigh the batch's own message.
+const WORTH_NOTING_NS: u64 = 10_000;
 
 /// How an epoch ended.
 #[derive(Debug, Clone)]
@@ -69,24 +72,23 @@ impl Producer {
     pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
         let index = self.next;
         let mut stages = Stages::default();
-        let mut shards = HashMap::new();
-        let Some(samples) = self.locate_batch(index, &mut shards, &mut stages).await? else {
+        let Some(places) = self.locate_batch(index, &mut stages).await? else {
             return Ok(None);
         };
         self.next += 1;
-        let errors = std::mem::take(&mut self.errors);
-        let batch = (self.run, index);
-        let mut assembly = Assembly::new(self.job.clone(), batch, samples, shards, errors)?;
+        let mut assembly = Assembly::new(self.job.clone(), self.run, index, &places);
+        self.capture(&mut assembly, &places, &mut stages).await?;
+        assembly.plan_reads(std::mem::take(&mut self.errors));
         assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages.0);
         Ok(Some(assembly))
     }
 
+    /// Which samples make up batch `index`; `None` past the last.
     async fn locate_batch(
         &mut self,
         index: u64,
-        shards: &mut HashMap<u32, Arc<Shard>>,
         stages: &mut Stages,
-    ) -> Result<Option<Vec<Located>>> {
+    ) -> Result<Option<Vec<Place>>> {
         'again: loop {
             if let Some(total) = self.total
                 && index >= self.share.batches(total)
@@ -101,20 +103,17 @@ impl Producer {
             if let Some((first, _)) = positions.first() {
                 self.look_ahead(*first);
             }
-            let mut samples = Vec::with_capacity(positions.len());
+            let mut places = Vec::with_capacity(positions.len());
             for (position, valid) in positions {
-                match self.locate(position, shards, stages).await? {
-                    Ok((shard, ordinal)) => {
-                        let broken = self.wait_for(shard, ordinal, shards, stages).await?;
-                        samples.push(Located { position, valid, shard, ordinal, broken });
-                    }
+                match self.locate(position, stages).await? {
+                    Ok((shard, ordinal)) => places.push(Place { position, valid, shard, ordinal }),
                     Err(total) => {
                         self.total = Some(total);
                         continue 'again;
                     }
                 }
             }
-            return Ok(Some(samples));
+            return Ok(Some(places));
         }
     }
 
@@ -122,7 +121,6 @@ impl Producer {
     async fn locate(
         &mut self,
         position: u64,
-        shards: &mut HashMap<u32, Arc<Shard>>,
         stages: &mut Stages,
     ) -> Result<Result<(u32, u64), u64>> {
         loop {
@@ -132,16 +130,21 @@ impl Producer {
                 None => self.known.get(&shard).copied().unwrap_or(Known::AtLeast(0)),
             };
             match self.sequence.locate(position, &known) {
-                plan::Located::Sample { shard, ordinal } => {
-                    return Ok(Ok((shard, ordinal)));
-                }
+                plan::Located::Sample { shard, ordinal } => return Ok(Ok((shard, ordinal))),
                 plan::Located::End { total } => return Ok(Err(total)),
                 plan::Located::Need { shard, at_least } => {
                     self.look_ahead(position);
-                    let now = match self.progress(shard, at_least, shards, stages).await {
+                    let open = self.open(shard, stages).await?;
+                    let now = match wait(&open, at_least, stages).await {
                         Ok(progress) if progress.counted => Known::Exactly(progress.samples),
                         Ok(progress) => Known::AtLeast(progress.samples),
-                        Err(error) => self.cut_short(shard, error, shards)?,
+                        // A broken tar ends at its last good sample; the fault is told with the
+                        // next batch.
+                        Err(error) if error.kind() == ErrorKind::Corrupt => {
+                            self.errors.push(error);
+                            Known::Exactly(open.progress().samples)
+                        }
+                        Err(error) => return Err(error),
                     };
                     self.known.insert(shard, now);
                 }
@@ -149,35 +152,34 @@ impl Producer {
         }
     }
 
-    /// A shard whose tar is broken ends at its last good sample; the fault is told with the next
-    /// batch. Any other error ends the run: the samples may well be there.
-    fn cut_short(
-        &mut self,
-        shard: u32,
-        error: Error,
-        shards: &HashMap<u32, Arc<Shard>>,
-    ) -> Result<Known> {
-        match shards.get(&shard) {
-            Some(open) if error.kind() == ErrorKind::Corrupt => {
-                self.errors.push(error);
-                Ok(Known::Exactly(open.progress().samples))
+    /// Waits for the samples' bytes, shard by shard, and notes where in the shard they lie. No
+    /// shard is held longer than that: a batch may touch more shards than the tier has room for.
+    async fn capture(
+        &self,
+        assembly: &mut Assembly,
+        places: &[Place],
+        stages: &mut Stages,
+    ) -> Result<()> {
+        let mut last_of: Vec<(u32, u64)> = Vec::new();
+        for place in places {
+            match last_of.iter_mut().find(|(shard, _)| *shard == place.shard) {
+                Some((_, last)) => *last = place.ordinal.max(*last),
+                None => last_of.push((place.shard, place.ordinal)),
             }
-            _ => Err(error),
         }
+        for (number, last) in last_of {
+            let shard = self.open(number, stages).await?;
+            let broken = match wait(&shard, last + 1, stages).await {
+                Ok(progress) => self.check_manifest(number, &progress).map(|()| None)?,
+                Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
+                Err(error) => return Err(error),
+            };
+            assembly.capture(number, &shard, broken.as_ref());
+        }
+        Ok(())
     }
 
-    /// Waits until a sample's bytes and index are there, or its shard turns out to be broken.
-    async fn wait_for(
-        &mut self,
-        shard: u32,
-        ordinal: u64,
-        shards: &mut HashMap<u32, Arc<Shard>>,
-        stages: &mut Stages,
-    ) -> Result<Option<Error>> {
-        let progress = match self.progress(shard, ordinal + 1, shards, stages).await {
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Some(error)),
-            progress => progress?,
-        };
+    fn check_manifest(&self, shard: u32, progress: &Progress) -> Result<()> {
         let listed = self.job.spec.counts.as_ref().map(|counts| counts[shard as usize]);
         match listed {
             Some(listed) if progress.counted && progress.samples != listed => {
@@ -187,38 +189,16 @@ impl Producer {
                     .at("found", progress.samples)
                     .advise("index the shards again with `forebay index`"))
             }
-            _ => Ok(None),
+            _ => Ok(()),
         }
     }
 
-    async fn progress(
-        &mut self,
-        shard: u32,
-        samples: u64,
-        shards: &mut HashMap<u32, Arc<Shard>>,
-        stages: &mut Stages,
-    ) -> Result<forebay_store::Progress> {
-        if let Some(open) = shards.get(&shard) {
-            let progress = open.progress();
-            if progress.counted || progress.samples >= samples {
-                return Ok(progress);
-            }
-        }
+    async fn open(&self, shard: u32, stages: &mut Stages) -> Result<Lease> {
         let start_ns = now_ns();
-        let open = match shards.get(&shard) {
-            Some(open) => open.clone(),
-            None => {
-                let url = self.job.url(shard);
-                let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await?;
-                shards.insert(shard, open.clone());
-                open
-            }
-        };
-        // A shard that is whole by now cost only its index; else bytes were on their way.
-        let cause = if open.progress().counted { Cause::Index } else { Cause::Origin };
-        let progress = open.wait(samples).await;
-        stages.add(cause, start_ns);
-        progress
+        let url = self.job.url(shard);
+        let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
+        stages.add(Cause::Index, start_ns);
+        open
     }
 
     fn look_ahead(&mut self, position: u64) {
@@ -228,6 +208,14 @@ impl Producer {
     }
 }
 
+/// Waits until `samples` samples are there, noting what for.
+async fn wait(shard: &Shard, samples: u64, stages: &mut Stages) -> Result<Progress> {
+    let start_ns = now_ns();
+    let progress = shard.wait(samples).await;
+    stages.add(Cause::Origin, start_ns);
+    progress
+}
+
 /// The stages of one batch; waits for the same cause that touch become one.
 #[derive(Default)]
 struct Stages(Vec<Stage>);
@@ -235,6 +223,10 @@ struct Stages(Vec<Stage>);
 impl Stages {
     fn add(&mut self, cause: Cause, start_ns: u64) {
         let end_ns = now_ns();
+        // What was there at once is no wait, and would make the list as long as the batch.
+        if end_ns - start_ns < WORTH_NOTING_NS {
+            return;
+        }
         match self.0.last_mut() {
             Some(last) if last.cause == cause => last.end_ns = end_ns,
             _ => self.0.push(Stage { cause, start_ns, end_ns }),

@@ -1,0 +1,94 @@
+# Forebay's chores, each by one name. `make` alone lists them.
+# Every target that needs an environment begins with setup, which does nothing when nothing changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# Targets share one build tree and two cores' worth of patience: nothing is won by running them side
+# by side.
+.NOTPARALLEL:
+
+# Own data for `make run`, `make bench`; empty: photos are made.
+URLS ?=
+# Samples per epoch of `make run`; empty: all.
+SAMPLES ?=
+# Rounds of `make bench`.
+ROUNDS ?= 5
+
+python := .venv/bin/python
+# Folders with Python of our own, and those of them that hold tests.
+python_code := $(wildcard bindings/python benches/rivals examples tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
+heading = @printf '\n==> %s\n' "$(1)"
+
+.PHONY: help
+help: ## List the targets
+	@echo "Forebay: keeps GPUs fed. Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make run URLS='s3://bucket/train-{000000..000099}.tar'   train on your own shards"
+	@echo "  make bench ROUNDS=9                                       more rounds, tighter figures"
+
+.PHONY: setup
+setup: ## Install what is missing: it says what and how large first
+	@PYTHON="$${PYTHON:-}" scripts/setup.sh
+
+.PHONY: run
+run: setup ## Train one cold and one warm epoch, then print the starvation report
+	$(call heading,run)
+	@$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
+
+.PHONY: test
+test: setup check rust-test python-test ## Every check and every test
+
+.PHONY: check
+check: setup fmt-check rust-lint python-lint deny ## Formatting, lints, types, licences
+
+.PHONY: fmt
+fmt: setup ## Format everything
+	@cargo fmt --all
+	@.venv/bin/ruff format $(python_code)
+
+.PHONY: fmt-check
+fmt-check:
+	$(call heading,formatting)
+	@cargo fmt --all --check
+	@.venv/bin/ruff format --check $(python_code)
+
+# Optimised like everything else, so that build scripts and macros are compiled once.
+.PHONY: rust-lint
+rust-lint:
+	$(call heading,clippy)
+	@cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+.PHONY: python-lint
+python-lint:
+	$(call heading,ruff and mypy)
+	@.venv/bin/ruff check $(python_code)
+	@.venv/bin/mypy
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals
+
+.PHONY: deny
+deny:
+	$(call heading,licences and sources of dependencies)
+	@scripts/deny.sh
+
+.PHONY: rust-test
+rust-test:
+	$(call heading,Rust tests)
+	@cargo test --release --locked --workspace --no-fail-fast
+
+.PHONY: python-test
+python-test:
+	$(call heading,Python tests)
+	@$(python) -m pytest $(python_tests)
+
+.PHONY: bench
+bench: setup ## Measure rivals, the disk and starvation; results go to benches/results
+	$(call heading,benchmarks)
+	@ROUNDS=$(ROUNDS) scripts/bench.sh
+
+.PHONY: clean
+clean: ## Remove what was built and made, but not .venv
+	@cargo clean
+	@rm -rf .data .run .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,58 @@
+"""Forebay keeps GPUs fed: shards from object stores and file systems, cached on local NVMe,
+delivered as batches of tensors.
+
+>>> import forebay
+>>> loader = forebay.DataLoader(
+...     "s3://bucket/train-{000000..001281}.tar",
+...     batch_size=256,
+...     fields={
+...         "image": forebay.Image("jpg", size=224, crop="random", flip=True, dtype="float16"),
+...         "label": forebay.Int("cls"),
+...     },
+...     shuffle=True,
+... )  # doctest: +SKIP
+>>> for batch in loader:  # doctest: +SKIP
+...     train(batch["image"], batch["label"])
+
+No server has to be started: the first loader of a user starts a private daemon that later ones
+share, unless the node runs one. Frameworks are imported when the first batch is delivered.
+"""
+
+from __future__ import annotations
+
+from forebay._native import __version__
+from forebay.errors import (
+    BadSample,
+    Closed,
+    Corrupt,
+    ForebayError,
+    Full,
+    Invalid,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
+from forebay.fields import Bytes, Field, Float, Image, Int, Json, Npy, Text
+from forebay.loader import DataLoader
+
+__all__ = [
+    "BadSample",
+    "Bytes",
+    "Closed",
+    "Corrupt",
+    "DataLoader",
+    "Field",
+    "Float",
+    "ForebayError",
+    "Full",
+    "Image",
+    "Int",
+    "Invalid",
+    "Json",
+    "NotFound",
+    "Npy",
+    "PermissionDenied",
+    "Text",
+    "Unavailable",
+    "__version__",
+]

@@ -1,0 +1,130 @@
+"""From a native batch to the dict that users get."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+from forebay import _native
+from forebay.fields import Field
+from forebay.frameworks import Framework
+
+_log = logging.getLogger("forebay")
+
+
+class Texts(Sequence[str]):
+    """A read-only sequence of str, each made when it is looked at."""
+
+    def __init__(self, native: _native.Texts) -> None:
+        self._native = native
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._native.get(row) for row in range(*index.indices(len(self)))]
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of {len(self)}")
+        return self._native.get(row)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def lend(view: _native.View) -> memoryview:
+    """A read-only memoryview of the slab that keeps the bytes for as long as it is kept."""
+    array: Any = (ctypes.c_ubyte * len(view)).from_address(view.address)
+    # The memoryview keeps the array, and the array what the bytes belong to.
+    array.owner = view
+    return memoryview(array).cast("B").toreadonly()
+
+
+class Assembler:
+    """Turns native batches into dicts of the framework's tensors, lists and lazy sequences."""
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field] | None,
+        framework: Framework,
+        pin: bool,
+        transform: Callable[[dict[str, Any]], Any] | None,
+    ) -> None:
+        self._fields = fields or {}
+        self._framework = framework
+        self._pin = pin and _can_pin(framework)
+        self._transform = transform
+
+    def __call__(self, native: _native.Batch) -> Any:
+        """The batch as the user gets it, after maps and transform."""
+        batch: dict[str, Any] = {}
+        for name, kind, rows, present in native.take_columns():
+            field = self._fields.get(name)
+            values = self._values(kind, rows, present)
+            if field is not None and field.map is not None:
+                values = self._map(field.map, values, present)
+            batch[name] = values
+            if present is not None or (field is not None and field.optional):
+                flags = present if present is not None else [row is not None for row in rows]
+                batch[f"{name}_present"] = self._tensor(_native.Batch.flags(flags))
+        batch["__key__"] = Texts(native.keys())
+        batch["__url__"] = Texts(native.urls())
+        batch["__valid__"] = self._tensor(native.valid())
+        return batch if self._transform is None else self._transform(batch)
+
+    def _tensor(self, native: _native.Tensor) -> Any:
+        tensor = self._framework.tensor(native)
+        return tensor.pin_memory() if self._pin else tensor
+
+    def _values(self, kind: str, rows: Any, present: list[bool] | None) -> Any:
+        if kind == "tensor":
+            return self._tensor(rows)
+        if kind == "tensors":
+            return _where(present, [self._tensor(row) for row in rows])
+        if kind == "json":
+            there = present or [True] * len(rows)
+            return [
+                json.loads(row) if has else None for row, has in zip(rows, there, strict=True)
+            ]
+        if kind == "views":
+            return [None if row is None else lend(row) for row in rows]
+        return _where(present, rows)
+
+    def _map(self, function: Callable[[Any], Any], values: Any, present: list[bool] | None) -> Any:
+        rows = _where(present, list(values))
+        mapped = [None if row is None else function(row) for row in rows]
+        stacked = self._framework.stack(mapped) if mapped else None
+        return mapped if stacked is None else stacked
+
+
+def _where(present: list[bool] | None, rows: list[Any]) -> list[Any]:
+    if present is None:
+        return rows
+    return [row if there else None for row, there in zip(rows, present, strict=True)]
+
+
+def _can_pin(framework: Framework) -> bool:
+    import torch
+
+    if framework.name == "torch" and torch.cuda.is_available():
+        return True
+    _log.warning("pin_memory=True has no effect: torch sees no GPU here")
+    return False

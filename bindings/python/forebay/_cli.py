@@ -1,0 +1,47 @@
+"""The console scripts ``forebay`` and ``forebayd``: the native command line in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from forebay._launch import command
+
+# Where the kernel does not say how many descriptors a process may have.
+_DESCRIPTORS = 65536
+
+
+def main() -> NoReturn:
+    """Run ``forebay`` with this process's arguments and exit with its code."""
+    _run(sys.argv[1:])
+
+
+def daemon() -> NoReturn:
+    """Run ``forebay daemon`` with this process's arguments and exit with its code."""
+    _run(["daemon", *sys.argv[1:]])
+
+
+def _run(arguments: list[str]) -> NoReturn:
+    if arguments[:1] == ["daemon"] and "--embedded" in arguments:
+        # What the trainer that starts us has open (sockets, device files, locks) is not ours to
+        # keep open: it would outlive the trainer.
+        os.closerange(3, _descriptors())
+        # A Ctrl-C for the trainer is not for us. Who leads a group (a shell's job) stays in it.
+        if os.getpgrp() != os.getpid():
+            os.setsid()
+    from forebay import _native
+
+    # Python turns Ctrl-C into an exception, which native code would not see.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = _native.main(arguments, command())
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def _descriptors() -> int:
+    try:
+        return os.sysconf("SC_OPEN_MAX")
+    except (OSError, ValueError):
+        return _DESCRIPTORS

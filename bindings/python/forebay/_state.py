@@ -1,0 +1,113 @@
+"""What a loader's state is made of, and which states fit which loader.
+
+One rule: a state is a place in the global sequence. It says nothing about one rank, and whatever
+the sequence depends on is part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay.errors import Invalid
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next batch to be handed out, counted in global batches of `global_batch` samples."""
+
+    epoch: int
+    batch: int
+    global_batch: int | None
+
+    def next_batch(self) -> Position:
+        """The position one batch on."""
+        return replace(self, batch=self.batch + 1)
+
+    def counted_in(self, global_batch: int) -> Position:
+        """The same place in batches of another size.
+
+        Raises
+        ------
+        Invalid
+            If it lies within such a batch.
+        """
+        if self.global_batch in (None, global_batch) or self.batch == 0:
+            return replace(self, global_batch=global_batch)
+        samples = self.batch * (self.global_batch or 0)
+        if samples % global_batch:
+            raise Invalid(
+                f"the state was saved after {samples} samples (global_batch={self.global_batch}), "
+                f"which is within a batch of {global_batch} here; choose batch_size so that "
+                "batch_size * world_size divides it",
+                {"option": "batch_size"},
+            )
+        return Position(self.epoch, samples // global_batch, global_batch)
+
+
+def save(at: Position, order: dict[str, Any], shards: str, global_batch: int) -> dict[str, Any]:
+    """The state at a position."""
+    return {
+        "version": _VERSION,
+        "epoch": at.epoch,
+        "batch": at.batch,
+        "global_batch": at.global_batch or global_batch,
+        "options": order,
+        "shards": shards,
+    }
+
+
+def load(
+    state: Mapping[str, Any], order: dict[str, Any], shards: str
+) -> tuple[Position, int | None]:
+    """The position in `state` and the lanes it was saved with, for a loader with `order`.
+
+    Raises
+    ------
+    Invalid
+        Naming what differs, or what is missing.
+    """
+    try:
+        version, saved = state["version"], dict(state["options"])
+        position = Position(int(state["epoch"]), int(state["batch"]), int(state["global_batch"]))
+        saved_shards = state["shards"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Invalid(f"this is no state of a loader ({error!r}); give state_dict()'s") from None
+    if version != _VERSION:
+        raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
+    for option, here in order.items():
+        there = saved.get(option)
+        # Lanes that nobody chose yet are taken from the state.
+        if there != here and not (option == "lanes" and None in (here, there)):
+            raise Invalid(
+                f"the state was saved with {option}={there!r}, this loader has {option}={here!r}; "
+                "the order of samples differs: use the same value, or start anew",
+                {"option": option},
+            )
+    if saved_shards != shards:
+        raise Invalid(
+            "the state was saved for other shards (urls or manifest differ); use the same, or "
+            "start anew",
+            {"option": "urls"},
+        )
+    return position, saved.get("lanes")
+
+
+def stats(native: dict[str, Any]) -> dict[str, Any]:
+    """The native counts as users see them."""
+    wait = dict(native["wait"])
+    wait["by_cause"] = dict(wait["by_cause"])
+    return {
+        "batches": native["batches"],
+        "samples": native["samples"],
+        "errors": native["bad_samples"],
+        "wait": wait,
+        "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
+        "decoder": {"cpu": native["samples"]},
+        "private_copies": native["private_copies"],
+        "reconnects": native["reconnects"],
+        "daemon_pid": native["daemon_pid"],
+    }

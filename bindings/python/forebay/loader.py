@@ -1,0 +1,466 @@
+"""The loader: batches of tensors from WebDataset shards, resumable, in an order that is a function
+of the data set, the seed and the epoch alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from forebay import _native, _state, frameworks, ranks
+from forebay._batch import Assembler
+from forebay._epoch import Epoch
+from forebay._launch import command
+from forebay._options import OnError, Urls, check
+from forebay.errors import Closed, Invalid
+from forebay.fields import Field
+
+__all__ = ["DataLoader"]
+
+_NO_LENGTH = (
+    "the length is not known without sample counts: give manifest= (make one with `forebay index "
+    "URLS -o manifest.json`) or epoch_samples="
+)
+
+
+class DataLoader:
+    """Batches from WebDataset shards, read through the node's cache and decoded off the GIL.
+
+    One iteration is one epoch. A batch is a dict: one entry for each of `fields`, and
+
+    - ``"__key__"``, ``"__url__"``: the samples' keys and shards, sequences of str;
+    - ``"__valid__"``: bool, shape ``(batch,)``; False for rows that are padding;
+    - ``"<name>_present"`` for a field with ``optional=True``.
+
+    Tensors lie in memory of their own and may be written to.
+
+    Parameters
+    ----------
+    urls : str, path or list of them
+        Shards: ``s3://``, ``http(s)://``, ``file:`` or bare paths. In one text braces expand
+        (``{000..099}``), ``::`` joins parts and ``*`` matches local files; a list is taken
+        literally.
+    batch_size : int
+        Samples per rank and batch.
+    fields : dict of str to Field, optional
+        What becomes of which field, as in ``{"image": forebay.Image("jpg")}``. None: every field
+        as a list of bytes, under its own extension.
+    transform : callable, optional
+        Called with each batch; what it returns is handed out in its place.
+    workers : int
+        Threads for `transform` and the fields' ``map``; 0 runs them where ``next`` is called. The
+        order of batches is kept.
+    shuffle : {False, True, "none", "window", "global"}
+        False is "none", the list's order; True is "window": exact over `window` whole shards at
+        a time; "global": exact over everything.
+    window : int
+        Shards mixed at once, over all lanes together.
+    seed : int
+        The key of every random draw, 0 to 2**64 - 1.
+    drop_last, pad_last : bool
+        What becomes of an epoch's last, incomplete global batch: dropped; filled up with repeated
+        samples marked in ``"__valid__"``; or by default split evenly among the ranks.
+    epoch_samples : int, optional
+        Samples in an epoch over all ranks, if not the data set's own number.
+    manifest : path, optional
+        A file made by ``forebay index``. Several ranks need it, or `epoch_samples`.
+    on_error : {"raise", "skip", "stop"} or callable
+        What to do about a sample that cannot be used. "skip" logs and counts it: its batch is
+        shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
+        returns one of these words.
+    max_errors : int, optional
+        Errors skipped per epoch before one is raised after all.
+    rank, world_size : int, optional
+        Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
+        step, or 0 of 1. Resolved when the first iteration begins.
+    lanes : int, optional
+        Canonical streams the shards are dealt to; part of the order.
+    split : {"static"}
+        How shards are dealt to ranks.
+    uneven : bool
+        Must be False in this release.
+    device : optional
+        None or "cpu". Move batches with ``.to()``.
+    pin_memory : bool, optional
+        Copy tensors to pinned memory, as torch's own loader does.
+    framework : {"torch", "jax", "numpy"}, optional
+        Whose tensors. Default: torch if the program has imported it, else NumPy.
+    prefetch : int
+        Batches kept ready ahead, at most.
+    timeout : float
+        Seconds that any wait may take.
+    daemon : str, optional
+        None (or ``FOREBAY_DAEMON``): the node's daemon if it answers, else this user's own,
+        started if need be. "embedded": always the latter. "unix:PATH": the daemon there.
+    job : str, optional
+        Name shown to admins.
+
+    Raises
+    ------
+    Invalid
+        Here, for an argument that makes no sense.
+    ForebayError
+        At the first iteration, if the job cannot be opened.
+    """
+
+    def __init__(
+        self,
+        urls: Urls,
+        *,
+        batch_size: int = 256,
+        fields: Mapping[str, Field] | None = None,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        workers: int = 0,
+        shuffle: bool | str = False,
+        window: int = 64,
+        seed: int = 0,
+        drop_last: bool = False,
+        pad_last: bool = False,
+        epoch_samples: int | None = None,
+        manifest: str | os.PathLike[str] | None = None,
+        on_error: OnError = "raise",
+        max_errors: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        lanes: int | None = None,
+        split: str = "static",
+        uneven: bool = False,
+        device: Any = None,
+        pin_memory: bool | None = None,
+        framework: str | None = None,
+        prefetch: int = 4,
+        timeout: float = 300.0,
+        daemon: str | None = None,
+        job: str | None = None,
+    ) -> None:
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        self._arguments = arguments
+        self._options = check(**arguments)
+        if rank is not None:
+            ranks.resolve(rank, world_size)
+        # Where the next batch stands. `global_batch` is what `batch` counts in, once it is known.
+        self._at = _state.Position(epoch=0, batch=0, global_batch=None)
+        self._begun = False
+        self._chosen = False
+        self._current: weakref.ref[Epoch] | None = None
+        self._lanes = self._options.lanes
+        self._batches: int | None = None
+        self._closed = False
+        self._process = os.getpid()
+        self._native: _native.Loader | None = None
+        self._place: ranks.Place | None = None
+        self._assemble: Assembler | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._last_stats: str | None = None
+
+    # Iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch: the next one, if the last was begun and not finished."""
+        self._opened()
+        if self._begun:
+            self._advance()
+        self._begun = True
+        epoch = Epoch(self)
+        self._current = weakref.ref(epoch)
+        epoch._begun()
+        return epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being played, or else the one that the next iteration plays."""
+        return self._at.epoch + (1 if self._left_alone() else 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plays, from its start.
+
+        After `load_state_dict`, choosing the epoch that was loaded keeps the loaded position.
+
+        Parameters
+        ----------
+        epoch : int
+            0 or more.
+        """
+        if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0:
+            raise Invalid(f"epoch={epoch!r}; give 0 or more", {"option": "epoch"})
+        if self._begun or epoch != self._at.epoch:
+            self._move(int(epoch), 0)
+        self._chosen = True
+
+    def __len__(self) -> int:
+        """Batches in an epoch for each rank.
+
+        Raises
+        ------
+        TypeError
+            Without sample counts; the text says how to get them.
+        """
+        samples, batch = self.num_samples, self._global_batch()
+        return samples // batch if self._options.drop_last else -(-samples // batch)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in an epoch over all ranks.
+
+        Raises
+        ------
+        TypeError
+            Without sample counts; the text says how to get them.
+        """
+        if self._options.epoch_samples is not None:
+            return self._options.epoch_samples
+        if self._options.counts is not None:
+            return sum(self._options.counts)
+        raise TypeError(_NO_LENGTH)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch stands: what was handed out, not what was prefetched.
+
+        It is the same on every rank and valid for another world size. After a ``break`` it names
+        the place where the loop stopped.
+
+        Returns
+        -------
+        dict
+            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+        """
+        at = self._at
+        total = self._batches_of_epoch()
+        if total is not None and at.batch >= total:
+            at = _state.Position(at.epoch + 1, 0, at.global_batch)
+        return _state.save(at, self._order(), self._shards(), self._global_batch())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict` of a loader with the same data set and order.
+
+        Raises
+        ------
+        Invalid
+            Naming the first option that differs.
+        """
+        position, lanes = _state.load(state, self._order(), self._shards())
+        if lanes != self._lanes and self._options.lanes is None:
+            self._lanes = lanes
+            self._let_go()
+        if self._place is not None or self._options.world_size is not None:
+            position = position.counted_in(self._global_batch())
+        self._move(position.epoch, position.batch)
+        self._at = position
+        self._chosen = False
+
+    # Looking in, and ending
+
+    def stats(self) -> dict[str, Any]:
+        """What was counted since the loader was opened.
+
+        Returns
+        -------
+        dict
+            ``batches``, ``samples`` and ``errors`` handed out; ``wait``: ``total_seconds``,
+            ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to ``max_seconds``;
+            ``bytes`` of payload by the tier they were read from; ``decoder``: samples by the
+            device that decoded them; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
+        """
+        if self._native is not None and self._process == os.getpid():
+            self._last_stats = self._native.stats()
+        return _state.stats(json.loads(self._last_stats or _native.no_stats()))
+
+    def close(self) -> None:
+        """End the job. What was handed out stays valid; the position can still be saved."""
+        self._closed = True
+        self._let_go()
+
+    def __enter__(self) -> DataLoader:
+        """The loader itself, closed when the block ends."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The arguments alone: a process that receives them opens a job of its own.
+        return _remake, (self._arguments,)
+
+    def __repr__(self) -> str:
+        urls = self._options.urls
+        more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+        state = "closed" if self._closed else f"epoch {self.epoch}, batch {self._at.batch}"
+        fields = "every field" if self._options.fields is None else ", ".join(self._options.fields)
+        return (
+            f"<forebay.DataLoader {urls[0]}{more}: {fields}; "
+            f"batch_size={self._options.batch_size}; {state}>"
+        )
+
+    # For Epoch
+
+    def _opened(self) -> _native.Loader:
+        """The native loader of this process, opened if need be."""
+        if self._closed:
+            raise Closed("the loader is closed; make a new one")
+        if self._process != os.getpid():
+            # After a fork, sockets and threads are the parent's: drop them untouched.
+            self._native, self._threads, self._process = None, None, os.getpid()
+        if self._native is None:
+            place = ranks.resolve(self._options.rank, self._options.world_size)
+            if self._place != place:
+                ranks.log_once(place)
+            self._place = place
+            self._at = self._at.counted_in(self._global_batch())
+            if self._options.on_error == "stop":
+                self._may_stop()
+            self._assembler()
+            self._native = _native.Loader(json.dumps(self._settings(place)))
+            self._lanes = self._native.lanes()
+        return self._native
+
+    def _assembler(self) -> Assembler:
+        if self._assemble is None:
+            options = self._options
+            framework = frameworks.choose(options.framework)
+            self._assemble = Assembler(
+                options.fields, framework, options.pin_memory, options.transform
+            )
+        return self._assemble
+
+    def _pool(self) -> Executor | None:
+        if self._options.workers and self._threads is None:
+            self._threads = ThreadPoolExecutor(self._options.workers, "forebay-worker")
+        return self._threads
+
+    def _is_current(self, epoch: Epoch) -> None:
+        if self._current is None or self._current() is not epoch:
+            raise Invalid(
+                "the loader has begun another iteration, or was moved, since this one began; "
+                "go on with a new one"
+            )
+
+    def _position(self) -> tuple[int, int]:
+        return self._at.epoch, self._at.batch
+
+    def _handed_out(self) -> None:
+        self._at = self._at.next_batch()
+        self._chosen = True
+
+    def _learn(self, batches: int) -> None:
+        self._batches = batches
+
+    def _end(self, epoch: Epoch, stopped: bool) -> bool:
+        """Advance past the epoch that just ended; False if the iteration is to play on.
+
+        That is so where a state was saved after the last batch, when nobody knew that it was the
+        last, and no epoch was chosen since.
+        """
+        resumed_at_end = not stopped and not self._chosen and self._at.batch > 0
+        self._advance()
+        if resumed_at_end:
+            self._begun, self._current = True, weakref.ref(epoch)
+        return not resumed_at_end
+
+    def _may_stop(self) -> None:
+        if self._place is not None and self._place.world_size > 1:
+            raise Invalid(
+                "on_error='stop' would leave the other ranks waiting; use 'raise' or 'skip' with "
+                "more than one rank",
+                {"option": "on_error"},
+            )
+
+    # Parts
+
+    def _left_alone(self) -> bool:
+        """Whether an iteration was begun and nobody can go on with it."""
+        return self._begun and (self._current is None or self._current() is None)
+
+    def _advance(self) -> None:
+        self._move(self._at.epoch + 1, 0)
+
+    def _move(self, epoch: int, batch: int) -> None:
+        self._at = _state.Position(epoch, batch, self._at.global_batch)
+        self._begun, self._current = False, None
+
+    def _let_go(self) -> None:
+        native, threads, self._native, self._threads = self._native, self._threads, None, None
+        if self._process != os.getpid():
+            return
+        if native is not None:
+            self._last_stats = native.stats()
+            native.close()
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _global_batch(self) -> int:
+        place = self._place or ranks.resolve(self._options.rank, self._options.world_size)
+        return self._options.batch_size * place.world_size
+
+    def _batches_of_epoch(self) -> int | None:
+        if self._batches is not None:
+            return self._batches
+        known = self._options.counts is not None or self._options.epoch_samples is not None
+        return len(self) if known else None
+
+    def _order(self) -> dict[str, Any]:
+        """Every option that the order of samples is a function of."""
+        options = self._options
+        return {
+            "seed": options.seed,
+            "shuffle": options.shuffle,
+            "window": options.window if options.shuffle == "window" else None,
+            "lanes": self._lanes,
+            "epoch_samples": options.epoch_samples,
+            "drop_last": options.drop_last,
+            "pad_last": options.pad_last,
+        }
+
+    def _shards(self) -> str:
+        urls, counts = self._options.urls, self._options.counts
+        if counts is not None:
+            return _native.manifest_hash(list(zip(urls, counts, strict=True)))
+        return hashlib.sha256(json.dumps(urls).encode()).hexdigest()
+
+    def _settings(self, place: ranks.Place) -> dict[str, Any]:
+        options = self._options
+        tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
+        return {
+            "urls": options.urls,
+            "counts": options.counts,
+            "order": {
+                "shuffle": options.shuffle.capitalize(),
+                "window": options.window,
+                "seed": options.seed,
+                "lanes": self._lanes,
+                "batch_size": options.batch_size,
+                "rank": place.rank,
+                "world_size": place.world_size,
+                "tail": tail,
+                "epoch_samples": options.epoch_samples,
+            },
+            "fields": options.spec(),
+            "views": options.views(),
+            "prefetch": options.prefetch,
+            "threads": ranks.threads(),
+            "timeout": options.timeout,
+            "job": options.job,
+            "daemon": options.daemon,
+            "command": [*command(), "daemon", "--embedded"],
+        }
+
+
+def _remake(arguments: dict[str, Any]) -> DataLoader:
+    return DataLoader(**arguments)

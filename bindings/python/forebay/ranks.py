@@ -1,0 +1,101 @@
+"""Which of how many trainers this process is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from forebay.errors import Invalid
+
+_log = logging.getLogger("forebay")
+
+
+class Place(NamedTuple):
+    """A process's place among those that share an epoch."""
+
+    rank: int
+    world_size: int
+    source: str
+
+
+def resolve(rank: int | None, world_size: int | None) -> Place:
+    """Find this process's rank: from arguments, ``torch.distributed``, ``RANK`` and
+    ``WORLD_SIZE``, the variables of an ``srun`` step, or else it is alone.
+
+    Raises
+    ------
+    Invalid
+        If only one of the two is known, or they contradict each other.
+    """
+    place = _arguments(rank, world_size) or _torch() or _launcher(os.environ) or _slurm(os.environ)
+    place = place or Place(0, 1, "this process alone")
+    if place.world_size < 1 or not 0 <= place.rank < place.world_size:
+        raise Invalid(
+            f"rank {place.rank} does not exist in a world of {place.world_size} "
+            f"(from {place.source}); ranks count from 0",
+            {"rank": str(place.rank), "world_size": str(place.world_size)},
+        )
+    return place
+
+
+def log_once(place: Place) -> None:
+    """Say which rank this is and how that is known."""
+    _log.info("rank %d of %d (from %s)", place.rank, place.world_size, place.source)
+
+
+def _arguments(rank: int | None, world_size: int | None) -> Place | None:
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise Invalid("rank and world_size come together; give both or neither")
+    return Place(rank, world_size, "arguments")
+
+
+def _torch() -> Place | None:
+    # A process group exists only where its module is loaded already.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return None
+    if not distributed.is_initialized():
+        return None
+    return Place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _launcher(env: Mapping[str, str]) -> Place | None:
+    if "RANK" not in env or "WORLD_SIZE" not in env:
+        return None
+    return Place(_number(env, "RANK"), _number(env, "WORLD_SIZE"), "RANK and WORLD_SIZE")
+
+
+def _slurm(env: Mapping[str, str]) -> Place | None:
+    # Without a step these describe the batch script, which is one process whatever they say.
+    if "SLURM_STEP_ID" not in env or "SLURM_PROCID" not in env or "SLURM_NTASKS" not in env:
+        return None
+    tasks = _number(env, "SLURM_NTASKS")
+    if tasks < 2:
+        return None
+    return Place(_number(env, "SLURM_PROCID"), tasks, "the Slurm step")
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env[name])
+    except ValueError:
+        raise Invalid(
+            f"{name} is {env[name]!r}, not a number; unset it, or give rank= and world_size="
+        ) from None
+
+
+def threads(env: Mapping[str, str] | None = None) -> int:
+    """Decode threads for this process: its fair share of the cores it may run on.
+
+    ``FOREBAY_DECODE_THREADS`` overrides it.
+    """
+    env = os.environ if env is None else env
+    if "FOREBAY_DECODE_THREADS" in env:
+        return _number(env, "FOREBAY_DECODE_THREADS")
+    beside = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else 1
+    return max(1, len(os.sched_getaffinity(0)) // max(1, beside))

@@ -1,0 +1,202 @@
+//! One batch to Python objects, column by column.
+//!
+//! One rule: tensors are handed over, views are lent, and only `bytes` are copied, without the GIL.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_client::{Rows, View as Lent};
+use forebay_decode::{BufferPool, Column, DType, Tensor as Decoded};
+use forebay_error::Error;
+use pyo3::exceptions::PyIndexError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+use crate::errors::exception;
+use crate::tensor::Tensor;
+
+/// A column as (name, kind, rows, which rows are there if some may not be).
+type Named = (String, &'static str, Py<PyAny>, Option<Vec<bool>>);
+
+/// A batch whose columns have not been taken yet.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Batch {
+    #[pyo3(get)]
+    index: u64,
+    #[pyo3(get)]
+    rows: usize,
+    keys: Arc<Vec<String>>,
+    urls: (Arc<[String]>, Arc<Vec<u32>>),
+    valid: Vec<bool>,
+    errors: Vec<Error>,
+    columns: Mutex<Vec<(String, Rows)>>,
+}
+
+impl Batch {
+    pub(crate) fn new(batch: forebay_client::Batch, urls: Arc<[String]>) -> Self {
+        Self {
+            index: batch.index,
+            rows: batch.keys.len(),
+            keys: Arc::new(batch.keys),
+            urls: (urls, Arc::new(batch.urls)),
+            valid: batch.valid,
+            errors: batch.errors,
+            columns: Mutex::new(batch.columns),
+        }
+    }
+
+    fn columns(&self) -> MutexGuard<'_, Vec<(String, Rows)>> {
+        self.columns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// The samples' keys, one per row.
+    fn keys(&self) -> Texts {
+        Texts(Source::Keys(self.keys.clone()))
+    }
+
+    /// The samples' shards, one per row.
+    fn urls(&self) -> Texts {
+        let (urls, rows) = self.urls.clone();
+        Texts(Source::Urls(urls, rows))
+    }
+
+    /// Which rows are samples rather than padding: bool, shape (rows,).
+    fn valid(&self) -> Tensor {
+        flags(&self.valid)
+    }
+
+    /// The flags of an optional field: bool, shape (rows,).
+    #[staticmethod]
+    #[allow(clippy::needless_pass_by_value, reason = "Python's values come owned")]
+    fn flags(of: Vec<bool>) -> Tensor {
+        flags(&of)
+    }
+
+    /// Why samples of this batch are missing, as exceptions.
+    fn errors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.errors.iter().map(|error| exception(py, error)).collect()
+    }
+
+    /// The columns, once: they are gone from here afterwards.
+    fn take_columns(&self, py: Python<'_>) -> PyResult<Vec<Named>> {
+        let columns = std::mem::take(&mut *self.columns());
+        columns
+            .into_iter()
+            .map(|(name, rows)| {
+                let (kind, rows, present) = objects(py, rows)?;
+                Ok((name, kind, rows, present))
+            })
+            .collect()
+    }
+}
+
+fn objects(py: Python<'_>, rows: Rows) -> PyResult<(&'static str, Py<PyAny>, Option<Vec<bool>>)> {
+    let list = |list: Bound<'_, PyList>| list.into_any().unbind();
+    Ok(match rows {
+        Rows::Views(views) => {
+            let views = views.into_iter().map(|view| view.map(View));
+            ("views", list(PyList::new(py, views.collect::<Vec<_>>())?), None)
+        }
+        Rows::Bytes(views) => ("bytes", list(copy(py, &views)?), None),
+        Rows::Decoded { column, present } => match column {
+            Column::Tensor(tensor) => {
+                ("tensor", Py::new(py, Tensor::new(tensor))?.into_any(), present)
+            }
+            Column::Tensors(tensors) => {
+                let tensors = tensors.into_iter().map(Tensor::new);
+                ("tensors", list(PyList::new(py, tensors.collect::<Vec<_>>())?), present)
+            }
+            Column::Text(texts) => ("text", list(PyList::new(py, texts)?), present),
+            Column::Json(texts) => ("json", list(PyList::new(py, texts)?), present),
+            Column::Bytes(_) => ("bytes", list(PyList::empty(py)), present),
+        },
+    })
+}
+
+/// A list of `bytes` (or `None`), the payload copied while other Python threads run.
+fn copy<'py>(py: Python<'py>, views: &[Option<Lent>]) -> PyResult<Bound<'py, PyList>> {
+    let mut objects = Vec::with_capacity(views.len());
+    let mut places = Vec::with_capacity(views.len());
+    for view in views {
+        let Some(view) = view else {
+            objects.push(py.None().into_bound(py));
+            continue;
+        };
+        // SAFETY: the GIL is held; a length that is a slice's fits. The result is a new reference
+        // to an object with that many bytes not set yet, or null with an exception set.
+        let object = unsafe {
+            let object = ffi::PyBytes_FromStringAndSize(std::ptr::null(), view.len() as isize);
+            Bound::from_owned_ptr_or_err(py, object)?
+        };
+        // SAFETY: `object` is a bytes object, made just above.
+        places.push((unsafe { ffi::PyBytes_AsString(object.as_ptr()) } as usize, view));
+        objects.push(object);
+    }
+    py.detach(|| {
+        for (to, from) in places {
+            // SAFETY: the objects are kept by `objects`, each as long as its view and unknown to
+            // anyone else: CPython shares only the empty one, into which nothing is written, and
+            // the garbage collector, through which another thread could come by one, does not
+            // track bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
+        }
+    });
+    PyList::new(py, objects)
+}
+
+fn flags(of: &[bool]) -> Tensor {
+    let mut buffer = BufferPool::new(0).take(of.len());
+    for (to, from) in buffer.as_bytes_mut().iter_mut().zip(of) {
+        *to = u8::from(*from);
+    }
+    Tensor::new(Decoded { dtype: DType::Bool, shape: vec![of.len()], buffer })
+}
+
+/// Bytes of the slab, kept for as long as this object lives.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct View(Lent);
+
+#[pymethods]
+impl View {
+    /// Where the bytes are.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Texts that become Python strings when looked at.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Texts(Source);
+
+enum Source {
+    Keys(Arc<Vec<String>>),
+    Urls(Arc<[String]>, Arc<Vec<u32>>),
+}
+
+#[pymethods]
+impl Texts {
+    fn __len__(&self) -> usize {
+        match &self.0 {
+            Source::Keys(keys) => keys.len(),
+            Source::Urls(_, rows) => rows.len(),
+        }
+    }
+
+    /// The text at `row`, counted from 0.
+    fn get<'py>(&self, py: Python<'py>, row: usize) -> PyResult<Bound<'py, PyString>> {
+        let text = match &self.0 {
+            Source::Keys(keys) => keys.get(row),
+            Source::Urls(urls, rows) => rows.get(row).and_then(|url| urls.get(*url as usize)),
+        };
+        let text = text.ok_or_else(|| PyIndexError::new_err("no such row"))?;
+        Ok(PyString::new(py, text))
+    }
+}

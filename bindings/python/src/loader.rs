@@ -1,0 +1,205 @@
+//! A job's batches. Its rule: no wait holds the GIL, and every wait looks for signals, so that
+//! Ctrl-C ends it at once.
+
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig};
+use forebay_decode::FieldSpec;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Options;
+use forebay_wire::message::{Open, Order};
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use crate::batch::Batch;
+use crate::errors::{Failure, exception, raise};
+use crate::tools::stats_json;
+
+/// How often a thread that opens a job looks for signals.
+const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+
+/// What the Python side decided, as it writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    urls: Vec<String>,
+    counts: Option<Vec<u64>>,
+    order: Order,
+    fields: Option<Vec<FieldSpec>>,
+    views: Vec<String>,
+    prefetch: u32,
+    threads: usize,
+    timeout: f64,
+    job: String,
+    daemon: Option<String>,
+    command: Vec<String>,
+}
+
+impl Settings {
+    fn into_config(self) -> Result<LoaderConfig> {
+        let timeout = Duration::try_from_secs_f64(self.timeout).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("the time limit is out of range: {error}"))
+                .at("timeout", self.timeout)
+                .advise("give seconds above 0")
+        })?;
+        let launch = Launch {
+            command: self.command.into_iter().map(OsString::from).collect(),
+            directory: RuntimeDirectory::of_this_user()?,
+        };
+        Ok(LoaderConfig {
+            session: SessionConfig {
+                address: Address::parse(self.daemon.as_deref(), launch)?,
+                open: Open {
+                    job: self.job,
+                    urls: self.urls,
+                    counts: self.counts,
+                    origin: Options::from_env().into_map(),
+                    order: self.order,
+                    fields: self.fields.as_deref().map(FieldSpec::wanted),
+                    prefetch: self.prefetch,
+                },
+                timeout,
+            },
+            fields: self.fields,
+            views: self.views,
+            threads: self.threads,
+        })
+    }
+}
+
+/// An open job of this process.
+#[pyclass(frozen, module = "forebay._native")]
+pub(crate) struct Loader {
+    inner: Mutex<Option<Arc<forebay_client::Loader>>>,
+    urls: Arc<[String]>,
+    closed: AtomicBool,
+    process: u32,
+}
+
+#[pymethods]
+impl Loader {
+    /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed.
+    #[new]
+    fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
+        let settings: Settings = serde_json::from_str(settings).map_err(|error| {
+            let what = format!("the loader's settings cannot be read: {error}");
+            raise(py, &Error::new(ErrorKind::Invalid, what))
+        })?;
+        let urls = settings.urls.clone().into();
+        let loader = py.detach(|| open(settings)).map_err(|failure| failure.raise(py))?;
+        Ok(Self {
+            inner: Mutex::new(Some(Arc::new(loader))),
+            urls,
+            closed: AtomicBool::new(false),
+            process: std::process::id(),
+        })
+    }
+
+    /// Plays `epoch` from `batch` on.
+    fn start(&self, py: Python<'_>, epoch: u64, batch: u64) -> PyResult<()> {
+        let loader = self.get().map_err(|error| raise(py, &error))?;
+        py.detach(|| loader.start(epoch, batch));
+        Ok(())
+    }
+
+    /// The next batch; at the epoch's end `(batches, samples, errors)` instead.
+    fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let loader = self.get().map_err(|error| raise(py, &error))?;
+        let look = || -> Result<(), Failure> {
+            if self.closed.load(Ordering::Relaxed) {
+                return Err(closed().into());
+            }
+            Ok(Python::attach(|py| py.check_signals())?)
+        };
+        let next = py.detach(|| loader.next(look)).map_err(|failure| failure.raise(py))?;
+        match next {
+            Next::Batch(batch) => {
+                Ok(Py::new(py, Batch::new(*batch, self.urls.clone()))?.into_any())
+            }
+            Next::End { batches, samples, errors } => {
+                let errors: Vec<_> =
+                    errors.iter().map(|error| exception(py, error)).collect::<PyResult<_>>()?;
+                Ok((batches, samples, errors).into_pyobject(py)?.into_any().unbind())
+            }
+        }
+    }
+
+    /// Whether [`Loader::next`] has something to give without a wait.
+    fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.get().map_err(|error| raise(py, &error))?.is_ready())
+    }
+
+    /// Lanes in use.
+    fn lanes(&self, py: Python<'_>) -> PyResult<u32> {
+        Ok(self.get().map_err(|error| raise(py, &error))?.opened().lanes)
+    }
+
+    /// What was counted so far, as JSON.
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = self.get().and_then(|loader| stats_json(&loader.stats()));
+        stats.map_err(|error| raise(py, &error))
+    }
+
+    /// Ends the job. A thread that waits in `next` gets `Closed`.
+    fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::Relaxed);
+        py.detach(|| self.forget_or_drop());
+    }
+}
+
+impl Loader {
+    fn inner(&self) -> MutexGuard<'_, Option<Arc<forebay_client::Loader>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self) -> Result<Arc<forebay_client::Loader>> {
+        if self.process != std::process::id() {
+            return Err(Error::new(ErrorKind::Closed, "the loader belongs to another process")
+                .advise("use the DataLoader itself: it opens again after a fork"));
+        }
+        self.inner().clone().ok_or_else(closed)
+    }
+
+    fn forget_or_drop(&self) {
+        let loader = self.inner().take();
+        if self.process != std::process::id() {
+            // The threads that may have held its locks at the fork are not here to let go.
+            std::mem::forget(loader);
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.forget_or_drop();
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the loader is closed").advise("make a new one")
+}
+
+/// Opens on a thread of its own: reaching and starting a daemon waits on locks and sockets, which
+/// Ctrl-C could not cut short here.
+fn open(settings: Settings) -> Result<forebay_client::Loader, Failure> {
+    let (sender, opened) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("fb-open".into())
+        .spawn(move || {
+            // If nobody waits any more, what was opened is dropped here.
+            let _ = sender.send(settings.into_config().and_then(forebay_client::Loader::open));
+        })
+        .doing("start a thread")?;
+    loop {
+        match opened.recv_timeout(SIGNAL_CHECK) {
+            Ok(opened) => return Ok(opened?),
+            Err(mpsc::RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Error::new(ErrorKind::Closed, "the opening thread ended early").into());
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What Python asks for besides batches: the command line, URL lists, manifests, checks.
+//!
+//! One rule: each is a call into the crate that knows, with its errors as exceptions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use forebay_client::{Stats, Waits};
+use forebay_decode::{BufferPool, Decoder, FieldSpec};
+use forebay_error::{Doing, Result};
+use forebay_shard::{Manifest, ManifestShard};
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+
+/// Runs the command line `forebay ARGUMENTS` and returns its exit code. `launcher` is the command
+/// that runs this very program, without arguments.
+#[pyfunction]
+pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsString>) -> u8 {
+    let code = py.detach(|| {
+        let arguments = std::iter::once("forebay".into()).chain(arguments);
+        forebay_daemon::cli::main(arguments, &launcher)
+    });
+    // `ExitCode` does not tell its number, but compares.
+    (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
+}
+
+/// The shards that one text, or a list of URLs taken literally, means.
+#[pyfunction]
+#[pyo3(signature = (spec=None, urls=None))]
+pub(crate) fn expand(
+    py: Python<'_>,
+    spec: Option<&str>,
+    urls: Option<Vec<String>>,
+) -> PyResult<Vec<String>> {
+    let expanded = py.detach(|| match (spec, urls) {
+        (Some(spec), _) => forebay_shard::expand(spec),
+        (None, urls) => forebay_shard::expand_list(&urls.unwrap_or_default()),
+    });
+    expanded.map_err(|error| raise(py, &error))
+}
+
+/// The sample counts that a manifest lists for `urls`, in their order.
+#[pyfunction]
+pub(crate) fn counts(py: Python<'_>, manifest: PathBuf, urls: Vec<String>) -> PyResult<Vec<u64>> {
+    let read = || -> Result<Vec<u64>> {
+        let counts = Manifest::read(&manifest)?.counts_of(&urls);
+        counts.map_err(|error| error.at("path", manifest.display()))
+    };
+    py.detach(read).map_err(|error| raise(py, &error))
+}
+
+/// The hash that two equal data sets in the same order share.
+#[pyfunction]
+pub(crate) fn manifest_hash(py: Python<'_>, shards: Vec<(String, u64)>) -> PyResult<String> {
+    let hash = || -> Result<String> {
+        let shard = |(url, samples)| ManifestShard { url, samples, bytes: None };
+        Ok(Manifest::new(shards.into_iter().map(shard).collect())?.hash().to_owned())
+    };
+    py.detach(hash).map_err(|error| raise(py, &error))
+}
+
+/// Refuses fields that make no sense, long before a daemon is asked for anything.
+#[pyfunction]
+pub(crate) fn check_fields(py: Python<'_>, json: &str) -> PyResult<()> {
+    let check = || -> Result<()> {
+        Decoder::new(FieldSpec::from_json(json)?, 1, &BufferPool::new(0)).map(drop)
+    };
+    py.detach(check).map_err(|error| raise(py, &error))
+}
+
+/// The statistics of a loader that has done nothing yet, as JSON.
+#[pyfunction]
+pub(crate) fn no_stats(py: Python<'_>) -> PyResult<String> {
+    let stats = Stats { wait: Waits::default().report(), ..Stats::default() };
+    stats_json(&stats).map_err(|error| raise(py, &error))
+}
+
+pub(crate) fn stats_json(stats: &Stats) -> Result<String> {
+    serde_json::to_string(stats).doing("write the statistics as JSON")
+}

@@ -1,0 +1,212 @@
+"""Shards made here, a private daemon per test session, and nothing left behind at its end.
+
+One rule: whatever runs in these directories when the session ends was started by it, is ended by
+its process id, and must be gone when the session is.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import signal
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+
+from forebay import DataLoader
+
+# A process that was told to end has this long, in seconds, before the session fails.
+GONE_WITHIN = 30
+
+Sample = dict[str, bytes]
+
+
+def write_shard(path: Path, samples: list[tuple[str, Sample]]) -> str:
+    """Write a tar of samples (key, fields) and return its path."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for key, fields in samples:
+            for extension, data in fields.items():
+                member = tarfile.TarInfo(f"{key}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return str(path)
+
+
+def png(pixels: numpy.ndarray) -> bytes:
+    """Encode uint8 pixels of shape (height, width, 3)."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        body = name + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def npy(array: numpy.ndarray) -> bytes:
+    """Encode an array as a NumPy file."""
+    file = io.BytesIO()
+    numpy.save(file, array)
+    return file.getvalue()
+
+
+def pixels(number: int) -> numpy.ndarray:
+    """The image of sample `number`: 8 by 6 pixels that no other sample has."""
+    return numpy.random.default_rng(number).integers(0, 256, (8, 6, 3), dtype=numpy.uint8)
+
+
+def sample(number: int) -> tuple[str, Sample]:
+    """Sample `number` with a field of every kind."""
+    return f"s{number:05}", {
+        "png": png(pixels(number)),
+        "cls": str(number).encode(),
+        "score": f"{number / 4}".encode(),
+        "txt": f"text {number} é".encode(),
+        "json": json.dumps({"number": number, "in": {"side": number * 2}}).encode(),
+        "npy": npy(numpy.full((2, 3), number, dtype=numpy.int32)),
+        "bin": bytes([number % 256]) * (number % 7 + 1),
+    }
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Six shards of ten samples each; sample n is number n of the list."""
+    folder = tmp_path_factory.mktemp("shards")
+    return [
+        write_shard(folder / f"{shard:03}.tar", [sample(shard * 10 + n) for n in range(10)])
+        for shard in range(6)
+    ]
+
+
+@pytest.fixture
+def shard_of(tmp_path: Path) -> Callable[[list[tuple[str, Sample]]], str]:
+    """A function that writes a shard of its own for a test."""
+    made: list[str] = []
+
+    def write(samples: list[tuple[str, Sample]]) -> str:
+        made.append(write_shard(tmp_path / f"own-{len(made)}.tar", samples))
+        return made[-1]
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def manifest(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A manifest of `shards`, as `forebay index` writes it."""
+    from forebay import _native
+
+    listed = [(url, 10) for url in shards]
+    path = tmp_path_factory.mktemp("manifest") / "manifest.json"
+    document = {
+        "version": 1,
+        "hash": _native.manifest_hash(listed),
+        "shards": [{"url": url, "samples": samples} for url, samples in listed],
+    }
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def processes_in(runtime: Path) -> dict[int, list[str]]:
+    """Processes of this user whose daemon would live in `runtime`, but for this one: command
+    lines by process id.
+    """
+    found = {}
+    wanted = f"XDG_RUNTIME_DIR={runtime}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if wanted in environment and "--embedded" in command:
+            found[int(entry.name)] = command
+    return found
+
+
+def wait_gone(pid: int) -> bool:
+    """Wait until a process has ended; False if it does not within the limit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], GONE_WITHIN)[0])
+    finally:
+        os.close(handle)
+
+
+class Home:
+    """Directories of an embedded daemon of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runtime = folder / "runtime"
+        self.cache = folder / "cache"
+        self.runtime.mkdir(mode=0o700)
+        self.environment = {
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "FOREBAY_CACHE": str(self.cache),
+            "FOREBAY_CAPACITY": "256MiB",
+            "FOREBAY_DAEMON": "embedded",
+        }
+
+    def daemons(self) -> list[int]:
+        """Process ids of the daemons that live here now."""
+        return sorted(processes_in(self.runtime))
+
+    def end(self) -> None:
+        """End what lives here, and see to it that it is gone."""
+        for pid in self.daemons():
+            os.kill(pid, signal.SIGTERM)
+            assert wait_gone(pid), f"daemon {pid} ignores SIGTERM"
+        assert not self.daemons()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The daemon that most tests share."""
+    home = Home(tmp_path_factory.mktemp("daemon"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("SLURM_") or name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+                patch.delenv(name)
+        for name, value in home.environment.items():
+            patch.setenv(name, value)
+        yield
+        home.end()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """A daemon of the test's own, not running yet."""
+    home = Home(tmp_path)
+    for name, value in home.environment.items():
+        monkeypatch.setenv(name, value)
+    yield home
+    home.end()
+
+
+@pytest.fixture
+def make(shards: list[str]) -> Iterator[Callable[..., DataLoader]]:
+    """Makes loaders, of `shards` and as NumPy arrays unless told otherwise; closes them."""
+    made: list[DataLoader] = []
+
+    def make(urls: object = None, **options: object) -> DataLoader:
+        settings: dict[str, object] = {"batch_size": 4, "framework": "numpy", "timeout": 60.0}
+        made.append(DataLoader(shards if urls is None else urls, **(settings | options)))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.close()

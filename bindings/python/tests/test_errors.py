@@ -1,0 +1,239 @@
+"""Bad input is named, and what becomes of it is the user's choice."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from conftest import sample
+
+import forebay
+from forebay import errors, ranks
+
+FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
+
+
+@pytest.fixture
+def spoilt(shard_of):
+    """Ten samples, of which 2 has a broken image, 5 no image and 7 a label that is no number."""
+    samples = [sample(number) for number in range(10)]
+    samples[2][1]["png"] = samples[2][1]["png"][:50]
+    del samples[5][1]["png"]
+    samples[7][1]["cls"] = b"seven"
+    return shard_of(samples)
+
+
+def test_a_bad_sample_is_raised_by_name(make, spoilt):
+    iteration = iter(make(spoilt, fields=FIELDS, batch_size=2))
+    assert next(iteration)["label"].tolist() == [0, 1]
+    for _ in range(2):
+        with pytest.raises(forebay.BadSample, match="s00002") as caught:
+            next(iteration)
+    assert caught.value.kind == "BadSample"
+    assert caught.value.places["key"] == "s00002"
+    assert caught.value.places["url"] == spoilt
+    assert caught.value.places["field"] == "image"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_skipped_samples_are_counted_and_keep_their_places(make, spoilt, caplog, workers):
+    loader = make(spoilt, fields=FIELDS, batch_size=4, on_error="skip", workers=workers)
+    batches = list(loader)
+    assert [batch["label"].tolist() for batch in batches] == [[0, 1, 3], [4, 6], [8, 9]]
+    assert [len(batch["__valid__"]) for batch in batches] == [3, 2, 2]
+    assert loader.stats()["errors"] == 3
+    for key in ("s00002", "s00005", "s00007"):
+        assert key in caplog.text
+
+
+def test_a_batch_of_which_nothing_is_left_is_empty_and_not_missing(make, spoilt):
+    fields = FIELDS | {"image": forebay.Image("png", size=(8, 6))}
+    batches = list(make(spoilt, fields=fields, batch_size=1, on_error="skip"))
+    assert len(batches) == 10
+    assert batches[2]["image"].shape == (0, 3, 8, 6)
+
+
+def test_stop_ends_the_epoch_and_not_more(make, spoilt):
+    loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="stop")
+    for epoch in range(2):
+        assert loader.epoch == epoch
+        assert [batch["label"].tolist() for batch in loader] == [[0, 1]]
+    several = make(epoch_samples=8, rank=0, world_size=2, on_error="stop")
+    with pytest.raises(forebay.Invalid, match="other ranks"):
+        iter(several)
+
+
+def test_too_many_errors_are_raised_after_all(make, spoilt):
+    loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="skip", max_errors=2)
+    with pytest.raises(forebay.BadSample, match="max_errors=2"):
+        list(loader)
+    assert len(list(make(spoilt, fields=FIELDS, on_error="skip", max_errors=3))) == 3
+
+
+def test_a_function_decides_error_by_error(make, spoilt):
+    seen = []
+
+    def decide(error):
+        seen.append(error.places["key"])
+        return "skip" if len(seen) < 3 else "raise"
+
+    with pytest.raises(forebay.BadSample, match="s00007"):
+        list(make(spoilt, fields=FIELDS, batch_size=2, on_error=decide))
+    assert seen == ["s00002", "s00005", "s00007"]
+    with pytest.raises(forebay.Invalid, match="'ignore'"):
+        list(make(spoilt, fields=FIELDS, on_error=lambda error: "ignore"))
+
+
+def test_a_missing_shard_is_named(make, tmp_path):
+    missing = str(tmp_path / "missing.tar")
+    with pytest.raises(forebay.NotFound, match="missing.tar") as caught:
+        list(make(missing))
+    assert caught.value.places["url"] == missing
+
+
+def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path):
+    whole = Path(shards[0]).read_bytes()
+    broken = tmp_path / "broken.tar"
+    broken.write_bytes(whole[: len(whole) // 2 + 100])
+    with pytest.raises(forebay.Corrupt, match="broken.tar") as caught:
+        list(make(str(broken)))
+    assert int(caught.value.places["offset"]) > 0
+    keys = [key for batch in make(str(broken), on_error="skip") for key in batch["__key__"]]
+    assert keys == [f"s{number:05}" for number in range(len(keys))]
+    assert 3 <= len(keys) < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 2.5}, "whole number"),
+        ({"batch_size": True}, "batch_size"),
+        ({"shuffle": "yes"}, "'global'"),
+        ({"window": 0}, "window"),
+        ({"seed": -1}, "seed"),
+        ({"drop_last": True, "pad_last": True}, "exclude"),
+        ({"epoch_samples": 0}, "epoch_samples"),
+        ({"on_error": "ignore"}, "'skip'"),
+        ({"max_errors": -1}, "max_errors"),
+        ({"rank": 0}, "together"),
+        ({"rank": 2, "world_size": 2}, "rank 2"),
+        ({"lanes": 0}, "lanes"),
+        ({"split": "dynamic"}, "not in this release"),
+        ({"split": "random"}, "static"),
+        ({"uneven": True}, "not in this release"),
+        ({"device": "cuda:0"}, r"\.to\(\)"),
+        ({"device": "tpu"}, "device"),
+        ({"framework": "tensorflow"}, "'torch'"),
+        ({"framework": "numpy", "pin_memory": True}, "pin_memory"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"daemon": "tcp://host"}, "unix:"),
+        ({"workers": -1}, "workers"),
+        ({"transform": 3}, "transform"),
+        ({"urls": []}, "URL list"),
+        ({"urls": 7}, "list of URLs"),
+        ({"urls": "s3://b/*.tar"}, "braces"),
+        ({"urls": "/nowhere/{0..", "framework": None}, "urls"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused_with_advice(make, options, word):
+    with pytest.raises(forebay.Invalid, match=word) as caught:
+        make(**options)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_manifest_of_other_shards_is_refused(make, manifest, shards, tmp_path):
+    with pytest.raises(forebay.Invalid, match="does not list"):
+        make([*shards, str(tmp_path / "new.tar")], manifest=manifest)
+    assert make(shards[1:3], manifest=manifest).num_samples == 20
+    with pytest.raises(forebay.NotFound, match="nowhere.json"):
+        make(manifest=str(tmp_path / "nowhere.json"))
+
+
+def test_several_ranks_without_counts_are_told_what_they_need(make):
+    with pytest.raises(forebay.Invalid, match="forebay index"):
+        iter(make(rank=0, world_size=2))
+
+
+def test_a_scheme_that_nobody_serves_is_refused(make):
+    with pytest.raises(forebay.Invalid, match="ftp"):
+        list(make("ftp://host/a.tar"))
+
+
+def test_a_closed_loader_says_so(make):
+    loader = make()
+    iteration = iter(loader)
+    next(iteration)
+    state = loader.state_dict()
+    loader.close()
+    loader.close()
+    for use in (lambda: iter(loader), lambda: next(iteration)):
+        with pytest.raises(forebay.Closed, match="make a new one"):
+            use()
+    assert loader.state_dict() == state
+    assert loader.stats()["batches"] == 1
+    assert "closed" in repr(loader)
+
+
+def test_each_kind_has_a_class_that_can_be_pickled():
+    kinds = [name for name in errors.__all__ if name != "ForebayError"]
+    assert len(kinds) == 8
+    for name in kinds:
+        error = getattr(forebay, name)("what happened", {"url": "u"})
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.kind, str(copy)) == (type(error), name, "what happened")
+        assert copy.places == {"url": "u"}
+
+
+def test_stats_account_for_every_wait(make):
+    loader = make(fields=FIELDS)
+    assert loader.stats()["batches"] == 0
+    list(loader)
+    stats = loader.stats()
+    assert (stats["batches"], stats["samples"], stats["errors"]) == (15, 60, 0)
+    assert stats["decoder"] == {"cpu": 60}
+    wait = stats["wait"]
+    assert sum(wait["by_cause"].values()) == pytest.approx(wait["total_seconds"])
+    assert set(wait["by_cause"]) == {"origin", "index", "tier_read", "ring_empty", "decode", "h2d"}
+    assert sum(stats["bytes"].values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        ({}, (0, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, (3, 8)),
+        ({"RANK": "3"}, (0, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (0, 1)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, (1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, (0, 1)),
+        (
+            {
+                "RANK": "5",
+                "WORLD_SIZE": "6",
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+                "SLURM_STEP_ID": "0",
+            },
+            (5, 6),
+        ),
+    ],
+)
+def test_the_rank_comes_from_the_first_that_knows_it(monkeypatch, env, place):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert ranks.resolve(None, None)[:2] == place
+    assert ranks.resolve(1, 4)[:2] == (1, 4)
+
+
+def test_a_rank_that_is_no_number_or_out_of_range_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(forebay.Invalid, match="RANK is 'first'"):
+        ranks.resolve(None, None)
+    monkeypatch.setenv("RANK", "2")
+    with pytest.raises(forebay.Invalid, match="rank 2"):
+        ranks.resolve(None, None)

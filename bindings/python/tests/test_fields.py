@@ -1,0 +1,179 @@
+"""Each kind of field: what it becomes, with which shape and dtype, and what is refused."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from conftest import npy, pixels, png, sample
+
+import forebay
+
+
+def test_every_kind_of_field_comes_as_promised(make):
+    fields = {
+        "image": forebay.Image("jpg;png", layout="NHWC"),
+        "label": forebay.Int("CLS"),
+        "side": forebay.Int("json", path="in.side"),
+        "score": forebay.Float("score"),
+        "text": forebay.Text("txt"),
+        "document": forebay.Json(),
+        "array": forebay.Npy(),
+        "bytes": forebay.Bytes("bin"),
+        "view": forebay.Bytes("bin", copy=False),
+    }
+    batches = list(make(batch_size=7, fields=fields))
+    assert [len(batch["label"]) for batch in batches] == [7] * 8 + [4]
+    number = 0
+    for batch in batches:
+        assert list(batch) == [*fields, "__key__", "__url__", "__valid__"]
+        assert batch["image"].dtype == numpy.uint8
+        assert batch["image"].shape[1:] == (8, 6, 3)
+        assert batch["label"].dtype == numpy.int64
+        assert batch["score"].dtype == numpy.float32
+        assert batch["array"].dtype == numpy.int32
+        assert batch["array"].shape[1:] == (2, 3)
+        assert batch["__valid__"].dtype == bool
+        assert batch["__valid__"].all()
+        for row in range(len(batch["label"])):
+            assert batch["__key__"][row] == f"s{number:05}"
+            assert batch["__url__"][row].endswith(f"{number // 10:03}.tar")
+            assert (batch["image"][row] == pixels(number)).all()
+            assert batch["label"][row] == number
+            assert batch["side"][row] == 2 * number
+            assert batch["score"][row] == number / 4
+            assert batch["text"][row] == f"text {number} é"
+            assert batch["document"][row] == {"number": number, "in": {"side": number * 2}}
+            assert (batch["array"][row] == number).all()
+            expected = sample(number)[1]["bin"]
+            assert type(batch["bytes"][row]) is bytes
+            assert batch["bytes"][row] == expected
+            assert batch["view"][row].readonly
+            assert batch["view"][row] == expected
+            number += 1
+    assert number == 60
+
+
+def test_without_fields_every_field_comes_as_bytes(make):
+    (batch, *_) = make(batch_size=3)
+    expected = [sample(number)[1] for number in range(3)]
+    for name in expected[0]:
+        assert batch[name] == [fields[name] for fields in expected]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_float_images_are_normalised(make, dtype):
+    mean, std = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
+    image = forebay.Image("png", dtype=dtype, mean=mean, std=std)
+    (batch, *_) = make(fields={"image": image})
+    assert batch["image"].dtype.name == dtype
+    assert batch["image"].shape == (4, 3, 8, 6)
+    exact = (pixels(0) / 255.0 - mean) / std
+    found = batch["image"][0].astype(numpy.float64).transpose(1, 2, 0)
+    tolerance = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5}[dtype]
+    assert numpy.abs(found - exact).max() < tolerance
+
+
+def test_random_crops_depend_on_seed_and_epoch_alone(make):
+    fields = {"image": forebay.Image("png", size=4, crop="random", flip=True)}
+    first, second = (make(fields=fields, seed=1) for _ in range(2))
+    one = [batch["image"] for batch in first]
+    two = [batch["image"] for batch in second]
+    assert all((a == b).all() for a, b in zip(one, two, strict=True))
+    later = [batch["image"] for batch in first]
+    assert any((a != b).any() for a, b in zip(one, later, strict=True))
+    other = [batch["image"] for batch in make(fields=fields, seed=2)]
+    assert any((a != b).any() for a, b in zip(one, other, strict=True))
+
+
+def test_an_optional_field_may_be_absent(make, shard_of):
+    full, bare = sample(1)[1], {"cls": b"2"}
+    url = shard_of([("a", full), ("b", bare), ("c", full)])
+    fields = {
+        "label": forebay.Int("cls"),
+        "score": forebay.Float("score", optional=True),
+        "image": forebay.Image("png", optional=True),
+        "text": forebay.Text("txt", optional=True),
+        "document": forebay.Json(optional=True, map=lambda document: document["number"]),
+        "array": forebay.Npy(optional=True),
+        "bytes": forebay.Bytes("bin", optional=True),
+        "view": forebay.Bytes("bin", optional=True, copy=False),
+    }
+    (batch,) = make(url, fields=fields)
+    for name in list(fields)[1:]:
+        assert list(batch[f"{name}_present"]) == [True, False, True]
+        assert name == "score" or batch[name][1] is None
+    assert batch["score"][1] == 0
+    assert batch["document"] == [1, None, 1]
+    assert "label_present" not in batch
+
+
+def test_arrays_that_differ_come_as_a_list(make, shard_of):
+    arrays = [numpy.zeros((2, 2)), numpy.ones(3, dtype=numpy.uint8)]
+    url = shard_of([(f"k{n}", {"npy": npy(array)}) for n, array in enumerate(arrays)])
+    (batch,) = make(url, fields={"array": forebay.Npy()})
+    assert isinstance(batch["array"], list)
+    for found, expected in zip(batch["array"], arrays, strict=True):
+        assert found.dtype == expected.dtype
+        assert (found == expected).all()
+    images = [png(pixels(0)), png(pixels(1)[:4])]
+    url = shard_of([(f"k{n}", {"png": image}) for n, image in enumerate(images)])
+    (batch,) = make(url, fields={"image": forebay.Image("png")})
+    assert [image.shape for image in batch["image"]] == [(3, 8, 6), (3, 4, 6)]
+
+
+def test_maps_see_each_sample_and_equal_arrays_are_stacked(make):
+    fields = {
+        "bytes": forebay.Bytes("bin", map=len),
+        "image": forebay.Image("png", map=lambda image: image[:, ::2, ::2]),
+    }
+    (batch, *_) = make(fields=fields)
+    assert batch["bytes"] == [1, 2, 3, 4]
+    assert batch["image"].shape == (4, 3, 4, 3)
+    assert (batch["image"][3] == pixels(3).transpose(2, 0, 1)[:, ::2, ::2]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (lambda: forebay.Image("jpg", dtype="fp16"), "bfloat16"),
+        (lambda: forebay.Image("jpg", size=0), "size"),
+        (lambda: forebay.Image("jpg", crop="centre"), "center"),
+        (lambda: forebay.Image("jpg", scale=(0.1, 1.0)), "crop='random'"),
+        (lambda: forebay.Image("jpg", crop="random", size=4, resize=8), "crop='center'"),
+        (lambda: forebay.Image("jpg", mean=(0.5,)), "3 numbers"),
+        (lambda: forebay.Image("jpg", layout="CHW"), "NHWC"),
+        (lambda: forebay.Float("f", dtype="float16"), "float64"),
+        (lambda: forebay.Npy(ragged="pad"), "list"),
+        (lambda: forebay.Int(""), "source"),
+        (lambda: forebay.Int(7), "source"),
+        (lambda: forebay.Text("txt", map=3), "map="),
+    ],
+)
+def test_a_field_that_makes_no_sense_is_refused_with_advice(wrong, word):
+    with pytest.raises(forebay.Invalid, match=word):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"image": forebay.Image("jpg", crop="random")}, "size="),
+        ({"image": forebay.Image("jpg", dtype="float32", mean=(0, 0, 0))}, "both or neither"),
+        ({"image": forebay.Image("jpg", size=9, crop="center", resize=8)}, "resize"),
+        ({"n": forebay.Int("json", path="a..b")}, "path"),
+        ({"__key__": forebay.Int("cls")}, "__key__"),
+        ({"image": "jpg"}, "forebay.Image"),
+        ({"a": forebay.Int("cls"), "a_present": forebay.Int("cls")}, "a_present"),
+        ({}, "None"),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused_by_the_loader(make, fields, word):
+    with pytest.raises(forebay.Invalid, match=word):
+        make(fields=fields)
+
+
+def test_an_unknown_option_is_a_type_error(make):
+    with pytest.raises(TypeError, match="colour"):
+        forebay.Image("jpg", colour=True)
+    with pytest.raises(TypeError, match="num_workers"):
+        make(num_workers=2)

@@ -1,0 +1,257 @@
+"""Epochs, positions and states: each sample once, and the same order wherever it is resumed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import pickle
+
+import pytest
+
+import forebay
+
+FIELDS = {"label": forebay.Int("cls")}
+
+
+def keys(batches):
+    return [list(batch["__key__"]) for batch in batches]
+
+
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "global"])
+def test_an_epoch_has_every_sample_once(make, manifest, shuffle):
+    loader = make(fields=FIELDS, shuffle=shuffle, manifest=manifest, window=3)
+    epochs = [flat(keys(loader)) for _ in range(2)]
+    for epoch in epochs:
+        assert sorted(epoch) == [f"s{number:05}" for number in range(60)]
+    assert (epochs[0] == sorted(epochs[0])) == (shuffle is False)
+    assert (epochs[0] == epochs[1]) == (shuffle is False)
+
+
+def test_exhausting_and_abandoning_advance_the_epoch_by_one(make):
+    loader = make(fields=FIELDS, shuffle="global")
+    assert loader.epoch == 0
+    list(loader)
+    assert loader.epoch == 1
+    for _ in loader:
+        assert loader.epoch == 1
+        break
+    assert loader.epoch == 2
+    third = keys(loader)
+    assert loader.epoch == 3
+    loader.set_epoch(2)
+    assert keys(loader) == third
+    loader.set_epoch(0)
+    assert keys(loader) != third
+    assert loader.epoch == 1
+
+
+def test_an_iteration_that_was_overtaken_says_so(make):
+    loader = make(fields=FIELDS)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    with pytest.raises(forebay.Invalid, match="new one"):
+        next(first)
+    assert list(next(second)["__key__"])[0] == "s00000"
+    list(second)
+    with pytest.raises(StopIteration):
+        next(second)
+
+
+@pytest.mark.parametrize("with_manifest", [False, True])
+@pytest.mark.parametrize("after", [0, 1, 7, 14, 15])
+def test_a_state_resumes_with_the_next_batch(make, manifest, after, with_manifest):
+    options = {"fields": FIELDS, "shuffle": True, "window": 2, "seed": 3}
+    options |= {"manifest": manifest} if with_manifest else {}
+    whole = make(**options)
+    expected = [keys(whole), keys(whole)]
+    loader = make(**options)
+    iteration = iter(loader)
+    done = [list(next(iteration)["__key__"]) for _ in range(after)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    resumed = make(**options)
+    resumed.load_state_dict(state)
+    rest = keys(resumed)
+    if after < 15:
+        assert done + rest == expected[0]
+        assert resumed.epoch == 1
+    else:
+        assert rest == expected[1]
+        assert resumed.epoch == 2
+
+
+def test_a_state_after_break_names_the_place_of_the_break(make):
+    loader = make(fields=FIELDS)
+    for batch in loader:
+        last = batch["__key__"][-1]
+        if last == "s00019":
+            break
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 5)
+    loader.load_state_dict(state)
+    assert keys(loader)[0][0] == "s00020"
+
+
+def test_the_loaded_epoch_keeps_its_position_and_others_start_anew(make):
+    loader = make(fields=FIELDS)
+    iteration = iter(loader)
+    next(iteration)
+    state = loader.state_dict()
+    for epoch, first in ((0, "s00004"), (1, "s00000")):
+        resumed = make(fields=FIELDS)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(epoch)
+        assert keys(resumed)[0][0] == first
+        assert resumed.epoch == epoch + 1
+
+
+def test_an_epoch_known_to_be_over_is_not_played_again(make):
+    loader = make(fields=FIELDS)
+    iteration = iter(loader)
+    for _ in range(15):
+        next(iteration)
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 15)
+    resumed = make(fields=FIELDS)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert keys(resumed) == []
+    assert resumed.epoch == 1
+    assert len(keys(resumed)) == 15
+
+
+@pytest.mark.parametrize(("world", "batch_size"), [(2, 4), (4, 2), (1, 4), (2, 2)])
+def test_a_state_is_good_for_another_world(make, manifest, world, batch_size):
+    options = {"fields": FIELDS, "shuffle": True, "manifest": manifest, "seed": 5}
+    (whole,) = [flat(keys(make(batch_size=8, rank=0, world_size=1, **options)))]
+    loader = make(batch_size=8, rank=0, world_size=1, **options)
+    iteration = iter(loader)
+    done = flat([list(next(iteration)["__key__"]) for _ in range(3)])
+    state = loader.state_dict()
+    ranks = []
+    for rank in range(world):
+        other = make(batch_size=batch_size, rank=rank, world_size=world, **options)
+        other.load_state_dict(state)
+        assert other.state_dict()["epoch"] == 0
+        ranks.append(keys(other))
+    assert len({len(batches) for batches in ranks}) == 1
+    assert sorted(done + flat(flat(ranks))) == sorted(whole)
+    step = world * batch_size
+    rest = whole[24:]
+    for number, parts in enumerate(zip(*ranks, strict=True)):
+        assert sorted(flat(parts)) == sorted(rest[number * step : (number + 1) * step])
+
+
+def test_a_state_within_a_batch_of_the_other_world_is_refused(make, manifest):
+    loader = make(fields=FIELDS, manifest=manifest, batch_size=4)
+    next(iter(loader))
+    other = make(fields=FIELDS, manifest=manifest, batch_size=3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(forebay.Invalid, match="within a batch of 3"):
+        iter(other)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("seed", 1),
+        ("shuffle", "global"),
+        ("window", 5),
+        ("lanes", 2),
+        ("epoch_samples", 30),
+        ("drop_last", True),
+        ("pad_last", True),
+        ("urls", None),
+    ],
+)
+def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, option, value):
+    options = {"fields": FIELDS, "shuffle": True, "manifest": manifest}
+    loader = make(**options)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = make(shards[:5], **options) if option == "urls" else make(**options | {option: value})
+    with pytest.raises(forebay.Invalid, match=option) as caught:
+        other.load_state_dict(state)
+    assert caught.value.places["option"] == option
+    with pytest.raises(forebay.Invalid, match="no state"):
+        other.load_state_dict({"epoch": 1})
+
+
+def test_the_length_needs_counts_and_says_how_to_get_them(make, manifest):
+    with pytest.raises(TypeError, match="forebay index"):
+        len(make())
+    assert len(make(manifest=manifest)) == 15
+    assert len(make(manifest=manifest, batch_size=7)) == 9
+    assert len(make(manifest=manifest, batch_size=7, drop_last=True)) == 8
+    assert len(make(manifest=manifest, batch_size=7, rank=1, world_size=2)) == 5
+    assert make(manifest=manifest).num_samples == 60
+    assert make(epoch_samples=25).num_samples == 25
+    assert len(keys(make(epoch_samples=25))) == len(make(epoch_samples=25)) == 7
+    assert len(flat(keys(make(epoch_samples=75)))) == 75
+
+
+def test_tails(make, manifest):
+    options = {"fields": FIELDS, "manifest": manifest, "batch_size": 7}
+    assert len(keys(make(drop_last=True, **options))) == 8
+    last = list(make(pad_last=True, **options))[-1]
+    assert last["__valid__"].tolist() == [True] * 4 + [False] * 3
+    assert last["label"].shape == (7,)
+    ranks = [list(make(rank=rank, world_size=2, **options)) for rank in range(2)]
+    assert [len(batches[-1]["label"]) for batches in ranks] == [2, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_transform_sees_each_batch_and_the_order_is_kept(make, workers):
+    def transform(batch):
+        return batch["label"].sum(), list(batch["__key__"])
+
+    loader = make(fields=FIELDS, transform=transform, workers=workers)
+    for number, (total, names) in enumerate(loader):
+        assert total == sum(range(4 * number, 4 * number + 4))
+        assert names[0] == f"s{4 * number:05}"
+        # Of the last batch it may be known already that it is the last.
+        assert loader.state_dict()["batch"] == number + 1 or number == 14
+    assert number == 14
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_fails_loses_nothing(make, workers):
+    failures = []
+
+    def transform(batch):
+        if batch["__key__"][0] == "s00012" and not failures:
+            failures.append(1)
+            raise RuntimeError("once")
+        return batch
+
+    iteration = iter(make(fields=FIELDS, transform=transform, workers=workers))
+    seen = [list(next(iteration)["__key__"]) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="once"):
+        next(iteration)
+    seen += keys(iteration)
+    assert flat(seen) == [f"s{number:05}" for number in range(60)]
+
+
+def _labels(loader, queue):
+    queue.put(sorted(flat(keys(loader))))
+
+
+def test_a_pickled_loader_opens_a_job_of_its_own(make):
+    loader = make(fields=FIELDS)
+    next(iter(loader))
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.epoch == 0
+    assert len(keys(copy)) == 15
+    copy.close()
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_labels, args=(loader, queue))
+    process.start()
+    assert queue.get(timeout=60) == [f"s{number:05}" for number in range(60)]
+    process.join()
+    assert process.exitcode == 0

@@ -1,0 +1,186 @@
+"""Processes: forks, signals, daemons that die, daemons that are started by many at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import processes_in, wait_gone
+
+import forebay
+
+FIELDS = {"label": forebay.Int("cls")}
+
+
+def keys(batches):
+    return [key for batch in batches for key in batch["__key__"]]
+
+
+ALL = [f"s{number:05}" for number in range(60)]
+
+
+def test_importing_loads_no_framework():
+    code = (
+        "import sys, forebay\n"
+        "heavy = {'torch', 'numpy', 'jax', 'ml_dtypes'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def in_a_fork(body):
+    """Run `body` in a forked child; what it raises is printed and fails the test."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            body()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"{error!r}\n".encode())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
+    loader = make(fields=FIELDS, workers=workers, transform=lambda batch: batch)
+    iteration = iter(loader)
+    seen = keys([next(iteration), next(iteration)])
+
+    def child():
+        assert keys(iteration) == ALL[8:]
+        assert keys(loader) == ALL
+        loader.close()
+
+    in_a_fork(child)
+    in_a_fork(loader.close)
+    assert seen + keys(iteration) == ALL
+    assert loader.stats()["reconnects"] == 0
+
+
+SLOW = """
+import os, sys, forebay
+loader = forebay.DataLoader(sys.argv[1], batch_size=4, framework="numpy", timeout=60.0)
+print("ready", flush=True)
+try:
+    list(loader)
+except KeyboardInterrupt:
+    print("interrupted", loader.state_dict()["batch"], flush=True)
+    sys.exit(5)
+"""
+
+
+def test_ctrl_c_ends_a_wait_at_once_and_spares_the_daemon(home, tmp_path):
+    # A server that takes a connection and never answers: the trainer waits for ever.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/a.tar"
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", SLOW, url], stdout=subprocess.PIPE, text=True
+        )
+        assert trainer.stdout.readline() == "ready\n"
+        with silent.accept()[0]:
+            (daemon,) = home.daemons()
+            trainer.send_signal(signal.SIGINT)
+            # Far below the loader's own time limit, so what ends it is the signal.
+            assert trainer.communicate(timeout=20)[0] == "interrupted 0\n"
+        assert trainer.returncode == 5
+        assert home.daemons() == [daemon]
+
+
+def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(home, make):
+    loader = make(fields=FIELDS, shuffle=True, prefetch=2, batch_size=2, seed=9)
+    expected = keys(loader)
+    loader.set_epoch(0)
+    seen = []
+    killed = set()
+    for number, batch in enumerate(loader):
+        seen += list(batch["__key__"])
+        if number in (3, 14):
+            pid = loader.stats()["daemon_pid"]
+            os.kill(pid, signal.SIGKILL)
+            assert wait_gone(pid)
+            killed.add(pid)
+    assert seen == expected
+    assert loader.stats()["reconnects"] == 2
+    assert len(killed) == 2
+    assert loader.stats()["daemon_pid"] not in killed
+    assert len(home.daemons()) == 1
+
+
+ONE_OF_MANY = """
+import sys, forebay
+sys.stdin.read()
+with forebay.DataLoader(sys.argv[1], batch_size=4, framework="numpy", timeout=60.0) as loader:
+    count = sum(len(batch["__key__"]) for batch in loader)
+    print(count, loader.stats()["daemon_pid"], flush=True)
+"""
+
+
+def test_eight_processes_at_once_start_one_daemon(home, shards):
+    command = [sys.executable, "-c", ONE_OF_MANY, "::".join(shards)]
+    pipe = subprocess.PIPE
+    trainers = [
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(8)
+    ]
+    for trainer in trainers:
+        trainer.stdin.close()
+    answers = {trainer.stdout.read().strip() for trainer in trainers}
+    for trainer in trainers:
+        trainer.stdout.close()
+        assert trainer.wait() == 0
+    (daemon,) = home.daemons()
+    assert answers == {f"60 {daemon}"}
+
+
+def test_the_embedded_daemon_inherits_nothing_and_keeps_to_itself(home, make, tmp_path):
+    with open(tmp_path / "inherited", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        loader = make(fields=FIELDS)
+        list(loader)
+    pid = loader.stats()["daemon_pid"]
+    opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    assert not [name for name in opened if name.endswith("inherited")]
+    assert os.getsid(pid) != os.getsid(0)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    for directory in (home.runtime / "forebay", home.cache):
+        assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_daemon_that_nobody_needs_ends(home, make, monkeypatch):
+    monkeypatch.setenv("FOREBAY_IDLE", "0")
+    loader = make(fields=FIELDS)
+    list(loader)
+    pid = loader.stats()["daemon_pid"]
+    assert list(processes_in(home.runtime)) == [pid]
+    loader.close()
+    assert wait_gone(pid)
+    # A loader that comes later starts another.
+    assert keys(make(fields=FIELDS)) == ALL
+
+
+def test_a_daemon_that_is_not_there_is_unavailable_by_its_path(make, tmp_path):
+    with pytest.raises(forebay.ForebayError, match=r"nobody\.sock") as caught:
+        iter(make(daemon=f"unix:{tmp_path}/nobody.sock"))
+    assert caught.value.kind in ("NotFound", "Unavailable")
+
+
+def test_the_console_script_reaches_the_command_line(home, make):
+    code = "from forebay._cli import main; main()"
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    version = run("--version")
+    assert version.stdout.strip() == f"forebay {forebay.__version__}"
+    assert run("nonsense").returncode == 2
+    assert run("status").returncode == 3
+    list(make(fields=FIELDS))
+    assert run("status").returncode == 0

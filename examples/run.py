@@ -1,0 +1,53 @@
+"""Runs the example end to end: data, S3 server, embedded daemon, training, report, clean end.
+
+Its rule: the cache is always a fresh one, so the first epoch is really cold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import make_photos
+import stage
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("urls", nargs="*", help="your own shards (default: photos made here)")
+    parser.add_argument("--photos", type=int, default=2048, help="photos to make (default: 2048)")
+    parser.add_argument("--samples", type=int, help="samples per epoch (default: all)")
+    arguments = parser.parse_args()
+    # A polite end of this process ends everything it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    environment = dict(os.environ)
+    train: list[str | Path] = [sys.executable, Path(__file__).with_name("train.py")]
+    train.append("--fresh-cache")
+    if arguments.samples:
+        train += ["--samples", str(arguments.samples)]
+    with ExitStack() as stack:
+        if arguments.urls:
+            train += arguments.urls
+        else:
+            folder = stage.shards(arguments.photos)
+            urls = stage.shard_urls(folder)
+            environment.update(stack.enter_context(stage.s3_server(folder)))
+            manifest = stage.index(urls, folder, environment)
+            train += [urls, "--manifest", manifest, "--classes", str(make_photos.CLASSES)]
+            print(f"training on {urls} from {environment['AWS_ENDPOINT_URL']}", flush=True)
+        stack.enter_context(stage.private_daemon(environment))
+        return subprocess.run(train, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

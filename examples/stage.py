@@ -1,0 +1,156 @@
+"""What an experiment stands on: photos in shards, an S3 server, a daemon of its own.
+
+Its rule: whatever happens, failure and Ctrl-C included, what a function here started has ended when
+its `with` block is left. The user's own daemon and cache are not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+import make_photos
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / ".data"
+RUN = ROOT / ".run"
+BUCKET = "photos"
+SAMPLES_PER_SHARD = 256
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "example",
+    "AWS_SECRET_ACCESS_KEY": "example-secret",
+    "AWS_REGION": "us-east-1",
+    "AWS_ALLOW_HTTP": "true",
+}
+# A daemon that was told to end finishes its writes first; a disk is given this long for them.
+STOP_TIMEOUT_S = 30
+# The command installed beside this Python.
+FOREBAY = Path(sys.executable).with_name("forebay")
+
+
+def shards(count: int) -> Path:
+    """Return a folder with `photos/train-NNNNNN.tar`, made now unless an earlier run left it."""
+    folder = DATA / f"photos-{count}"
+    if folder.is_dir():
+        return folder
+    DATA.mkdir(exist_ok=True)
+    # Made aside and renamed when whole, so that an interrupted run leaves nothing half made.
+    with tempfile.TemporaryDirectory(dir=DATA) as aside:
+        loose, packed = Path(aside, "loose"), Path(aside, "packed")
+        (packed / BUCKET).mkdir(parents=True)
+        photos = make_photos.make(loose, count)
+        size = sum(tqdm(photos, total=count, desc="making photos", unit="img"))
+        pattern = packed / BUCKET / "train-{:06d}.tar"
+        command: list[str | Path] = [
+            FOREBAY,
+            "pack",
+            loose,
+            "-o",
+            pattern,
+            "--samples",
+            str(SAMPLES_PER_SHARD),
+        ]
+        subprocess.run(command, check=True)
+        print(f"{count} photos, {size / 1e6:.0f} MB, in {folder}")
+        packed.rename(folder)
+    return folder
+
+
+def shard_urls(folder: Path) -> str:
+    """Return the S3 URLs of the shards in `folder`, in one text with braces."""
+    last = len(list((folder / BUCKET).glob("*.tar"))) - 1
+    return f"s3://{BUCKET}/train-{{000000..{last:06d}}}.tar"
+
+
+def origin_program() -> Path:
+    """Return the S3 server that `make setup` built."""
+    program = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release/forebay-origin"
+    if not program.exists():
+        sys.exit(f"{program} is missing: run `make setup`")
+    return program
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Serve `folder`, whose folders are the buckets, on a free loopback port.
+
+    Yields the environment variables that lead to it.
+    """
+    access, secret = KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"]
+    keys = ["--access-key", access, "--secret-key", secret]
+    # A session of its own: Ctrl-C goes to the training, and the server ends after it. Should this
+    # process be killed outright, the server sees its input end and ends too.
+    server = subprocess.Popen(
+        [origin_program(), "--dir", folder, "--port", "0", "--until-eof", *keys],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert server.stdout is not None
+        first_line = server.stdout.readline()
+        if not first_line.startswith("listening on "):
+            sys.exit("the S3 server did not start")
+        yield {**KEYS, "AWS_ENDPOINT_URL": first_line.removeprefix("listening on ").strip()}
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextmanager
+def private_daemon(environment: dict[str, str]) -> Iterator[None]:
+    """Give `environment` an embedded daemon of its own with an empty cache; end it afterwards."""
+    RUN.mkdir(exist_ok=True)
+    cache = Path(tempfile.mkdtemp(prefix="cache-", dir=RUN))
+    # Not under RUN: a socket's path may have 107 bytes at most.
+    runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
+    environment.update(
+        FOREBAY_DAEMON="embedded", FOREBAY_CACHE=str(cache), XDG_RUNTIME_DIR=str(runtime)
+    )
+    try:
+        yield
+    finally:
+        stop_daemon(environment)
+        shutil.rmtree(runtime)
+        shutil.rmtree(cache)
+
+
+def stop_daemon(environment: dict[str, str]) -> None:
+    """End the daemon of `environment`, if one runs, and wait until it has ended."""
+    status = subprocess.run(
+        [FOREBAY, "status", "--json"], env=environment, capture_output=True, text=True, check=False
+    )
+    if status.returncode != 0:
+        return
+    pid = json.loads(status.stdout)["pid"]
+    handle = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        if not select.select([handle], [], [], STOP_TIMEOUT_S)[0]:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            print(f"the daemon did not end within {STOP_TIMEOUT_S} s and was killed")
+    finally:
+        os.close(handle)
+
+
+def index(urls: str, folder: Path, environment: dict[str, str]) -> Path:
+    """Count the samples of `urls` once; the manifest gives the progress bar its end."""
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        # In a cache of its own, or the first epoch would find the shards already there.
+        aside = dict(environment)
+        with private_daemon(aside):
+            subprocess.run([FOREBAY, "index", urls, "-o", manifest], env=aside, check=True)
+    return manifest

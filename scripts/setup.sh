@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Makes a fresh checkout ready: system packages, .venv, the wheel, the test server.
+# Its rule: it says what it will do and how large that is before it does anything, and a second run
+# with nothing changed does nothing. What was done is remembered by content, not by time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly VENV=.venv
+readonly PYTHON_MIN="3.10"
+# Measured on Linux x86-64 with the pinned requirements: wheels, and what they unpack to.
+readonly PACKAGES_DOWNLOAD="3.2 GB"
+readonly PACKAGES_DISK="6.3 GB"
+# Crates of Cargo.lock, and the optimised build tree.
+readonly CRATES_DOWNLOAD="0.1 GB"
+readonly TREE_DISK="3 GB"
+# Packages, build tree and test data together, rounded up.
+readonly DISK_NEEDED_KB=$((12 * 1024 * 1024))
+
+say() { printf '%s\n' "$*"; }
+step() { printf '\n==> %s\n' "$*"; }
+fail() {
+    printf 'setup: %s\n' "$1" >&2
+    shift
+    printf '       %s\n' "$@" >&2
+    exit 1
+}
+
+# --- what is there -------------------------------------------------------------------------------
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+        if [ -n "$candidate" ] && command -v "$candidate" >/dev/null &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            printf '%s' "$candidate"
+            return
+        fi
+    done
+    fail "Python $PYTHON_MIN or newer is needed and none was found" \
+        "on Debian or Ubuntu: apt-get install python3 python3-venv" \
+        "or name one: make setup PYTHON=/path/to/python3"
+}
+
+check_rust() {
+    local wanted found
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    command -v cargo >/dev/null || fail "the Rust toolchain is missing (cargo $wanted or newer)" \
+        "install rustup as rust-lang.org/tools/install describes, or: apt-get install rustup" \
+        "then: rustup toolchain install stable"
+    found=$(cargo --version | sed 's/^cargo \([0-9.]*\).*/\1/')
+    if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+        fail "cargo $found is too old; $wanted or newer is needed" "rustup update stable"
+    fi
+}
+
+# Debian packages for commands that the build needs and this machine lacks.
+missing_packages() {
+    command -v cc >/dev/null || printf '%s\n' build-essential
+    command -v cmake >/dev/null || printf '%s\n' cmake
+    command -v nasm >/dev/null || printf '%s\n' nasm
+    "$python" -c 'import venv, ensurepip' 2>/dev/null || printf '%s\n' python3-venv
+}
+
+# A digest of the named files and folders: names and contents, without what builds leave behind.
+digest() {
+    find "$@" -type f ! -path '*/target/*' ! -path '*/__pycache__/*' ! -name '*.so' -print0 |
+        LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
+}
+
+is_done() { [ "$(cat "$VENV/.stamps/$1" 2>/dev/null)" = "$2" ]; }
+remember() {
+    mkdir -p "$VENV/.stamps"
+    printf '%s\n' "$2" >"$VENV/.stamps/$1"
+}
+
+python=$(find_python)
+check_rust
+mapfile -t system < <(missing_packages)
+# An environment that moved, or whose Python went away, is made anew.
+"$VENV/bin/python" -m pip --version >/dev/null 2>&1 || rm -rf "$VENV"
+target=${CARGO_TARGET_DIR:-target}
+packages=$(digest scripts/requirements.txt)
+sources=(Cargo.toml Cargo.lock rust-toolchain.toml cache loader daemon bindings benches/Cargo.toml
+    benches/src)
+wheel=$(digest pyproject.toml "${sources[@]}")
+origin=$(digest tests/testkit "${sources[@]}")
+
+plan=()
+[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 0.3 GB)")
+is_done packages "$packages" || plan+=("Python packages into $VENV: $(
+    sed -n 's/^\([a-z-]*\)==.*/\1/p' scripts/requirements.txt | uniq | xargs
+)  (about $PACKAGES_DOWNLOAD to download, $PACKAGES_DISK on disk; torch brings most of it)")
+is_done wheel "$wheel" && [ -x "$VENV/bin/forebay" ] ||
+    plan+=("the forebay wheel: an optimised Rust build into $target, then into $VENV
+    (the first one takes minutes; about $CRATES_DOWNLOAD of crates, $TREE_DISK on disk)")
+is_done origin "$origin" && [ -x "$target/release/forebay-origin" ] ||
+    plan+=("forebay-origin, the S3 server for the example and the tests, into $target")
+if [ ${#plan[@]} -eq 0 ]; then
+    say "setup: everything is up to date"
+    exit 0
+fi
+say "setup will install:"
+printf '  * %s\n' "${plan[@]}"
+say "with $("$python" --version) and $(cargo --version | cut -d ' ' -f 1,2); free here: $(
+    df -h --output=avail . | tail -n 1 | xargs
+)"
+
+# --- what has to be done -------------------------------------------------------------------------
+
+if [ ${#system[@]} -gt 0 ]; then
+    step "system packages: ${system[*]}"
+    command -v apt-get >/dev/null || fail "this system has no apt-get" \
+        "install these with its own package manager, then run setup again: ${system[*]}"
+    as_root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || fail "installing needs root, and sudo is missing" \
+            "as root: apt-get install ${system[*]}"
+        as_root=(sudo)
+    fi
+    "${as_root[@]}" apt-get update -q
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "${system[@]}"
+fi
+
+if ! is_done packages "$packages"; then
+    free_kb=$(df --output=avail . | tail -n 1)
+    [ "$free_kb" -ge "$DISK_NEEDED_KB" ] || [ -d "$VENV" ] || fail \
+        "$((free_kb / 1024 / 1024)) GB are free here; setup, tests and data need about $((DISK_NEEDED_KB / 1024 / 1024)) GB" \
+        "free some space, or check out on another disk"
+    step "Python packages"
+    "$python" -m venv "$VENV"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check -r scripts/requirements.txt
+    remember packages "$packages"
+    rm -f "$VENV/.stamps/wheel"
+fi
+
+if ! is_done wheel "$wheel" || [ ! -x "$VENV/bin/forebay" ]; then
+    step "the forebay wheel"
+    rm -rf "$target/wheels"
+    "$VENV/bin/maturin" build --release --locked --interpreter "$VENV/bin/python" \
+        --out "$target/wheels"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps \
+        --force-reinstall "$target"/wheels/forebay-*.whl
+    remember wheel "$wheel"
+fi
+
+if ! is_done origin "$origin" || [ ! -x "$target/release/forebay-origin" ]; then
+    step "forebay-origin"
+    cargo build --release --locked --package forebay-testkit --bin forebay-origin
+    remember origin "$origin"
+fi
+printf '\n'
+say "setup: done; try: make run"
