@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tqdm import tqdm
-
 import make_photos
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".data"

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forebay
 from contender import MEAN, SIZE, STD, Batch, Task, run
+
+import forebay
 
 
 class Pairs:
