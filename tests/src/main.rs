@@ -42,14 +42,9 @@ fn play(arguments: &[OsString]) -> Result<()> {
     for number in 0..2 {
         loader.start(number, 0);
         let mut epoch = Epoch::default();
-        loop {
-            match next(&loader)? {
-                Next::Batch(batch) => {
-                    epoch.take(&batch);
-                    writeln!(out, "batch {}", batch.index).doing("tell of a batch")?;
-                }
-                Next::End { .. } => break,
-            }
+        while let Next::Batch(batch) = next(&loader)? {
+            epoch.take(&batch);
+            writeln!(out, "batch {}", batch.index).doing("tell of a batch")?;
         }
         epoch.assert_whole(part.shards, part.samples, &part.sizes);
     }

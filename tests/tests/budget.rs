@@ -1,5 +1,8 @@
 //! The cache's limits: capacity, a full disk, a directory that cannot be used.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! A cold epoch: samples before shards, one fetch for all, nothing kept by who left.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use forebay_client::Next;
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play};
 

@@ -1,5 +1,7 @@
 //! Kill −9, of either side, at any moment.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use std::fs;
 
 use forebay_client::Next;

@@ -1,5 +1,7 @@
 //! Bad input is named: kind, place and advice, and nothing is dropped in silence.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Bytes at rest that went wrong: never served, dropped, fetched again, counted.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -109,7 +111,7 @@ fn a_shard_that_goes_bad_while_it_is_in_use_is_fetched_again() {
     let data = daemon.data_file("0.tar");
     let len = fs::metadata(&data).unwrap().len();
     let harms: [&dyn Fn(); 2] = [&|| flip(&data, len as usize / 3), &|| {
-        fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(len / 2).unwrap()
+        fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(len / 2).unwrap();
     }];
     for (harmed, harm) in (1..).zip(harms) {
         harm();

@@ -1,5 +1,7 @@
 //! The order of samples: a function of the job, through the whole stack.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use forebay_tests::{Daemon, Epoch, Origin, epoch, job, loader, play};
 use forebay_wire::message::{Open, Shuffle, Tail};
 

@@ -1,5 +1,7 @@
 //! One byte's way: object store → frame → data file → sidecar → slab → trainer.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use std::process::Command;
 
 use forebay_client::Next;

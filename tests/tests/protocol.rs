@@ -1,5 +1,7 @@
 //! Peers that do not keep to the protocol: each ends only its own connection.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,7 @@
 //! Back-pressure and views: what a consumer keeps stays right, and never stops the loader.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
 use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
 use forebay_decode::{FieldKind, FieldSpec};
 use forebay_error::ErrorKind;
