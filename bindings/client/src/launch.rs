@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +24,9 @@ use crate::connection::Connection;
 /// A daemon opens its ring and its directory and listens; half a minute covers a node whose disk is
 /// saturated by the job's own start.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Daemons started one after the other before giving up: more than a batch system kills by accident.
+const STARTS: usize = 5;
 
 /// Where a user's embedded daemon keeps its socket, locks and log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,17 +130,22 @@ impl Launch {
             Err(error) if is_absent(&error) => {}
             answered => return answered,
         }
-        self.start(deadline)?;
-        match Connection::open(&socket) {
-            // "Ready" may have meant a daemon of somebody killed since, which was about to end.
-            Err(error) if is_absent(&error) => self.start(deadline)?,
-            answered => return answered,
+        let mut found = Err(Error::new(ErrorKind::Unavailable, "each daemon started was killed"));
+        for _ in 0..STARTS {
+            if self.start(deadline)? {
+                found = Connection::open(&socket);
+            }
+            match &found {
+                // One that is gone again was killed, or just ending when it said that it serves.
+                Err(error) if is_absent(error) => {}
+                _ => break,
+            }
         }
-        Connection::open(&socket)
+        found
     }
 
-    /// Starts a daemon and waits until it listens, or until it ended.
-    fn start(&self, deadline: Instant) -> Result<()> {
+    /// Starts a daemon and waits until it listens; false if it was killed before that.
+    fn start(&self, deadline: Instant) -> Result<bool> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Error::new(ErrorKind::Invalid, "no command to start a daemon with"));
         };
@@ -162,13 +171,22 @@ impl Launch {
         let mut ready = child.stdout.take().expect("stdout was piped just above");
         let limit = deadline.min(Instant::now() + READY_TIMEOUT);
         let line = wait_for_line(&mut ready, limit)?;
-        // The daemon detaches: the process we started is reaped by a thread of no other use.
-        std::thread::Builder::new()
-            .name("fb-reap".into())
-            .spawn(move || child.wait())
-            .doing("start a thread")?;
+        if !line && Instant::now() < limit {
+            // It closed its output, so it is ending: killed with the job of whoever shares it, or
+            // by a fault of its own.
+            let ended = child.wait().doing("wait for the daemon's end")?;
+            if ended.signal().is_some() {
+                return Ok(false);
+            }
+        } else {
+            // The daemon detaches: the process we started is reaped by a thread of no other use.
+            std::thread::Builder::new()
+                .name("fb-reap".into())
+                .spawn(move || child.wait())
+                .doing("start a thread")?;
+        }
         if line {
-            return Ok(());
+            return Ok(true);
         }
         Err(Error::new(ErrorKind::Unavailable, "the daemon did not start")
             .at("log", self.directory.log().display())

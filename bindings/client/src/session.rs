@@ -25,6 +25,9 @@ const RECONNECT_FIRST: Duration = Duration::from_millis(20);
 /// … up to this, so that a daemon that comes back is found soon after.
 const RECONNECT_LAST: Duration = Duration::from_secs(2);
 
+/// Daemons tried when a job is opened and each goes away before it answers.
+const OPENINGS: usize = 5;
+
 /// Which daemon, which job, and how long any wait may take.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
@@ -99,7 +102,17 @@ impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     pub(crate) fn open(config: SessionConfig) -> Result<(Self, Queue<RawBatch>)> {
         let deadline = Instant::now() + config.timeout;
-        let (connection, opened) = register(&config, deadline)?;
+        let mut registered = register(&config, deadline);
+        for _ in 1..OPENINGS {
+            match &registered {
+                // It answered and went away: the next may stay.
+                Err(error) if error.kind() == ErrorKind::Closed => {
+                    registered = register(&config, deadline);
+                }
+                _ => break,
+            }
+        }
+        let (connection, opened) = registered?;
         let (batches, queue) = bounded(config.open.prefetch as usize);
         let shared = Arc::new(Shared { config, wanted: Mutex::default(), closing: Condvar::new() });
         shared.wanted().connection = Some(connection.clone());
