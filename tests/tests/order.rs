@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use forebay_tests::{Daemon, Epoch, Origin, epoch, job, loader, play};
+use forebay_client::Next;
+use forebay_tests::{Daemon, Epoch, Origin, epoch, job, loader, next, play};
 use forebay_wire::message::{Open, Shuffle, Tail};
 
 const SIZES: std::ops::Range<usize> = 500..3000;
@@ -101,6 +102,24 @@ fn a_run_from_batch_k_is_the_tail_of_the_full_run() {
         }
         let other = play(&loader, 4, 0).unwrap();
         assert_eq!(other.sequence() == full.sequence(), shuffle == Shuffle::None);
+    }
+}
+
+/// Bears promise 6 (exactly once) where a run is given up for the next: whatever is under way, the
+/// new run begins with its first batch.
+#[test]
+fn a_run_started_over_another_begins_with_its_first_batch() {
+    let bench = bench();
+    let loader = loader(bench.daemon.address(), bench.job(0, 1)).unwrap();
+    let full = play(&loader, 0, 0).unwrap();
+    for taken in 0..60 {
+        loader.start(0, 0);
+        for _ in 0..taken % 4 {
+            assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+        }
+        // As a trainer that does something else first, so that batches wait.
+        std::thread::yield_now();
+        assert_eq!(play(&loader, 0, 0).unwrap().samples, full.samples);
     }
 }
 

@@ -177,9 +177,9 @@ impl Loader {
     pub fn start(&self, epoch: u64, batch: u64) {
         let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
         self.epoch.store(epoch, Ordering::Relaxed);
-        self.session.start(run, epoch, batch);
-        // Makes room for the new run's first batch; later ones of the old run meet `next`.
+        // Gives slots of the old run back. Before the new run starts: its batches may come at once.
         while self.ready.try_recv().is_ok() {}
+        self.session.start(run, epoch, batch);
     }
 
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.
