@@ -9,6 +9,8 @@ else is ordinary PyTorch.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 
 import forebay
@@ -64,7 +66,7 @@ def train_epoch(
     with tqdm(total=samples, desc=name, unit="img", smoothing=0.1) as bar:
         for step, batch in enumerate(loader):
             first_batch_s = first_batch_s or time.monotonic() - start
-            images = batch["image"].to(device, torch.float32, non_blocking=True)
+            images = batch["image"].to(device, non_blocking=True)
             labels = batch["label"].to(device, non_blocking=True)
             loss = nn.functional.cross_entropy(network(images), labels)
             optimizer.zero_grad(set_to_none=True)
@@ -95,11 +97,18 @@ def main() -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
     epochs = []
     with forebay.DataLoader(
-        arguments.urls,
+        # A text is expanded (braces, globs), a list is taken literally.
+        "::".join(arguments.urls),
         batch_size=arguments.batch_size,
         fields={
             "image": forebay.Image(
-                "jpg;jpeg;png", size=224, crop="random", flip=True, mean=MEAN, std=STD
+                "jpg;jpeg;png",
+                size=224,
+                crop="random",
+                flip=True,
+                dtype="float32",
+                mean=MEAN,
+                std=STD,
             ),
             "label": forebay.Int("cls"),
         },
@@ -118,4 +127,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
