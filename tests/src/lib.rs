@@ -3,12 +3,14 @@
 //! Its rule: nothing here knows how a layer works inside. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, and the files on the disk.
 
+mod household;
 mod node;
 mod origin;
 mod patience;
 mod trainer;
 
+pub use household::{Household, Trainer, alive, descriptors, kill};
 pub use node::{Daemon, FRAMES, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
-pub use trainer::{Epoch, Received, epoch, job, loader, next, play};
+pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};

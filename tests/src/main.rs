@@ -1,11 +1,57 @@
 //! `forebay-actor`: a second process for tests that need one.
 //!
 //! Its rule: as `forebay-actor daemon …` it is the command line that ships, built with the tests, so
-//! that no test meets a binary older than itself.
+//! that no test meets a binary older than itself. As `forebay-actor play …` it is a trainer: it says
+//! which daemon serves it and tells of each batch, so that whoever started it can end it in between.
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
+use forebay_client::{Address, Launch, Next, RuntimeDirectory};
+use forebay_error::{Doing, Result};
+use forebay_tests::{Epoch, Part, loader, next};
+
 fn main() -> ExitCode {
-    let program = std::env::current_exe().expect("a process knows its program");
-    forebay_daemon::cli::main(std::env::args_os(), &[program.into_os_string()])
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.get(1).is_none_or(|verb| verb != "play") {
+        let program = std::env::current_exe().expect("a process knows its program");
+        return forebay_daemon::cli::main(arguments, &[program.into_os_string()]);
+    }
+    match play(&arguments[2..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Whoever started this is gone if standard error is.
+            let _ = writeln!(std::io::stderr(), "forebay-actor: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Plays two epochs of the part on standard input; the arguments are the runtime directory and the
+/// command that starts a daemon.
+fn play(arguments: &[OsString]) -> Result<()> {
+    let (directory, command) = arguments.split_first().expect("a runtime directory is given");
+    let part: Part = serde_json::from_reader(std::io::stdin()).expect("a part is given");
+    let directory = RuntimeDirectory::at(directory.into())?;
+    let launch = Launch { command: command.to_vec(), directory };
+    let loader = loader(Address::Embedded(launch), part.open)?;
+    let mut out = std::io::stdout();
+    let pid = loader.stats().daemon_pid.unwrap_or(0);
+    writeln!(out, "daemon {pid}").doing("tell of the daemon")?;
+    for number in 0..2 {
+        loader.start(number, 0);
+        let mut epoch = Epoch::default();
+        loop {
+            match next(&loader)? {
+                Next::Batch(batch) => {
+                    epoch.take(&batch);
+                    writeln!(out, "batch {}", batch.index).doing("tell of a batch")?;
+                }
+                Next::End { .. } => break,
+            }
+        }
+        epoch.assert_whole(part.shards, part.samples, &part.sizes);
+    }
+    writeln!(out, "end").doing("tell of the end")
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
 use forebay_error::{Error, Result};
 use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
 
@@ -167,4 +168,17 @@ impl Epoch {
             });
         }
     }
+}
+
+/// What a trainer in a process of its own plays, and what it must find.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Part {
+    /// The job.
+    pub open: Open,
+    /// Shards of the job, made from the seeds 0, 1, ….
+    pub shards: u32,
+    /// Samples of each.
+    pub samples: u64,
+    /// Sizes of their images.
+    pub sizes: std::ops::Range<usize>,
 }

@@ -127,6 +127,11 @@ impl Launch {
             answered => return answered,
         }
         self.start(deadline)?;
+        match Connection::open(&socket) {
+            // "Ready" may have meant a daemon of somebody killed since, which was about to end.
+            Err(error) if is_absent(&error) => self.start(deadline)?,
+            answered => return answered,
+        }
         Connection::open(&socket)
     }
 

@@ -101,9 +101,7 @@ class Assembler:
             return _where(present, [self._tensor(row) for row in rows])
         if kind == "json":
             there = present or [True] * len(rows)
-            return [
-                json.loads(row) if has else None for row, has in zip(rows, there, strict=True)
-            ]
+            return [json.loads(row) if has else None for row, has in zip(rows, there, strict=True)]
         if kind == "views":
             return [None if row is None else lend(row) for row in rows]
         return _where(present, rows)

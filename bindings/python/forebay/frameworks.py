@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -42,7 +43,8 @@ def choose(name: str | None) -> Framework:
     """
     if name is None:
         name = "torch" if "torch" in sys.modules else "numpy"
-    return {"torch": _Torch, "jax": _Jax, "numpy": _NumPy}[name]()
+    makers: dict[str, Callable[[], Framework]] = {"torch": _Torch, "jax": _Jax, "numpy": _NumPy}
+    return makers[name]()
 
 
 def _require(name: str, package: str | None = None) -> ModuleType:

@@ -15,7 +15,10 @@ use pyo3::types::{PyList, PyString};
 use crate::errors::exception;
 use crate::tensor::Tensor;
 
-/// A column as (name, kind, rows, which rows are there if some may not be).
+/// A column's kind, its rows, and which of them are there if some may not be.
+type Objects = (&'static str, Py<PyAny>, Option<Vec<bool>>);
+
+/// A column's name before that.
 type Named = (String, &'static str, Py<PyAny>, Option<Vec<bool>>);
 
 /// A batch whose columns have not been taken yet.
@@ -70,7 +73,7 @@ impl Batch {
 
     /// The flags of an optional field: bool, shape (rows,).
     #[staticmethod]
-    #[allow(clippy::needless_pass_by_value, reason = "Python's values come owned")]
+    #[allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
     fn flags(of: Vec<bool>) -> Tensor {
         flags(&of)
     }
@@ -93,7 +96,7 @@ impl Batch {
     }
 }
 
-fn objects(py: Python<'_>, rows: Rows) -> PyResult<(&'static str, Py<PyAny>, Option<Vec<bool>>)> {
+fn objects(py: Python<'_>, rows: Rows) -> PyResult<Objects> {
     let list = |list: Bound<'_, PyList>| list.into_any().unbind();
     Ok(match rows {
         Rows::Views(views) => {

@@ -2,6 +2,8 @@
 //!
 //! One rule: each is a call into the crate that knows, with its errors as exceptions.
 
+#![allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;

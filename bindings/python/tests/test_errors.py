@@ -6,9 +6,9 @@ import pickle
 from pathlib import Path
 
 import pytest
-from conftest import sample
 
 import forebay
+from conftest import sample
 from forebay import errors, ranks
 
 FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
@@ -87,7 +87,7 @@ def test_a_function_decides_error_by_error(make, spoilt):
 
 def test_a_missing_shard_is_named(make, tmp_path):
     missing = str(tmp_path / "missing.tar")
-    with pytest.raises(forebay.NotFound, match="missing.tar") as caught:
+    with pytest.raises(forebay.NotFound, match=r"missing\.tar") as caught:
         list(make(missing))
     assert caught.value.places["url"] == missing
 
@@ -96,7 +96,7 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
     whole = Path(shards[0]).read_bytes()
     broken = tmp_path / "broken.tar"
     broken.write_bytes(whole[: len(whole) // 2 + 100])
-    with pytest.raises(forebay.Corrupt, match="broken.tar") as caught:
+    with pytest.raises(forebay.Corrupt, match=r"broken\.tar") as caught:
         list(make(str(broken)))
     assert int(caught.value.places["offset"]) > 0
     keys = [key for batch in make(str(broken), on_error="skip") for key in batch["__key__"]]
@@ -149,7 +149,7 @@ def test_a_manifest_of_other_shards_is_refused(make, manifest, shards, tmp_path)
     with pytest.raises(forebay.Invalid, match="does not list"):
         make([*shards, str(tmp_path / "new.tar")], manifest=manifest)
     assert make(shards[1:3], manifest=manifest).num_samples == 20
-    with pytest.raises(forebay.NotFound, match="nowhere.json"):
+    with pytest.raises(forebay.NotFound, match=r"nowhere\.json"):
         make(manifest=str(tmp_path / "nowhere.json"))
 
 

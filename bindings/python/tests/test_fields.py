@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy
 import pytest
-from conftest import npy, pixels, png, sample
 
 import forebay
+from conftest import npy, pixels, png, sample
 
 
 def test_every_kind_of_field_comes_as_promised(make):

@@ -57,7 +57,7 @@ def test_an_iteration_that_was_overtaken_says_so(make):
     second = iter(loader)
     with pytest.raises(forebay.Invalid, match="new one"):
         next(first)
-    assert list(next(second)["__key__"])[0] == "s00000"
+    assert next(second)["__key__"][0] == "s00000"
     list(second)
     with pytest.raises(StopIteration):
         next(second)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import processes_in, wait_gone
 
 import forebay
+from conftest import processes_in, wait_gone
 
 FIELDS = {"label": forebay.Int("cls")}
 
@@ -126,9 +126,7 @@ with forebay.DataLoader(sys.argv[1], batch_size=4, framework="numpy", timeout=60
 def test_eight_processes_at_once_start_one_daemon(home, shards):
     command = [sys.executable, "-c", ONE_OF_MANY, "::".join(shards)]
     pipe = subprocess.PIPE
-    trainers = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(8)
-    ]
+    trainers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(8)]
     for trainer in trainers:
         trainer.stdin.close()
     answers = {trainer.stdout.read().strip() for trainer in trainers}
@@ -154,7 +152,7 @@ def test_the_embedded_daemon_inherits_nothing_and_keeps_to_itself(home, make, tm
 
 
 def test_a_daemon_that_nobody_needs_ends(home, make, monkeypatch):
-    monkeypatch.setenv("FOREBAY_IDLE", "0")
+    monkeypatch.setenv("FOREBAY_IDLE", "1")
     loader = make(fields=FIELDS)
     list(loader)
     pid = loader.stats()["daemon_pid"]

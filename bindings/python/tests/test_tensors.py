@@ -6,9 +6,9 @@ import gc
 
 import numpy
 import pytest
-from conftest import pixels, sample
 
 import forebay
+from conftest import pixels, sample
 from forebay import _native, frameworks
 
 torch = pytest.importorskip("torch")

@@ -42,6 +42,22 @@ fn a_region_gets_large_pages_where_the_kernel_has_them() {
 }
 
 #[test]
+fn regions_made_and_dropped_at_once_leave_each_others_memory_alone() {
+    std::thread::scope(|scope| {
+        for thread in 0u8..8 {
+            scope.spawn(move || {
+                for _ in 0..60 {
+                    let region = Region::create("forebay-crowd", 2 * CHUNK).unwrap();
+                    let mut span = Arena::new(region).try_lease(2 * CHUNK).unwrap();
+                    span.fill(thread);
+                    assert!(span.iter().all(|byte| *byte == thread));
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_region_without_length_or_beyond_memory_is_refused() {
     assert_eq!(Region::create("forebay-none", 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(Region::create("forebay-max", usize::MAX).unwrap_err().kind(), ErrorKind::Invalid);

@@ -3,9 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use forebay_client::{NODE_SOCKET, RuntimeDirectory};
@@ -25,6 +26,10 @@ const CONFIG: &str = "/etc/forebay/forebay.toml";
 
 /// A predecessor that is on its way out gives its lock up within this time, or it hangs.
 const TAKE_OVER: Duration = Duration::from_secs(15);
+
+/// How often one that waits for the lock looks whether its holder serves: short beside the seconds
+/// in which a daemon starts.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the daemon. Without `--embedded` it is the node's daemon and reads its configuration file.
 #[derive(Debug, clap::Args)]
@@ -81,13 +86,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Io::Ring => EngineChoice::Ring,
         Io::Threads => EngineChoice::Threads,
     };
-    let place = if arguments.embedded { embedded(arguments, io) } else { node(arguments, io) };
+    let place = if arguments.embedded {
+        match embedded(arguments, io)? {
+            Some(place) => place,
+            // Whoever started the other was killed meanwhile; whoever started us finds it.
+            None => return announce(),
+        }
+    } else {
+        node(arguments, io)?
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("fb-async")
         .build()
         .doing("start the async runtime")?;
-    runtime.block_on(Box::pin(live(place?)))
+    runtime.block_on(Box::pin(live(place)))
 }
 
 async fn live(place: Place) -> Result<()> {
@@ -130,12 +143,13 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
     Ok(Place { node, socket, idle: None, announce: false, _lock: None })
 }
 
-fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
+/// A user's own daemon; `None` if another one serves that user.
+fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Option<Place>> {
     // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
     // group leader cannot, and needs not: whoever did that separated it already.
     let _ = rustix::process::setsid();
     let runtime = RuntimeDirectory::of_this_user()?;
-    let lock = take_over(&runtime.daemon_lock())?;
+    let Some(lock) = take_over(&runtime)? else { return Ok(None) };
     let cache = embedded::cache_directory()?;
     let node = NodeConfig {
         capacity: embedded::capacity(&cache, arguments.capacity.map(bytes))?,
@@ -144,18 +158,20 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         io,
         limits: Limits::default(),
     };
-    Ok(Place {
+    Ok(Some(Place {
         node,
         socket: runtime.socket(),
         idle: Some(Duration::from_secs(arguments.idle)),
         announce: true,
         _lock: Some(lock),
-    })
+    }))
 }
 
-/// Takes the lock of this user's daemon, waiting for one that is just ending.
-fn take_over(path: &Path) -> Result<File> {
-    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+/// Takes the lock of this user's daemon, waiting for one that is just ending; `None` if its holder
+/// serves.
+fn take_over(runtime: &RuntimeDirectory) -> Result<Option<File>> {
+    let path = runtime.daemon_lock();
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let lock = open.doing("open the daemon's lock")?;
     let (sender, taken) = mpsc::channel();
     // flock has no time limit, so a thread waits; if it waits too long the process ends with it.
@@ -167,10 +183,17 @@ fn take_over(path: &Path) -> Result<File> {
             let _ = sender.send(result.map(|()| lock));
         })
         .doing("start a thread")?;
-    taken.recv_timeout(TAKE_OVER).unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Invalid, "another daemon of this user is running")
-            .at("lock", path.display()))
-    })
+    let deadline = Instant::now() + TAKE_OVER;
+    while Instant::now() < deadline {
+        match taken.recv_timeout(LOOK) {
+            Ok(lock) => return lock.map(Some),
+            Err(_) if UnixStream::connect(runtime.socket()).is_ok() => return Ok(None),
+            Err(_) => {}
+        }
+    }
+    Err(Error::new(ErrorKind::Invalid, "another daemon of this user hangs")
+        .at("lock", path.display())
+        .advise("end the process that holds the lock"))
 }
 
 /// Tells whoever started us that we listen, and lets go of their pipe.

@@ -1,6 +1,5 @@
 """Writes the hostile tars beside this file. They are kept, so that what is tested never drifts."""
 
-import io
 import pathlib
 import tarfile
 

@@ -35,21 +35,54 @@ impl Mapping {
             rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages)
                 .doing("create a memory file")?;
         rustix::fs::ftruncate(&fd, len as u64).doing("size a memory file")?;
+        let map = if pages.contains(MemfdFlags::HUGETLB) {
+            Self::of_huge_pages(&fd, len)?
+        } else {
+            Self::over_reserved(&fd, len)?
+        };
+        Ok((fd, map))
+    }
+
+    /// Maps a file of huge pages: the kernel aligns those by itself.
+    fn of_huge_pages(fd: &OwnedFd, len: usize) -> Result<Self> {
+        // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+        let start = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .doing("map a file of huge pages")?;
+        let base = NonNull::new(start.cast()).expect("the kernel maps nothing at address zero");
+        Ok(Self { base, len })
+    }
+
+    /// Maps a file of small pages over addresses reserved with the alignment of huge ones.
+    fn over_reserved(fd: &OwnedFd, len: usize) -> Result<Self> {
         let map = Self::reserve(len)?;
         // SAFETY: the range [base, base + len) was reserved just now by this `Mapping`, which alone
         // owns it, so replacing its pages touches no one else's memory.
-        unsafe {
+        let mapped = unsafe {
             rustix::mm::mmap(
                 map.base.as_ptr().cast(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::FIXED,
-                &fd,
+                fd,
                 0,
             )
+        };
+        if let Err(error) = mapped {
+            // A kernel that fails after it cleared the range has given the addresses up; another
+            // thread may have them by now, and unmapping them would take its memory away.
+            std::mem::forget(map);
+            return Err(error).doing("map a memory file");
         }
-        .doing("map a memory file")?;
-        Ok((fd, map))
+        Ok(map)
     }
 
     /// Reserves addresses without memory behind them. The kernel only promises page alignment, so

@@ -1,0 +1,187 @@
+//! A user's embedded daemon and trainers as processes of their own, which may be killed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use forebay_client::{Address, Launch, RuntimeDirectory};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::node::{Daemon, daemon_status};
+use crate::trainer::Part;
+
+/// Seconds after which a daemon without trainers ends: as short as the command line takes.
+const IDLE: &str = "1";
+
+/// A runtime directory and a cache of one user.
+pub struct Household {
+    actor: PathBuf,
+    runtime: TempDir,
+    cache: TempDir,
+}
+
+/// A trainer in a process of its own; killed when dropped.
+pub struct Trainer {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    last: Option<String>,
+}
+
+impl Household {
+    /// A household whose daemons and trainers run the program `actor`.
+    ///
+    /// # Panics
+    /// If the directories cannot be made.
+    #[must_use]
+    pub fn new(actor: &str) -> Self {
+        let runtime = TempDir::new().expect("a temp directory can be made");
+        Self { actor: actor.into(), runtime, cache: Daemon::disk() }
+    }
+
+    /// How its trainers find their daemon.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address::Embedded(Launch { command: self.command(), directory: self.directory() })
+    }
+
+    fn command(&self) -> Vec<OsString> {
+        let set = |name: &str, path: &Path| {
+            let mut set = OsString::from(format!("{name}="));
+            set.push(path);
+            set
+        };
+        let mut command = vec![
+            "env".into(),
+            set("XDG_RUNTIME_DIR", self.runtime.path()),
+            set("FOREBAY_CACHE", self.cache.path()),
+            self.actor.clone().into(),
+        ];
+        let daemon = ["daemon", "--embedded", "--capacity", "1GiB", "--idle", IDLE];
+        command.extend(daemon.map(OsString::from));
+        command
+    }
+
+    fn directory(&self) -> RuntimeDirectory {
+        RuntimeDirectory::at(self.runtime.path().join("forebay")).expect("it is private")
+    }
+
+    /// Its daemon's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.directory().socket()
+    }
+
+    /// Its daemon's state, if one answers.
+    #[must_use]
+    pub fn status(&self) -> Option<serde_json::Value> {
+        daemon_status(&self.socket()).ok()
+    }
+
+    /// Shards in its cache.
+    #[must_use]
+    pub fn shards(&self) -> PathBuf {
+        self.cache.path().join("shards")
+    }
+
+    /// Starts a trainer.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn trainer(&self, part: &Part) -> Trainer {
+        let mut child = Command::new(&self.actor)
+            .arg("play")
+            .arg(self.directory().path())
+            .args(self.command())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the actor starts");
+        let stdin = child.stdin.take().expect("piped just above");
+        serde_json::to_writer(stdin, part).expect("the actor reads its part");
+        let lines = BufReader::new(child.stdout.take().expect("piped just above")).lines();
+        Trainer { child, lines, last: None }
+    }
+
+    /// Daemons alive on this household's runtime directory.
+    #[must_use]
+    pub fn daemons(&self) -> Vec<u32> {
+        let mine = self.runtime.path().as_os_str().as_encoded_bytes();
+        let is_mine = |pid: &u32| {
+            let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            let has = |text: &[u8], part: &[u8]| text.windows(part.len()).any(|at| at == part);
+            // The environment holds the directory; trainers get it as an argument.
+            has(&read("environ"), mine) && has(&read("cmdline"), b"--embedded")
+        };
+        processes().filter(is_mine).filter(|pid| alive(*pid)).collect()
+    }
+}
+
+impl Trainer {
+    /// The next line it says; `None` once it ended.
+    pub fn line(&mut self) -> Option<String> {
+        let line = self.lines.next()?.ok();
+        self.last.clone_from(&line);
+        line
+    }
+
+    /// Kills it, as the kernel would, and waits for its end.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// Reads what it still says and asserts that it ended well.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn finish(&mut self) {
+        while self.line().is_some() {}
+        assert!(self.child.wait().expect("a child can be waited for").success());
+        assert_eq!(self.last.as_deref(), Some("end"));
+    }
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Kills a process that this test started, by SIGKILL, and waits until it is gone.
+///
+/// # Panics
+/// If it does not go.
+pub fn kill(pid: u32) {
+    let target = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    // It may have ended by itself.
+    let _ = kill_process(target, Signal::KILL);
+    crate::eventually("a killed process is gone", || !alive(pid));
+}
+
+/// Whether a process runs: one that ended and was not waited for does not.
+#[must_use]
+pub fn alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, None | Some(Some('Z' | 'X') | None))
+}
+
+/// Where a process's open descriptors lead.
+#[must_use]
+pub fn descriptors(pid: u32) -> Vec<PathBuf> {
+    let listed = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    listed.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+}
+
+fn processes() -> impl Iterator<Item = u32> {
+    let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
+    listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
