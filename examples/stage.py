@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 import make_photos
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".data"

@@ -13,12 +13,12 @@ import signal
 import sys
 import time
 
-import forebay
 import torch
+from starvation_report import Epoch, Reading, render
 from torch import nn
 from tqdm import tqdm
 
-from starvation_report import Epoch, Reading, render
+import forebay
 
 # ImageNet's channel statistics, as every recipe for it uses them.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

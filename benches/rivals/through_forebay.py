@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import forebay
 import stage
 from contender import MEAN, SIZE, STD, Batch, Task, run
+
+import forebay
 
 
 class Pairs:
