@@ -1,0 +1,160 @@
+//! Bad input is named: kind, place and advice, and nothing is dropped in silence.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use forebay_error::ErrorKind;
+use forebay_source::Limits;
+use forebay_tests::{Daemon, Origin, epoch, job, loader, play};
+use tempfile::TempDir;
+
+const SIZES: std::ops::Range<usize> = 30_000..40_000;
+
+fn daemon() -> (TempDir, Daemon) {
+    let disk = Daemon::disk();
+    let mut config = Daemon::config(disk.path(), 1 << 30);
+    // Bounded as ever, only sooner.
+    config.limits =
+        Limits { retries: 2, connect_timeout: Duration::from_secs(1), ..Limits::default() };
+    let daemon = Daemon::try_start(config).unwrap();
+    (disk, daemon)
+}
+
+/// Bears promise 9 (bad input is named) for what the origin answers.
+#[test]
+fn what_the_origin_refuses_is_told_with_its_url_and_kind() {
+    let origin = Origin::with_shards(2, 10, &SIZES);
+    let (_disk, daemon) = daemon();
+    let missing = job(&origin, vec![Origin::url("0.tar"), Origin::url("no-such.tar")]);
+    let error = epoch(daemon.address(), missing).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(error.place("url"), Some("s3://bucket/no-such.tar"));
+
+    origin.server.deny(&Origin::key("1.tar"), true);
+    let error = epoch(daemon.address(), job(&origin, Origin::urls(2))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    assert_eq!(error.place("url"), Some("s3://bucket/1.tar"));
+    // A refusal is not remembered.
+    origin.server.deny(&Origin::key("1.tar"), false);
+    epoch(daemon.address(), job(&origin, Origin::urls(2))).unwrap().assert_whole(2, 10, &SIZES);
+}
+
+/// Bears promise 9: an endpoint that is down is `Unavailable`, with its address, after bounded
+/// retries; once it is back the same job goes on.
+#[test]
+fn an_endpoint_that_is_down_is_told_with_its_address() {
+    let origin = Origin::with_shards(1, 10, &SIZES);
+    let (_disk, daemon) = daemon();
+    // A port that was free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut open = job(&origin, Origin::urls(1));
+    open.origin.insert("AWS_ENDPOINT_URL".to_owned(), format!("http://{address}"));
+    let error = epoch(daemon.address(), open).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+
+    let loader = loader(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
+    origin.server.fail_next(3, 503);
+    let error = play(&loader, 0, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(origin.server.counts().requests, 3, "retries are bounded");
+    play(&loader, 1, 0).unwrap().assert_whole(1, 10, &SIZES);
+}
+
+/// Bears promise 9: a broken archive ends its shard at the fault, whose place is told; samples before
+/// it and other shards are delivered.
+#[test]
+fn a_broken_archive_gives_what_lies_before_the_fault_and_names_it() {
+    let origin = Origin::with_shards(3, 10, &SIZES);
+    let whole = origin.bytes("1.tar");
+    let (_disk, daemon) = daemon();
+    let mut garbled = whole.clone();
+    let third = forebay_testkit::image(1, 0, &SIZES).len().div_ceil(512) * 512 + 512 + 1024;
+    garbled[third + 10] ^= 0xFF;
+    // Of the five samples in the first half, one is cut and the one before it held back: without a
+    // whole successor nobody can tell that it had no more fields.
+    for (what, broken, least) in
+        [("cut", whole[..whole.len() / 2].to_vec(), 3), ("garbled", garbled, 0)]
+    {
+        origin.put("1.tar", &broken);
+        // The middle shard, and the last, behind which no batch comes.
+        for urls in [vec!["0.tar", "1.tar", "2.tar"], vec!["0.tar", "1.tar"]] {
+            let shards = urls.len() - 1;
+            let urls: Vec<String> = urls.into_iter().map(Origin::url).collect();
+            let fresh = Daemon::disk();
+            let daemon = Daemon::start(fresh.path());
+            let got = epoch(daemon.address(), job(&origin, urls)).unwrap();
+            got.assert_bytes(&SIZES);
+            let of_broken = got.samples.iter().filter(|sample| sample.shard == 1).count();
+            assert_eq!(got.samples.len() - of_broken, 10 * shards, "{what}");
+            assert!((least..10).contains(&of_broken), "{what}: {of_broken}");
+            let [error] = &got.errors[..] else { panic!("{what}: {:?}", got.errors) };
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+            assert_eq!(error.place("url"), Some("s3://bucket/1.tar"), "{what}");
+            assert!(error.place("offset").is_some(), "{what}: {error}");
+            drop(daemon);
+        }
+    }
+    drop(daemon);
+}
+
+/// Bears promise 9 for a single sample: it is named by key and kept out, its position stays empty,
+/// and the rest of its shard is good.
+#[test]
+fn a_sample_with_a_field_twice_is_named_and_its_neighbours_are_delivered() {
+    let origin = Origin::new();
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, bytes) in
+        [("a.txt", "1"), ("b.txt", "2"), ("b.txt", "3"), ("c.txt", "4"), ("c.cls", "5")]
+    {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        builder.append_data(&mut header, name, bytes.as_bytes()).unwrap();
+    }
+    builder.get_mut().flush().unwrap();
+    origin.put("0.tar", &builder.into_inner().unwrap());
+    let (_disk, daemon) = daemon();
+    let got = epoch(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
+    let keys: Vec<_> = got.samples.iter().map(|s| (s.position, s.key.as_str())).collect();
+    assert_eq!(keys, [(0, "a"), (2, "c")]);
+    assert_eq!(got.announced.1, 3);
+    let [error] = &got.errors[..] else { panic!("{:?}", got.errors) };
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    assert_eq!((error.place("key"), error.place("url")), (Some("b"), Some("s3://bucket/0.tar")));
+}
+
+/// Bears promise 9 for options: a job that makes no sense is refused when it is opened, saying which
+/// option to change.
+#[test]
+fn a_job_that_makes_no_sense_is_refused_with_advice() {
+    let origin = Origin::with_shards(1, 10, &SIZES);
+    let (_disk, daemon) = daemon();
+    type Change = fn(&mut forebay_wire::message::Open);
+    let wrong: [(Change, &str); 8] = [
+        (|open| open.order.batch_size = 0, "batch_size"),
+        (|open| open.order.window = 0, "window"),
+        (|open| open.order.lanes = Some(9), "lanes"),
+        (|open| open.order.rank = 1, "rank"),
+        (|open| open.order.world_size = 2, "manifest"),
+        (|open| open.counts = Some(vec![1, 2]), "manifest"),
+        (|open| open.prefetch = 0, "prefetch"),
+        (|open| open.urls.clear(), "URL list"),
+    ];
+    for (change, word) in wrong {
+        let mut open = job(&origin, Origin::urls(1));
+        change(&mut open);
+        let error = loader(daemon.address(), open).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    let mut outdated = job(&origin, Origin::urls(1));
+    outdated.counts = Some(vec![11]);
+    let error = epoch(daemon.address(), outdated).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("forebay index"), "{error}");
+    let unknown = job(&origin, vec!["gopher://b/0.tar".to_owned()]);
+    let error = epoch(daemon.address(), unknown).unwrap_err();
+    assert!(error.to_string().contains("gopher"), "{error}");
+    epoch(daemon.address(), job(&origin, Origin::urls(1))).unwrap().assert_whole(1, 10, &SIZES);
+}

@@ -1,0 +1,130 @@
+//! Peers that do not keep to the protocol: each ends only its own connection.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use forebay_client::Connection;
+use forebay_error::ErrorKind;
+use forebay_tests::{Daemon, Origin, eventually, job, loader, play};
+use forebay_wire::frame::{self, Receiver};
+use forebay_wire::message::{Reply, Request};
+
+const SIZES: std::ops::Range<usize> = 30_000..40_000;
+
+/// Bears promise 8 (a hostile client can hurt only its own session): whatever a peer sends, it gets
+/// an error or the end of its connection, and a job beside it goes on undisturbed.
+#[test]
+fn a_peer_that_breaks_the_protocol_ends_only_its_own_connection() {
+    let origin = Origin::with_shards(2, 40, &SIZES);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let bystander = loader(daemon.address(), job(&origin, Origin::urls(2))).unwrap();
+    play(&bystander, 0, 0).unwrap().assert_whole(2, 40, &SIZES);
+
+    let hello = frame::encode(&Request::Hello { protocol: 1, release: "x".into() }).unwrap();
+    let old = frame::encode(&Request::Hello { protocol: 0, release: "x".into() }).unwrap();
+    let start = frame::encode(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
+    let release = frame::encode(&Request::Release { slab: 1, slot: 1 }).unwrap();
+    let open = job(&origin, Origin::urls(2));
+    let open = frame::encode(&Request::Open(Box::new(open))).unwrap();
+    let oversized = u32::MAX.to_le_bytes().to_vec();
+    let garbage: Vec<u8> = (0..4096u32).map(|i| (i * 31 % 251) as u8).collect();
+    let small_garbage = [&8u32.to_le_bytes()[..], &[0xFF; 8]].concat();
+    let cut = hello[..hello.len() - 1].to_vec();
+    for (what, sent) in [
+        ("garbage", vec![garbage]),
+        ("a frame that is no message", vec![small_garbage.clone()]),
+        ("an oversized frame", vec![oversized.clone()]),
+        ("an oversized frame after the greeting", vec![hello.clone(), oversized]),
+        ("garbage after the greeting", vec![hello.clone(), small_garbage]),
+        ("half a frame", vec![cut]),
+        ("no greeting", vec![start.clone()]),
+        ("two greetings", vec![hello.clone(), hello.clone()]),
+        ("a protocol long gone", vec![old]),
+        ("a start without a job", vec![hello.clone(), start]),
+        ("a release without a job", vec![hello.clone(), release]),
+        ("two jobs", vec![hello, open.clone(), open]),
+    ] {
+        let mut socket = UnixStream::connect(daemon.socket()).unwrap();
+        for bytes in sent {
+            // The daemon may have hung up already.
+            let _ = socket.write_all(&bytes);
+        }
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        // The connection ends; were it kept, this would wait for ever.
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        eventually(what, || daemon.status()["jobs"].as_array().unwrap().len() == 1);
+    }
+    play(&bystander, 1, 0).unwrap().assert_whole(2, 40, &SIZES);
+    assert_eq!(bystander.stats().reconnects, 0);
+}
+
+/// Bears promise 8: slots that were never lent change nothing when they are released, and a job that
+/// makes no sense leaves its connection usable.
+#[test]
+fn a_mistake_in_a_request_is_answered_and_forgotten() {
+    let origin = Origin::with_shards(1, 40, &SIZES);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let connection = Connection::open(daemon.socket()).unwrap();
+    let mut senseless = job(&origin, Origin::urls(1));
+    senseless.order.batch_size = 0;
+    let error = connection.ask(&Request::Open(Box::new(senseless))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let open = job(&origin, Origin::urls(1));
+    connection.send(&Request::Open(Box::new(open))).unwrap();
+    for slot in [0, 1, 7, u64::MAX] {
+        connection.send(&Request::Release { slab: 1, slot }).unwrap();
+        connection.send(&Request::Release { slab: u32::MAX, slot }).unwrap();
+    }
+    connection.send(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
+    let mut receiver = Receiver::default();
+    let mut batches = 0;
+    loop {
+        match connection.receive(&mut receiver).unwrap() {
+            Reply::Opened(opened) => assert_eq!(opened.lanes, 1),
+            Reply::Slab { .. } => drop(receiver.take_descriptor().unwrap()),
+            Reply::Batch(batch) => {
+                batches += 1;
+                let (slab, slot) = (batch.slab, batch.slot);
+                connection.send(&Request::Release { slab, slot }).unwrap();
+                // Twice: the second is for a slot that is no longer lent.
+                connection.send(&Request::Release { slab, slot }).unwrap();
+            }
+            Reply::End { samples, .. } => break assert_eq!((batches, samples), (5, 40)),
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+}
+
+/// Bears promise 8 (least privilege): another user is turned away, even one whom the socket's mode
+/// would let in.
+#[test]
+fn another_user_is_turned_away() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only the superuser can become another user");
+        return;
+    }
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(daemon.socket(), 0o666);
+    open(daemon.socket().parent().unwrap(), 0o755);
+    // A program at hand everywhere that connects, sends a greeting and tells what comes back.
+    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+                  s.sendall(bytes([4,0,0,0,0,1,1,120])); sys.exit(9 if s.recv(1) else 0)";
+    let ask = |uid: u32| {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(daemon.socket()).uid(uid);
+        command.output().expect("Python is here").status.code()
+    };
+    assert_eq!(ask(0), Some(9), "this user is answered");
+    let other = ask(65_534);
+    assert!(matches!(other, Some(0 | 1)), "another got an answer: {other:?}");
+}

@@ -1,0 +1,117 @@
+//! Back-pressure and views: what a consumer keeps stays right, and never stops the loader.
+
+use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
+use forebay_decode::{FieldKind, FieldSpec};
+use forebay_error::ErrorKind;
+use forebay_testkit::image;
+use forebay_tests::{Daemon, FRAMES, Origin, PATIENCE, epoch, eventually, job, loader, next};
+
+const SIZES: std::ops::Range<usize> = 60_000..80_000;
+const SHARDS: u64 = 2;
+const SAMPLES: u64 = 80;
+
+fn views(daemon: &Daemon, origin: &Origin) -> Loader {
+    let mut open = job(origin, Origin::urls(SHARDS));
+    let fields = vec![FieldSpec::new("image", "jpg", FieldKind::Bytes)];
+    open.fields = Some(FieldSpec::wanted(&fields));
+    let session = SessionConfig { address: daemon.address(), open, timeout: PATIENCE };
+    let views = vec!["image".to_owned()];
+    Loader::open(LoaderConfig { session, fields: Some(fields), views, threads: 1 }).unwrap()
+}
+
+fn assert_right(batch: &Batch) {
+    let Some((_, Rows::Views(views))) = batch.columns.first() else { panic!("no views") };
+    for (row, view) in views.iter().enumerate() {
+        let i = batch.keys[row].parse().unwrap();
+        assert!(view.as_ref().unwrap()[..] == image(u64::from(batch.urls[row]), i, &SIZES)[..]);
+    }
+}
+
+/// Bears the rule of DESIGN §5 that a consumer who keeps every batch never waits for itself and
+/// never sees recycled bytes, nor after the loader or the daemon is gone.
+#[test]
+fn a_consumer_that_keeps_every_batch_gets_all_and_may_read_them_for_ever() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = views(&daemon, &origin);
+    loader.start(0, 0);
+    let mut kept = Vec::new();
+    while let Next::Batch(batch) = next(&loader).unwrap() {
+        kept.push(batch);
+    }
+    assert_eq!(kept.len() as u64, SHARDS * SAMPLES / 8);
+    let copies = loader.stats().private_copies;
+    assert_eq!(copies, kept.len() as u64 - 2, "half of the four slots may be kept");
+    kept.iter().for_each(|batch| assert_right(batch));
+    drop(loader);
+    kept.iter().for_each(|batch| assert_right(batch));
+    daemon.stop();
+    kept.iter().for_each(|batch| assert_right(batch));
+}
+
+/// Bears promise 3 (budgets): the slots with a trainer that takes nothing never exceed `prefetch`.
+#[test]
+fn a_slow_consumer_holds_no_more_slots_than_it_asked_for() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = views(&daemon, &origin);
+    loader.start(0, 0);
+    let Next::Batch(first) = next(&loader).unwrap() else { panic!("no batch") };
+    eventually("the daemon is as far ahead as it may", || daemon.number("/jobs/0/lent_slots") == 4);
+    let read = daemon.node().store().counters();
+    let taken = read.tier_read_bytes + read.copied_bytes;
+    for _ in 0..20 {
+        assert!(daemon.number("/jobs/0/lent_slots") <= 4);
+    }
+    let read = daemon.node().store().counters();
+    assert_eq!(read.tier_read_bytes + read.copied_bytes, taken, "nothing is read beyond that");
+    assert_right(&first);
+    drop(first);
+    let mut batches = 1;
+    while let Next::Batch(batch) = next(&loader).unwrap() {
+        assert_right(&batch);
+        assert!(daemon.number("/jobs/0/lent_slots") <= 4);
+        batches += 1;
+    }
+    assert_eq!(batches, SHARDS * SAMPLES / 8);
+    eventually("all slots are back", || daemon.number("/jobs/0/lent_slots") == 0);
+}
+
+/// Bears promise 3: a batch that no slab can hold is refused with the figures; where memory is short
+/// but enough for one, fewer batches are kept ready.
+#[test]
+fn memory_that_is_short_cuts_the_prefetch_before_it_refuses_a_batch() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let mut config = Daemon::config(disk.path(), 1 << 30);
+    config.memory = FRAMES + (4 << 20);
+    let daemon = Daemon::try_start(config).unwrap();
+    let mut open = job(&origin, Origin::urls(SHARDS));
+    open.order.batch_size = 80;
+    let error = epoch(daemon.address(), open.clone()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(error.place("limit"), Some("4194304"));
+    open.order.batch_size = 20;
+    let loader = loader(daemon.address(), open).unwrap();
+    forebay_tests::play(&loader, 0, 0).unwrap().assert_whole(2, SAMPLES, &SIZES);
+    assert!(daemon.number("/jobs/0/slab_batches") < 4);
+}
+
+/// Bears the rule of DESIGN §5 that an oversized batch renegotiates the slab.
+#[test]
+fn a_batch_larger_than_the_slab_gets_a_larger_slab() {
+    let origin = Origin::new();
+    let large = 700_000..800_000;
+    origin.put("0.tar", &forebay_testkit::shard(40, 0, &(1000..2000)));
+    origin.put("1.tar", &forebay_testkit::shard(40, 1, &large));
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let got = epoch(daemon.address(), job(&origin, Origin::urls(2))).unwrap();
+    assert_eq!((got.samples.len(), got.errors.len()), (80, 0));
+    for sample in got.samples.iter().filter(|sample| sample.shard == 1) {
+        assert!(sample.fields["jpg"] == image(1, sample.key.parse().unwrap(), &large));
+    }
+    eventually("every slab is gone", || daemon.number("/slab_bytes") == 0);
+}
