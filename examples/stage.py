@@ -17,10 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-<<<<<<< HEAD
-=======
 from typing import Any
->>>>>>> house
 
 import make_photos
 from tqdm import tqdm

@@ -12,12 +12,6 @@ from pathlib import Path
 import stage
 from contender import MEAN, SIZE, STD, Batch, Task, run
 
-<<<<<<< HEAD
-from contender import MEAN, SIZE, STD, Batch, Task, run
-=======
-import forebay
->>>>>>> house
-
 import forebay
 
 
