@@ -44,7 +44,17 @@ def main() -> int:
             print(f"training on {urls} from {environment['AWS_ENDPOINT_URL']}", flush=True)
         cache = stack.enter_context(stage.private_cache())
         stack.enter_context(stage.private_daemon(environment, cache))
-        return subprocess.run(train, env=environment, check=False).returncode
+        trained = subprocess.run(train, env=environment, check=False).returncode
+        daemon = stage.status(environment)
+        if trained == 0 and daemon is not None:
+            tier = daemon["tier"]
+            engine = "io_uring" if daemon["engine"]["kind"] == "ring" else "threads"
+            print(
+                f"\ndaemon: fetched {tier['origin_bytes'] / 1e9:.3f} GB from the store"
+                f" ({tier['fills']} shards), read {tier['tier_read_bytes'] / 1e9:.3f} GB"
+                f" from its cache by {engine}"
+            )
+        return trained
 
 
 if __name__ == "__main__":

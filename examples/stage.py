@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import make_photos
 from tqdm import tqdm
@@ -33,6 +34,8 @@ KEYS = {
 }
 # A daemon that was told to end finishes its writes first; a disk is given this long for them.
 STOP_TIMEOUT_S = 30
+# The exit code by which `forebay` says that no daemon is reachable.
+NO_DAEMON = 3
 # The command installed beside this Python.
 FOREBAY = Path(sys.executable).with_name("forebay")
 
@@ -133,15 +136,24 @@ def private_daemon(environment: dict[str, str], cache: Path) -> Iterator[None]:
         shutil.rmtree(runtime)
 
 
-def stop_daemon(environment: dict[str, str]) -> None:
-    """End the daemon of `environment`, if one runs, and wait until it has ended."""
-    status = subprocess.run(
+def status(environment: dict[str, str]) -> dict[str, Any] | None:
+    """Return what the daemon of `environment` says of itself; `None` if none runs."""
+    asked = subprocess.run(
         [FOREBAY, "status", "--json"], env=environment, capture_output=True, text=True, check=False
     )
-    if status.returncode != 0:
+    if asked.returncode == NO_DAEMON:
+        return None
+    asked.check_returncode()
+    document: dict[str, Any] = json.loads(asked.stdout)
+    return document
+
+
+def stop_daemon(environment: dict[str, str]) -> None:
+    """End the daemon of `environment`, if one runs, and wait until it has ended."""
+    running = status(environment)
+    if running is None:
         return
-    pid = json.loads(status.stdout)["pid"]
-    handle = os.pidfd_open(pid)
+    handle = os.pidfd_open(running["pid"])
     try:
         signal.pidfd_send_signal(handle, signal.SIGTERM)
         if not select.select([handle], [], [], STOP_TIMEOUT_S)[0]:

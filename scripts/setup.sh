@@ -61,9 +61,9 @@ missing_packages() {
     "$python" -c 'import venv, ensurepip' 2>/dev/null || printf '%s\n' python3-venv
 }
 
-# A digest of the named files and folders: names and contents, without what builds leave behind.
+# A digest of the named files and folders: names and contents, without tests and caches.
 digest() {
-    find "$@" -type f ! -path '*/target/*' ! -path '*/__pycache__/*' ! -name '*.so' -print0 |
+    find "$@" -type f ! -path '*/tests/*' ! -path '*/__pycache__/*' ! -name '*.so' -print0 |
         LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -d ' ' -f 1
 }
 

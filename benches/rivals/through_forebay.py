@@ -5,13 +5,11 @@ Its rule: defaults. What is set is what the task asks for, nothing is tuned to t
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import stage
 from contender import MEAN, SIZE, STD, Batch, Task, run
 
 import forebay
@@ -43,13 +41,6 @@ def fields(task: Task) -> dict[str, forebay.Field]:
     return {"image": image, "label": forebay.Int("cls")}
 
 
-def status() -> dict[str, Any]:
-    """Return the daemon's own figures."""
-    command: list[str | Path] = [Path(sys.executable).with_name("forebay"), "status", "--json"]
-    document: dict[str, Any] = json.loads(subprocess.check_output(command))
-    return document
-
-
 if __name__ == "__main__":
     given = Task.from_command_line()
     shards = [Path(shard).absolute().as_uri() for shard in given.shards]
@@ -58,5 +49,5 @@ if __name__ == "__main__":
             given,
             Pairs(opened),
             lambda: [opened.stats()["daemon_pid"]],
-            lambda: {"loader": opened.stats(), "daemon": status()},
+            lambda: {"loader": opened.stats(), "daemon": stage.status(dict(os.environ))},
         )

@@ -141,7 +141,15 @@ impl fmt::Display for Screen<'_> {
             count("/tier/evictions"),
             count("/tier/corruptions"),
         )?;
-        writeln!(f, "engine  {}", text("/engine/kind"))?;
+        let engine = match self.0.pointer("/engine/kind/threads/reason") {
+            Some(_) => format!("threads ({})", text("/engine/kind/threads/reason")),
+            None => format!("io_uring ({})", text("/engine/ring_flags")),
+        };
+        let (registered, plain) = (size("/engine/registered_bytes"), "/engine/unregistered_bytes");
+        writeln!(f, "engine  {engine}; memory registered {registered}, not {}", size(plain))?;
+        if let Some(refusal) = self.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
+            writeln!(f, "        registration was refused: {refusal}")?;
+        }
         let mut pages = String::new();
         let total = count("/frames/bytes").max(1);
         for (rung, name) in

@@ -14,8 +14,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
-    let connection = reach.connect_if_running().map_err(|error| {
-        error.advise("no daemon runs: a training job starts one, or `forebay daemon` does")
+    let connection = reach.connect_if_running().map_err(|error| match error.place("socket") {
+        Some(_) => error.advise("a training job starts a daemon, or `forebay daemon` does"),
+        None => error,
     })?;
     let Reply::Status(json) = connection.ask(&Request::Status)? else { return Err(unexpected()) };
     if arguments.json {
