@@ -153,6 +153,7 @@ def run(
                 "samples": digest.samples * task.epochs,
                 "digest": asdict(digest),
                 "peak_rss_bytes": [memory_bytes(pid, "status", "VmHWM") for pid in pids],
+                "shared_bytes": memory_bytes(os.getpid(), "status", "RssShmem"),
                 "peak_pss_bytes": peak_pss,
                 "before": before,
                 "after": after,

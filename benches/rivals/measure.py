@@ -65,7 +65,8 @@ CONTENDERS = {
         Contender("forebay", "through_forebay.py", "float32"),
     ],
 }
-EPOCHS = {"raw": 2, "images": 1}
+# Long enough to time the fastest contender for some seconds.
+EPOCHS = {"raw": 4, "images": 1}
 
 
 def raw_shards(folder: Path) -> list[str]:
@@ -146,8 +147,8 @@ def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, A
         "slab_bytes": slab,
         "frames_bytes": frames,
         "promised_bytes": slab + frames + (PREFETCH + IN_USE) * batch + MEMORY_ALLOWANCE,
-        # Slab pages are resident in both processes; the sum counts them twice.
-        "used_bytes": sum(result["peak_rss_bytes"]) - imports_bytes,
+        # The slab's pages are resident in both processes and counted once, with the daemon's.
+        "used_bytes": sum(result["peak_rss_bytes"]) - result["shared_bytes"] - imports_bytes,
     }
 
 
@@ -184,7 +185,7 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
     """Run every contender of `mode` `rounds` times and return the document of figures."""
     results: list[dict[str, Any]] = []
-    fio_rates: dict[int, list[float]] = {}
+    fio_rates: dict[str, list[float]] = {}
     with stage.private_cache() as cache:
         for number in range(rounds):
             order = CONTENDERS[mode] if number % 2 == 0 else CONTENDERS[mode][::-1]
@@ -196,9 +197,8 @@ def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
             if mode == "raw":
                 digest = results[-1]["digest"]
                 for size in (digest["payload_bytes"] // digest["samples"], MIB):
-                    rate = disk.fio(disk.shard_files(cache), size)
-                    fio_rates.setdefault(disk.aligned(size), []).append(rate)
-                    name = f"fio, {disk.aligned(size) // 1024} KiB records"
+                    name, rate = disk.fio(cache, size)
+                    fio_rates.setdefault(name, []).append(rate)
                     print(f"  round {number + 1}  {name:26} {rate / 1e9:8.3f} GB/s")
     check_same_work(results)
     table = summary(results)
@@ -213,7 +213,7 @@ def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
         "table": table,
         "ratio": {name: row["samples_per_second"] / best for name, row in ours.items()},
         "fio_bytes_per_second": {
-            size: statistics.median(rates) for size, rates in fio_rates.items()
+            name: statistics.median(rates) for name, rates in fio_rates.items()
         },
         "memory": memory(last, imports_bytes(), mode),
         "rounds": results,
@@ -227,15 +227,15 @@ def show(document: dict[str, Any]) -> None:
         print(
             f"  {name:26} {row['samples_per_second']:8,.0f} samples/s"
             f"  ({row['lowest']:,.0f} to {row['highest']:,.0f})"
-            f"  {row['bytes_per_second'] / 1e9:6.3f} GB/s"
-            f"  CPU {row['cpu_ms_per_sample']:.3f} ms/sample"
+            + (f"  {row['bytes_per_second'] / 1e9:6.3f} GB/s" if row["bytes_per_second"] else "")
+            + f"  CPU {row['cpu_ms_per_sample']:.3f} ms/sample"
         )
     for name, ratio in document["ratio"].items():
         print(f"  {name} / best webdataset: {ratio:.2f}x")
-    for size, rate in document["fio_bytes_per_second"].items():
+    for fio, rate in document["fio_bytes_per_second"].items():
         for name in document["ratio"]:
             share = document["table"][name]["bytes_per_second"] / rate
-            print(f"  {name} / fio at {size // 1024} KiB ({rate / 1e9:.3f} GB/s): {share:.0%}")
+            print(f"  {name} / {fio} ({rate / 1e9:.3f} GB/s): {share:.0%}")
     used = document["memory"]
     print(
         f"  forebay's peak memory above its imports: {used['used_bytes'] / MIB:,.0f} MiB"

@@ -44,7 +44,10 @@ def fields(task: Task) -> dict[str, forebay.Field]:
 if __name__ == "__main__":
     given = Task.from_command_line()
     shards = [Path(shard).absolute().as_uri() for shard in given.shards]
-    with forebay.DataLoader(shards, batch_size=given.batch_size, fields=fields(given)) as opened:
+    loader = forebay.DataLoader(
+        shards, batch_size=given.batch_size, fields=fields(given), framework="torch"
+    )
+    with loader as opened:
         run(
             given,
             Pairs(opened),
