@@ -83,7 +83,8 @@ rust-test:
 .PHONY: python-test
 python-test:
 	$(call heading,Python tests)
-	@$(python) -m pytest $(python_tests)
+	@# One process per folder: JAX, once imported, warns of every fork that another folder makes.
+	@for tests in $(python_tests); do $(python) -m pytest $$tests; done
 
 .PHONY: bench
 bench: setup ## Measure rivals, the disk and starvation; results go to benches/results
