@@ -10,7 +10,8 @@ const SHARE_OF_FREE: f64 = 0.5;
 /// … and at most this many bytes: a laptop's or a shared node's disk is not ours to fill.
 const CAPACITY_MAX: u64 = 500_000_000_000;
 
-/// Share of the file system that stays free whatever else is asked for.
+/// Share of what is free now that stays free whatever is asked for. Of what is free, not of the
+/// whole disk: on a disk that others have filled to nine tenths a cache is worth no less.
 const LEFT_FREE: f64 = 0.1;
 
 /// Share of the machine's memory for frames and slabs, at most.
@@ -65,14 +66,12 @@ pub(crate) fn cache_directory() -> Result<PathBuf> {
 }
 
 /// Bytes an embedded cache in `directory` may hold: half of what is free (what it holds already
-/// counts as free), at most 500 GB, and never so much that less than a tenth stays free.
+/// counts as free), at most 500 GB; what `wanted` says instead, up to nine tenths of what is free.
 pub(crate) fn capacity(directory: &Path, wanted: Option<u64>) -> Result<u64> {
     let space = rustix::fs::statvfs(existing(directory)).doing("look at the disk's free space")?;
     let held = held_bytes(directory);
     let free = space.f_bavail.saturating_mul(space.f_frsize).saturating_add(held);
-    let total = space.f_blocks.saturating_mul(space.f_frsize);
-    let left_free = (total as f64 * LEFT_FREE) as u64;
-    let most = free.saturating_sub(left_free);
+    let most = (free as f64 * (1.0 - LEFT_FREE)) as u64;
     let default = ((free as f64 * SHARE_OF_FREE) as u64).min(CAPACITY_MAX);
     match wanted.unwrap_or(default).min(most) {
         0 => Err(Error::new(ErrorKind::Full, "the disk is too full for a cache")
