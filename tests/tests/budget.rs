@@ -75,10 +75,10 @@ fn a_full_disk_ends_the_epoch_with_full_and_leaves_nothing_half_done() {
     let error = epoch(daemon.address(), job(&origin, Origin::urls(9))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.place("url").is_some(), "{error}");
-    let whole = daemon.node().store().counters().fills;
-    assert!(whole > 0);
+    // Fetches that were under way when the epoch failed may still end well.
+    let whole = || daemon.node().store().counters().fills;
     forebay_tests::eventually("only whole shards are left", || {
-        daemon.files().len() as u64 == 2 * whole
+        whole() > 0 && daemon.files().len() as u64 == 2 * whole()
     });
     let there = (0..9).filter(|n| {
         daemon.files().iter().any(|file| file.to_string_lossy().ends_with(&format!("-{n}.tar")))

@@ -117,6 +117,10 @@ impl Directory {
             file.sync_all()?;
             fs::rename(&aside, &path)
         })();
+        if written.is_err() {
+            // On a full disk every file counts; what cannot be removed either is swept at the start.
+            let _ = fs::remove_file(&aside);
+        }
         written.doing("write a sidecar").map_err(|error| error.at("path", path.display()))?;
         sync_directory(&self.shards)
     }
