@@ -66,7 +66,9 @@ def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
 
 
 SLOW = """
-import os, sys, forebay
+import os, signal, sys, forebay
+# As in a terminal, however the tests were started: a shell's background jobs ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 loader = forebay.DataLoader(sys.argv[1], batch_size=4, framework="numpy", timeout=60.0)
 print("ready", flush=True)
 try:

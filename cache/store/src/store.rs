@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
 use forebay_source::{Options, Source, Sources, Stat};
-use forebay_uring::{Arena, Engine, Open};
+use forebay_uring::{Arena, DiskFile, Engine, Open};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
@@ -87,6 +87,15 @@ type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
 
 /// The end of a removal.
 type Gone = BoxFuture<'static, ()>;
+
+/// A shard that somebody asked for.
+#[derive(Clone)]
+struct Wanted {
+    name: ShardName,
+    origin: Origin,
+    source: Arc<dyn Source>,
+    stat: Stat,
+}
 
 struct Entry {
     whole: bool,
@@ -161,18 +170,15 @@ impl Store {
             url: url.to_owned(),
             version: stat.version.clone(),
         };
-        let name = ShardName::new(&origin);
+        let wanted = Wanted { name: ShardName::new(&origin), origin, source, stat };
         loop {
             let (asked, opened) = {
                 let mut table = self.table();
-                if let Some(shard) = table.in_use(&name) {
+                if let Some(shard) = table.in_use(&wanted.name) {
                     return Ok(Lease::new(shard, &self.0.budget));
                 }
-                let begin = || {
-                    let origin = origin.clone();
-                    (urgency, self.clone().opened(origin, source.clone(), stat.clone(), urgency))
-                };
-                table.opening.entry(name.clone()).or_insert_with(begin).clone()
+                let open = || (urgency, self.clone().opened(wanted.clone(), urgency));
+                table.opening.entry(wanted.name.clone()).or_insert_with(open).clone()
             };
             match opened.await {
                 // Whoever only looked ahead was not let in; one who waits may push others out.
@@ -186,21 +192,14 @@ impl Store {
 
     /// Opens or begins a shard in a task of its own: a caller that goes away must not leave it
     /// half made.
-    fn opened(
-        self,
-        origin: Origin,
-        source: Arc<dyn Source>,
-        stat: Stat,
-        urgency: Urgency,
-    ) -> Shared<Opened> {
+    fn opened(self, wanted: Wanted, urgency: Urgency) -> Shared<Opened> {
         let task = tokio::spawn(async move {
-            let name = ShardName::new(&origin);
-            let opened = self.open_or_begin(&name, origin, source, stat, urgency).await;
+            let opened = self.open_or_begin(&wanted, urgency).await;
             let mut table = self.table();
-            table.opening.remove(&name);
-            let whole = table.entries.peek(&name).is_some_and(|entry| entry.whole);
+            table.opening.remove(&wanted.name);
+            let whole = table.entries.peek(&wanted.name).is_some_and(|entry| entry.whole);
             if let (Ok(shard), true) = (&opened, whole) {
-                table.open.put(name, shard.clone());
+                table.open.put(wanted.name, shard.clone());
             }
             drop(table);
             self.0.budget.wake();
@@ -276,28 +275,21 @@ impl Store {
         identity.stat.get_or_try_init(|| source.stat(url)).await.cloned()
     }
 
-    async fn open_or_begin(
-        &self,
-        name: &ShardName,
-        origin: Origin,
-        source: Arc<dyn Source>,
-        stat: Stat,
-        urgency: Urgency,
-    ) -> Result<Arc<Shard>> {
-        let leaving = self.table().leaving.get(name).cloned();
+    async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
+        let leaving = self.table().leaving.get(&wanted.name).cloned();
         if let Some(gone) = leaving {
             gone.await;
         }
-        if let Some(reservation) = self.known(name).await {
-            match self.open_whole(name, &origin, reservation).await {
+        if let Some(reservation) = self.known(&wanted.name).await {
+            match self.open_whole(wanted, reservation).await {
                 Ok(shard) => {
                     self.0.tally.hits.inc();
                     return Ok(shard);
                 }
-                Err(error) => self.discard(name, &error).await,
+                Err(error) => self.discard(&wanted.name, &error).await,
             }
         }
-        self.begin(name, origin, source, stat, urgency).await
+        self.begin(wanted, urgency).await
     }
 
     /// The reservation of a whole shard, waiting for the scan only if it is not yet known.
@@ -317,31 +309,23 @@ impl Store {
 
     async fn open_whole(
         &self,
-        name: &ShardName,
-        origin: &Origin,
+        wanted: &Wanted,
         reservation: Arc<Reservation>,
     ) -> Result<Arc<Shard>> {
-        let (this, of) = (self.clone(), name.clone());
+        let (this, of) = (self.clone(), wanted.name.clone());
         let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of))
             .await
             .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
-        if sidecar.origin != *origin {
+        if (&sidecar.origin, sidecar.len) != (&wanted.origin, wanted.stat.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
-        let path = self.0.directory.data(name);
+        let path = self.0.directory.data(&wanted.name);
         let file = self.0.engine.open(&path, Open::Read).await?;
-        let (len, growth) = (sidecar.len, Growth::whole(sidecar.index));
-        Ok(self.assemble(name, &origin.url, len, growth, file, None, reservation))
+        Ok(self.assemble(wanted, Growth::whole(sidecar.index), file, None, reservation))
     }
 
-    async fn begin(
-        &self,
-        name: &ShardName,
-        origin: Origin,
-        source: Arc<dyn Source>,
-        stat: Stat,
-        urgency: Urgency,
-    ) -> Result<Arc<Shard>> {
+    async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
+        let Wanted { name, origin, source, stat } = wanted;
         let reservation = self.make_room(&origin.url, stat.len, urgency).await?;
         self.0.tally.misses.inc();
         let path = self.0.directory.data(name);
@@ -355,15 +339,9 @@ impl Store {
             }
         };
         let (growth, parts) = (Growth::new(), Parts::new(stat.len));
-        let shard = self.assemble(
-            name,
-            &origin.url,
-            stat.len,
-            growth.clone(),
-            file.clone(),
-            Some(parts.clone()),
-            reservation.clone(),
-        );
+        let arriving = Some(parts.clone());
+        let shard =
+            self.assemble(wanted, growth.clone(), file.clone(), arriving, reservation.clone());
         {
             let mut table = self.table();
             table.entries.put(name.clone(), Entry { whole: false, reservation });
@@ -371,15 +349,15 @@ impl Store {
         }
         let job = Job {
             url: origin.url.clone(),
-            source,
-            stat,
+            source: source.clone(),
+            stat: stat.clone(),
             engine: self.0.engine.clone(),
             frames: self.0.frames.clone(),
             file,
             parts,
             growth,
         };
-        tokio::spawn(self.clone().fill(job, origin, shard.clone()));
+        tokio::spawn(self.clone().fill(job, origin.clone(), shard.clone()));
         Ok(shard)
     }
 
@@ -431,21 +409,18 @@ impl Store {
             .map_err(|_| Error::new(ErrorKind::Closed, "the daemon is shutting down"))?
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of one struct, named at two callers")]
     fn assemble(
         &self,
-        name: &ShardName,
-        url: &str,
-        len: u64,
+        wanted: &Wanted,
         growth: Growth,
-        file: forebay_uring::DiskFile,
+        file: DiskFile,
         parts: Option<Arc<Parts>>,
         reservation: Arc<Reservation>,
     ) -> Arc<Shard> {
         Arc::new(Shard {
-            name: name.clone(),
-            url: url.to_owned(),
-            len,
+            name: wanted.name.clone(),
+            url: wanted.origin.url.clone(),
+            len: wanted.stat.len,
             growth,
             engine: self.0.engine.clone(),
             file,
