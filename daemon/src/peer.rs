@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_engine::session::{Event, Memory, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -30,6 +31,10 @@ const INDEXING: usize = 8;
 
 /// Bytes asked of the socket at a time: requests are small, only a job's URL list is not.
 const RECEIVE: usize = 64 << 10;
+
+/// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
+/// matter of milliseconds.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A session in the node's list.
 #[derive(Clone)]
@@ -209,11 +214,11 @@ impl Peer {
             self.node.sessions.lock().await.retain(|other| other.number != left.number);
         }
         drop(self.outgoing);
-        // Whoever no longer reads gets a reset instead of a task that waits for ever.
-        while self.tasks.len() > 1 {
-            self.tasks.join_next().await;
+        let sent = async { while self.tasks.join_next().await.is_some() {} };
+        // Whoever no longer reads gets a reset instead of tasks that wait for ever.
+        if tokio::time::timeout(LINGER, sent).await.is_err() {
+            self.tasks.shutdown().await;
         }
-        self.tasks.shutdown().await;
     }
 }
 
@@ -238,13 +243,15 @@ async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgo
             }
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
         };
-        let frame = match frame::encode(&reply) {
-            Ok(frame) => frame,
-            Err(error) => {
-                tracing::error!(%error, "a reply does not fit a frame");
-                return;
-            }
+        let run = match &reply {
+            Reply::Batch(batch) => Some(batch.run),
+            Reply::End { run, .. } => Some(*run),
+            _ => None,
         };
+        // A batch too large for a frame ends its run with the reason.
+        let frame = frame::encode(&reply)
+            .or_else(|error| frame::encode(&Reply::Failed { run, error }))
+            .expect("an error fits a frame");
         if outgoing.send((frame, region)).await.is_err() {
             return;
         }

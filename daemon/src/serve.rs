@@ -16,6 +16,10 @@ use crate::peer;
 /// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
 const PEERS: usize = 1024;
 
+/// Pause, at most, after a connection that could not be taken. The usual reason is that descriptors
+/// are used up, and the kernel gives no sign when one is free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// A bound socket; its file goes when the listener does.
 #[derive(Debug)]
 pub struct Listener {
@@ -58,15 +62,12 @@ impl Drop for Listener {
 }
 
 /// Serves trainers until `stop` completes, or until nobody was connected for `idle`.
-///
-/// # Errors
-/// If the socket fails for good.
 pub async fn serve(
     node: Arc<Node>,
     listener: Listener,
     idle: Option<Duration>,
     stop: impl Future<Output = ()>,
-) -> Result<()> {
+) {
     let mut peers = JoinSet::new();
     let mut count = node.peers.subscribe();
     tokio::pin!(stop);
@@ -80,9 +81,18 @@ pub async fn serve(
                 break;
             }
             accepted = listener.listener.accept(), if peers.len() < PEERS => {
-                let (stream, _) = accepted.doing("accept a connection")?;
-                if may_connect(&stream) {
-                    peers.spawn(peer::serve(node.clone(), Arc::new(stream)));
+                match accepted {
+                    Ok((stream, _)) if may_connect(&stream) => {
+                        peers.spawn(peer::serve(node.clone(), Arc::new(stream)));
+                    }
+                    Ok(_) => {}
+                    // One peer's connection: the jobs that run are not to suffer for it.
+                    Err(error) => {
+                        tracing::error!(%error, "failed to take a connection");
+                        // A peer that leaves gives some back.
+                        let mut left = node.peers.subscribe();
+                        let _ = tokio::time::timeout(ACCEPT_PAUSE, left.changed()).await;
+                    }
                 }
             }
             // Room for one more connection.
@@ -93,7 +103,6 @@ pub async fn serve(
     drop(listener);
     peers.shutdown().await;
     node.store.close();
-    Ok(())
 }
 
 /// Completes once nobody was connected for `idle`; never without a limit.

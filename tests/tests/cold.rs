@@ -102,3 +102,21 @@ fn a_job_that_leaves_in_mid_epoch_gives_all_memory_back() {
     let loader = loader(daemon.address(), job(&origin, Origin::urls(3))).unwrap();
     play(&loader, 9, 0).unwrap().assert_whole(3, 120, &SIZES);
 }
+
+/// A daemon that is told to stop does, though its origin has stopped answering in mid-shard.
+#[test]
+fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
+    const SIZES: std::ops::Range<usize> = 90_000..110_000;
+    let origin = Origin::with_shards(1, 200, &SIZES);
+    origin.server.stall(&Origin::key("0.tar"), 6 << 20);
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = loader(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
+    loader.start(0, 0);
+    assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+    origin.server.wait_until(|counts| counts.stalled > 0);
+    drop(loader);
+    let stopping = std::thread::spawn(move || daemon.stop());
+    eventually("the daemon has ended", || stopping.is_finished());
+    stopping.join().unwrap();
+}

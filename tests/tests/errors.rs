@@ -160,3 +160,22 @@ fn a_job_that_makes_no_sense_is_refused_with_advice() {
     assert!(error.to_string().contains("gopher"), "{error}");
     epoch(daemon.address(), job(&origin, Origin::urls(1))).unwrap().assert_whole(1, 10, &SIZES);
 }
+
+/// Bears promise 2 for a broken archive: what lies before the fault is served from the one copy that
+/// was fetched, however many batches it takes.
+#[test]
+fn a_broken_archive_is_fetched_once_however_many_batches_it_holds() {
+    const LARGE: std::ops::Range<usize> = 90_000..110_000;
+    let origin = Origin::with_shards(1, 200, &LARGE);
+    let whole = origin.bytes("0.tar");
+    let broken = &whole[..whole.len() / 4 * 3];
+    origin.put("0.tar", broken);
+    let (_disk, daemon) = daemon();
+    let mut open = job(&origin, Origin::urls(1));
+    open.prefetch = 2;
+    let got = epoch(daemon.address(), open).unwrap();
+    got.assert_bytes(&LARGE);
+    assert!(got.samples.len() > 140, "{}", got.samples.len());
+    assert_eq!(got.errors.len(), 1, "{:?}", got.errors);
+    assert!(origin.served("0.tar") <= broken.len() as u64, "{}", origin.served("0.tar"));
+}

@@ -35,7 +35,8 @@ impl Bench {
         tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap()
-            .block_on(daemon.node().store().scanned());
+            .block_on(daemon.node().store().scanned())
+            .unwrap();
         daemon
     }
 
@@ -177,4 +178,30 @@ fn an_object_that_was_replaced_is_a_new_shard() {
     let counters = daemon.node().store().counters();
     assert_eq!(counters.corruptions, 0);
     assert_eq!(counters.shards, 3, "the old version stays until its room is needed");
+}
+
+/// Bears promise 4: a start that was killed while it made the directory leaves nothing in the way.
+#[test]
+fn a_directory_half_made_is_made_whole() {
+    let disk = Daemon::disk();
+    fs::write(disk.path().join("FORMAT.new"), "for").unwrap();
+    let daemon = Daemon::start(disk.path());
+    assert_eq!(daemon.number("/tier/shards"), 0);
+}
+
+/// A shard may be called as it likes: one whose name ends like a sidecar's is found again.
+#[test]
+fn a_shard_that_is_called_like_a_sidecar_survives_a_restart() {
+    let origin = Origin::with_shards(1, 10, &SIZES);
+    let bytes = origin.bytes("0.tar");
+    let disk = Daemon::disk();
+    for name in ["odd.idx", "odd.idx.new"] {
+        origin.put(name, &bytes);
+        for _ in 0..2 {
+            let daemon = Daemon::start(disk.path());
+            let got = epoch(daemon.address(), job(&origin, vec![Origin::url(name)])).unwrap();
+            got.assert_whole(1, 10, &SIZES);
+        }
+        assert_eq!(origin.served(name), bytes.len() as u64, "{name}");
+    }
 }

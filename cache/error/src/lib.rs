@@ -106,10 +106,13 @@ impl Error {
         Self::new(kind, format!("failed to {doing}: {error}"))
     }
 
-    /// Adds where it happened, as one `name=value` pair (url, key, offset, path, …).
+    /// Adds where it happened, as one `name=value` pair (url, key, offset, path, …). A `url` is
+    /// added as it may be [`shown`].
     #[must_use]
     pub fn at(mut self, name: &str, value: impl fmt::Display) -> Self {
-        self.0.places.push((name.to_owned(), value.to_string()));
+        let value = value.to_string();
+        let value = if name == "url" { shown(&value) } else { value };
+        self.0.places.push((name.to_owned(), value));
         self
     }
 
@@ -142,6 +145,17 @@ impl Error {
     pub fn places(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.places.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
+}
+
+/// A URL as errors and logs may show it: without what a query or a user part may hold, which is
+/// where signatures and passwords are.
+#[must_use]
+pub fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let rest = rest.split_once('?').map_or(rest, |(plain, _)| plain);
+    let host_end = rest.find('/').unwrap_or(rest.len());
+    let host = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
+    format!("{scheme}://{}", &rest[host..])
 }
 
 impl fmt::Display for Error {
@@ -188,6 +202,15 @@ mod tests {
         assert!(full.to_string().starts_with("failed to write a part: No space left"), "{full}");
         let device = Error::from_io("read", &io::Error::from_raw_os_error(5));
         assert_eq!(device.kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn shown_urls_hold_no_secrets() {
+        assert_eq!(shown("https://u:p@h/a@b.tar?sig=s"), "https://h/a@b.tar");
+        assert_eq!(shown("s3://b/k.tar"), "s3://b/k.tar");
+        assert_eq!(shown("/d/what?.tar"), "/d/what?.tar");
+        let error = Error::new(ErrorKind::NotFound, "no such shard").at("url", "http://h/a?sig=s");
+        assert_eq!(error.place("url"), Some("http://h/a"));
     }
 
     #[test]

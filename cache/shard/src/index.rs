@@ -60,6 +60,18 @@ impl Index {
         u32::try_from(at).ok()
     }
 
+    /// Bytes of memory it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts = |text: &String| text.capacity();
+        let reason = |sample: &Sample| sample.bad.as_ref().map_or(0, String::capacity);
+        self.fields.capacity() * size_of::<String>()
+            + self.fields.iter().map(texts).sum::<usize>()
+            + self.members.capacity() * size_of::<Member>()
+            + self.samples.capacity() * size_of::<Sample>()
+            + self.samples.iter().map(|s| s.key.capacity() + reason(s)).sum::<usize>()
+    }
+
     /// The members of `sample`, which must be of this index.
     #[must_use]
     pub fn members_of(&self, sample: &Sample) -> &[Member] {

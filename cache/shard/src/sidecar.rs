@@ -55,6 +55,21 @@ pub struct Origin {
     pub version: String,
 }
 
+impl Origin {
+    /// Refuses names that do not fit a sidecar's head.
+    ///
+    /// # Errors
+    /// `Invalid` with the limit.
+    pub fn check(&self) -> Result<()> {
+        let texts = [&self.endpoint, &self.url, &self.version];
+        if FIXED_BYTES + texts.iter().map(|text| text.len()).sum::<usize>() > HEAD_BYTES {
+            let error = Error::new(ErrorKind::Invalid, "the shard's URL is too long to be cached");
+            return Err(error.at("url", &self.url).at("limit", HEAD_BYTES - FIXED_BYTES));
+        }
+        Ok(())
+    }
+}
+
 /// The self-checked record beside one cached shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
@@ -153,11 +168,8 @@ impl Head {
     }
 
     fn encode(&self, into: &mut [u8]) -> Result<()> {
+        self.origin.check()?;
         let texts = [&self.origin.endpoint, &self.origin.url, &self.origin.version];
-        if FIXED_BYTES + texts.iter().map(|text| text.len()).sum::<usize>() > HEAD_BYTES {
-            let error = Error::new(ErrorKind::Invalid, "the shard's URL is too long to be cached");
-            return Err(error.at("url", &self.origin.url).at("limit", HEAD_BYTES - FIXED_BYTES));
-        }
         let mut head = Vec::with_capacity(HEAD_BYTES);
         head.extend_from_slice(MAGIC);
         head.extend_from_slice(&FORMAT.to_le_bytes());
@@ -168,7 +180,7 @@ impl Head {
             head.extend_from_slice(&number.to_le_bytes());
         }
         for text in texts {
-            // The sum above fits the head, so each length fits 16 bits.
+            // Their sum fits the head, so each length fits 16 bits.
             head.extend_from_slice(&(text.len() as u16).to_le_bytes());
         }
         for text in texts {

@@ -14,7 +14,6 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
-use crate::sources::shown;
 use crate::stat::{Stat, changed};
 pub(crate) use http::Http;
 use refusal::Refusals;
@@ -38,7 +37,7 @@ impl Object<'_> {
     }
 
     async fn read_part(&self, stat: &Stat, offset: u64, mut into: Span) -> Result<Span> {
-        let len = stat.part_len(offset, into.len()).map_err(|e| e.at("url", shown(self.url)))?;
+        let len = stat.part_len(offset, into.len()).map_err(|e| e.at("url", self.url))?;
         let options = GetOptions {
             range: Some(GetRange::Bounded(offset..offset + len as u64)),
             if_match: stat.strong.then(|| stat.version.clone()),
@@ -48,7 +47,7 @@ impl Object<'_> {
         let result = self.get(options).await?;
         // Not every store honours If-Match, and a weak version cannot be sent.
         if stat_of(&result.meta) != *stat {
-            return Err(changed(&shown(self.url)));
+            return Err(changed(self.url));
         }
         let mut filled = 0;
         let mut chunks = result.into_stream();
@@ -74,7 +73,7 @@ impl Object<'_> {
 
     fn wrong_length(&self, offset: u64) -> Error {
         Error::new(ErrorKind::Unavailable, "the store sent another number of bytes than asked for")
-            .at("url", shown(self.url))
+            .at("url", self.url)
             .at("offset", offset)
     }
 }

@@ -46,7 +46,7 @@ impl Sources {
     /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if an S3 store needs
     /// credentials and the options have none.
     pub fn open(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
-        let at = |error: Error| error.at("url", shown(url));
+        let at = |error: Error| error.at("url", url);
         let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
             path_of(url)?;
@@ -77,30 +77,5 @@ impl Sources {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.wire.counters()
-    }
-}
-
-/// A URL as errors may show it: without what a query or a user part may hold.
-pub(crate) fn shown(url: &str) -> String {
-    let plain = url.split_once('?').map_or(url, |(plain, _)| plain);
-    match plain.split_once("://") {
-        Some((scheme, rest)) => {
-            let host_end = rest.find('/').unwrap_or(rest.len());
-            let host = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
-            format!("{scheme}://{}", &rest[host..])
-        }
-        None => url.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shown_urls_hold_no_secrets() {
-        assert_eq!(shown("https://u:p@h/a@b.tar?sig=s"), "https://h/a@b.tar");
-        assert_eq!(shown("s3://b/k.tar"), "s3://b/k.tar");
-        assert_eq!(shown("/d/what?.tar"), "/d/what?.tar");
     }
 }

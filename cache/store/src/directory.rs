@@ -23,6 +23,15 @@ use forebay_shard::{Origin, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::xxh3_128;
 
+/// What a sidecar's name ends with …
+const SIDECAR: &str = ".idx";
+
+/// … and while it is being written.
+const SIDECAR_ASIDE: &str = ".idx.new";
+
+/// The format's file, while it is being written.
+const FORMAT_ASIDE: &str = "FORMAT.new";
+
 /// What `FORMAT` says for the layout this build reads and writes.
 const FORMAT: &str = "forebay 1\n";
 
@@ -51,7 +60,10 @@ impl ShardName {
             .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
             .take(NAME_KEPT)
             .collect();
-        Self(format!("{:032x}-{kept}", xxh3_128(&identity)))
+        // A shard that is called like a sidecar must not be taken for one.
+        let reserved = kept.ends_with(SIDECAR) || kept.ends_with(SIDECAR_ASIDE);
+        let end = if reserved { "_" } else { "" };
+        Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)))
     }
 
     /// The name as a file name.
@@ -91,7 +103,7 @@ impl Directory {
     }
 
     fn sidecar(&self, name: &ShardName) -> PathBuf {
-        self.shards.join(format!("{}.idx", name.0))
+        self.shards.join(format!("{}{SIDECAR}", name.0))
     }
 
     /// Reads a whole sidecar; any fault in it means the copy cannot be used.
@@ -104,7 +116,7 @@ impl Directory {
     /// Makes a shard whose data is already synced visible.
     pub(crate) fn commit(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
         let path = self.sidecar(name);
-        let aside = self.shards.join(format!("{}.idx.new", name.0));
+        let aside = self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0));
         let bytes = sidecar.encode()?;
         let written = (|| {
             let mut file = OpenOptions::new()
@@ -181,17 +193,20 @@ fn check_format(root: &Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mut others = fs::read_dir(root).doing("list the cache directory")?;
             let foreign = others.find(|entry| {
-                entry.as_ref().map_or(true, |entry| {
-                    entry.file_name() != "LOCK" && entry.file_name() != "lost+found"
-                })
+                let ours = |name: &str| ["LOCK", FORMAT_ASIDE, "lost+found"].contains(&name);
+                entry.as_ref().map_or(true, |entry| !entry.file_name().to_str().is_some_and(ours))
             });
             if foreign.is_some() {
                 let message = "the directory is not empty and is no cache of ours";
                 return Err(Error::new(ErrorKind::Invalid, message)
                     .advise("name an empty directory: files in a cache directory get deleted"));
             }
-            fs::write(&path, FORMAT).doing("write the cache directory's format")?;
-            File::open(&path).and_then(|file| file.sync_all()).doing("sync the format")
+            // Aside and renamed: half a format would keep every later start out.
+            let aside = root.join(FORMAT_ASIDE);
+            fs::write(&aside, FORMAT)
+                .and_then(|()| File::open(&aside)?.sync_all())
+                .and_then(|()| fs::rename(&aside, &path))
+                .doing("write the cache directory's format")
         }
         Err(error) => Err(error).doing("read the cache directory's format"),
     }

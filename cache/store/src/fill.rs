@@ -59,17 +59,35 @@ pub(crate) struct Job {
     pub(crate) growth: Growth,
 }
 
+/// Gives the parts up when it is dropped, however the fill ends: a thread that waits for a part
+/// hears of it though nobody runs the fill any more.
+struct GiveUp(Option<Arc<Parts>>);
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        if let Some(parts) = self.0.take() {
+            parts.fail(&Error::new(ErrorKind::Closed, "the fill was given up"));
+        }
+    }
+}
+
 impl Job {
     /// Streams the shard in; at the end its data is on the disk, synced, and indexed.
     pub(crate) async fn run(&self, path: &Path) -> Result<()> {
         let bytes = FillBytes::new(self.parts.clone());
         let (len, growth, url) = (self.stat.len, self.growth.clone(), self.url.clone());
+        let _give_up = GiveUp(Some(self.parts.clone()));
         let parts = self.parts.clone();
         let indexing = tokio::task::spawn_blocking(move || {
+            // A panic in here must not leave the transfer waiting for the window.
+            let mut unfinished = GiveUp(Some(parts.clone()));
             let indexed = index(bytes, len, &growth).map_err(|error| error.at("url", url));
             match &indexed {
                 // The indexer needs no more bytes: whatever still arrives only has to be written.
-                Ok(()) => parts.pass(len),
+                Ok(()) => {
+                    parts.pass(len);
+                    unfinished.0 = None;
+                }
                 Err(error) => parts.fail(error),
             }
             indexed

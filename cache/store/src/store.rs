@@ -4,42 +4,31 @@
 //! resolved once, its bytes are fetched by one flight, its file is opened once; everybody else
 //! waits for that and shares the outcome, success or error.
 
+mod identity;
 mod room;
+mod table;
 mod tally;
 
-use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::{Origin, Sidecar};
 use forebay_source::{Options, Source, Sources, Stat};
 use forebay_uring::{Arena, DiskFile, Engine, Open};
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
-use lru::LruCache;
-use tokio::sync::{OnceCell, Semaphore, watch};
+use futures::future::Shared;
+use tokio::sync::{Semaphore, watch};
 
 use crate::budget::{Budget, Reservation};
 use crate::directory::{Directory, ShardName};
 use crate::fill::{FILLS, Job, Parts};
 use crate::shard::{Growth, Lease, Shard, Traffic};
 pub use room::{Claim, Urgency};
+use table::{Entry, Gone, Opened, Table};
 pub use tally::Counters;
 use tally::Tally;
-
-/// How long an object's identity is taken as unchanged before its origin is asked again. Training
-/// sets are written once; a minute keeps an epoch over 10⁵ shards from asking 10⁵ times a minute.
-const IDENTITY_TTL: Duration = Duration::from_secs(60);
-
-/// Identities remembered: a URL and a version are some 200 bytes, so 13 MB at most.
-const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
-
-/// Shards kept open: a file descriptor and an index (about 0.7 MB for 5,000 samples) each.
-const OPEN_SHARDS: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
 /// What a store is made of.
 #[derive(Debug, Clone)]
@@ -62,31 +51,11 @@ struct Inner {
     budget: Arc<Budget>,
     table: Mutex<Table>,
     flights: Semaphore,
-    scanned: watch::Sender<bool>,
+    /// How listing the directory went, once it is over.
+    scanned: watch::Sender<Option<Result<()>>>,
     tally: Tally,
     traffic: Arc<Traffic>,
 }
-
-struct Table {
-    /// Every shard on the tier, arriving ones included, by recency.
-    entries: LruCache<ShardName, Entry>,
-    /// Shards on their way.
-    filling: HashMap<ShardName, Arc<Shard>>,
-    /// Whole, open shards. A count of one on the `Arc` means that nobody holds a lease.
-    open: LruCache<ShardName, Arc<Shard>>,
-    /// Shards being opened or begun, and who asked first.
-    opening: HashMap<ShardName, (Urgency, Shared<Opened>)>,
-    /// Shards whose files are being removed; their names are free again afterwards.
-    leaving: HashMap<ShardName, Shared<Gone>>,
-    identities: LruCache<(String, String), Identity>,
-    claims: HashMap<ShardName, usize>,
-}
-
-/// The outcome of opening or beginning a shard, for everybody who asked meanwhile.
-type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
-
-/// The end of a removal.
-type Gone = BoxFuture<'static, ()>;
 
 /// A shard that somebody asked for.
 #[derive(Clone)]
@@ -95,26 +64,6 @@ struct Wanted {
     origin: Origin,
     source: Arc<dyn Source>,
     stat: Stat,
-}
-
-struct Entry {
-    whole: bool,
-    reservation: Arc<Reservation>,
-}
-
-impl Table {
-    /// The shard, if it is arriving or open; using it makes it recent.
-    fn in_use(&mut self, name: &ShardName) -> Option<Arc<Shard>> {
-        let shard = self.filling.get(name).or_else(|| self.open.get(name)).cloned()?;
-        self.entries.promote(name);
-        Some(shard)
-    }
-}
-
-#[derive(Clone)]
-struct Identity {
-    stat: Arc<OnceCell<Stat>>,
-    asked: Instant,
 }
 
 impl Store {
@@ -132,24 +81,16 @@ impl Store {
         let root = config.directory.clone();
         let directory = tokio::task::spawn_blocking(move || Directory::open(&root))
             .await
-            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+            .map_err(|_| shutting_down())??;
         let store = Self(Arc::new(Inner {
             directory,
             engine,
             sources,
             frames,
             budget: Budget::new(config.capacity),
-            table: Mutex::new(Table {
-                entries: LruCache::unbounded(),
-                filling: HashMap::new(),
-                open: LruCache::new(OPEN_SHARDS),
-                opening: HashMap::new(),
-                leaving: HashMap::new(),
-                identities: LruCache::new(IDENTITIES),
-                claims: HashMap::new(),
-            }),
+            table: Mutex::new(Table::new()),
             flights: Semaphore::new(FILLS),
-            scanned: watch::Sender::new(false),
+            scanned: watch::Sender::new(None),
             tally: Tally::default(),
             traffic: Arc::default(),
         }));
@@ -164,7 +105,7 @@ impl Store {
     /// What the origin answered, or `Full` if there is no room and none can be made.
     pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
         let source = self.0.sources.open(url, options)?;
-        let stat = self.identity(&*source, url).await?;
+        let stat = self.identity(&source, url).await?;
         let origin = Origin {
             endpoint: source.endpoint().to_owned(),
             url: url.to_owned(),
@@ -197,17 +138,14 @@ impl Store {
             let opened = self.open_or_begin(&wanted, urgency).await;
             let mut table = self.table();
             table.opening.remove(&wanted.name);
-            let whole = table.entries.peek(&wanted.name).is_some_and(|entry| entry.whole);
-            if let (Ok(shard), true) = (&opened, whole) {
-                table.open.put(wanted.name, shard.clone());
+            if let Ok(shard) = &opened {
+                table.opened(shard);
             }
             drop(table);
             self.0.budget.wake();
             opened
         });
-        let ended = |joined: Result<_, _>| {
-            joined.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
-        };
+        let ended = |joined: Result<_, _>| joined.unwrap_or_else(|_| Err(shutting_down()));
         task.map(ended).boxed().shared()
     }
 
@@ -243,9 +181,13 @@ impl Store {
     }
 
     /// Waits until everything the directory held at the start is known.
-    pub async fn scanned(&self) {
-        // The sender lives in `self`: the wait cannot fail.
-        let _ = self.0.scanned.subscribe().wait_for(|done| *done).await;
+    ///
+    /// # Errors
+    /// If it could not be listed: what is on the disk is not known then, and nothing may be added.
+    pub async fn scanned(&self) -> Result<()> {
+        let mut scanned = self.0.scanned.subscribe();
+        let listed = scanned.wait_for(Option::is_some).await.map(|listed| listed.clone());
+        listed.ok().flatten().unwrap_or_else(|| Err(shutting_down()))
     }
 
     /// From now on a copy out of a frame panics: tests prove by it that warm reads copy nothing.
@@ -254,25 +196,10 @@ impl Store {
         self.0.traffic.no_copies.store(true, Ordering::Relaxed);
     }
 
-    /// Ends fills; their partial data is swept at the next start.
+    /// Begins no more fills. Those under way end with the runtime they run on; their partial data
+    /// is swept at the next start.
     pub fn close(&self) {
         self.0.flights.close();
-    }
-
-    async fn identity(&self, source: &dyn Source, url: &str) -> Result<Stat> {
-        let key = (source.endpoint().to_owned(), url.to_owned());
-        let identity = {
-            let mut table = self.table();
-            match table.identities.get(&key) {
-                Some(known) if known.asked.elapsed() < IDENTITY_TTL => known.clone(),
-                _ => {
-                    let fresh = Identity { stat: Arc::default(), asked: Instant::now() };
-                    table.identities.put(key, fresh.clone());
-                    fresh
-                }
-            }
-        };
-        identity.stat.get_or_try_init(|| source.stat(url)).await.cloned()
     }
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
@@ -280,30 +207,30 @@ impl Store {
         if let Some(gone) = leaving {
             gone.await;
         }
-        if let Some(reservation) = self.known(&wanted.name).await {
+        if let Some(reservation) = self.known(&wanted.name).await? {
             match self.open_whole(wanted, reservation).await {
                 Ok(shard) => {
                     self.0.tally.hits.inc();
                     return Ok(shard);
                 }
-                Err(error) => self.discard(&wanted.name, &error).await,
+                Err(error) if is_the_copys_fault(&error) => {
+                    self.discard(&wanted.name, &error).await;
+                }
+                Err(error) => return Err(error.at("url", &wanted.origin.url)),
             }
         }
         self.begin(wanted, urgency).await
     }
 
     /// The reservation of a whole shard, waiting for the scan only if it is not yet known.
-    async fn known(&self, name: &ShardName) -> Option<Arc<Reservation>> {
+    async fn known(&self, name: &ShardName) -> Result<Option<Arc<Reservation>>> {
         let look = || {
             let mut table = self.table();
             table.entries.get(name).filter(|entry| entry.whole).map(|e| e.reservation.clone())
         };
         match look() {
-            None if !*self.0.scanned.borrow() => {
-                self.scanned().await;
-                look()
-            }
-            known => known,
+            None => self.scanned().await.map(|()| look()),
+            known => Ok(known),
         }
     }
 
@@ -315,7 +242,7 @@ impl Store {
         let (this, of) = (self.clone(), wanted.name.clone());
         let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of))
             .await
-            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+            .map_err(|_| shutting_down())??;
         if (&sidecar.origin, sidecar.len) != (&wanted.origin, wanted.stat.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
@@ -326,26 +253,21 @@ impl Store {
 
     async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
         let Wanted { name, origin, source, stat } = wanted;
+        // Before it is fetched: what cannot be recorded cannot be kept.
+        origin.check()?;
         let reservation = self.make_room(&origin.url, stat.len, urgency).await?;
         self.0.tally.misses.inc();
         let path = self.0.directory.data(name);
-        let file = match self.0.engine.open(&path, Open::Create { len: stat.len }).await {
-            Ok(file) => file,
-            Err(error) => {
-                // A file made before the disk turned out to be full would be swept only at the
-                // next start.
-                let _ = std::fs::remove_file(&path);
-                return Err(error.at("url", &origin.url));
-            }
-        };
+        let file = self.0.engine.open(&path, Open::Create { len: stat.len }).await;
+        let file = file.map_err(|error| error.at("url", &origin.url))?;
         let (growth, parts) = (Growth::new(), Parts::new(stat.len));
         let arriving = Some(parts.clone());
         let shard =
             self.assemble(wanted, growth.clone(), file.clone(), arriving, reservation.clone());
         {
             let mut table = self.table();
-            table.entries.put(name.clone(), Entry { whole: false, reservation });
-            table.filling.insert(name.clone(), shard.clone());
+            let entry = Entry { whole: false, reservation, shard: Arc::downgrade(&shard) };
+            table.entries.put(name.clone(), entry);
         }
         let job = Job {
             url: origin.url.clone(),
@@ -370,27 +292,26 @@ impl Store {
             Ok(()) => {
                 self.0.tally.fills.inc();
                 self.0.tally.origin_bytes.add(job.stat.len);
-                let mut table = self.table();
-                if let Some(entry) = table.entries.peek_mut(&name) {
-                    entry.whole = true;
-                }
-                if let Some(shard) = table.filling.remove(&name) {
-                    table.open.put(name, shard);
-                }
+                self.table().whole(&shard);
             }
             Err(error) => {
-                tracing::warn!(url = job.url, %error, "failed to fetch a shard");
+                let url = shown(&job.url);
+                tracing::warn!(url, %error, "failed to fetch a shard");
                 self.0.tally.failed_fills.inc();
-                {
-                    let mut table = self.table();
-                    table.filling.remove(&name);
+                job.parts.fail(&error);
+                job.growth.fail(&error);
+                let mut table = self.table();
+                if error.kind() == ErrorKind::Corrupt {
+                    // Samples before the fault are good. The copy stays for them while there is
+                    // room, or each batch that holds one would fetch the shard again; without a
+                    // sidecar it ends with the process.
+                    table.whole(&shard);
+                } else {
                     // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
                     table.identities.pop(&key);
                     drop(self.leave(&mut table, &name));
                 }
-                job.parts.fail(&error);
-                job.growth.fail(&error);
             }
         }
         drop(shard);
@@ -398,15 +319,14 @@ impl Store {
     }
 
     async fn fill_and_commit(&self, job: &Job, origin: Origin, name: &ShardName) -> Result<()> {
-        let closed = |_| Error::new(ErrorKind::Closed, "the daemon is shutting down");
-        let _flight = self.0.flights.acquire().await.map_err(closed)?;
+        let _flight = self.0.flights.acquire().await.map_err(|_| shutting_down())?;
         job.run(&self.0.directory.data(name)).await?;
         let index = job.growth.index().clone();
         let sidecar = Sidecar { origin, len: job.stat.len, index };
         let (this, name) = (self.clone(), name.clone());
         tokio::task::spawn_blocking(move || this.0.directory.commit(&name, &sidecar))
             .await
-            .map_err(|_| Error::new(ErrorKind::Closed, "the daemon is shutting down"))?
+            .map_err(|_| shutting_down())?
     }
 
     fn assemble(
@@ -446,17 +366,16 @@ impl Store {
     /// Takes a shard off the tier. Its bytes stay reserved until its files are gone, and its name
     /// taken; the removal goes on whether it is waited for or not.
     fn leave(&self, table: &mut Table, name: &ShardName) -> Shared<Gone> {
-        table.open.pop(name);
-        let entry = table.entries.pop(name);
+        let entry = table.forget(name);
         let (store, of) = (self.clone(), name.clone());
         let removal = tokio::task::spawn_blocking(move || {
-            if let Err(error) = store.0.directory.remove(&of) {
-                tracing::error!(%error, "failed to remove a shard");
-            }
+            let removed = store.0.directory.remove(&of);
             let mut table = store.table();
             table.leaving.remove(&of);
-            drop(table);
-            drop(entry);
+            if let Err(error) = removed {
+                tracing::error!(%error, "failed to remove a shard; its bytes stay reserved");
+                table.stuck.extend(entry);
+            }
         });
         let gone = removal.map(|_| ()).boxed().shared();
         table.leaving.insert(name.clone(), gone.clone());
@@ -464,23 +383,37 @@ impl Store {
     }
 
     fn scan(&self) {
-        match self.0.directory.recover() {
+        let listed = match self.0.directory.recover() {
             Ok(found) => {
                 let mut table = self.table();
                 tracing::info!(shards = found.len(), "found whole shards on the tier");
                 for shard in found {
                     let reservation = Arc::new(self.0.budget.enter(shard.bytes));
-                    let entry = Entry { whole: true, reservation };
-                    tracing::debug!(url = shard.url, "found a shard");
+                    let entry = Entry { whole: true, reservation, shard: Weak::new() };
+                    tracing::debug!(url = shown(&shard.url), "found a shard");
                     table.entries.put(shard.name, entry);
                 }
+                Ok(())
             }
-            Err(error) => tracing::error!(%error, "failed to list the tier"),
-        }
-        self.0.scanned.send_replace(true);
+            Err(error) => {
+                tracing::error!(%error, "failed to list the tier; nothing is added to it");
+                Err(error)
+            }
+        };
+        self.0.scanned.send_replace(Some(listed));
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::Closed, "the daemon is shutting down")
+}
+
+/// Whether a copy that cannot be opened is itself to blame, rather than a limit or a device: only
+/// then is it worth nothing.
+fn is_the_copys_fault(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::Invalid)
 }

@@ -14,6 +14,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Limits;
 use forebay_uring::EngineChoice;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::compose::{Node, NodeConfig};
@@ -26,6 +27,10 @@ const CONFIG: &str = "/etc/forebay/forebay.toml";
 
 /// A predecessor that is on its way out gives its lock up within this time, or it hangs.
 const TAKE_OVER: Duration = Duration::from_secs(15);
+
+/// What runs when the daemon ends (a removal, an indexer that was just given up) ends within this
+/// time, or is cut off: everything on disk is safe at any instant.
+const WIND_UP: Duration = Duration::from_secs(5);
 
 /// How often one that waits for the lock looks whether its holder serves: short beside the seconds
 /// in which a daemon starts.
@@ -68,8 +73,8 @@ struct Place {
     idle: Option<Duration>,
     /// Told once the daemon listens.
     announce: bool,
-    /// Held while it lives.
-    _lock: Option<File>,
+    /// Held until the process has let go of everything.
+    lock: Option<File>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
@@ -86,7 +91,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         Io::Ring => EngineChoice::Ring,
         Io::Threads => EngineChoice::Threads,
     };
-    let place = if arguments.embedded {
+    raise_descriptor_limit();
+    let mut place = if arguments.embedded {
         match embedded(arguments, io)? {
             Some(place) => place,
             // Whoever started the other was killed meanwhile; whoever started us finds it.
@@ -100,7 +106,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         .thread_name("fb-async")
         .build()
         .doing("start the async runtime")?;
-    runtime.block_on(Box::pin(live(place)))
+    let lock = place.lock.take();
+    let lived = runtime.block_on(Box::pin(live(place)));
+    runtime.shutdown_timeout(WIND_UP);
+    drop(lock);
+    lived
+}
+
+/// Shards, slabs and connections are descriptors; the usual soft limit of 1,024 is for programs
+/// that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "failed to raise the limit on open files");
+    }
 }
 
 async fn live(place: Place) -> Result<()> {
@@ -116,7 +136,8 @@ async fn live(place: Place) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         tracing::info!("stopping");
     };
-    serve(node, listener, place.idle, stop).await
+    serve(node, listener, place.idle, stop).await;
+    Ok(())
 }
 
 fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
@@ -140,7 +161,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         io,
         limits: Limits::default(),
     };
-    Ok(Place { node, socket, idle: None, announce: false, _lock: None })
+    Ok(Place { node, socket, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
@@ -163,7 +184,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Option<Place>> {
         socket: runtime.socket(),
         idle: Some(Duration::from_secs(arguments.idle)),
         announce: true,
-        _lock: Some(lock),
+        lock: Some(lock),
     }))
 }
 

@@ -29,6 +29,10 @@ use forebay_wire::message::{Order, Shuffle};
 /// them and ranks can take whole lanes.
 const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
 
+/// Samples in a batch of one rank, at most: the message of such a batch is some 60 MB, and whatever
+/// a client asks for, no more is allocated for it.
+const BATCH_MAX: u32 = 1 << 20;
+
 /// A lane shorter than this many shards would mix too little and fetch too many shared shards.
 const SHARDS_PER_LANE: u32 = 4;
 
@@ -72,6 +76,10 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
     }
     if order.batch_size == 0 {
         return invalid("batch_size is 0".into(), "give at least 1");
+    }
+    if order.batch_size > BATCH_MAX {
+        let message = format!("batch_size {} is above {BATCH_MAX}", order.batch_size);
+        return invalid(message, "give fewer samples per batch");
     }
     if order.world_size == 0 || order.rank >= order.world_size {
         let (rank, world) = (order.rank, order.world_size);

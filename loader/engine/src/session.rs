@@ -8,6 +8,7 @@ mod assembly;
 mod producer;
 mod slots;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use forebay_source::Options;
 use forebay_store::Store;
 use forebay_uring::{Engine, Region};
 use forebay_wire::message::{Batch, Open, Opened};
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -156,11 +157,19 @@ impl Session {
         }
         let (job, events) = (self.job.clone(), self.events.clone());
         self.run = Some(tokio::spawn(async move {
-            let last = match Box::pin(play(job, run, epoch, batch, &events)).await {
-                Ok(Outcome { batches, samples, errors }) => {
+            let played = AssertUnwindSafe(play(job, run, epoch, batch, &events)).catch_unwind();
+            let last = match Box::pin(played).await {
+                Ok(Ok(Outcome { batches, samples, errors })) => {
                     Event::End { run, batches, samples, errors }
                 }
-                Err(error) => Event::Failed { run, error },
+                Ok(Err(error)) => Event::Failed { run, error },
+                // What the run shares with others is behind locks that recover; the panic itself
+                // was printed when it happened.
+                Err(_) => {
+                    let error = Error::new(ErrorKind::Invalid, "the daemon failed on this job")
+                        .advise("report it as a bug, with the daemon's log");
+                    Event::Failed { run, error }
+                }
             };
             // A receiver that is gone took the session with it.
             let _ = events.send(last).await;
@@ -199,9 +208,12 @@ async fn play(
     let mut ready =
         located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
     while let Some((batch, hold)) = ready.try_next().await? {
-        job.slots.lend(&batch, hold);
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        events.send(Event::Batch(Box::new(batch))).await.map_err(gone)?;
+        // No await between lending and sending: a run that is ended in between would leave a slot
+        // that nobody gives back.
+        let place = events.reserve().await.map_err(gone)?;
+        job.slots.lend(&batch, hold);
+        place.send(Event::Batch(Box::new(batch)));
     }
     Ok(outcome.get().expect("a producer that ended said how").clone())
 }

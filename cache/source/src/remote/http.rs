@@ -13,7 +13,6 @@ use url::Url;
 
 use super::refusal::Refusals;
 use super::{Object, Wire};
-use crate::sources::shown;
 use crate::{Source, Stat};
 
 /// One web server.
@@ -35,14 +34,14 @@ impl Http {
     fn store(&self, url: &str) -> Result<HttpStore> {
         if endpoint(url)? != self.refusals.endpoint {
             let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
-            return Err(error.at("url", shown(url)).at("endpoint", &self.refusals.endpoint));
+            return Err(error.at("url", url).at("endpoint", &self.refusals.endpoint));
         }
         HttpBuilder::new()
             .with_url(url)
             .with_http_connector(self.wire.connector())
             .with_retry(self.wire.retry())
             .build()
-            .map_err(|_| invalid("a URL cannot be used").at("url", shown(url)))
+            .map_err(|_| invalid("a URL cannot be used").at("url", url))
     }
 
     fn object<'a>(&'a self, url: &'a str, store: &'a HttpStore, location: &'a Path) -> Object<'a> {
@@ -69,15 +68,14 @@ impl Source for Http {
 
 /// Scheme, host and port of a URL.
 pub(super) fn endpoint(url: &str) -> Result<String> {
-    let parsed = Url::parse(url).map_err(|error| {
-        invalid(&format!("a URL cannot be understood: {error}")).at("url", shown(url))
-    })?;
+    let parsed = Url::parse(url)
+        .map_err(|error| invalid(&format!("a URL cannot be understood: {error}")).at("url", url))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(invalid("a URL may not hold a user name or password").at("url", shown(url)));
+        return Err(invalid("a URL may not hold a user name or password").at("url", url));
     }
     match parsed.scheme() {
         "http" | "https" if parsed.has_host() => Ok(parsed.origin().ascii_serialization()),
-        _ => Err(invalid("a URL must start with http:// or https://").at("url", shown(url))),
+        _ => Err(invalid("a URL must start with http:// or https://").at("url", url)),
     }
 }
 

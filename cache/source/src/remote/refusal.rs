@@ -8,8 +8,6 @@ use std::error::Error as _;
 use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
 
-use crate::sources::shown;
-
 /// Longer messages of the system are cut.
 const MESSAGE_CHARS: usize = 160;
 
@@ -45,7 +43,7 @@ impl Refusals {
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
             Refusal::Precondition { .. } | Refusal::NotModified { .. } => {
-                return crate::stat::changed(&shown(url));
+                return crate::stat::changed(url);
             }
             Refusal::InvalidPath { .. } => {
                 Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
@@ -70,7 +68,7 @@ impl Refusals {
                     .advise("check that the endpoint is up and reachable from this machine")
             }
         };
-        error.at("url", shown(url)).at("endpoint", &self.endpoint)
+        error.at("url", url).at("endpoint", &self.endpoint)
     }
 }
 

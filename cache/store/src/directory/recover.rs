@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use forebay_error::{Doing, Result};
 use forebay_shard::{HEAD_BYTES, Head};
 
-use super::{Directory, ShardName};
+use super::{Directory, SIDECAR, SIDECAR_ASIDE, ShardName};
 
 /// A whole shard on the tier.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ impl Directory {
         for entry in fs::read_dir(&self.shards).doing("list the shard directory")? {
             let entry = entry.doing("list the shard directory")?;
             let Ok(file) = entry.file_name().into_string() else { continue };
-            if file.ends_with(".idx.new") {
+            if file.ends_with(SIDECAR_ASIDE) {
                 self.sweep(&file, "a sidecar was being written");
-            } else if let Some(name) = file.strip_suffix(".idx") {
+            } else if let Some(name) = file.strip_suffix(SIDECAR) {
                 sidecars.push(name.to_owned());
             } else if let Ok(metadata) = entry.metadata() {
                 data.insert(file, metadata.len());

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use tokio::time::Instant;
 
-use super::{Store, Table};
+use super::Store;
 use crate::budget::Reservation;
 use crate::directory::ShardName;
 
-/// How long a needed shard waits for leases to end. A lease lasts one read; a minute of none ending
-/// means that the device hangs or that the tier is far too small for what is open.
+/// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
+/// a minute without room means that the device hangs or that the tier is far too small for what is
+/// open.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who wants a shard.
@@ -69,7 +71,8 @@ impl Store {
                 .at("capacity", capacity)
                 .advise("raise the cache's capacity, or make smaller shards"));
         }
-        self.scanned().await;
+        self.scanned().await?;
+        let mut deadline = Instant::now() + ROOM_TIMEOUT;
         loop {
             let freed = self.0.budget.freed();
             if let Some(reservation) = self.0.budget.reserve(bytes) {
@@ -97,24 +100,13 @@ impl Store {
             if urgency == Urgency::Ahead {
                 return Err(full());
             }
-            tokio::time::timeout(ROOM_TIMEOUT, freed).await.map_err(|_| full())?;
+            if tokio::time::timeout_at(deadline, freed).await.is_err() {
+                // A fill under way ends, well or badly, and what it brought may then be evicted.
+                if !self.table().is_arriving() {
+                    return Err(full());
+                }
+                deadline = Instant::now() + ROOM_TIMEOUT;
+            }
         }
-    }
-}
-
-impl Table {
-    /// The shard that goes next, if any may go.
-    fn victim(&self, urgency: Urgency) -> Option<ShardName> {
-        let idle = |name: &ShardName| {
-            let leased = self.open.peek(name).is_some_and(|open| Arc::strong_count(open) > 1);
-            !leased && !self.opening.contains_key(name)
-        };
-        let idle_shards = || {
-            let whole = self.entries.iter().rev().filter(|(_, entry)| entry.whole);
-            whole.map(|(name, _)| name).filter(|name| idle(name))
-        };
-        let unclaimed = idle_shards().find(|name| !self.claims.contains_key(*name));
-        let last_resort = || idle_shards().next().filter(|_| urgency == Urgency::Needed);
-        unclaimed.or_else(last_resort).cloned()
     }
 }

@@ -177,7 +177,8 @@ impl Lane {
     ) -> Result<(), Need> {
         let start = first.from + taken;
         let len = match self.resolved(first, known) {
-            Some(len) => size.min(len - taken),
+            // A shard replaced by a shorter one under way ends early.
+            Some(len) => size.min(len.saturating_sub(taken)),
             None => match known(first.shard) {
                 Known::AtLeast(have) if have < start + size => {
                     return Err(Need { shard: first.shard, at_least: start + size });
@@ -235,7 +236,7 @@ impl Lane {
     #[allow(clippy::unused_self, reason = "reads as a question to the lane")]
     fn resolved(&self, piece: Piece, known: &dyn Fn(u32) -> Known) -> Option<u64> {
         piece.len.or_else(|| match known(piece.shard) {
-            Known::Exactly(count) => Some(count - piece.from),
+            Known::Exactly(count) => Some(count.saturating_sub(piece.from)),
             Known::AtLeast(_) => None,
         })
     }

@@ -54,19 +54,25 @@ impl Share {
     ///
     /// `total` is the epoch's length where known; without it the batch is taken as full, and the
     /// caller finds the end by asking for the samples.
-    #[must_use]
-    pub fn positions(&self, k: u64, total: Option<u64>) -> Vec<(u64, bool)> {
-        let start = k * self.global_batch();
-        let end = start + self.global_batch();
+    pub fn positions(
+        &self,
+        k: u64,
+        total: Option<u64>,
+    ) -> Box<dyn Iterator<Item = (u64, bool)> + Send + '_> {
+        // Past what can be counted there is no sample either.
+        let start = k.saturating_mul(self.global_batch());
+        let end = start.saturating_add(self.global_batch());
         match total {
-            Some(total) if total < end => self.tail_positions(start, total),
-            _ if self.by_lane() => (start..end)
-                .filter(|position| self.lane_owner(position % self.lanes) == self.rank)
-                .map(|position| (position, true))
-                .collect(),
+            Some(total) if total < end => Box::new(self.tail_positions(start, total).into_iter()),
+            _ if self.by_lane() => Box::new(
+                (start..end)
+                    .filter(|position| self.lane_owner(position % self.lanes) == self.rank)
+                    .map(|position| (position, true)),
+            ),
             _ => {
-                let from = start + self.rank * self.batch_size;
-                (from..from + self.batch_size).map(|position| (position, true)).collect()
+                let from = start.saturating_add(self.rank * self.batch_size);
+                let until = from.saturating_add(self.batch_size);
+                Box::new((from..until).map(|position| (position, true)))
             }
         }
     }

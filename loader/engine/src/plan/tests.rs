@@ -115,7 +115,8 @@ proptest! {
         let batches = shares[0].batches(total);
         let mut delivered = Vec::new();
         for k in 0..batches {
-            let parts: Vec<_> = shares.iter().map(|s| s.positions(k, Some(total))).collect();
+            let parts: Vec<Vec<_>> =
+                shares.iter().map(|s| s.positions(k, Some(total)).collect()).collect();
             let lens: Vec<_> = parts.iter().map(Vec::len).collect();
             let spread = lens.iter().max().unwrap() - lens.iter().min().unwrap();
             prop_assert!(spread <= 1 && *lens.iter().min().unwrap() > 0);

@@ -15,6 +15,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::Job;
+use super::producer::WORTH_NOTING_NS;
 use super::slots::{Hold, Slot};
 
 /// Two samples this close on disk are read at once: what lies between (headers, padding, a small
@@ -23,6 +24,9 @@ const MERGE_GAP: u64 = 16 << 10;
 
 /// A run stops growing here, so that one batch keeps several requests under way.
 const RUN_LIMIT: u64 = 4 << 20;
+
+/// Nanoseconds of the monotonic clock, from and until.
+type Stretch = Range<u64>;
 
 /// A sample of the batch and where the plan found it.
 #[derive(Debug, Clone, Copy)]
@@ -183,7 +187,8 @@ impl Assembly {
         let mut spans = Vec::with_capacity(self.runs.len());
         let mut checked: Vec<Option<Result<Vec<message::Member>>>> = Vec::new();
         checked.resize_with(self.records.len(), || None);
-        for Checked { run, placed, members } in self.read_runs(slot.span).await? {
+        let (checked_runs, waited) = self.read_runs(slot.span).await?;
+        for Checked { run, placed, members } in checked_runs {
             for (&at, members) in self.runs[run].samples.iter().zip(members) {
                 let len: u64 = members.iter().flatten().map(|member| member.len).sum();
                 *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
@@ -191,7 +196,7 @@ impl Assembly {
             }
             spans.push(placed.into_span());
         }
-        self.stages.push(Stage { cause: Cause::TierRead, start_ns, end_ns: now_ns() });
+        self.stages.extend(cut(start_ns, now_ns(), waited));
         let samples = self.records.into_iter().zip(checked).map(|(record, checked)| Sample {
             position: record.place.position,
             url: record.place.shard,
@@ -215,8 +220,8 @@ impl Assembly {
     }
 
     /// Cuts the slot into a span per run and reads all of them, the runs of a shard together.
-    async fn read_runs(&self, span: Option<Span>) -> Result<Vec<Checked>> {
-        let Some(mut span) = span else { return Ok(Vec::new()) };
+    async fn read_runs(&self, span: Option<Span>) -> Result<(Vec<Checked>, Vec<Stretch>)> {
+        let Some(mut span) = span else { return Ok(Default::default()) };
         let mut first = 0;
         let reads = self.runs.chunk_by(|a, b| a.shard == b.shard).map(|runs| {
             let wanted: Vec<_> = (first..)
@@ -227,7 +232,8 @@ impl Assembly {
             self.read_shard(runs[0].shard, wanted)
         });
         let read = futures::future::try_join_all(reads.collect::<Vec<_>>()).await?;
-        Ok(read.into_iter().flatten().collect())
+        let (checked, waited): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+        Ok((checked.into_iter().flatten().collect(), waited.into_iter().flatten().collect()))
     }
 
     /// Reads runs of one shard and checks them. A copy that fails is dropped, and what failed of it
@@ -236,9 +242,9 @@ impl Assembly {
         &self,
         number: u32,
         wanted: Vec<(usize, Range<u64>, Span)>,
-    ) -> Result<Vec<Checked>> {
+    ) -> Result<(Vec<Checked>, Vec<Stretch>)> {
         let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
-        let shard = self.open(number, &runs).await?;
+        let (shard, waited) = self.open(number, &runs).await?;
         let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
         let read = runs.into_iter().zip(shard.read(spans).await);
         let (good, bad): (Vec<Checked>, Vec<Checked>) = read
@@ -246,28 +252,31 @@ impl Assembly {
             .partition(|checked| checked.members.iter().all(Result::is_ok));
         let Some(error) = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err())
         else {
-            return Ok(good);
+            return Ok((good, vec![waited]));
         };
         self.job.store.condemn(&shard, error).await;
         drop(shard);
         let runs: Vec<usize> = bad.iter().map(|bad| bad.run).collect();
-        let fresh = self.open(number, &runs).await?;
+        let (fresh, refetched) = self.open(number, &runs).await?;
         let spans = bad
             .into_iter()
             .map(|bad| (self.runs[bad.run].range.clone(), bad.placed.into_span()))
             .collect();
         let again = runs.into_iter().zip(fresh.read(spans).await);
-        Ok(good.into_iter().chain(again.map(|(run, placed)| self.check(run, placed))).collect())
+        let again = again.map(|(run, placed)| self.check(run, placed));
+        Ok((good.into_iter().chain(again).collect(), vec![waited, refetched]))
     }
 
-    /// The shard, with the bytes of these runs there.
-    async fn open(&self, shard: u32, runs: &[usize]) -> Result<Lease> {
+    /// The shard, with the bytes of these runs there, and how long that took: a copy that went
+    /// meanwhile is fetched again.
+    async fn open(&self, shard: u32, runs: &[usize]) -> Result<(Lease, Stretch)> {
+        let start_ns = now_ns();
         let samples = runs.iter().flat_map(|run| &self.runs[*run].samples);
         let last = samples.map(|at| self.records[*at].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
         let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await?;
         open.wait(last + 1).await?;
-        Ok(open)
+        Ok((open, start_ns..now_ns()))
     }
 
     fn check(&self, run: usize, placed: Placed) -> Checked {
@@ -290,6 +299,28 @@ impl Assembly {
         let members = self.runs[run].samples.iter().map(check).collect();
         Checked { run, placed, members }
     }
+}
+
+/// What the time from `start_ns` to `end_ns` went to: the stretches in which a shard was waited
+/// for to the origin, the rest to the tier.
+fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stretch>) -> Vec<Stage> {
+    waited.retain(|stretch| stretch.end - stretch.start >= WORTH_NOTING_NS);
+    waited.sort_by_key(|stretch| stretch.start);
+    let mut stages = Vec::with_capacity(2 * waited.len() + 1);
+    let mut at = start_ns;
+    for Stretch { start, end } in waited {
+        if start > at {
+            stages.push(Stage { cause: Cause::TierRead, start_ns: at, end_ns: start });
+        }
+        if end > at {
+            stages.push(Stage { cause: Cause::Origin, start_ns: start.max(at), end_ns: end });
+            at = end;
+        }
+    }
+    if end_ns > at {
+        stages.push(Stage { cause: Cause::TierRead, start_ns: at, end_ns });
+    }
+    stages
 }
 
 /// The number of a field in the batch; a new name gets the next one.
@@ -321,4 +352,22 @@ fn wanted_members<'a>(
     wanted.sort_by_key(|(_, member)| (member.offset, member.field));
     wanted.dedup_by_key(|(_, member)| member.field);
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_cut_between_origin_and_tier_without_gap_or_overlap() {
+        let ms = 1_000_000;
+        let waited = vec![30 * ms..50 * ms, 10 * ms..40 * ms, 60 * ms..60 * ms + 1];
+        let stages = cut(10 * ms, 100 * ms, waited);
+        let told: Vec<_> =
+            stages.iter().map(|s| (s.cause, s.start_ns / ms, s.end_ns / ms)).collect();
+        let expected =
+            [(Cause::Origin, 10, 40), (Cause::Origin, 40, 50), (Cause::TierRead, 50, 100)];
+        assert_eq!(told, expected);
+        assert_eq!(cut(5, 9, Vec::new()).len(), 1);
+    }
 }

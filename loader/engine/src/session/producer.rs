@@ -17,7 +17,7 @@ use super::assembly::{Assembly, Place};
 use crate::plan::{self, Known, Sequence, Share};
 
 /// Shorter waits are look-ups: a stage per look-up would outweigh the batch's own message.
-const WORTH_NOTING_NS: u64 = 10_000;
+pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 
 /// How an epoch ended.
 #[derive(Debug, Clone)]
@@ -99,11 +99,13 @@ impl Producer {
                 let _ = self.outcome.set(Outcome { batches, samples: total, errors });
                 return Ok(None);
             }
-            let positions = self.share.positions(index, self.total);
-            if let Some((first, _)) = positions.first() {
+            let share = self.share.clone();
+            let mut positions = share.positions(index, self.total).peekable();
+            if let Some((first, _)) = positions.peek() {
                 self.look_ahead(*first);
             }
-            let mut places = Vec::with_capacity(positions.len());
+            // It grows with the samples that are there, not with the batch that was asked for.
+            let mut places = Vec::new();
             for (position, valid) in positions {
                 match self.locate(position, stages).await? {
                     Ok((shard, ordinal)) => places.push(Place { position, valid, shard, ordinal }),
@@ -197,7 +199,8 @@ impl Producer {
         let start_ns = now_ns();
         let url = self.job.url(shard);
         let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
-        stages.add(Cause::Index, start_ns);
+        let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
+        stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
         open
     }
 

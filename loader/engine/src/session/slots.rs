@@ -218,10 +218,12 @@ impl Slots {
         self.engine.attach(&region).await?;
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        // No await between the two: a slab that is in use was announced.
+        let place = self.events.reserve().await.map_err(gone)?;
         self.state().slab = Some(slab.clone());
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
-        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        self.events.send(Event::Slab { slab: number, region, batches }).await.map_err(gone)?;
+        place.send(Event::Slab { slab: number, region, batches });
         Ok(slab)
     }
 
