@@ -85,6 +85,12 @@ def test_a_function_decides_error_by_error(make, spoilt):
         list(make(spoilt, fields=FIELDS, on_error=lambda error: "ignore"))
 
 
+def test_a_missing_field_is_named_beside_those_that_are_there(make):
+    with pytest.raises(forebay.BadSample, match="no field \"nope\".*it has .*cls") as caught:
+        list(make(fields={"label": forebay.Int("nope")}))
+    assert caught.value.places["field"] == "label"
+
+
 def test_a_missing_shard_is_named(make, tmp_path):
     missing = str(tmp_path / "missing.tar")
     with pytest.raises(forebay.NotFound, match=r"missing\.tar") as caught:

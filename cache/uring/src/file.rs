@@ -25,8 +25,6 @@ pub enum Open {
         /// Bytes to reserve; the file has this length from the start.
         len: u64,
     },
-    /// An existing file, for reading and writing.
-    ReadWrite,
 }
 
 /// What operations on a file must be multiples of, in bytes.
@@ -152,7 +150,6 @@ fn open_direct(path: &Path, open: Open) -> Result<(OwnedFd, bool)> {
     let access = match open {
         Open::Read => OFlags::RDONLY,
         Open::Create { .. } => OFlags::CREATE | OFlags::EXCL | OFlags::RDWR,
-        Open::ReadWrite => OFlags::RDWR,
     };
     let fd = match rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR) {
         Err(Errno::EXIST) => {

@@ -17,6 +17,9 @@ pub struct Record<'a> {
     pub position: u64,
     /// Field names (what follows the key's dot) and their bytes, in the shard's order.
     pub fields: &'a [(&'a str, &'a [u8])],
+    /// Names of the fields it has in its shard, where one that was asked for is missing: for the
+    /// message.
+    pub has: &'a [String],
 }
 
 impl<'a> Record<'a> {
@@ -48,10 +51,10 @@ impl<'a> Record<'a> {
     }
 
     fn lacks(&self, spec: &FieldSpec) -> Error {
-        let have: Vec<_> = self.fields.iter().map(|(name, _)| *name).collect();
         let wanted = spec.source.join(";");
-        Error::new(ErrorKind::BadSample, format!("the sample has no field {wanted:?}"))
-            .advise(format!("it has {}; name one of them or set optional=True", have.join(", ")))
+        Error::new(ErrorKind::BadSample, format!("the sample has no field {wanted:?}")).advise(
+            format!("it has {}; name one of them or set optional=True", self.has.join(", ")),
+        )
     }
 }
 

@@ -22,15 +22,20 @@ fn decode(decoder: &Decoder, samples: &[Sample], first_position: u64, epoch: u64
         .iter()
         .map(|sample| sample.iter().map(|(name, bytes)| (*name, &bytes[..])).collect())
         .collect();
+    let has: Vec<Vec<String>> = samples
+        .iter()
+        .map(|sample| sample.iter().map(|(name, _)| (*name).to_owned()).collect())
+        .collect();
     let keys: Vec<String> = (0..samples.len()).map(|index| format!("k{index}")).collect();
     let records: Vec<Record<'_>> = (first_position..)
-        .zip(keys.iter().zip(&fields))
-        .map(|(position, (key, fields))| Record {
+        .zip(keys.iter().zip(&fields).zip(&has))
+        .map(|(position, ((key, fields), has))| Record {
             key,
             url: "s3://b/0.tar",
             stream: 0,
             position,
             fields,
+            has,
         })
         .collect();
     decoder.decode(&records, 7, epoch)

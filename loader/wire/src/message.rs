@@ -217,6 +217,8 @@ pub struct Sample {
     pub valid: bool,
     /// Its members, or why there are none.
     pub members: Result<Vec<Member>, Error>,
+    /// Where a field that was asked for is missing: the names of those it has, for the message.
+    pub has: Vec<String>,
 }
 
 /// One member of a sample in the slab.

@@ -169,6 +169,7 @@ impl Work {
                         stream: 0,
                         position: sample.position,
                         fields,
+                        has: &sample.has,
                     })
                     .collect();
                 let epoch = self.epoch.load(Ordering::Relaxed);

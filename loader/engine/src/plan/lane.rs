@@ -141,7 +141,7 @@ impl Lane {
     /// Closes one more block; false at the lane's end. `place` is the one being looked for.
     fn grow(&mut self, place: u64, known: &dyn Fn(u32) -> Known) -> Result<bool, Need> {
         while let Some(front) = self.pieces.front()
-            && self.resolved(*front, known) == Some(0)
+            && resolved(*front, known) == Some(0)
         {
             self.pieces.pop_front();
             self.ramp = self.after_first_piece();
@@ -176,7 +176,7 @@ impl Lane {
         known: &dyn Fn(u32) -> Known,
     ) -> Result<(), Need> {
         let start = first.from + taken;
-        let len = match self.resolved(first, known) {
+        let len = match resolved(first, known) {
             // A shard replaced by a shorter one under way ends early.
             Some(len) => size.min(len.saturating_sub(taken)),
             None => match known(first.shard) {
@@ -188,7 +188,7 @@ impl Lane {
         };
         self.close(vec![(0, first.shard, start)], len);
         self.ramp = Ramp::Samples { size: size * 2, taken: taken + len };
-        if self.resolved(first, known) == Some(taken + len) {
+        if resolved(first, known) == Some(taken + len) {
             self.pieces.pop_front();
             self.ramp = self.after_first_piece();
         }
@@ -206,7 +206,7 @@ impl Lane {
         let mut pieces = Vec::with_capacity(count);
         let mut len = 0;
         for piece in self.pieces.range(..count) {
-            let Some(have) = self.resolved(*piece, known) else {
+            let Some(have) = resolved(*piece, known) else {
                 return Err(Need { shard: piece.shard, at_least });
             };
             if have > 0 {
@@ -232,12 +232,12 @@ impl Lane {
             pieces @ Ramp::Pieces { .. } => pieces,
         }
     }
+}
 
-    #[allow(clippy::unused_self, reason = "reads as a question to the lane")]
-    fn resolved(&self, piece: Piece, known: &dyn Fn(u32) -> Known) -> Option<u64> {
-        piece.len.or_else(|| match known(piece.shard) {
-            Known::Exactly(count) => Some(count.saturating_sub(piece.from)),
-            Known::AtLeast(_) => None,
-        })
-    }
+/// A piece's samples, if that is known.
+fn resolved(piece: Piece, known: &dyn Fn(u32) -> Known) -> Option<u64> {
+    piece.len.or_else(|| match known(piece.shard) {
+        Known::Exactly(count) => Some(count.saturating_sub(piece.from)),
+        Known::AtLeast(_) => None,
+    })
 }

@@ -22,6 +22,9 @@ use super::slots::{Hold, Slot};
 /// member not asked for) costs less than another request.
 const MERGE_GAP: u64 = 16 << 10;
 
+/// Field names told where one is missing: a sample has a handful, a hostile one any number.
+const NAMES_SHOWN: usize = 16;
+
 /// A run stops growing here, so that one batch keeps several requests under way.
 const RUN_LIMIT: u64 = 4 << 20;
 
@@ -44,6 +47,8 @@ struct Record {
     key: String,
     /// The members asked for, each with its field's number in the batch, or why there are none.
     members: Result<Vec<(u32, Member)>>,
+    /// Names of the sample's fields, where one asked for is missing.
+    has: Vec<String>,
 }
 
 /// Neighbouring samples of one shard, read together.
@@ -85,6 +90,7 @@ impl Assembly {
             place: *place,
             key: String::new(),
             members: Err(missing().at("url", job.url(place.shard)).at("sample", place.ordinal)),
+            has: Vec::new(),
         };
         Self {
             run,
@@ -111,10 +117,16 @@ impl Assembly {
                 (Some(sample), _) => {
                     record.key.clone_from(&sample.key);
                     record.members = match &sample.bad {
-                        None => Ok(wanted_members(&index, sample, wanted)
-                            .into_iter()
-                            .map(|(name, member)| (number_of(&mut self.fields, name), *member))
-                            .collect()),
+                        None => {
+                            let (members, complete) = wanted_members(&index, sample, wanted);
+                            if !complete {
+                                record.has = names(&index, sample);
+                            }
+                            Ok(members
+                                .into_iter()
+                                .map(|(name, member)| (number_of(&mut self.fields, name), *member))
+                                .collect())
+                        }
                         Some(why) => Err(Error::new(
                             ErrorKind::BadSample,
                             format!("the sample cannot be used: {why}"),
@@ -204,6 +216,7 @@ impl Assembly {
             valid: record.place.valid,
             // A sample without a run has none of the fields asked for, or is an error already.
             members: checked.unwrap_or_else(|| record.members.map(|_| Vec::new())),
+            has: record.has,
         });
         let batch = Batch {
             run: self.run,
@@ -332,15 +345,22 @@ fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
     u32::try_from(at).expect("a shard counts its fields in u32")
 }
 
-/// The members the job asked for: of each list of alternatives the first one present.
+/// The names of a sample's fields, as many as a message shows.
+fn names(index: &Index, sample: &forebay_shard::Sample) -> Vec<String> {
+    let members = index.members_of(sample).iter().take(NAMES_SHOWN);
+    members.map(|member| index.fields[member.field as usize].clone()).collect()
+}
+
+/// The members the job asked for, of each list of alternatives the first one present; and whether
+/// each list had one.
 fn wanted_members<'a>(
     index: &'a Index,
     sample: &forebay_shard::Sample,
     fields: Option<&[Vec<String>]>,
-) -> Vec<(&'a str, &'a Member)> {
+) -> (Vec<(&'a str, &'a Member)>, bool) {
     let named = |member: &'a Member| (index.fields[member.field as usize].as_str(), member);
     let members = index.members_of(sample);
-    let Some(fields) = fields else { return members.iter().map(named).collect() };
+    let Some(fields) = fields else { return (members.iter().map(named).collect(), true) };
     let mut wanted: Vec<(&str, &Member)> = fields
         .iter()
         .filter_map(|alternatives| {
@@ -349,9 +369,10 @@ fn wanted_members<'a>(
                 .find_map(|name| members.iter().map(named).find(|(have, _)| have == name))
         })
         .collect();
+    let complete = wanted.len() == fields.len();
     wanted.sort_by_key(|(_, member)| (member.offset, member.field));
     wanted.dedup_by_key(|(_, member)| member.field);
-    wanted
+    (wanted, complete)
 }
 
 #[cfg(test)]
