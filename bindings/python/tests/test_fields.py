@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+import sys
+
 import numpy
 import pytest
 
@@ -105,6 +109,40 @@ def test_an_optional_field_may_be_absent(make, shard_of):
     assert batch["score"][1] == 0
     assert batch["document"] == [1, None, 1]
     assert "label_present" not in batch
+
+
+def same(found, expected):
+    """Equality by type and value, in which NaN equals itself."""
+    return repr(found) == repr(expected)
+
+
+def test_numbers_and_parts_of_json_are_what_python_reads(make, shard_of):
+    bits = numpy.random.default_rng(1).integers(0, 2**64, 5000, dtype=numpy.uint64)
+    doubles = [double for double in bits.view(numpy.float64).tolist() if math.isfinite(double)]
+    values = [*doubles, 2**70, -(2**63), math.nan, math.inf, -math.inf, 5e-324, 0.1 + 0.2, 1e22]
+    texts = [json.dumps({"lone": "\ud800", "in": [value]}) for value in values]
+    url = shard_of([(f"k{n:05}", {"json": text.encode()}) for n, text in enumerate(texts)])
+    fields = {
+        "double": forebay.Float("json", path="in.0", dtype="float64"),
+        "part": forebay.Json(path="in.0"),
+        "whole": forebay.Json(),
+    }
+    batches = list(make(url, fields=fields, batch_size=512))
+    read = [json.loads(text) for text in texts]
+    assert same([row for batch in batches for row in batch["whole"]], read)
+    assert same([row for batch in batches for row in batch["part"]], values)
+    found = [row for batch in batches for row in batch["double"].tolist()]
+    assert same(found, [float(value) for value in values])
+
+
+def test_an_integer_too_long_for_python_is_a_bad_sample(make, shard_of):
+    longest = sys.int_info.default_max_str_digits
+    texts = ["[1]", "[" + "9" * (longest + 1) + "]", "[" + "9" * longest + "]"]
+    url = shard_of([(f"k{n}", {"json": text.encode()}) for n, text in enumerate(texts)])
+    (batch,) = make(url, fields={"document": forebay.Json()}, on_error="skip")
+    assert batch["document"] == [[1], [int("9" * longest)]]
+    with pytest.raises(forebay.BadSample, match=r"digits.*k1"):
+        list(make(url, fields={"document": forebay.Json()}))
 
 
 def test_arrays_that_differ_come_as_a_list(make, shard_of):

@@ -72,21 +72,31 @@ impl Field {
         match &self.job {
             Job::Image(plan) => self.images(plan, batch, errors),
             Job::Int { path } => {
-                let path = path.as_deref();
-                self.scalars(DType::Int64, path.is_some(), batch, errors, |bytes, out| {
-                    out.copy_from_slice(&number::integer(bytes, path)?.to_ne_bytes());
+                self.numbers(DType::Int64, path.as_deref(), batch, errors, |text, out| {
+                    out.copy_from_slice(&number::integer(text)?.to_ne_bytes());
                     Ok(())
                 })
             }
-            Job::Float { path, dtype } => self.floats(path.as_deref(), *dtype, batch, errors),
-            Job::Text => Rows::Text(self.values(false, batch, errors, |_, bytes| text(bytes))),
-            Job::Json { path } => {
-                let path = path.as_deref();
-                Rows::Json(self.values(true, batch, errors, |_, bytes| json::document(bytes, path)))
+            Job::Float { path, dtype } => {
+                self.numbers(*dtype, path.as_deref(), batch, errors, |text, out| {
+                    let value = number::real(text)?;
+                    match dtype {
+                        DType::Float32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
+                        _ => out.copy_from_slice(&value.to_ne_bytes()),
+                    }
+                    Ok(())
+                })
             }
-            Job::Npy => Rows::Tensors(
-                self.values(true, batch, errors, |_, bytes| npy::array(bytes, batch.buffers)),
-            ),
+            Job::Text => {
+                Rows::Text(self.values(false, batch, errors, |_, bytes| text(bytes).map(Some)))
+            }
+            Job::Json { path } => Rows::Json(self.values(true, batch, errors, |_, bytes| {
+                let found = json::document(bytes, path.as_deref())?;
+                self.part(found, path.as_deref())
+            })),
+            Job::Npy => Rows::Tensors(self.values(true, batch, errors, |_, bytes| {
+                npy::array(bytes, batch.buffers).map(Some)
+            })),
             Job::Bytes => {
                 let slots = batch.records.par_iter().map(|_| ());
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
@@ -95,37 +105,46 @@ impl Field {
         }
     }
 
-    fn floats(
+    /// Numbers that stand alone, or at `path` of a JSON document.
+    fn numbers(
         &self,
-        path: Option<&str>,
         dtype: DType,
+        path: Option<&str>,
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
+        write: impl Fn(&str, &mut [u8]) -> Result<()> + Sync,
     ) -> Rows {
-        self.scalars(dtype, path.is_some(), batch, errors, |bytes, out| {
-            let value = number::real(bytes, path)?;
-            match dtype {
-                DType::Float32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
-                _ => out.copy_from_slice(&value.to_ne_bytes()),
-            }
-            Ok(())
+        self.fixed(dtype, &[], path.is_some(), batch, errors, |_, bytes, out| {
+            let Some(path) = path else { return write(number::text(bytes)?, out).map(Some) };
+            let found = self.part(json::part(bytes, path)?, Some(path))?;
+            let written = found.map(|text| write(text, out)).transpose();
+            written.map_err(|error| error.at("path", path))
         })
+    }
+
+    /// What was found at `path` of a JSON document.
+    fn part<T>(&self, found: Option<T>, path: Option<&str>) -> Result<Option<T>> {
+        match found {
+            None => Err(bad("the JSON document has no such part").at("path", path.unwrap_or(""))),
+            found => Ok(found),
+        }
     }
 
     fn images(&self, plan: &ImagePlan, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Rows {
         if let Some(shape) = plan.row_shape() {
             return self.fixed(plan.dtype(), &shape, true, batch, errors, |record, bytes, out| {
-                self.image(plan, batch, record, bytes, |ready| ready.finish(out))
+                self.image(plan, batch, record, bytes, |ready| ready.finish(out)).map(Some)
             });
         }
         Rows::Tensors(self.values(true, batch, errors, |record, bytes| {
-            self.image(plan, batch, record, bytes, |ready| {
+            let tensor = self.image(plan, batch, record, bytes, |ready| {
                 let shape = ready.shape().to_vec();
                 let dtype = plan.dtype();
                 let mut buffer = batch.buffers.take(shape.iter().product::<usize>() * dtype.size());
                 ready.finish(buffer.as_bytes_mut());
                 Tensor { dtype, shape, buffer }
-            })
+            });
+            tensor.map(Some)
         }))
     }
 
@@ -153,18 +172,7 @@ impl Field {
         })
     }
 
-    fn scalars(
-        &self,
-        dtype: DType,
-        heavy: bool,
-        batch: &Batch<'_>,
-        errors: &mut [Option<Error>],
-        write: impl Fn(&[u8], &mut [u8]) -> Result<()> + Sync,
-    ) -> Rows {
-        self.fixed(dtype, &[], heavy, batch, errors, |_, bytes, out| write(bytes, out))
-    }
-
-    /// Rows of one shape, written by `write` where they will stay.
+    /// Rows of one shape, written by `write` where they will stay, unless it says `None`.
     fn fixed(
         &self,
         dtype: DType,
@@ -172,19 +180,18 @@ impl Field {
         heavy: bool,
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
-        write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<()> + Sync,
+        write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<Option<()>> + Sync,
     ) -> Rows {
         let row = shape.iter().product::<usize>() * dtype.size();
         let mut buffer = batch.buffers.take(row * batch.records.len());
         let slots = buffer.as_bytes_mut().par_chunks_exact_mut(row);
         let present = self.each(heavy, batch, errors, slots, |record, out| {
-            match record.bytes(&self.spec)? {
-                Some(bytes) => write(record, bytes, out).map(Some),
-                None => {
-                    out.fill(0);
-                    Ok(None)
-                }
+            let bytes = record.bytes(&self.spec)?;
+            let written = bytes.map(|bytes| write(record, bytes, out)).transpose()?.flatten();
+            if written.is_none() {
+                out.fill(0);
             }
+            Ok(written)
         });
         let present = present.iter().map(Option::is_some).collect();
         Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present }
@@ -196,11 +203,12 @@ impl Field {
         heavy: bool,
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
-        read: impl Fn(&Record<'_>, &[u8]) -> Result<T> + Sync,
+        read: impl Fn(&Record<'_>, &[u8]) -> Result<Option<T>> + Sync,
     ) -> Vec<Option<T>> {
         let slots = batch.records.par_iter().map(|_| ());
         self.each(heavy, batch, errors, slots, |record, ()| {
-            record.bytes(&self.spec)?.map(|bytes| read(record, bytes)).transpose()
+            let bytes = record.bytes(&self.spec)?;
+            Ok(bytes.map(|bytes| read(record, bytes)).transpose()?.flatten())
         })
     }
 
