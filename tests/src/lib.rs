@@ -7,10 +7,12 @@ mod household;
 mod node;
 mod origin;
 mod patience;
+mod scripted;
 mod trainer;
 
 pub use household::{Household, Trainer, alive, descriptors, kill};
 pub use node::{Daemon, FRAMES, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
+pub use scripted::{Peer, Scripted};
 pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};

@@ -13,6 +13,7 @@ use crate::connection::Connection;
 pub struct Lease {
     connection: Arc<Connection>,
     slab: Arc<Slab>,
+    spare: Option<u64>,
     number: u32,
     slot: u64,
     process: u32,
@@ -22,16 +23,22 @@ impl Lease {
     pub(crate) fn new(
         connection: Arc<Connection>,
         slab: Arc<Slab>,
+        spare: Option<u64>,
         number: u32,
         slot: u64,
     ) -> Self {
-        Self { connection, slab, number, slot, process: std::process::id() }
+        Self { connection, slab, spare, number, slot, process: std::process::id() }
     }
 
     /// The slab the slot lies in.
     #[must_use]
     pub fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    /// Bytes in one piece that the daemon needs of the slab to go on; `None` if it needs all.
+    pub(crate) fn spare(&self) -> Option<u64> {
+        self.spare
     }
 }
 

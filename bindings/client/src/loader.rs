@@ -2,11 +2,12 @@
 //!
 //! One thread decodes batch after batch (on the decoder's own threads); the consumer takes them out
 //! of a bounded queue. A slot is returned the moment its last byte was decoded; only fields handed
-//! out as views keep it, and only while enough slots remain for the daemon to go on.
+//! out as views keep it, and only while that leaves the daemon room to go on.
 
+mod lending;
 mod rows;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use crate::session::{RawBatch, Session, SessionConfig};
 use crate::waits::{WaitReport, Waits};
+use lending::Lending;
 pub use rows::{Batch, Rows, View};
 
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
@@ -94,13 +96,6 @@ impl Ready {
     }
 }
 
-/// Slots the consumer holds as views, and copies made because it held too many.
-#[derive(Debug, Default)]
-pub(crate) struct Lending {
-    pub(crate) lent: AtomicUsize,
-    pub(crate) copies: AtomicU64,
-}
-
 /// Batches of tensors of one job.
 pub struct Loader {
     session: Session,
@@ -108,7 +103,6 @@ pub struct Loader {
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
     lending: Arc<Lending>,
-    lend_at_most: usize,
     counts: Mutex<Counts>,
     timeout: Duration,
     decoding: Option<std::thread::JoinHandle<()>>,
@@ -157,9 +151,7 @@ impl Loader {
             ready,
             run,
             epoch,
-            lending: Arc::default(),
-            // The daemon needs slots to go on; half of them may be with the consumer.
-            lend_at_most: prefetch / 2,
+            lending: Arc::new(Lending::new(prefetch)),
             counts: Mutex::default(),
             timeout,
             decoding: Some(decoding),
@@ -210,7 +202,7 @@ impl Loader {
             };
             return match ready {
                 Ready::Batch { mut batch, stages, .. } => {
-                    batch.hand_out(&self.lending, self.lend_at_most);
+                    batch.hand_out(&self.lending);
                     self.count(&batch, start_ns, &stages);
                     Ok(Next::Batch(batch))
                 }
@@ -233,7 +225,7 @@ impl Loader {
     pub fn stats(&self) -> Stats {
         let counts = self.counts();
         Stats {
-            private_copies: self.lending.copies.load(Ordering::Relaxed),
+            private_copies: self.lending.copies(),
             reconnects: self.session.reconnects(),
             daemon_pid: self.session.daemon_pid(),
             wait: counts.waits.report(),

@@ -180,6 +180,12 @@ impl Shared {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that `run` is over, unless another is wanted by now.
+    fn ended(&self, run: u64) {
+        let mut wanted = self.wanted();
+        wanted.running &= wanted.run != run;
+    }
+
     /// Waits for `pause`, or until the session closes; false in the latter case.
     fn pause(&self, pause: Duration) -> bool {
         let wanted = self.wanted();
@@ -229,7 +235,7 @@ fn receive_from(
     batches: &Sender<RawBatch>,
 ) -> Option<Error> {
     let mut receiver = Receiver::default();
-    let mut slabs: HashMap<u32, Arc<Slab>> = HashMap::new();
+    let mut slabs: HashMap<u32, (Arc<Slab>, Option<u64>)> = HashMap::new();
     loop {
         let reply = match connection.receive(&mut receiver) {
             Ok(reply) => reply,
@@ -237,19 +243,24 @@ fn receive_from(
             Err(error) => return Some(error),
         };
         let raw = match reply {
-            Reply::Slab { slab, len, .. } => {
+            Reply::Slab { slab, len, batches } => {
+                // In one that was cut for want of memory the next batch may need all there is.
+                let whole = batches >= shared.config.open.prefetch;
+                let spare = whole.then(|| len.div_ceil(u64::from(batches.max(1))));
                 match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
-                    // Slots of older slabs are held by their leases; no new ones will come.
-                    Ok(map) => slabs = HashMap::from([(slab, map)]),
+                    // Batches in the older slabs may still be on their way.
+                    Ok(map) => drop(slabs.insert(slab, (map, spare))),
                     Err(error) => return Some(error),
                 }
                 continue;
             }
             Reply::Batch(batch) => {
-                let Some(slab) = slabs.get(&batch.slab).cloned() else {
+                let Some((slab, spare)) = slabs.get(&batch.slab).cloned() else {
                     return Some(Error::new(ErrorKind::Invalid, "a batch named an unknown slab"));
                 };
-                let lease = Lease::new(connection.clone(), slab, batch.slab, batch.slot);
+                // Slots are taken in batch order: no later batch lies in an older slab.
+                slabs.retain(|number, _| *number >= batch.slab);
+                let lease = Lease::new(connection.clone(), slab, spare, batch.slab, batch.slot);
                 let mut wanted = shared.wanted();
                 if batch.run != wanted.run {
                     continue;
@@ -258,11 +269,11 @@ fn receive_from(
                 RawBatch::Batch { batch, lease: Arc::new(lease) }
             }
             Reply::End { run, batches, samples, errors } => {
-                shared.wanted().running = false;
+                shared.ended(run);
                 RawBatch::End { run, batches, samples, errors }
             }
             Reply::Failed { run: Some(run), error } => {
-                shared.wanted().running = false;
+                shared.ended(run);
                 RawBatch::Failed { run, error }
             }
             _ => continue,

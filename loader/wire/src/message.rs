@@ -67,7 +67,8 @@ pub enum Reply {
         slab: u32,
         /// Its length.
         len: u64,
-        /// Batches it was sized for; below the wanted `prefetch` where memory is short.
+        /// Batches it was sized for; below the wanted `prefetch` where memory is short. Where it is
+        /// not, no batch needs more than its share of the slab unless memory is short by then.
         batches: u32,
     },
     /// A batch rests in a slot.

@@ -8,7 +8,8 @@ use forebay_decode::{Column, Record};
 use forebay_error::{Error, Result};
 use forebay_wire::message::{self, Member, Sample};
 
-use super::{Lending, Work};
+use super::Work;
+use super::lending::{Lending, Loan};
 use crate::lease::Lease;
 
 /// A batch of decoded samples.
@@ -32,6 +33,8 @@ pub struct Batch {
     pub tier_bytes: u64,
     /// Payload bytes copied from a shard still arriving.
     pub origin_bytes: u64,
+    /// Where in the slab the batch lies, as far as it is known.
+    extent: Option<Range<u64>>,
 }
 
 /// The rows of one field.
@@ -59,18 +62,10 @@ pub struct View {
 
 #[derive(Debug)]
 enum Memory {
-    /// The daemon's slab.
-    Slab { lease: Arc<Lease>, lent: Option<Arc<Lending>> },
-    /// A copy of this view's bytes alone.
+    /// The daemon's slab; `loan` once the consumer has it.
+    Slab { lease: Arc<Lease>, _loan: Option<Loan> },
+    /// A copy of the bytes of all views of one batch.
     Private(Vec<u8>),
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if let Self::Slab { lent: Some(lending), .. } = self {
-            lending.lent.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Deref for View {
@@ -78,7 +73,7 @@ impl Deref for View {
 
     fn deref(&self) -> &[u8] {
         match &*self.memory {
-            Memory::Private(bytes) => bytes,
+            Memory::Private(bytes) => &bytes[self.range.clone()],
             Memory::Slab { lease, .. } => {
                 let (offset, len) = (self.range.start as u64, self.range.len() as u64);
                 lease.slab().get(offset, len).expect("checked when the view was made")
@@ -88,37 +83,54 @@ impl Deref for View {
 }
 
 impl Batch {
-    /// Makes the views the consumer's own: slots while it holds few, copies once it holds many, so
-    /// that a consumer who keeps every batch never waits for itself.
-    pub(super) fn hand_out(&mut self, lending: &Arc<Lending>, at_most: usize) {
-        let views: Vec<&mut View> = self
-            .columns
-            .iter_mut()
-            .filter_map(|(_, rows)| match rows {
-                Rows::Views(views) => Some(views.iter_mut().flatten()),
-                _ => None,
-            })
-            .flatten()
-            .collect();
+    /// Makes the views the consumer's own: the slot while that leaves the daemon room to go on, else
+    /// a copy, so that a consumer who keeps every batch never waits for itself.
+    pub(super) fn hand_out(&mut self, lending: &Arc<Lending>) {
+        let views = self.columns.iter_mut().filter_map(|(_, rows)| match rows {
+            Rows::Views(views) => Some(views.iter_mut().flatten()),
+            _ => None,
+        });
+        let views: Vec<&mut View> = views.flatten().collect();
         let Some(lease) = views.first().and_then(|view| match &*view.memory {
             Memory::Slab { lease, .. } => Some(lease.clone()),
             Memory::Private(_) => None,
         }) else {
             return;
         };
-        if lending.lent.load(Ordering::Relaxed) < at_most {
-            lending.lent.fetch_add(1, Ordering::Relaxed);
-            let memory = Arc::new(Memory::Slab { lease, lent: Some(lending.clone()) });
+        if let Some(loan) = lending.lend(&lease, self.extent.clone()) {
+            let memory = Arc::new(Memory::Slab { lease, _loan: Some(loan) });
             for view in views {
                 view.memory = memory.clone();
             }
-        } else {
-            lending.copies.fetch_add(1, Ordering::Relaxed);
-            for view in views {
-                view.memory = Arc::new(Memory::Private(view.to_vec()));
-            }
+            return;
+        }
+        let mut bytes = Vec::with_capacity(views.iter().map(|view| view.len()).sum());
+        let mut ranges = Vec::with_capacity(views.len());
+        for view in &views {
+            let start = bytes.len();
+            bytes.extend_from_slice(view);
+            ranges.push(start..bytes.len());
+        }
+        let memory = Arc::new(Memory::Private(bytes));
+        for (view, range) in views.into_iter().zip(ranges) {
+            *view = View { memory: memory.clone(), range };
         }
     }
+}
+
+/// Where the members of a batch lie; `None` if those of a sample that failed may lie anywhere.
+fn extent(samples: &[Sample]) -> Option<Range<u64>> {
+    let mut extent: Option<Range<u64>> = None;
+    for sample in samples {
+        for member in sample.members.as_ref().ok()? {
+            let (start, end) = (member.offset, member.offset + member.len);
+            extent = Some(match extent {
+                Some(extent) => extent.start.min(start)..extent.end.max(end),
+                None => start..end,
+            });
+        }
+    }
+    extent
 }
 
 impl Work {
@@ -142,7 +154,7 @@ impl Work {
                     .collect()
             })
             .collect::<Result<_>>()?;
-        let memory = Arc::new(Memory::Slab { lease: lease.clone(), lent: None });
+        let memory = Arc::new(Memory::Slab { lease: lease.clone(), _loan: None });
         let view = |member: &Member| View {
             memory: memory.clone(),
             // `Slab::get` above proved that the range fits the map.
@@ -206,6 +218,7 @@ impl Work {
             errors,
             tier_bytes: batch.bytes.tier,
             origin_bytes: batch.bytes.origin,
+            extent: extent(&batch.samples),
         })
     }
 }

@@ -18,7 +18,7 @@ use super::Event;
 const GRANULE: usize = 2 << 20;
 
 /// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
-/// vary, and growing a slab costs a round of page faults.
+/// vary, and a new slab costs a round of page faults.
 const HEADROOM_EIGHTHS: usize = 10;
 
 /// Memory for the slabs of all sessions of a node: a hard limit, taken before anything is mapped.
@@ -122,6 +122,15 @@ struct Slab {
     grant: Arc<Grant>,
 }
 
+impl Slab {
+    /// What a batch may need of it before a larger slab is made: a trainer keeps views only in a
+    /// slab that holds all of `prefetch` batches, and counts on this much room for the next.
+    fn share(&self, prefetch: u32) -> usize {
+        let batches = if self.batches < prefetch { 1 } else { self.batches };
+        self.arena.capacity() / batches as usize
+    }
+}
+
 #[derive(Default)]
 struct State {
     slab: Option<Slab>,
@@ -187,28 +196,37 @@ impl Slots {
         }
     }
 
-    /// The current slab if a batch fits it, else a new one; its predecessor lives on in its leases.
+    /// The current slab if a batch of `bytes` may lie there, else a new one; its predecessor lives
+    /// on in its leases.
     async fn slab_for(&self, bytes: usize) -> Result<Slab> {
-        if let Some(slab) = &self.state().slab
-            && slab.arena.capacity() >= bytes
-        {
-            return Ok(slab.clone());
-        }
-        // The predecessor's share is free for its successor unless the trainer still uses it.
-        let number = {
-            let mut state = self.state();
-            state.slab = None;
-            state.slabs_made += 1;
-            state.slabs_made
-        };
         let each = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(GRANULE);
-        let (grant, batches) = self.memory.take(each, self.prefetch).ok_or_else(|| {
+        let current = self.state().slab.clone();
+        let beside = match current {
+            Some(slab) if slab.share(self.prefetch) >= bytes => return Ok(slab),
+            Some(slab) if slab.arena.capacity() >= bytes => {
+                match self.memory.take(each, self.prefetch) {
+                    Some((grant, batches)) if batches == self.prefetch => Some((grant, batches)),
+                    // Fewer batches in a slab they fit are better than fewer still in a new one.
+                    _ => return Ok(slab),
+                }
+            }
+            _ => None,
+        };
+        // The predecessor's bytes are free for its successor unless the trainer still uses them.
+        self.state().slab = None;
+        let taken = beside.or_else(|| self.memory.take(each, self.prefetch));
+        let (grant, batches) = taken.ok_or_else(|| {
             Error::new(ErrorKind::Full, "no slab memory is left for one batch")
                 .at("bytes", each)
                 .at("used", self.memory.used())
                 .at("limit", self.memory.limit())
                 .advise("lower batch_size, ask for fewer fields, or raise the daemon's memory")
         })?;
+        let number = {
+            let mut state = self.state();
+            state.slabs_made += 1;
+            state.slabs_made
+        };
         let len = grant.bytes;
         let region = tokio::task::spawn_blocking(move || {
             Region::create_sealed(&format!("forebay-slab-{number}"), len)

@@ -1,0 +1,145 @@
+//! A daemon that says what a test has it say: for what a real one says only in rare moments.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use forebay_client::Address;
+use forebay_wire::PROTOCOL;
+use forebay_wire::frame::{self, Receiver};
+use forebay_wire::message::{Batch, Bytes, Opened, Reply, Request, Sample};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use tempfile::TempDir;
+
+use crate::patience::{PATIENCE, eventually};
+
+/// A socket that a test serves itself.
+pub struct Scripted {
+    listener: UnixListener,
+    directory: TempDir,
+}
+
+/// One trainer of a scripted daemon.
+pub struct Peer {
+    socket: UnixStream,
+    receiver: Receiver,
+}
+
+impl Default for Scripted {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scripted {
+    /// A daemon that listens and, so far, does nothing else.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    #[must_use]
+    pub fn new() -> Self {
+        let directory = TempDir::new().expect("a temp directory can be made");
+        let listener = UnixListener::bind(directory.path().join("d.sock")).expect("it is empty");
+        listener.set_nonblocking(true).expect("a socket may be asked not to block");
+        Self { listener, directory }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address::Unix(self.directory.path().join("d.sock"))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Panics
+    /// If there is none to be had.
+    #[must_use]
+    pub fn accept(&self) -> Peer {
+        let mut accepted = None;
+        eventually("a trainer connects", || {
+            accepted = self.listener.accept().ok();
+            accepted.is_some()
+        });
+        let (socket, _) = accepted.expect("waited for just above");
+        // A trainer that says nothing fails its test rather than hanging it.
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes a time limit");
+        Peer { socket, receiver: Receiver::default() }
+    }
+}
+
+impl Peer {
+    /// The trainer's next request.
+    ///
+    /// # Panics
+    /// If it sends none.
+    pub fn request(&mut self) -> Request {
+        self.receiver.receive(&self.socket).expect("the trainer asks")
+    }
+
+    /// Says `reply`.
+    ///
+    /// # Panics
+    /// If the trainer is gone.
+    pub fn say(&mut self, reply: &Reply) {
+        self.send(&frame::encode(reply).expect("a reply fits a frame"), None);
+    }
+
+    /// Answers the greeting and the job.
+    ///
+    /// # Panics
+    /// If the trainer does anything else.
+    pub fn register(&mut self) {
+        assert!(matches!(self.request(), Request::Hello { .. }));
+        let (release, pid) = ("scripted".to_owned(), std::process::id());
+        self.say(&Reply::Welcome { protocol: PROTOCOL, release, pid });
+        assert!(matches!(self.request(), Request::Open(_)));
+        self.say(&Reply::Opened(Opened { session: 1, lanes: 1, samples: None, batches: None }));
+    }
+
+    /// The run, epoch and batch that the trainer starts, whatever slots it returns before.
+    pub fn started(&mut self) -> (u64, u64, u64) {
+        loop {
+            if let Request::Start { run, epoch, batch } = self.request() {
+                return (run, epoch, batch);
+            }
+        }
+    }
+
+    /// Sends a slab of `len` bytes, all zero.
+    ///
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn slab(&mut self, slab: u32, len: u64, batches: u32) {
+        let memory = memfd_create("scripted-slab", MemfdFlags::CLOEXEC).expect("memory is there");
+        ftruncate(&memory, len).expect("memory is there");
+        let reply = frame::encode(&Reply::Slab { slab, len, batches }).expect("it fits a frame");
+        self.send(&reply, Some(memory.as_fd()));
+    }
+
+    /// Sends batch `index` of `run`: one sample without fields in a slot of `slab`.
+    pub fn batch(&mut self, run: u64, index: u64, slab: u32) {
+        let sample = Sample {
+            position: index,
+            url: 0,
+            key: format!("{run}/{index}"),
+            valid: true,
+            members: Ok(Vec::new()),
+        };
+        self.say(&Reply::Batch(Box::new(Batch {
+            run,
+            index,
+            slab,
+            slot: index,
+            fields: Vec::new(),
+            samples: vec![sample],
+            errors: Vec::new(),
+            stages: Vec::new(),
+            bytes: Bytes::default(),
+        })));
+    }
+
+    fn send(&mut self, frame: &[u8], descriptor: Option<std::os::fd::BorrowedFd<'_>>) {
+        let sent = frame::send(&self.socket, frame, descriptor).expect("the trainer listens");
+        assert_eq!(sent, frame.len(), "a short reply goes out whole");
+    }
+}
