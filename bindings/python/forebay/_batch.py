@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -50,12 +51,23 @@ class Texts(Sequence[str]):
         return repr(list(self))
 
 
+@functools.cache
+def _array(bits: int) -> Any:
+    """An array type of 2**bits bytes.
+
+    To make a type takes ten times as long as to make a view, and samples come in every length: so
+    there is one type for each power of two, and what is longer than the bytes is cut off a view.
+    """
+    return ctypes.c_ubyte * 2**bits
+
+
 def lend(view: _native.View) -> memoryview:
     """A read-only memoryview of the slab that keeps the bytes for as long as it is kept."""
-    array: Any = (ctypes.c_ubyte * len(view)).from_address(view.address)
+    size = len(view)
+    array = _array(max(size - 1, 0).bit_length()).from_address(view.address)
     # The memoryview keeps the array, and the array what the bytes belong to.
     array.owner = view
-    return memoryview(array).cast("B").toreadonly()
+    return memoryview(array).cast("B").toreadonly()[:size]
 
 
 class Assembler:

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use crate::errors::exception;
+use crate::errors::{exception, raise};
 use crate::tensor::Tensor;
 
 /// A column's kind, its rows, and which of them are there if some may not be.
@@ -67,15 +67,15 @@ impl Batch {
     }
 
     /// Which rows are samples rather than padding: bool, shape (rows,).
-    fn valid(&self) -> Tensor {
-        flags(&self.valid)
+    fn valid(&self, py: Python<'_>) -> PyResult<Tensor> {
+        flags(py, &self.valid)
     }
 
     /// The flags of an optional field: bool, shape (rows,).
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
-    fn flags(of: Vec<bool>) -> Tensor {
-        flags(&of)
+    fn flags(py: Python<'_>, of: Vec<bool>) -> PyResult<Tensor> {
+        flags(py, &of)
     }
 
     /// Why samples of this batch are missing, as exceptions.
@@ -150,12 +150,13 @@ fn copy<'py>(py: Python<'py>, views: &[Option<Lent>]) -> PyResult<Bound<'py, PyL
     PyList::new(py, objects)
 }
 
-fn flags(of: &[bool]) -> Tensor {
-    let mut buffer = BufferPool::new(0).take(of.len());
+fn flags(py: Python<'_>, of: &[bool]) -> PyResult<Tensor> {
+    let buffer = BufferPool::new(0).take(of.len());
+    let mut buffer = buffer.map_err(|error| raise(py, &error))?;
     for (to, from) in buffer.as_bytes_mut().iter_mut().zip(of) {
         *to = u8::from(*from);
     }
-    Tensor::new(Decoded { dtype: DType::Bool, shape: vec![of.len()], buffer })
+    Ok(Tensor::new(Decoded { dtype: DType::Bool, shape: vec![of.len()], buffer }))
 }
 
 /// Bytes of the slab, kept for as long as this object lives.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import weakref
 
 import numpy
 import pytest
 
 import forebay
 from conftest import pixels, sample
-from forebay import _native, frameworks
+from forebay import _batch, _native, frameworks
 
 torch = pytest.importorskip("torch")
 
@@ -141,6 +143,34 @@ def test_views_stay_readable_after_close(make):
     assert [bytes(view) for view in views] == [sample(number)[1]["bin"] for number in range(4)]
     with pytest.raises(TypeError):
         views[0][0] = 1
+
+
+def test_a_view_alone_keeps_its_bytes_and_only_as_long_as_it_lives(monkeypatch):
+    class Lent:
+        def __init__(self, size):
+            self.bytes = numpy.arange(size + 1, dtype=numpy.uint8)
+            self.address = self.bytes.__array_interface__["data"][0]
+
+        def __len__(self):
+            return len(self.bytes) - 1
+
+    types = []
+    array = _batch._array.__wrapped__
+    monkeypatch.setattr(_batch, "_array", functools.cache(lambda n: types.append(n) or array(n)))
+    for size in (0, 1, 2, 3, 255, 256, 257, 1000):
+        lent = Lent(size)
+        expected, alive = lent.bytes[:-1].tobytes(), weakref.ref(lent)
+        view = _batch.lend(lent)
+        del lent
+        assert view == expected
+        assert (view.format, view.nbytes, view.readonly) == ("B", size, True)
+        part = view[:1]
+        del view
+        assert alive() is not None
+        del part
+        assert alive() is None
+    # One for each power of two, not for each length.
+    assert types == [0, 1, 2, 8, 9, 10]
 
 
 def test_a_user_who_keeps_every_view_waits_for_nobody(make):

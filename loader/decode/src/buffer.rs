@@ -1,14 +1,15 @@
 //! The memory tensors live in: 64-byte aligned, writable, recycled.
 //!
-//! Its rule: a buffer goes back to its pool when dropped, and the pool never keeps more idle bytes
-//! than its limit. A batch of 256 float32 images of 224 pixels is 154 MB; taking it fresh from the
-//! system for every batch would fault in 37 000 pages each time.
+//! Its rule: a buffer goes back to its pool when dropped, and the pool never keeps more idle bytes,
+//! nor more idle buffers, than its limits. A batch of 256 float32 images of 224 pixels is 154 MB;
+//! taking it fresh from the system for every batch would fault in 37 000 pages each time.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
+use forebay_error::{Error, ErrorKind, Result};
 
 /// What DLPack consumers and the widest vector loads ask for, and one cache line.
 const ALIGN: usize = 64;
@@ -16,6 +17,10 @@ const ALIGN: usize = 64;
 /// An idle buffer serves a request that needs at least a half of it; a larger one would pin memory
 /// that the request never touches.
 const WASTE_MAX: usize = 2;
+
+/// Idle buffers kept, however small: two columns of differing arrays in each of eight batches of
+/// 1024 samples. More would be bookkeeping (some 100 bytes each) for what no batch asks for again.
+const IDLE_COUNT_MAX: usize = 16 << 10;
 
 /// One cache line: what makes a vector of them aligned without a line of unsafe code.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -33,9 +38,15 @@ struct Shared {
     idle: Mutex<Idle>,
 }
 
+/// Idle buffers, found by size and given up by age.
 #[derive(Default)]
 struct Idle {
-    buffers: VecDeque<Vec<Line>>,
+    /// Under its length in lines, then its age: a request walks to its size at once.
+    buffers: BTreeMap<(usize, u64), Vec<Line>>,
+    /// Their lengths under their ages, the oldest first.
+    ages: BTreeMap<u64, usize>,
+    /// The age of the next one: they count up.
+    next_age: u64,
     bytes: usize,
 }
 
@@ -47,11 +58,20 @@ impl BufferPool {
     }
 
     /// A buffer of `len` bytes whose contents are unspecified: zeros, or what an earlier user left.
-    #[must_use]
-    pub fn take(&self, len: usize) -> Buffer {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] when the system has no such memory.
+    pub fn take(&self, len: usize) -> Result<Buffer> {
         let lines = len.div_ceil(ALIGN);
-        let lines = self.0.reuse(lines).unwrap_or_else(|| bytemuck::zeroed_vec(lines));
-        Buffer { lines, len, home: self.0.clone() }
+        let lines = match self.0.idle().reuse(lines) {
+            Some(lines) => lines,
+            None => bytemuck::try_zeroed_vec(lines).map_err(|()| {
+                Error::new(ErrorKind::Full, "there is no memory for the decoded batch")
+                    .at("bytes", len)
+                    .advise("use a smaller batch_size, size or dtype, or more memory")
+            })?,
+        };
+        Ok(Buffer { lines, len, home: self.0.clone() })
     }
 
     /// Bytes of idle buffers kept now.
@@ -74,32 +94,44 @@ impl Shared {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The smallest idle buffer that fits without waste.
-    fn reuse(&self, lines: usize) -> Option<Vec<Line>> {
-        let mut idle = self.idle();
-        let fits = |have: usize| have >= lines && have <= lines.saturating_mul(WASTE_MAX);
-        let best = (0..idle.buffers.len())
-            .filter(|&i| fits(idle.buffers[i].len()))
-            .min_by_key(|&i| idle.buffers[i].len())?;
-        let buffer = idle.buffers.remove(best)?;
-        idle.bytes -= buffer.len() * ALIGN;
-        Some(buffer)
-    }
-
-    /// Keeps `lines` for a later request; the longest idle make room, for their size has gone out
-    /// of use.
+    /// Keeps `lines` for a later request.
     fn keep(&self, lines: Vec<Line>) {
-        let bytes = lines.len() * ALIGN;
-        if bytes == 0 || bytes > self.idle_max {
+        if lines.is_empty() || size_of_val(&lines[..]) > self.idle_max {
             return;
         }
-        let mut idle = self.idle();
-        while idle.bytes + bytes > self.idle_max {
-            let Some(oldest) = idle.buffers.pop_front() else { break };
-            idle.bytes -= oldest.len() * ALIGN;
+        // Memory is given back to the system after the lock.
+        let _old = self.idle().keep(lines, self.idle_max);
+    }
+}
+
+impl Idle {
+    /// The smallest buffer that fits without waste.
+    fn reuse(&mut self, lines: usize) -> Option<Vec<Line>> {
+        let fitting = (lines, 0)..=(lines.saturating_mul(WASTE_MAX), u64::MAX);
+        let (&(lines, age), _) = self.buffers.range(fitting).next()?;
+        self.remove(lines, age)
+    }
+
+    /// Adds `lines`; the longest idle make room, for their size has gone out of use.
+    fn keep(&mut self, lines: Vec<Line>, bytes_max: usize) -> Vec<Vec<Line>> {
+        let mut old = Vec::new();
+        let bytes = size_of_val(&lines[..]);
+        while self.bytes + bytes > bytes_max || self.buffers.len() >= IDLE_COUNT_MAX {
+            let Some((&age, &lines)) = self.ages.first_key_value() else { break };
+            old.extend(self.remove(lines, age));
         }
-        idle.bytes += bytes;
-        idle.buffers.push_back(lines);
+        self.ages.insert(self.next_age, lines.len());
+        self.bytes += bytes;
+        self.buffers.insert((lines.len(), self.next_age), lines);
+        self.next_age += 1;
+        old
+    }
+
+    fn remove(&mut self, lines: usize, age: u64) -> Option<Vec<Line>> {
+        self.ages.remove(&age);
+        let buffer = self.buffers.remove(&(lines, age))?;
+        self.bytes -= size_of_val(&buffer[..]);
+        Some(buffer)
     }
 }
 
@@ -170,13 +202,13 @@ mod tests {
     #[test]
     fn a_dropped_buffer_serves_the_next_request_of_its_size() {
         let pool = BufferPool::new(1 << 20);
-        let mut first = pool.take(1000);
+        let mut first = pool.take(1000).unwrap();
         first.as_bytes_mut()[999] = 7;
         let at = first.as_ptr();
         assert_eq!(at as usize % ALIGN, 0);
         drop(first);
         assert_eq!(pool.idle_bytes(), 1024);
-        let second = pool.take(900);
+        let second = pool.take(900).unwrap();
         assert_eq!((second.as_ptr(), second.len()), (at, 900));
         assert_eq!(pool.idle_bytes(), 0);
     }
@@ -184,31 +216,66 @@ mod tests {
     #[test]
     fn a_small_request_leaves_a_large_buffer_alone() {
         let pool = BufferPool::new(1 << 20);
-        drop(pool.take(64 * 100));
-        let small = pool.take(64 * 49);
+        drop(pool.take(64 * 100).unwrap());
+        let small = pool.take(64 * 49).unwrap();
         assert_eq!(pool.idle_bytes(), 64 * 100);
         drop(small);
-        drop(pool.take(64 * 50));
+        drop(pool.take(64 * 50).unwrap());
         assert_eq!(pool.idle_bytes(), 64 * 149);
     }
 
     #[test]
     fn idle_bytes_stay_within_the_limit_and_the_oldest_go_first() {
         let pool = BufferPool::new(64 * 10);
-        let many: Vec<_> = (1..=8).map(|lines| pool.take(64 * lines)).collect();
+        let many: Vec<_> = (1..=8).map(|lines| pool.take(64 * lines).unwrap()).collect();
         for buffer in many {
             drop(buffer);
             assert!(pool.idle_bytes() <= 64 * 10);
         }
         assert_eq!(pool.idle_bytes(), 64 * 8, "only the last, largest one is left");
-        drop(pool.take(64 * 11));
+        drop(pool.take(64 * 11).unwrap());
         assert_eq!(pool.idle_bytes(), 64 * 8, "one above the limit is never kept");
+    }
+
+    #[test]
+    fn the_smallest_that_fits_is_taken_however_many_are_idle() {
+        let pool = BufferPool::new(1 << 30);
+        let many: Vec<_> = (1..=300).map(|lines| pool.take(64 * lines).unwrap()).collect();
+        let at: Vec<_> = many.iter().map(Buffer::as_ptr).collect();
+        drop(many);
+        for lines in [200, 7, 151] {
+            let exact = pool.take(64 * lines - 1).unwrap();
+            assert_eq!(exact.as_ptr(), at[lines - 1]);
+            let next = pool.take(64 * lines).unwrap();
+            assert_eq!(next.as_ptr(), at[lines], "the exact one is in use");
+        }
+    }
+
+    #[test]
+    fn the_number_of_idle_buffers_is_limited_and_the_oldest_go_first() {
+        let pool = BufferPool::new(1 << 30);
+        let first = pool.take(64 * 50).unwrap();
+        let many: Vec<_> = (0..IDLE_COUNT_MAX).map(|_| pool.take(1).unwrap()).collect();
+        drop(first);
+        drop(many);
+        assert_eq!(pool.idle_bytes(), 64 * IDLE_COUNT_MAX, "all but the oldest");
+        let idle = pool.0.idle();
+        assert_eq!((idle.buffers.len(), idle.ages.len()), (IDLE_COUNT_MAX, IDLE_COUNT_MAX));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_full_and_no_panic() {
+        for len in [usize::MAX, usize::MAX / 2, 1 << 56] {
+            let error = BufferPool::new(64).take(len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full);
+            assert_eq!(error.place("bytes"), Some(len.to_string().as_str()));
+        }
     }
 
     #[test]
     fn no_bytes_need_no_memory() {
         let pool = BufferPool::new(64);
-        let mut empty = pool.take(0);
+        let mut empty = pool.take(0).unwrap();
         assert!(empty.is_empty() && empty.as_bytes_mut().is_empty());
     }
 }

@@ -59,6 +59,6 @@ pub struct Tensor {
 pub struct BadSample {
     /// Its index in the batch.
     pub index: usize,
-    /// Why: of kind `BadSample`, naming field, key and url.
+    /// Why: of kind `BadSample`, naming field, key and url; or of kind `Full`, with every record.
     pub error: Error,
 }

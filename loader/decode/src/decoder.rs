@@ -11,7 +11,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::buffer::BufferPool;
-use crate::column::{BadSample, Decoded};
+use crate::column::{BadSample, Decoded, Output};
 use crate::record::Record;
 use crate::spec::FieldSpec;
 
@@ -65,22 +65,49 @@ impl Decoder {
     }
 
     /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be decoded
-    /// is listed as bad, with the first of its fields that failed, and has no row.
+    /// is listed as bad, with the first of its fields that failed, and has no row. When there is no
+    /// memory for the batch, no record has a row, and each that was good is listed with that error.
     #[must_use]
     pub fn decode(&self, records: &[Record<'_>], seed: u64, epoch: u64) -> Decoded {
         let batch = Batch { records, seed, epoch, buffers: &self.buffers };
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
-        let columns: Vec<Rows> = self.threads.install(|| {
-            self.fields.iter().map(|field| field.decode(&batch, &mut errors)).collect()
-        });
-        let kept: Vec<usize> = (0..records.len()).filter(|&i| errors[i].is_none()).collect();
-        let outputs = self.fields.iter().zip(columns).map(|(field, rows)| {
-            let (column, present) = rows.keep(&kept, &self.buffers);
-            field.output(column, present)
-        });
-        let outputs = outputs.collect();
+        let (outputs, kept) = match self.outputs(&batch, &mut errors) {
+            Ok(whole) => whole,
+            Err(full) => {
+                for error in &mut errors {
+                    error.get_or_insert_with(|| full.clone());
+                }
+                let none = Batch { records: &[], ..batch };
+                self.outputs(&none, &mut []).expect("no rows need no memory")
+            }
+        };
         let bad = errors.into_iter().enumerate();
         let bad = bad.filter_map(|(index, error)| error.map(|error| BadSample { index, error }));
         Decoded { outputs, kept, bad: bad.collect() }
+    }
+
+    /// The columns of `batch` and the records that have a row.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] when there is no memory for all of it.
+    fn outputs(
+        &self,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+    ) -> Result<(Vec<Output>, Vec<usize>)> {
+        let columns: Vec<Rows> = self.threads.install(|| {
+            self.fields.iter().map(|field| field.decode(batch, errors)).collect::<Result<_>>()
+        })?;
+        // That memory ran out at one sample is not that sample's fault.
+        let full = |error: &&Error| error.kind() == ErrorKind::Full;
+        if let Some(error) = errors.iter().flatten().find(full) {
+            return Err(error.clone());
+        }
+        let kept: Vec<usize> = (0..errors.len()).filter(|&i| errors[i].is_none()).collect();
+        let outputs = self.fields.iter().zip(columns).map(|(field, rows)| {
+            let (column, present) = rows.keep(&kept, &self.buffers)?;
+            Ok(field.output(column, present))
+        });
+        Ok((outputs.collect::<Result<_>>()?, kept))
     }
 }

@@ -29,7 +29,7 @@ struct Header<'a> {
 /// The array in `bytes`, in C order and the machine's byte order.
 pub(crate) fn array(bytes: &[u8], pool: &BufferPool) -> Result<Tensor> {
     let header = Header::read(bytes)?;
-    let mut buffer = pool.take(header.elements.len());
+    let mut buffer = pool.take(header.elements.len())?;
     let out = buffer.as_bytes_mut();
     if header.fortran_order && header.shape.len() > 1 {
         reorder(header.elements, out, &header.shape, header.dtype.size());

@@ -371,6 +371,62 @@ fn absent_optional_fields_are_marked_and_blank() {
 }
 
 #[test]
+fn a_part_that_json_lacks_is_absent_where_that_is_allowed() {
+    let path = || Some("x.0".to_owned());
+    let kinds = [
+        FieldKind::Int { path: path() },
+        FieldKind::Float { path: path(), dtype: DType::Float64 },
+        FieldKind::Json { path: path() },
+    ];
+    let samples: Vec<Sample> = [r#"{"y": 1}"#, r#"{"x": [3]}"#, r#"{"x": 7}"#]
+        .map(|json| vec![("json", json.as_bytes().to_vec())])
+        .into();
+    for kind in kinds {
+        let mut field = FieldSpec::new("a", "json", kind);
+        let strict = decode(&decoder(vec![field.clone()], 1), &samples, 0, 0);
+        assert_eq!(strict.kept, [1]);
+        for bad in &strict.bad {
+            assert_eq!(bad.error.place("path"), Some("x.0"));
+            assert!(bad.error.to_string().contains("optional=True"), "{}", bad.error);
+        }
+        field.optional = true;
+        let decoded = decode(&decoder(vec![field], 1), &samples, 0, 0);
+        assert_eq!(decoded.outputs[0].present, Some(vec![false, true, false]));
+        match &decoded.outputs[0].column {
+            Column::Json(rows) => assert_eq!(rows, &["", "3", ""]),
+            Column::Tensor(tensor) if tensor.dtype == DType::Int64 => {
+                assert_eq!(tensor.buffer.as_bytes(), [0_i64, 3, 0].map(i64::to_ne_bytes).concat());
+            }
+            column => assert_eq!(bytes(column), [0.0, 3.0, 0.0].map(f64::to_ne_bytes).concat()),
+        }
+    }
+    let mut broken = label();
+    (broken.kind, broken.optional) = (FieldKind::Int { path: path() }, true);
+    let text: Vec<Sample> = vec![vec![("cls", br#"{"x": ["3"]}"#.to_vec())]];
+    let decoded = decode(&decoder(vec![broken], 1), &text, 0, 0);
+    assert_eq!(decoded.bad[0].error.place("path"), Some("x.0"), "there, but no number");
+}
+
+#[test]
+fn a_batch_larger_than_memory_is_full_and_blames_no_sample() {
+    // 2 GB a row: terabytes in all, which no machine grants.
+    let spec =
+        ImageSpec { size: Some((13_000, 13_000)), dtype: DType::Float32, ..ImageSpec::default() };
+    let samples: Vec<Sample> = vec![vec![("jpg", vec![]), ("cls", b"1".to_vec())]; 1 << 18];
+    let decoder = decoder(vec![label(), image(spec)], 1);
+    let decoded = decode(&decoder, &samples, 0, 0);
+    assert!(decoded.kept.is_empty());
+    assert_eq!(decoded.bad.len(), samples.len());
+    for bad in &decoded.bad {
+        assert_eq!(bad.error.kind(), ErrorKind::Full);
+        assert!(bad.error.to_string().contains("batch_size"), "{}", bad.error);
+    }
+    assert_eq!(shape(&decoded.outputs[0].column), [0]);
+    let small = decode(&decoder, &[], 0, 0);
+    assert_eq!(shape(&small.outputs[1].column), [0, 3, 13_000, 13_000], "the decoder goes on");
+}
+
+#[test]
 fn alternatives_are_tried_in_the_order_they_were_named() {
     let field = FieldSpec::new("x", " B ; a", FieldKind::Bytes);
     let samples: Vec<Sample> = vec![

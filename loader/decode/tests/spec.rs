@@ -68,6 +68,7 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
     let specs = [
         ImageSpec { size: Some((0, 8)), ..base.clone() },
         ImageSpec { size: Some((8, 70_000)), ..base.clone() },
+        ImageSpec { size: Some((60_000, 60_000)), ..base.clone() },
         ImageSpec { size: None, crop: random((0.1, 1.0), (0.5, 2.0)), ..base.clone() },
         ImageSpec { size: None, crop: Crop::Center { resize: None }, ..base.clone() },
         ImageSpec { crop: Crop::Center { resize: Some(7) }, ..base.clone() },

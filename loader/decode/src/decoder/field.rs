@@ -68,14 +68,17 @@ impl Field {
     }
 
     /// One row per record; why a record has none goes to `errors`, which has one entry for each.
-    pub(super) fn decode(&self, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Rows {
-        match &self.job {
-            Job::Image(plan) => self.images(plan, batch, errors),
+    ///
+    /// # Errors
+    /// [`forebay_error::ErrorKind::Full`] when there is no memory for the rows.
+    pub(super) fn decode(&self, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Result<Rows> {
+        Ok(match &self.job {
+            Job::Image(plan) => self.images(plan, batch, errors)?,
             Job::Int { path } => {
                 self.numbers(DType::Int64, path.as_deref(), batch, errors, |text, out| {
                     out.copy_from_slice(&number::integer(text)?.to_ne_bytes());
                     Ok(())
-                })
+                })?
             }
             Job::Float { path, dtype } => {
                 self.numbers(*dtype, path.as_deref(), batch, errors, |text, out| {
@@ -85,7 +88,7 @@ impl Field {
                         _ => out.copy_from_slice(&value.to_ne_bytes()),
                     }
                     Ok(())
-                })
+                })?
             }
             Job::Text => {
                 Rows::Text(self.values(false, batch, errors, |_, bytes| text(bytes).map(Some)))
@@ -102,7 +105,7 @@ impl Field {
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
                 Rows::Bytes(self.each(false, batch, errors, slots, find))
             }
-        }
+        })
     }
 
     /// Numbers that stand alone, or at `path` of a JSON document.
@@ -113,7 +116,7 @@ impl Field {
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
         write: impl Fn(&str, &mut [u8]) -> Result<()> + Sync,
-    ) -> Rows {
+    ) -> Result<Rows> {
         self.fixed(dtype, &[], path.is_some(), batch, errors, |_, bytes, out| {
             let Some(path) = path else { return write(number::text(bytes)?, out).map(Some) };
             let found = self.part(json::part(bytes, path)?, Some(path))?;
@@ -122,30 +125,38 @@ impl Field {
         })
     }
 
-    /// What was found at `path` of a JSON document.
+    /// What was found at `path` of a JSON document, which an optional field may lack.
     fn part<T>(&self, found: Option<T>, path: Option<&str>) -> Result<Option<T>> {
-        match found {
-            None => Err(bad("the JSON document has no such part").at("path", path.unwrap_or(""))),
-            found => Ok(found),
+        if found.is_some() || self.spec.optional {
+            return Ok(found);
         }
+        Err(bad("the JSON document has no such part")
+            .at("path", path.unwrap_or_default())
+            .advise("name a part that it has, or set optional=True"))
     }
 
-    fn images(&self, plan: &ImagePlan, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Rows {
+    fn images(
+        &self,
+        plan: &ImagePlan,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+    ) -> Result<Rows> {
         if let Some(shape) = plan.row_shape() {
             return self.fixed(plan.dtype(), &shape, true, batch, errors, |record, bytes, out| {
                 self.image(plan, batch, record, bytes, |ready| ready.finish(out)).map(Some)
             });
         }
-        Rows::Tensors(self.values(true, batch, errors, |record, bytes| {
+        Ok(Rows::Tensors(self.values(true, batch, errors, |record, bytes| {
             let tensor = self.image(plan, batch, record, bytes, |ready| {
                 let shape = ready.shape().to_vec();
                 let dtype = plan.dtype();
-                let mut buffer = batch.buffers.take(shape.iter().product::<usize>() * dtype.size());
+                let size = shape.iter().product::<usize>() * dtype.size();
+                let mut buffer = batch.buffers.take(size)?;
                 ready.finish(buffer.as_bytes_mut());
-                Tensor { dtype, shape, buffer }
+                Ok(Tensor { dtype, shape, buffer })
             });
-            tensor.map(Some)
-        }))
+            tensor?.map(Some)
+        })))
     }
 
     /// Prepares one image in the thread's scratch and lets `finish` take it from there.
@@ -181,9 +192,9 @@ impl Field {
         batch: &Batch<'_>,
         errors: &mut [Option<Error>],
         write: impl Fn(&Record<'_>, &[u8], &mut [u8]) -> Result<Option<()>> + Sync,
-    ) -> Rows {
+    ) -> Result<Rows> {
         let row = shape.iter().product::<usize>() * dtype.size();
-        let mut buffer = batch.buffers.take(row * batch.records.len());
+        let mut buffer = batch.buffers.take(row.saturating_mul(batch.records.len()))?;
         let slots = buffer.as_bytes_mut().par_chunks_exact_mut(row);
         let present = self.each(heavy, batch, errors, slots, |record, out| {
             let bytes = record.bytes(&self.spec)?;
@@ -194,7 +205,7 @@ impl Field {
             Ok(written)
         });
         let present = present.iter().map(Option::is_some).collect();
-        Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present }
+        Ok(Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present })
     }
 
     /// Rows that own their value.

@@ -1,5 +1,7 @@
 //! A column while it may still have gaps. The one rule: closing them moves bytes, in order.
 
+use forebay_error::Result;
+
 use crate::buffer::{Buffer, BufferPool};
 use crate::column::{Column, Tensor};
 use crate::dtype::DType;
@@ -22,13 +24,16 @@ pub(super) enum Rows {
 
 impl Rows {
     /// The rows in `kept` (ascending), and for each whether its field was there.
-    pub(super) fn keep(self, kept: &[usize], buffers: &BufferPool) -> (Column, Vec<bool>) {
-        match self {
+    ///
+    /// # Errors
+    /// [`forebay_error::ErrorKind::Full`] when there is no memory to stack them in.
+    pub(super) fn keep(self, kept: &[usize], buffers: &BufferPool) -> Result<(Column, Vec<bool>)> {
+        Ok(match self {
             Self::Fixed { dtype, shape, buffer, present } => {
                 let tensor = close(dtype, shape, buffer, kept);
                 (Column::Tensor(tensor), kept.iter().map(|&row| present[row]).collect())
             }
-            Self::Tensors(rows) => tensors(pick(rows, kept), buffers),
+            Self::Tensors(rows) => tensors(pick(rows, kept), buffers)?,
             Self::Text(rows) => texts(pick(rows, kept), Column::Text),
             Self::Json(rows) => texts(pick(rows, kept), Column::Json),
             Self::Bytes(rows) => {
@@ -36,7 +41,7 @@ impl Rows {
                 let present = presence(&rows);
                 (Column::Bytes(rows), present)
             }
-        }
+        })
     }
 }
 
@@ -68,30 +73,34 @@ fn texts(rows: Vec<Option<String>>, column: fn(Vec<String>) -> Column) -> (Colum
 }
 
 /// One tensor where all rows agree in type and shape, else one each.
-fn tensors(rows: Vec<Option<Tensor>>, buffers: &BufferPool) -> (Column, Vec<bool>) {
+fn tensors(rows: Vec<Option<Tensor>>, buffers: &BufferPool) -> Result<(Column, Vec<bool>)> {
     let present = presence(&rows);
-    let absent = || Tensor { dtype: DType::Uint8, shape: vec![0], buffer: buffers.take(0) };
-    let rows: Vec<Tensor> = rows.into_iter().map(|row| row.unwrap_or_else(absent)).collect();
+    let absent = || {
+        let buffer = buffers.take(0)?;
+        Ok(Tensor { dtype: DType::Uint8, shape: vec![0], buffer })
+    };
+    let rows = rows.into_iter().map(|row| row.map_or_else(absent, Ok));
+    let rows: Vec<Tensor> = rows.collect::<Result<_>>()?;
     let alike = rows
         .windows(2)
         .all(|pair| pair[0].dtype == pair[1].dtype && pair[0].shape == pair[1].shape);
     let column = match rows.first() {
         Some(first) if alike && present.iter().all(|present| *present) => {
-            Column::Tensor(stack(first, &rows, buffers))
+            Column::Tensor(stack(first, &rows, buffers)?)
         }
         _ => Column::Tensors(rows),
     };
-    (column, present)
+    Ok((column, present))
 }
 
-fn stack(first: &Tensor, rows: &[Tensor], buffers: &BufferPool) -> Tensor {
+fn stack(first: &Tensor, rows: &[Tensor], buffers: &BufferPool) -> Result<Tensor> {
     let row = first.buffer.len();
-    let mut buffer = buffers.take(row * rows.len());
+    let mut buffer = buffers.take(row.saturating_mul(rows.len()))?;
     if row > 0 {
         for (out, tensor) in buffer.as_bytes_mut().chunks_exact_mut(row).zip(rows) {
             out.copy_from_slice(tensor.buffer.as_bytes());
         }
     }
     let shape = std::iter::once(rows.len()).chain(first.shape.iter().copied()).collect();
-    Tensor { dtype: first.dtype, shape, buffer }
+    Ok(Tensor { dtype: first.dtype, shape, buffer })
 }

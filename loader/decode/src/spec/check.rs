@@ -6,7 +6,7 @@ use forebay_error::{Error, Result};
 
 use super::{Crop, FieldKind, FieldSpec, ImageSpec, invalid};
 use crate::dtype::DType;
-use crate::image::SIDE_MAX;
+use crate::image::{PIXELS_MAX, SIDE_MAX};
 
 impl FieldSpec {
     /// Whether the fields make sense, each and together.
@@ -54,6 +54,12 @@ impl ImageSpec {
         if let Some((height, width)) = self.size {
             check_side("height", height)?;
             check_side("width", width)?;
+            let pixels = u64::from(height) * u64::from(width);
+            if pixels > PIXELS_MAX {
+                return Err(invalid("images of this size are too large")
+                    .at("pixels", pixels)
+                    .advise(format!("ask for a size of at most {PIXELS_MAX} pixels")));
+            }
         }
         self.check_crop()?;
         self.check_values()
