@@ -123,6 +123,7 @@ impl Peer {
             url: 0,
             key: format!("{run}/{index}"),
             valid: true,
+            has: Vec::new(),
             members: Ok(Vec::new()),
         };
         self.say(&Reply::Batch(Box::new(Batch {

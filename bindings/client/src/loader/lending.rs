@@ -119,7 +119,10 @@ mod tests {
         assert_eq!(largest_gap(8 * PAGE, vec![]), 8 * PAGE);
         assert_eq!(largest_gap(8 * PAGE, vec![page(3, 4)]), 4 * PAGE);
         assert_eq!(largest_gap(8 * PAGE, vec![page(5, 6), page(2, 3)]), 2 * PAGE);
-        assert_eq!(largest_gap(8 * PAGE, vec![5 * PAGE + 1..5 * PAGE + 2]), 5 * PAGE);
+        assert_eq!(
+            largest_gap(8 * PAGE, std::iter::once(5 * PAGE + 1..5 * PAGE + 2).collect()),
+            5 * PAGE
+        );
         assert_eq!(largest_gap(8 * PAGE, vec![page(0, 8)]), 0);
         assert_eq!(largest_gap(8 * PAGE, vec![page(1, 5), page(2, 3)]), 3 * PAGE);
     }
