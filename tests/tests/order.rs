@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
-use forebay_tests::{Daemon, Epoch, Origin, epoch, job, loader, next, play};
+use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play};
 use forebay_wire::message::{Open, Shuffle, Tail};
 
 const SIZES: std::ops::Range<usize> = 500..3000;
@@ -118,7 +118,7 @@ fn a_run_started_over_another_begins_with_its_first_batch() {
             assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
         }
         // As a trainer that does something else first, so that batches wait.
-        std::thread::yield_now();
+        eventually("a batch is ready", || loader.is_ready());
         assert_eq!(play(&loader, 0, 0).unwrap().samples, full.samples);
     }
 }

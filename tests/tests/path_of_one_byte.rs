@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use forebay_client::Next;
@@ -90,6 +91,43 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
     assert!(calls <= 2 * (read >> 20), "{calls} system calls for {} MiB", read >> 20);
     let grown = page_cache(&files).saturating_sub(cached);
     assert!(grown < read / 100, "the page cache grew by {grown} of {read} bytes");
+}
+
+/// Bears promise 10's ground: of a sample only the members asked for are read, however far apart
+/// they lie; an empty one is there and costs nothing.
+#[test]
+fn members_far_apart_are_read_alone() {
+    const FAR: usize = 400_000;
+    let mut archive = tar::Builder::new(Vec::new());
+    for i in 0..SAMPLES {
+        for (field, size) in [("a", 100), ("big", FAR), ("none", 0), ("z", 200)] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size as u64);
+            let bytes = vec![i as u8; size];
+            archive.append_data(&mut header, format!("{i:06}.{field}"), &bytes[..]).unwrap();
+        }
+    }
+    let origin = Origin::new();
+    origin.put("0.tar", &archive.into_inner().unwrap());
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let mut open = job(&origin, Origin::urls(1));
+    for wanted in [&["a", "none", "z"][..], &["none"]] {
+        open.fields = Some(wanted.iter().map(|name| vec![(*name).to_owned()]).collect());
+        let loader = loader(daemon.address(), open.clone()).unwrap();
+        play(&loader, 0, 0).unwrap();
+        whole(&daemon, 1);
+        let before = daemon.node().engine().counters().bytes_read;
+        let epoch = play(&loader, 1, 0).unwrap();
+        let read = daemon.node().engine().counters().bytes_read - before;
+        assert_eq!(epoch.samples.len() as u64, SAMPLES);
+        for (i, sample) in epoch.samples.iter().enumerate() {
+            let sizes = BTreeMap::from([("a", 100), ("none", 0), ("z", 200)]);
+            let right = wanted.iter().map(|name| ((*name).to_owned(), vec![i as u8; sizes[name]]));
+            assert_eq!(sample.fields, right.collect());
+        }
+        assert!(read < SAMPLES * FAR as u64 / 10, "{read} bytes read for {wanted:?}");
+    }
 }
 
 /// Waits until so many shards are committed: the last samples come before that.

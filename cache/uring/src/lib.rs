@@ -40,7 +40,7 @@ pub use engine::{
     Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind, EngineReport, Operation, Read,
 };
 pub use file::{Alignment, DiskFile, Open};
-pub use region::{PageReport, Region};
+pub use region::{CHUNK, PageReport, Region};
 pub use span::Span;
 
 /// Granule of every lease, in bytes: the page size, and the strictest alignment that O_DIRECT asks

@@ -25,9 +25,9 @@ mod mapping;
 
 use mapping::Mapping;
 
-/// Size of a huge page and unit of the ladder, in bytes: the PMD size of x86-64 and of arm64 with
-/// 4 KiB base pages, the two layouts GPU nodes run.
-pub(crate) const CHUNK: usize = 2 << 20;
+/// Unit of a region's length and of the ladder in bytes: a huge page, the PMD size of x86-64 and of
+/// arm64 with 4 KiB base pages, the two layouts GPU nodes run.
+pub const CHUNK: usize = 2 << 20;
 
 /// How many bytes of a region lie on which kind of page.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

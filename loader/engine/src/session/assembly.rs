@@ -1,4 +1,4 @@
-//! One batch: neighbouring samples become runs, runs become O_DIRECT reads into the slot, and every
+//! One batch: neighbouring members become runs, runs become O_DIRECT reads into the slot, and every
 //! member is checked before the trainer is told where it lies.
 //!
 //! One rule: a shard is held while it is read, not before and not after. What the batch needs to
@@ -18,7 +18,7 @@ use super::Job;
 use super::producer::WORTH_NOTING_NS;
 use super::slots::{Hold, Slot};
 
-/// Two samples this close on disk are read at once: what lies between (headers, padding, a small
+/// Two members this close on disk are read at once: what lies between (headers, padding, a small
 /// member not asked for) costs less than another request.
 const MERGE_GAP: u64 = 16 << 10;
 
@@ -51,22 +51,41 @@ struct Record {
     has: Vec<String>,
 }
 
-/// Neighbouring samples of one shard, read together.
+impl Record {
+    /// What the trainer is told of each member before any was read: of empty ones, all there is.
+    fn unread(&self) -> Vec<Result<message::Member>> {
+        let members = self.members.as_deref().unwrap_or_default();
+        members
+            .iter()
+            .map(|(field, member)| {
+                Ok(message::Member { field: *field, offset: 0, len: member.len })
+            })
+            .collect()
+    }
+}
+
+/// One of the members asked for: the sample's place in the batch, the member's in the sample.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    sample: usize,
+    member: usize,
+}
+
+/// Neighbouring members of one shard, read together.
 #[derive(Debug)]
 struct Run {
     shard: u32,
     range: Range<u64>,
     /// Bytes the read transfers: `range` grown to the device's alignment.
     footprint: usize,
-    /// Which samples of the batch lie in it.
-    samples: Vec<usize>,
+    parts: Vec<Part>,
 }
 
-/// A run in its slot: for each of its samples where the members lie in the slab, or why not.
+/// A run in its slot: where each of its parts lies in the slab, or why not.
 struct Checked {
     run: usize,
     placed: Placed,
-    members: Vec<Result<Vec<message::Member>>>,
+    members: Vec<Result<message::Member>>,
 }
 
 pub(super) struct Assembly {
@@ -148,17 +167,19 @@ impl Assembly {
     /// with the batch.
     pub(super) fn plan_reads(&mut self, errors: Vec<Error>) {
         self.errors = errors;
-        let mut hulls: Vec<(u32, Range<u64>, usize)> = Vec::with_capacity(self.records.len());
-        for (at, record) in self.records.iter().enumerate() {
-            let members = record.members.as_deref().unwrap_or_default();
-            let start = members.iter().map(|(_, member)| member.offset).min();
-            let end = members.iter().map(|(_, member)| member.end()).max();
-            if let (Some(start), Some(end)) = (start, end) {
-                hulls.push((record.place.shard, start..end, at));
-            }
+        let mut parts: Vec<(u32, Range<u64>, Part)> = Vec::with_capacity(self.records.len());
+        for (sample, record) in self.records.iter().enumerate() {
+            let members = record.members.as_deref().unwrap_or_default().iter().enumerate();
+            // Of an empty member there is nothing to read.
+            parts.extend(members.filter(|(_, (_, wanted))| wanted.len > 0).map(
+                |(member, (_, wanted))| {
+                    let range = wanted.offset..wanted.end();
+                    (record.place.shard, range, Part { sample, member })
+                },
+            ));
         }
-        hulls.sort_by_key(|(shard, range, _)| (*shard, range.start));
-        for (shard, range, at) in hulls {
+        parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
+        for (shard, range, part) in parts {
             match self.runs.last_mut() {
                 Some(run)
                     if run.shard == shard
@@ -166,9 +187,9 @@ impl Assembly {
                         && range.end - run.range.start <= RUN_LIMIT =>
                 {
                     run.range.end = run.range.end.max(range.end);
-                    run.samples.push(at);
+                    run.parts.push(part);
                 }
-                _ => self.runs.push(Run { shard, range, footprint: 0, samples: vec![at] }),
+                _ => self.runs.push(Run { shard, range, footprint: 0, parts: vec![part] }),
             }
         }
         for run in &mut self.runs {
@@ -197,25 +218,24 @@ impl Assembly {
         let slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
-        let mut checked: Vec<Option<Result<Vec<message::Member>>>> = Vec::new();
-        checked.resize_with(self.records.len(), || None);
+        let mut members: Vec<Vec<Result<message::Member>>> =
+            self.records.iter().map(Record::unread).collect();
         let (checked_runs, waited) = self.read_runs(slot.span).await?;
-        for Checked { run, placed, members } in checked_runs {
-            for (&at, members) in self.runs[run].samples.iter().zip(members) {
-                let len: u64 = members.iter().flatten().map(|member| member.len).sum();
-                *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
-                checked[at] = Some(members);
+        for Checked { run, placed, members: checked } in checked_runs {
+            let len: u64 = checked.iter().flatten().map(|member| member.len).sum();
+            *(if placed.from_tier() { &mut bytes.tier } else { &mut bytes.origin }) += len;
+            for (part, member) in self.runs[run].parts.iter().zip(checked) {
+                members[part.sample][part.member] = member;
             }
             spans.push(placed.into_span());
         }
         self.stages.extend(cut(start_ns, now_ns(), waited));
-        let samples = self.records.into_iter().zip(checked).map(|(record, checked)| Sample {
+        let samples = self.records.into_iter().zip(members).map(|(record, members)| Sample {
             position: record.place.position,
             url: record.place.shard,
             key: record.key,
             valid: record.place.valid,
-            // A sample without a run has none of the fields asked for, or is an error already.
-            members: checked.unwrap_or_else(|| record.members.map(|_| Vec::new())),
+            members: record.members.and_then(|_| members.into_iter().collect()),
             has: record.has,
         });
         let batch = Batch {
@@ -263,8 +283,8 @@ impl Assembly {
         let (good, bad): (Vec<Checked>, Vec<Checked>) = read
             .map(|(run, placed)| self.check(run, placed))
             .partition(|checked| checked.members.iter().all(Result::is_ok));
-        let Some(error) = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err())
-        else {
+        let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
+        let Some(error) = failed else {
             return Ok((good, vec![waited]));
         };
         self.job.store.condemn(&shard, error).await;
@@ -284,8 +304,8 @@ impl Assembly {
     /// meanwhile is fetched again.
     async fn open(&self, shard: u32, runs: &[usize]) -> Result<(Lease, Stretch)> {
         let start_ns = now_ns();
-        let samples = runs.iter().flat_map(|run| &self.runs[*run].samples);
-        let last = samples.map(|at| self.records[*at].place.ordinal).max().unwrap_or(0);
+        let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
+        let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
         let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await?;
         open.wait(last + 1).await?;
@@ -293,23 +313,18 @@ impl Assembly {
     }
 
     fn check(&self, run: usize, placed: Placed) -> Checked {
-        let check = |at: &usize| {
-            let record = &self.records[*at];
-            let members = record.members.as_deref().unwrap_or_default();
-            members
-                .iter()
-                .map(|(field, member)| {
-                    let offset = placed.check(member).map_err(|error| {
-                        error
-                            .at("url", self.job.url(record.place.shard))
-                            .at("key", &record.key)
-                            .at("field", &self.fields[*field as usize])
-                    })?;
-                    Ok(message::Member { field: *field, offset: offset as u64, len: member.len })
-                })
-                .collect()
+        let check = |part: &Part| {
+            let record = &self.records[part.sample];
+            let (field, member) = record.members.as_ref().map_err(Clone::clone)?[part.member];
+            let offset = placed.check(&member).map_err(|error| {
+                error
+                    .at("url", self.job.url(record.place.shard))
+                    .at("key", &record.key)
+                    .at("field", &self.fields[field as usize])
+            })?;
+            Ok(message::Member { field, offset: offset as u64, len: member.len })
         };
-        let members = self.runs[run].samples.iter().map(check).collect();
+        let members = self.runs[run].parts.iter().map(check).collect();
         Checked { run, placed, members }
     }
 }

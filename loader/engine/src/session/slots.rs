@@ -5,17 +5,20 @@
 //! never waits for memory held by a later one.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::{Arena, Engine, Region, Span};
+use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
 use forebay_wire::message::Batch;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
 
-/// A region is rounded up to this (a huge page), so a grant is too: what is granted is what is used.
-const GRANULE: usize = 2 << 20;
+/// How long a slab waits for memory that its own trainer still uses. Batches are given back as they
+/// are decoded; a trainer that gives none back for so long keeps them, and hears what to change.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
 /// vary, and a new slab costs a round of page faults.
@@ -29,6 +32,7 @@ pub struct SlabMemory(Arc<Pool>);
 struct Pool {
     limit: usize,
     used: Mutex<usize>,
+    freed: Notify,
 }
 
 /// A share of the slab memory, until dropped.
@@ -42,7 +46,7 @@ impl SlabMemory {
     /// A pool of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Pool { limit, used: Mutex::new(0) }))
+        Self(Arc::new(Pool { limit, used: Mutex::new(0), freed: Notify::new() }))
     }
 
     /// Bytes in use.
@@ -75,6 +79,7 @@ impl SlabMemory {
 impl Drop for Grant {
     fn drop(&mut self) {
         *self.pool.used_mut() -= self.bytes;
+        self.pool.0.freed.notify_waiters();
     }
 }
 
@@ -103,8 +108,9 @@ pub(super) struct Slot {
 /// What a batch under way holds besides its memory: one of the job's slots, and its slab's grant.
 #[derive(Debug)]
 pub(super) struct Right {
-    _credit: OwnedSemaphorePermit,
+    // Given back in this order: once every slot is home, no memory is held for one.
     _grant: Arc<Grant>,
+    _credit: OwnedSemaphorePermit,
 }
 
 /// What keeps a lent slot's memory.
@@ -170,7 +176,7 @@ impl Slots {
         };
         let mut state = self.state();
         state.slots_made += 1;
-        let right = Right { _credit: credit, _grant: slab.grant };
+        let right = Right { _grant: slab.grant, _credit: credit };
         Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
     }
 
@@ -199,29 +205,61 @@ impl Slots {
     /// The current slab if a batch of `bytes` may lie there, else a new one; its predecessor lives
     /// on in its leases.
     async fn slab_for(&self, bytes: usize) -> Result<Slab> {
-        let each = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(GRANULE);
+        let each = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
         let current = self.state().slab.clone();
-        let beside = match current {
-            Some(slab) if slab.share(self.prefetch) >= bytes => return Ok(slab),
-            Some(slab) if slab.arena.capacity() >= bytes => {
-                match self.memory.take(each, self.prefetch) {
-                    Some((grant, batches)) if batches == self.prefetch => Some((grant, batches)),
-                    // Fewer batches in a slab they fit are better than fewer still in a new one.
-                    _ => return Ok(slab),
-                }
+        if let Some(slab) = current {
+            if slab.share(self.prefetch) >= bytes {
+                return Ok(slab);
             }
-            _ => None,
-        };
+            if slab.arena.capacity() >= bytes {
+                return match self.memory.take(each, self.prefetch) {
+                    Some((grant, batches)) if batches == self.prefetch => {
+                        self.make(grant, batches).await
+                    }
+                    // Fewer batches in a slab they fit are better than fewer still in a new one.
+                    _ => Ok(slab),
+                };
+            }
+        }
         // The predecessor's bytes are free for its successor unless the trainer still uses them.
         self.state().slab = None;
-        let taken = beside.or_else(|| self.memory.take(each, self.prefetch));
-        let (grant, batches) = taken.ok_or_else(|| {
+        let (grant, batches) = self.room(each).await?;
+        self.make(grant, batches).await
+    }
+
+    /// Memory for as many batches of `each` bytes as there is room for. What this job's earlier
+    /// batches hold is waited for.
+    async fn room(&self, each: usize) -> Result<(Grant, u32)> {
+        let room = async {
+            loop {
+                let mut freed = pin!(self.memory.0.freed.notified());
+                freed.as_mut().enable();
+                if let Some(taken) = self.memory.take(each, self.prefetch) {
+                    return Some(taken);
+                }
+                tokio::select! {
+                    () = freed => {}
+                    // All other slots are home: nothing more will come of waiting.
+                    _home = self.credits.acquire_many(self.prefetch - 1) => {
+                        return self.memory.take(each, self.prefetch);
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, room).await.ok().flatten().ok_or_else(|| {
             Error::new(ErrorKind::Full, "no slab memory is left for one batch")
                 .at("bytes", each)
                 .at("used", self.memory.used())
                 .at("limit", self.memory.limit())
-                .advise("lower batch_size, ask for fewer fields, or raise the daemon's memory")
-        })?;
+                .advise(
+                    "lower batch_size, ask for fewer fields, keep fewer views, or raise the \
+                     daemon's memory",
+                )
+        })
+    }
+
+    /// Makes the slab that `grant` allows, and announces it.
+    async fn make(&self, grant: Grant, batches: u32) -> Result<Slab> {
         let number = {
             let mut state = self.state();
             state.slabs_made += 1;
@@ -247,5 +285,49 @@ impl Slots {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    use forebay_uring::{EngineChoice, EngineConfig};
+
+    use super::*;
+
+    fn slots(limit: usize, prefetch: u32) -> (Slots, mpsc::Receiver<Event>) {
+        let choice = EngineChoice::Threads;
+        let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1 };
+        let engine = Engine::start(engine).unwrap();
+        let (events, receiver) = mpsc::channel(8);
+        (Slots::new(engine, SlabMemory::new(limit), prefetch, events), receiver)
+    }
+
+    /// Samples may grow in mid-epoch: the larger slab waits for what the trainer is about to give
+    /// back, and is made of that.
+    #[tokio::test]
+    async fn a_larger_slab_waits_for_the_memory_of_the_one_before() {
+        let (slots, _events) = slots(4 * CHUNK, 2);
+        let small = slots.lease(CHUNK / 2).await.unwrap();
+        assert_eq!(slots.memory.used(), 2 * CHUNK);
+        let mut large = pin!(slots.lease(3 * CHUNK));
+        let mut poll = || large.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        assert!(poll().is_pending(), "the small one is still in use");
+        drop(small);
+        let large = large.await.unwrap();
+        assert_eq!((large.slab, large.span.unwrap().len()), (2, 3 * CHUNK));
+        assert_eq!(slots.memory.used(), 4 * CHUNK);
+    }
+
+    #[tokio::test]
+    async fn what_no_waiting_can_free_is_full_at_once() {
+        let (slots, _events) = slots(4 * CHUNK, 2);
+        drop(slots.lease(CHUNK / 2).await.unwrap());
+        let error = slots.lease(5 * CHUNK).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
     }
 }
