@@ -24,8 +24,9 @@ def cpu() -> str:
 
 
 def slug() -> str:
-    """Return the processor's name as part of a folder's."""
-    return re.sub("[^a-z0-9]+", "-", cpu().lower()).strip("-")
+    """Return the processor and the cores lent of it as part of a folder's name."""
+    name = f"{cpu()} {len(os.sched_getaffinity(0))} cores"
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def describe(folder: Path) -> dict[str, object]:

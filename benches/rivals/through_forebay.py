@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import stage
 from contender import MEAN, SIZE, STD, Batch, Task, run
@@ -41,6 +42,15 @@ def fields(task: Task) -> dict[str, forebay.Field]:
     return {"image": image, "label": forebay.Int("cls")}
 
 
+def counts(loader: forebay.DataLoader) -> dict[str, Any]:
+    """Return what `loader` and its daemon counted, free of this checkout's whereabouts."""
+    daemon = stage.status(dict(os.environ))
+    if daemon is None:
+        raise RuntimeError("the daemon is gone")
+    daemon["tier"]["path"] = Path(daemon["tier"]["path"]).name
+    return {"loader": loader.stats(), "daemon": daemon}
+
+
 if __name__ == "__main__":
     given = Task.from_command_line()
     shards = [Path(shard).absolute().as_uri() for shard in given.shards]
@@ -52,5 +62,5 @@ if __name__ == "__main__":
             given,
             Pairs(opened),
             lambda: [opened.stats()["daemon_pid"]],
-            lambda: {"loader": opened.stats(), "daemon": stage.status(dict(os.environ))},
+            lambda: counts(opened),
         )
