@@ -47,6 +47,17 @@ def starvation(folder: Path, out: Path) -> None:
     print(f"  written to {target}")
 
 
+def engines(rounds: int, out: Path) -> None:
+    """Compare the disk engines with fio."""
+    print("\ndisk engines")
+    target = out / "disk.json"
+    command = ["cargo", "bench", "--locked", "--package", "forebay-benches", "--bench", "disk", "--"]
+    options = ["--directory", stage.RUN, "--rounds", str(rounds), "--out", target]
+    subprocess.run([*command, *options], cwd=RESULTS.parent, check=True)
+    document = {"machine": machine.describe(stage.RUN), "records": json.loads(target.read_text())}
+    target.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -55,6 +66,7 @@ def main() -> None:
     out = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
     out.mkdir(parents=True, exist_ok=True)
     starvation(stage.shards(measure.PHOTOS), out)
+    engines(arguments.rounds, out)
     sys.argv = [sys.argv[0], "--rounds", str(arguments.rounds), "--out", str(out)]
     measure.main()
 
