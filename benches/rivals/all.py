@@ -51,9 +51,10 @@ def engines(rounds: int, out: Path) -> None:
     """Compare the disk engines with fio."""
     print("\ndisk engines")
     target = out / "disk.json"
-    command = ["cargo", "bench", "--locked", "--package", "forebay-benches", "--bench", "disk", "--"]
-    options = ["--directory", stage.RUN, "--rounds", str(rounds), "--out", target]
-    subprocess.run([*command, *options], cwd=RESULTS.parent, check=True)
+    command: list[str | Path] = ["cargo", "bench", "--locked", "-p", "forebay-benches"]
+    command += ["--bench", "disk", "--", "--directory", stage.RUN]
+    command += ["--rounds", str(rounds), "--out", target]
+    subprocess.run(command, cwd=RESULTS.parent, check=True)
     document = {"machine": machine.describe(stage.RUN), "records": json.loads(target.read_text())}
     target.write_text(json.dumps(document, indent=1) + "\n")
 
