@@ -1,4 +1,5 @@
 //! Benchmarks a user runs: how long an accelerator starves, and why.
 
 mod cpu;
+mod fetches;
 pub mod starvation;

@@ -10,76 +10,124 @@ mod status;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use forebay_client::{Address, Connection, Launch, RuntimeDirectory};
+use forebay_client::{Address, Connection, Deadline, Launch, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use serde::Serialize;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 100)]
 struct Arguments {
-    /// The daemon to talk to: `embedded`, or `unix:/path/to/forebayd.sock`.
-    /// Unset: the node daemon if it answers, else this user's own, started if need be.
-    #[arg(long, global = true, env = "FOREBAY_DAEMON", value_name = "ADDRESS")]
-    daemon: Option<String>,
     #[command(subcommand)]
     verb: Verb,
 }
 
+// Each verb is described at its arguments: a comment here would hide that description.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run the daemon in the foreground.
     Daemon(daemon::Arguments),
-    /// Show the daemon's state on one screen.
     Status(status::Arguments),
-    /// Make shards from a folder of files.
     Pack(pack::Arguments),
-    /// Count the samples of shards and write a manifest.
     Index(index::Arguments),
-    /// Measure how long an accelerator would starve, and why.
+    /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
 }
 
-/// How verbs reach a daemon.
+/// Why a verb did not do its work, as far as that decides the exit code.
 #[derive(Debug)]
-struct Reach {
-    address: Option<String>,
-    launcher: Vec<OsString>,
+enum Failure {
+    /// The command line makes no sense.
+    Usage(Error),
+    /// No daemon answers.
+    Unreachable(Error),
+    /// Anything else.
+    Failed(Error),
 }
 
-/// A daemon that has to be started has this long to answer a tool.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a verb comes to.
+type Done<T = ()> = Result<T, Failure>;
 
-impl Reach {
-    /// The address asked for; `launcher` is what starts this very program again.
-    fn address(&self) -> Result<Address> {
-        let mut command = self.launcher.clone();
-        command.extend(["daemon", "--embedded"].map(OsString::from));
-        let directory = RuntimeDirectory::of_this_user()?;
-        Address::parse(self.address.as_deref(), Launch { command, directory })
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Failure {
+    fn error(&self) -> &Error {
+        let (Self::Usage(error) | Self::Unreachable(error) | Self::Failed(error)) = self;
+        error
     }
 
-    fn connect(&self) -> Result<Connection> {
-        self.address()?.connect(Instant::now() + CONNECT_TIMEOUT)
-    }
-
-    /// Connects without starting anything.
-    fn connect_if_running(&self) -> Result<Connection> {
-        match self.address()? {
-            Address::Unix(path) => Connection::open(&path),
-            Address::Embedded(launch) => Connection::open(&launch.directory.socket()),
-            Address::Auto(launch) => Connection::open(forebay_client::NODE_SOCKET.as_ref())
-                .or_else(|_| Connection::open(&launch.directory.socket())),
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            failure if failure.error().kind() == ErrorKind::PermissionDenied => 4,
+            Self::Unreachable(_) => 3,
+            Self::Failed(_) => 1,
         }
     }
 }
 
+/// Which daemon a verb asks.
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// The daemon to ask: `embedded`, or `unix:/path/to/forebayd.sock`.
+    /// Unset: the node daemon if it answers, else this user's own.
+    #[arg(long, env = "FOREBAY_DAEMON", value_name = "ADDRESS", value_parser = address)]
+    daemon: Option<String>,
+}
+
+fn address(text: &str) -> Result<String> {
+    Address::check(text).map(|()| text.to_owned())
+}
+
+/// The command that runs this very program, without arguments.
+type Launcher = [OsString];
+
+/// A daemon that has to be started has this long to answer a tool.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One that runs answers from memory; if it needs longer than this it hangs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Target {
+    fn address(&self, launcher: &Launcher) -> Result<Address> {
+        let embedded = ["daemon", "--embedded"].map(OsString::from);
+        let command = launcher.iter().cloned().chain(embedded).collect();
+        let directory = RuntimeDirectory::of_this_user()?;
+        Address::parse(self.daemon.as_deref(), Launch { command, directory })
+    }
+
+    /// Connects, starting this user's own daemon if need be.
+    fn connect(&self, launcher: &Launcher) -> Done<Connection> {
+        let address = self.address(launcher)?;
+        address.connect(&Deadline::after(CONNECT_TIMEOUT)).map_err(Failure::Unreachable)
+    }
+
+    /// Connects without starting anything.
+    fn connect_if_running(&self) -> Done<Connection> {
+        let open = |path: &Path| Connection::open(path, &Deadline::after(ANSWER_TIMEOUT));
+        let opened = match self.address(&[])? {
+            Address::Unix(path) => open(&path),
+            Address::Embedded(launch) => open(&launch.directory.socket()),
+            Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref())
+                .or_else(|_| open(&launch.directory.socket())),
+        };
+        opened.map_err(Failure::Unreachable)
+    }
+}
+
 /// Runs the command line; `launcher` is the command that starts it, to which arguments are added.
-pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]) -> ExitCode {
+pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -88,24 +136,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &[OsString]
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let reach = Reach { address: arguments.daemon, launcher: launcher.to_vec() };
     let done = match arguments.verb {
         Verb::Daemon(arguments) => daemon::run(&arguments),
-        Verb::Status(arguments) => status::run(&arguments, &reach),
+        Verb::Status(arguments) => status::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
-        Verb::Index(arguments) => index::run(&arguments, &reach),
-        Verb::Bench(verb) => bench::run(&verb, &reach),
+        Verb::Index(arguments) => index::run(&arguments, launcher),
+        Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+        Err(failure) => {
+            let error = failure.error();
             // Nothing is left to tell it to if standard error is gone.
             let _ = writeln!(std::io::stderr(), "forebay: {}: {error}", error.kind().name());
-            ExitCode::from(match error.kind() {
-                ErrorKind::PermissionDenied => 4,
-                _ if error.place("socket").is_some() => 3,
-                _ => 1,
-            })
+            ExitCode::from(failure.exit_code())
         }
     }
 }
@@ -125,6 +169,11 @@ fn print(text: &str) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => written.doing("write to standard output"),
     }
+}
+
+/// Prints a document.
+fn print_json(document: &impl Serialize) -> Result<()> {
+    print(&serde_json::to_string_pretty(document).expect("numbers and strings always encode"))
 }
 
 fn unexpected() -> Error {

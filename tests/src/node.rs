@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_client::{Address, Connection};
+use forebay_client::{Address, Connection, Deadline};
 use forebay_daemon::{Listener, Node, NodeConfig, serve};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Limits;
@@ -13,6 +13,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::patience::PATIENCE;
 
 /// Memory a node keeps for frames; what it is given beyond is for slabs.
 pub const FRAMES: usize = 128 << 20;
@@ -187,7 +189,8 @@ pub fn status(socket: &Path) -> serde_json::Value {
 /// # Errors
 /// If it does not answer.
 pub fn daemon_status(socket: &Path) -> Result<serde_json::Value> {
-    match Connection::open(socket)?.ask(&Request::Status)? {
+    let deadline = Deadline::after(PATIENCE);
+    match Connection::open(socket, &deadline)?.ask(&Request::Status, &deadline)? {
         Reply::Status(text) => Ok(serde_json::from_str(&text).expect("a status is JSON")),
         other => Err(Error::new(ErrorKind::Invalid, format!("not a status: {other:?}"))),
     }

@@ -2,8 +2,10 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 
 use forebay_client::Address;
+use forebay_error::ErrorKind;
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Batch, Bytes, Opened, Reply, Request, Sample};
@@ -43,10 +45,27 @@ impl Scripted {
         Self { listener, directory }
     }
 
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("d.sock")
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> Address {
-        Address::Unix(self.directory.path().join("d.sock"))
+        Address::Unix(self.socket())
+    }
+
+    /// Fills its line, so that no further connection is taken; the line stays full for as long as
+    /// what comes back lives.
+    ///
+    /// # Panics
+    /// If the line cannot be cut to a single place.
+    #[must_use]
+    pub fn fill_line(&self) -> UnixStream {
+        rustix::net::listen(&self.listener, 0).expect("a line may be cut");
+        UnixStream::connect(self.socket()).expect("one place is left")
     }
 
     /// Takes the next connection.
@@ -84,14 +103,32 @@ impl Peer {
         self.send(&frame::encode(reply).expect("a reply fits a frame"), None);
     }
 
+    /// Whether the trainer leaves, whatever it says before.
+    pub fn ends(&mut self) -> bool {
+        loop {
+            match self.receiver.receive::<Request>(&self.socket) {
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::Closed,
+            }
+        }
+    }
+
+    /// Answers the greeting.
+    ///
+    /// # Panics
+    /// If the trainer does anything else.
+    pub fn greet(&mut self) {
+        assert!(matches!(self.request(), Request::Hello { .. }));
+        let (release, pid) = ("scripted".to_owned(), std::process::id());
+        self.say(&Reply::Welcome { protocol: PROTOCOL, release, pid });
+    }
+
     /// Answers the greeting and the job.
     ///
     /// # Panics
     /// If the trainer does anything else.
     pub fn register(&mut self) {
-        assert!(matches!(self.request(), Request::Hello { .. }));
-        let (release, pid) = ("scripted".to_owned(), std::process::id());
-        self.say(&Reply::Welcome { protocol: PROTOCOL, release, pid });
+        self.greet();
         assert!(matches!(self.request(), Request::Open(_)));
         self.say(&Reply::Opened(Opened { session: 1, lanes: 1, samples: None, batches: None }));
     }

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use forebay_client::Connection;
+use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
-use forebay_tests::{Daemon, Origin, eventually, job, loader, play};
+use forebay_tests::{Daemon, Origin, PATIENCE, eventually, job, loader, play};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Reply, Request};
 
@@ -71,10 +71,12 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
     let origin = Origin::with_shards(1, 40, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
-    let connection = Connection::open(daemon.socket()).unwrap();
+    let connection = Connection::open(daemon.socket(), &Deadline::after(PATIENCE)).unwrap();
     let mut senseless = job(&origin, Origin::urls(1));
     senseless.order.batch_size = 0;
-    let error = connection.ask(&Request::Open(Box::new(senseless))).unwrap_err();
+    let error = connection
+        .ask(&Request::Open(Box::new(senseless)), &Deadline::after(PATIENCE))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let open = job(&origin, Origin::urls(1));
     connection.send(&Request::Open(Box::new(open))).unwrap();

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use forebay_client::Connection;
-use forebay_tests::{Daemon, Origin, job, loader, play};
+use forebay_client::{Connection, Deadline};
+use forebay_tests::{Daemon, Origin, PATIENCE, job, loader, play};
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
 use forebay_wire::slab::Slab;
@@ -59,7 +59,7 @@ fn a_slab_withstands_whoever_holds_its_descriptor() {
     let origin = Origin::with_shards(1, 40, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
-    let connection = Connection::open(daemon.socket()).unwrap();
+    let connection = Connection::open(daemon.socket(), &Deadline::after(PATIENCE)).unwrap();
     connection.send(&Request::Open(Box::new(job(&origin, Origin::urls(1))))).unwrap();
     connection.send(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
     let mut receiver = Receiver::default();

@@ -3,15 +3,32 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use forebay_client::{Batch, Loader, Next};
-use forebay_tests::{Origin, Peer, Scripted, job, loader, next};
-use forebay_wire::message::Reply;
+use std::fs::File;
+use std::time::Duration;
+
+use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, SessionConfig, TIMEOUT_MAX};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, eventually, job, next};
+use forebay_wire::message::{Reply, Request};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+
+/// The time limit of those that are to reach it.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn open(address: Address, timeout: Duration) -> Result<Loader> {
+    let open = job(&Origin::new(), Origin::urls(1));
+    let session = SessionConfig { address, open, timeout };
+    Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
+}
 
 /// A loader at a scripted daemon, and that daemon's end of it.
 fn connected(daemon: &Scripted) -> (Loader, Peer) {
     std::thread::scope(|scope| {
-        let open = job(&Origin::new(), Origin::urls(1));
-        let loader = scope.spawn(|| loader(daemon.address(), open).unwrap());
+        // No wait of a test may end by itself.
+        let loader = scope.spawn(|| open(daemon.address(), TIMEOUT_MAX).unwrap());
         let mut peer = daemon.accept();
         peer.register();
         (loader.join().unwrap(), peer)
@@ -50,7 +67,7 @@ fn batches_in_the_slab_before_may_follow_a_new_slab() {
 fn the_late_end_of_an_abandoned_epoch_is_not_the_end_of_the_next() {
     let end = |run| Reply::End { run, batches: 1, samples: 1, errors: Vec::new() };
     let failed = |run| {
-        let error = forebay_error::Error::new(forebay_error::ErrorKind::Corrupt, "no matter");
+        let error = Error::new(ErrorKind::Corrupt, "no matter");
         Reply::Failed { run: Some(run), error }
     };
     for last_words in [&end as &dyn Fn(u64) -> Reply, &failed] {
@@ -72,5 +89,106 @@ fn the_late_end_of_an_abandoned_epoch_is_not_the_end_of_the_next() {
         peer.slab(1, 4096, 4);
         peer.batch(run, 1, 1);
         assert_eq!(batch(&loader).index, 1);
+    }
+}
+
+/// What `call` returns; a call that does not return fails its test rather than hanging it.
+fn returned<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(call()));
+    done.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("this never ends: {what}"))
+}
+
+fn assert_silent(what: &str, address: Address) {
+    let opened = returned(what, || open(address, SHORT));
+    let error = opened.err().unwrap_or_else(|| panic!("{what}: opened"));
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error}");
+    assert!(error.to_string().contains("the daemon does not answer"), "{what}: {error}");
+    assert!(error.place("socket").is_some(), "{what}: {error}");
+}
+
+/// Bears promise 7 (every wait ends within `timeout`): a daemon that hangs, wherever it stopped on
+/// the way to the first batch.
+#[test]
+fn a_daemon_that_does_not_answer_is_an_error_in_time() {
+    let daemon = Scripted::new();
+    assert_silent("it takes no greeting", daemon.address());
+    let daemon = Scripted::new();
+    let line = daemon.fill_line();
+    assert_silent("it takes no connection", daemon.address());
+    drop(line);
+    let daemon = Scripted::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut peer = daemon.accept();
+            peer.greet();
+            assert!(matches!(peer.request(), Request::Open(_)));
+            // Until the trainer gives up.
+            assert!(peer.ends());
+        });
+        assert_silent("it takes no job", daemon.address());
+    });
+}
+
+/// Bears promise 7: the same with a real daemon, stopped as a debugger or a batch system does it.
+#[test]
+fn a_daemon_that_was_stopped_is_an_error_in_time() {
+    let household = Household::new(ACTOR);
+    let loader = open(household.address(), PATIENCE).unwrap();
+    let pid = loader.stats().daemon_pid.unwrap();
+    let process = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    assert_silent("it was stopped", household.address());
+    kill_process(process, Signal::CONT).unwrap();
+    drop(open(household.address(), PATIENCE).unwrap());
+    drop(loader);
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Bears promise 7: another process that starts the daemon and was stopped over it.
+#[test]
+fn a_start_that_never_ends_is_an_error_in_time() {
+    let household = Household::new(ACTOR);
+    let lock = File::create(household.socket().with_file_name("start.lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let address = household.address();
+    let error = returned("a start", || open(address, SHORT)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.place("lock").is_some(), "{error}");
+    assert!(household.daemons().is_empty());
+}
+
+/// A loader may be closed while it looks for another daemon, however long it could go on with that.
+#[test]
+fn a_loader_that_looks_for_a_daemon_closes_at_once() {
+    // The next daemon does not greet, or does not take the job, or there is none.
+    for answers in 0..3 {
+        let daemon = Scripted::new();
+        let (loader, peer) = connected(&daemon);
+        drop(peer);
+        let mut second = daemon.accept();
+        match answers {
+            0 => {}
+            1 => second.greet(),
+            _ => {
+                std::fs::remove_file(daemon.socket()).unwrap();
+                drop(second);
+                returned("the close", || drop(loader));
+                continue;
+            }
+        }
+        assert!(!matches!(second.request(), Request::Start { .. }));
+        returned("the close", || drop(loader));
+        assert!(second.ends());
+    }
+}
+
+/// A time limit that no clock can be set to is refused by name, not by a panic.
+#[test]
+fn a_time_limit_beyond_all_clocks_is_refused() {
+    for timeout in [Duration::MAX, TIMEOUT_MAX + Duration::from_secs(1)] {
+        let error = open(Scripted::new().address(), timeout).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.place("timeout").is_some(), "{error}");
     }
 }

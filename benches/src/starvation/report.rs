@@ -16,7 +16,7 @@ pub struct Report {
     pub batch_size: u32,
     /// Seconds one step computes.
     pub step_seconds: f64,
-    /// One entry per epoch; the first is cold if the cache was empty.
+    /// One entry per epoch.
     pub epochs: Vec<EpochReport>,
 }
 
@@ -25,6 +25,8 @@ pub struct Report {
 pub struct EpochReport {
     /// Its number.
     pub epoch: u64,
+    /// Whether its shards had to be fetched.
+    pub temperature: Temperature,
     /// Steps counted.
     pub steps: u64,
     /// Samples in them.
@@ -41,6 +43,8 @@ pub struct EpochReport {
     pub bytes_per_second: f64,
     /// CPU of trainer and daemon together per sample, in milliseconds.
     pub cpu_ms_per_sample: f64,
+    /// Bytes the daemon fetched from origins during the whole epoch, for whatever job.
+    pub fetched_bytes: u64,
     /// Payload read from the tier.
     pub tier_bytes: u64,
     /// Payload taken from shards still arriving from their origin.
@@ -49,15 +53,37 @@ pub struct EpochReport {
     pub wait: WaitReport,
 }
 
-impl EpochReport {
-    /// `cold` if most bytes came from shards still arriving, `warm` if none did, else `mixed`.
+/// Whether an epoch's shards had to be fetched from their origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Temperature {
+    /// At least half as many bytes were fetched as were delivered.
+    Cold,
+    /// Fewer were.
+    Mixed,
+    /// None were.
+    Warm,
+}
+
+impl Temperature {
+    /// By the bytes fetched from origins and the payload delivered.
     #[must_use]
-    pub fn temperature(&self) -> &'static str {
-        match (self.origin_bytes, self.tier_bytes) {
-            (0, _) => "warm",
-            (origin, tier) if origin > tier => "cold",
-            _ => "mixed",
+    pub fn of(fetched_bytes: u64, payload: u64) -> Self {
+        match fetched_bytes {
+            0 => Self::Warm,
+            fetched if fetched >= payload / 2 => Self::Cold,
+            _ => Self::Mixed,
         }
+    }
+}
+
+impl fmt::Display for Temperature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cold => "cold",
+            Self::Mixed => "mixed",
+            Self::Warm => "warm",
+        })
     }
 }
 
@@ -82,7 +108,7 @@ impl fmt::Display for EpochReport {
             f,
             "epoch {} ({})  AU_ideal {:.1} %  {:.0} samples/s  {:.3} GB/s  CPU {:.2} ms/sample",
             self.epoch,
-            self.temperature(),
+            self.temperature,
             self.au_ideal * 100.0,
             self.samples_per_second,
             self.bytes_per_second / 1e9,
@@ -90,8 +116,12 @@ impl fmt::Display for EpochReport {
         )?;
         writeln!(
             f,
-            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s",
-            self.first_batch_seconds, self.steps, self.wall_seconds, wait.total_seconds
+            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s; fetched {:.3} GB",
+            self.first_batch_seconds,
+            self.steps,
+            self.wall_seconds,
+            wait.total_seconds,
+            self.fetched_bytes as f64 / 1e9
         )?;
         writeln!(
             f,

@@ -1,11 +1,11 @@
 //! Which daemon a trainer talks to.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Found};
+use crate::deadline::Deadline;
 use crate::launch::Launch;
 
 /// Where a node daemon listens unless its configuration says otherwise.
@@ -30,40 +30,56 @@ impl Address {
     pub fn parse(text: Option<&str>, launch: Launch) -> Result<Self> {
         match text {
             None | Some("") => Ok(Self::Auto(launch)),
-            Some("embedded") => Ok(Self::Embedded(launch)),
-            Some(text) => match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-                Some(path) => Ok(Self::Unix(path.into())),
-                None => Err(Error::new(ErrorKind::Invalid, "this is no daemon address")
-                    .at("daemon", text)
-                    .advise("use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it unset")),
-            },
+            Some(text) => Ok(match socket(text)? {
+                Some(path) => Self::Unix(path),
+                None => Self::Embedded(launch),
+            }),
         }
+    }
+
+    /// Whether [`Address::parse`] will read `text`.
+    ///
+    /// # Errors
+    /// As [`Address::parse`].
+    pub fn check(text: &str) -> Result<()> {
+        if text.is_empty() { Ok(()) } else { socket(text).map(drop) }
     }
 
     /// Connects, starting a daemon where that is this address's way.
     ///
     /// # Errors
     /// `Unavailable` if no daemon answers by `deadline`, else what the daemon refused.
-    pub fn connect(&self, deadline: Instant) -> Result<Connection> {
+    pub fn connect(&self, deadline: &Deadline) -> Result<Connection> {
         match self {
-            Self::Unix(path) => Connection::open(path).map_err(|error| {
-                error.advise("start the daemon there, or unset FOREBAY_DAEMON to use a private one")
-            }),
+            Self::Unix(path) => match Connection::find(path, deadline)? {
+                Found::Daemon(connection) => Ok(connection),
+                Found::Nobody(error) => Err(error.advise(
+                    "start the daemon there, or unset FOREBAY_DAEMON to use a private one",
+                )),
+            },
             Self::Embedded(launch) => launch.connect(deadline),
-            Self::Auto(launch) => match Connection::open(NODE_SOCKET.as_ref()) {
-                Ok(connection) => Ok(connection),
+            Self::Auto(launch) => match Connection::find(NODE_SOCKET.as_ref(), deadline) {
+                Ok(Found::Daemon(connection)) => Ok(connection),
+                Ok(Found::Nobody(_)) => launch.connect(deadline),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     tracing::debug!(%error, "the node daemon does not serve this user");
                     launch.connect(deadline)
                 }
-                Err(error) if is_absent(&error) => launch.connect(deadline),
                 Err(error) => Err(error),
             },
         }
     }
 }
 
-/// Whether nobody listens there (any more).
-pub(crate) fn is_absent(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Closed)
+/// The socket that a text names; `None` for the user's own daemon.
+fn socket(text: &str) -> Result<Option<PathBuf>> {
+    if text == "embedded" {
+        return Ok(None);
+    }
+    let path = text.strip_prefix("unix:").filter(|path| !path.is_empty());
+    path.map(|path| Some(path.into())).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, "this is no daemon address")
+            .at("daemon", text)
+            .advise("use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it unset")
+    })
 }

@@ -3,8 +3,9 @@
 //! One rule: any thread may send; one thread receives.
 
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,44 +13,85 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Reply, Request};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// A daemon that takes a connection answers its greeting from memory; one that needs longer than
-/// this hangs.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::deadline::Deadline;
+
+/// The shortest limit a socket takes.
+const SEND_LIMIT_MIN: Duration = Duration::from_millis(1);
 
 /// A connected, greeted daemon.
 #[derive(Debug)]
 pub struct Connection {
     socket: UnixStream,
+    path: PathBuf,
     /// Held for one frame at a time.
     sending: Mutex<()>,
     /// The daemon's process.
     pub daemon_pid: u32,
 }
 
+/// What there is at a socket.
+pub(crate) enum Found {
+    /// A daemon that greeted back.
+    Daemon(Connection),
+    /// Nobody who listens, or nobody any more.
+    Nobody(Error),
+}
+
 impl Connection {
     /// Connects to the daemon at `path` and agrees on a protocol.
     ///
     /// # Errors
-    /// `NotFound` or `Unavailable` if nobody listens there, `PermissionDenied` if the daemon does
-    /// not serve this user, `Invalid` if it speaks no protocol of ours.
-    pub fn open(path: &Path) -> Result<Self> {
-        let at = |error: Error| error.at("socket", path.display());
-        let socket = UnixStream::connect(path).doing("connect to the daemon").map_err(at)?;
-        let mut connection = Self { socket, sending: Mutex::new(()), daemon_pid: 0 };
-        connection.daemon_pid = connection.greet().map_err(at)?;
-        Ok(connection)
+    /// `NotFound`, `Unavailable` or `Closed` if nobody listens there, `Unavailable` if the daemon
+    /// does not answer by `deadline`, `PermissionDenied` if it does not serve this user, `Invalid`
+    /// if it speaks no protocol of ours.
+    pub fn open(path: &Path, deadline: &Deadline) -> Result<Self> {
+        match Self::find(path, deadline)? {
+            Found::Daemon(connection) => Ok(connection),
+            Found::Nobody(error) => Err(error),
+        }
     }
 
-    fn greet(&self) -> Result<u32> {
+    /// Connects as [`Connection::open`] does, telling an absent daemon from one that fails.
+    pub(crate) fn find(path: &Path, deadline: &Deadline) -> Result<Found> {
+        let at = |error: Error| error.at("socket", path.display());
+        let doing = "connect to the daemon";
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket: OwnedFd = socket.doing("make a socket")?;
+        let address = SocketAddrUnix::new(path).doing(doing).map_err(at)?;
+        let tried = deadline.retry(|| match connect(&socket, &address) {
+            // Its line is full: it takes nobody, or more come at once than it takes.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            tried => Ok(Some(tried)),
+        });
+        match tried.map_err(at)? {
+            Some(Err(error @ (Errno::NOENT | Errno::CONNREFUSED))) => {
+                return Ok(Found::Nobody(at(Error::from_io(doing, &error.into()))));
+            }
+            Some(tried) => tried.doing(doing).map_err(at)?,
+            None => return Err(at(silent())),
+        }
+        let (socket, path, sending) = (socket.into(), path.to_owned(), Mutex::new(()));
+        let mut connection = Self { socket, path, sending, daemon_pid: 0 };
+        match connection.greet(deadline) {
+            Ok(pid) => connection.daemon_pid = pid,
+            // It is just ending.
+            Err(error) if error.kind() == ErrorKind::Closed && !deadline.is_closing() => {
+                return Ok(Found::Nobody(at(error)));
+            }
+            Err(error) => return Err(at(error)),
+        }
+        connection.may_block(true)?;
+        Ok(Found::Daemon(connection))
+    }
+
+    fn greet(&self, deadline: &Deadline) -> Result<u32> {
         let release = env!("CARGO_PKG_VERSION").to_owned();
-        self.send(&Request::Hello { protocol: PROTOCOL, release })?;
-        self.socket
-            .set_read_timeout(Some(GREETING_TIMEOUT))
-            .doing("limit the wait for the daemon")?;
-        let reply = Receiver::default().receive(&self.socket)?;
-        self.socket.set_read_timeout(None).doing("lift the limit again")?;
-        match reply {
+        match self.exchange(&Request::Hello { protocol: PROTOCOL, release }, deadline)? {
             Reply::Welcome { protocol, pid, .. }
                 if (PROTOCOL_OLDEST..=PROTOCOL).contains(&protocol) =>
             {
@@ -66,10 +108,16 @@ impl Connection {
         }
     }
 
+    /// Lets no later [`Connection::send`] wait longer than this.
+    pub(crate) fn limit_sends(&self, limit: Duration) -> Result<()> {
+        let limit = limit.max(SEND_LIMIT_MIN);
+        self.socket.set_write_timeout(Some(limit)).doing("limit the wait for the daemon")
+    }
+
     /// Sends one request.
     ///
     /// # Errors
-    /// `Closed` if the daemon is gone.
+    /// `Closed` if the daemon is gone; whatever the error, the connection is at its end.
     pub fn send(&self, request: &Request) -> Result<()> {
         let bytes = frame::encode(request)?;
         let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +126,11 @@ impl Connection {
             match frame::send(&self.socket, rest, None) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).doing("send to the daemon"),
+                Err(error) => {
+                    // The rest of a frame cannot follow later.
+                    self.shut();
+                    return Err(error).doing("send to the daemon");
+                }
             }
         }
         Ok(())
@@ -92,16 +144,51 @@ impl Connection {
         receiver.receive(&self.socket)
     }
 
-    /// Asks one thing and waits for the answer, on a connection used for nothing else.
+    /// Asks one thing and waits for the answer, on a connection used for nothing else so far.
     ///
     /// # Errors
-    /// What the daemon answered, or `Closed`.
-    pub fn ask(&self, request: &Request) -> Result<Reply> {
-        self.send(request)?;
-        match self.receive(&mut Receiver::default())? {
+    /// What the daemon answered, `Closed`, or `Unavailable` if it does not answer by `deadline`.
+    pub fn ask(&self, request: &Request, deadline: &Deadline) -> Result<Reply> {
+        self.may_block(false)?;
+        let reply = self
+            .exchange(request, deadline)
+            .map_err(|error| error.at("socket", self.path.display()).at("pid", self.daemon_pid))?;
+        self.may_block(true)?;
+        match reply {
             Reply::Failed { error, .. } => Err(error),
             reply => Ok(reply),
         }
+    }
+
+    /// One request and its reply, on a socket that does not block.
+    fn exchange(&self, request: &Request, deadline: &Deadline) -> Result<Reply> {
+        let ready = |event| match deadline.wait_for(&self.socket, event)? {
+            true => Ok(()),
+            false => Err(silent()),
+        };
+        let bytes = frame::encode(request)?;
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match frame::send(&self.socket, rest, None) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    ready(PollFlags::OUT)?;
+                }
+                Err(error) => return Err(error).doing("send to the daemon"),
+            }
+        }
+        let mut receiver = Receiver::default();
+        loop {
+            ready(PollFlags::IN)?;
+            if let Some(reply) = receiver.try_receive(&self.socket)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    fn may_block(&self, may: bool) -> Result<()> {
+        self.socket.set_nonblocking(!may).doing("set the socket's mode")
     }
 
     /// Ends the connection: a thread that is receiving comes back with `Closed`.
@@ -109,4 +196,10 @@ impl Connection {
         // A socket that is closed already needs no more closing.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
+}
+
+fn silent() -> Error {
+    Error::new(ErrorKind::Unavailable, "the daemon does not answer").advise(
+        "it hangs or was stopped: look at its log, end its process, and the next one starts fresh",
+    )
 }

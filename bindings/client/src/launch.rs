@@ -7,19 +7,20 @@
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
-use crate::address::is_absent;
-use crate::connection::Connection;
+use crate::connection::{Connection, Found};
+use crate::deadline::Deadline;
 
 /// A daemon opens its ring and its directory and listens; half a minute covers a node whose disk is
 /// saturated by the job's own start.
@@ -27,6 +28,16 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Daemons started one after the other before giving up: more than a batch system kills by accident.
 const STARTS: usize = 5;
+
+/// A daemon starts its log anew beyond this many bytes: years of normal lines, and no more than a
+/// runtime directory in memory can spare.
+const LOG_MAX: u64 = 1 << 20;
+
+/// The end of the log in which a daemon's last words are looked for, in bytes.
+const LOG_TAIL: u64 = 4 << 10;
+
+/// Lines of it that are quoted.
+const LAST_LINES: usize = 3;
 
 /// Where a user's embedded daemon keeps its socket, locks and log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,35 +128,57 @@ impl Launch {
     ///
     /// # Errors
     /// `Unavailable` if a daemon was started and does not listen, quoting its log.
-    pub fn connect(&self, deadline: Instant) -> Result<Connection> {
+    pub fn connect(&self, deadline: &Deadline) -> Result<Connection> {
         let socket = self.directory.socket();
-        match Connection::open(&socket) {
-            Err(error) if is_absent(&error) => {}
-            answered => return answered,
+        if let Found::Daemon(connection) = Connection::find(&socket, deadline)? {
+            return Ok(connection);
         }
-        // Whoever holds this lock is bounded by READY_TIMEOUT, and a killed holder frees it.
-        let lock = open_lock(&self.directory.start_lock())?;
-        flock(&lock, FlockOperation::LockExclusive).doing("take the start lock")?;
-        match Connection::open(&socket) {
-            Err(error) if is_absent(&error) => {}
-            answered => return answered,
-        }
-        let mut found = Err(Error::new(ErrorKind::Unavailable, "each daemon started was killed"));
+        let _lock = self.lock(deadline)?;
+        let mut found = Connection::find(&socket, deadline)?;
         for _ in 0..STARTS {
-            if self.start(deadline)? {
-                found = Connection::open(&socket);
-            }
-            match &found {
+            match found {
+                Found::Daemon(connection) => return Ok(connection),
                 // One that is gone again was killed, or just ending when it said that it serves.
-                Err(error) if is_absent(error) => {}
-                _ => break,
+                Found::Nobody(_) if self.start(deadline)? => {
+                    found = Connection::find(&socket, deadline)?;
+                }
+                Found::Nobody(_) => {}
             }
         }
-        found
+        match found {
+            Found::Daemon(connection) => Ok(connection),
+            Found::Nobody(_) => {
+                Err(Error::new(ErrorKind::Unavailable, "each daemon started was killed")
+                    .at("socket", socket.display()))
+            }
+        }
+    }
+
+    /// Takes the lock of whoever starts a daemon.
+    fn lock(&self, deadline: &Deadline) -> Result<File> {
+        let path = self.directory.start_lock();
+        let lock = open_lock(&path)?;
+        // flock knows no time limit. Its holder is bounded by READY_TIMEOUT, and a killed holder
+        // frees it; one that was stopped does neither.
+        let taken =
+            deadline.retry(|| match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Ok(Some(())),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+                Err(error) => Err(error).doing("take the start lock"),
+            });
+        match taken? {
+            Some(()) => Ok(lock),
+            None => Err(Error::new(
+                ErrorKind::Unavailable,
+                "another process starts the daemon and does not come to an end",
+            )
+            .at("lock", path.display())
+            .advise("end the process that holds the lock (`fuser` names it), or wait for it")),
+        }
     }
 
     /// Starts a daemon and waits until it listens; false if it was killed before that.
-    fn start(&self, deadline: Instant) -> Result<bool> {
+    fn start(&self, deadline: &Deadline) -> Result<bool> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(Error::new(ErrorKind::Invalid, "no command to start a daemon with"));
         };
@@ -155,6 +188,10 @@ impl Launch {
             .mode(0o600)
             .open(self.directory.log())
             .doing("open the daemon's log")?;
+        // We hold the start lock: no daemon that would miss its lines runs yet.
+        if log.metadata().doing("measure the daemon's log")?.len() > LOG_MAX {
+            log.set_len(0).doing("start the daemon's log anew")?;
+        }
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -169,9 +206,9 @@ impl Launch {
             .doing("start the daemon")
             .map_err(|error| error.at("command", Path::new(program).display()))?;
         let mut ready = child.stdout.take().expect("stdout was piped just above");
-        let limit = deadline.min(Instant::now() + READY_TIMEOUT);
-        let line = wait_for_line(&mut ready, limit)?;
-        if !line && Instant::now() < limit {
+        let limit = deadline.or_after(READY_TIMEOUT);
+        let heard = wait_for_line(&mut ready, &limit);
+        if matches!(heard, Ok(Heard::End)) {
             // It closed its output, so it is ending: killed with the job of whoever shares it, or
             // by a fault of its own.
             let ended = child.wait().doing("wait for the daemon's end")?;
@@ -185,7 +222,7 @@ impl Launch {
                 .spawn(move || child.wait())
                 .doing("start a thread")?;
         }
-        if line {
+        if matches!(heard?, Heard::Line) {
             return Ok(true);
         }
         Err(Error::new(ErrorKind::Unavailable, "the daemon did not start")
@@ -194,11 +231,22 @@ impl Launch {
     }
 
     fn last_words(&self) -> String {
-        let text = std::fs::read(self.directory.log()).unwrap_or_default();
+        // A log that cannot be read says nothing; the error names its path.
+        let text = tail(&self.directory.log()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().rev().take(3).collect();
+        let lines: Vec<&str> = text.lines().rev().take(LAST_LINES).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
     }
+}
+
+/// The last [`LOG_TAIL`] bytes of a log.
+fn tail(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut log = File::open(path)?;
+    let len = log.metadata()?.len();
+    log.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL)))?;
+    let mut text = Vec::new();
+    log.take(LOG_TAIL).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 fn open_lock(path: &Path) -> Result<File> {
@@ -213,22 +261,22 @@ fn open_lock(path: &Path) -> Result<File> {
         .map_err(|error| error.at("path", path.display()))
 }
 
-/// Waits for any output: true if some came, false if the writer ended or the limit passed.
-fn wait_for_line(from: &mut (impl Read + std::os::fd::AsFd), limit: Instant) -> Result<bool> {
-    loop {
-        let left = limit.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(false);
-        }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error).doing("wait for the daemon"),
-            Ok(0) => return Ok(false),
-            Ok(_) => return Ok(from.read(&mut [0; 16]).doing("hear from the daemon")? > 0),
-        }
+/// What a daemon just started said of itself.
+enum Heard {
+    /// That it listens.
+    Line,
+    /// Nothing, and it will say nothing any more.
+    End,
+    /// Nothing in time.
+    Nothing,
+}
+
+fn wait_for_line(from: &mut (impl Read + std::os::fd::AsFd), limit: &Deadline) -> Result<Heard> {
+    if !limit.wait_for(&*from, PollFlags::IN)? {
+        return Ok(Heard::Nothing);
+    }
+    match from.read(&mut [0; 16]).doing("hear from the daemon")? {
+        0 => Ok(Heard::End),
+        _ => Ok(Heard::Line),
     }
 }

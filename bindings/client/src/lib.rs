@@ -7,13 +7,15 @@
 //!     └─ Session     raw batches in the slab, across restarts    session.rs
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
 //!          └─ Connection one socket to one daemon                connection.rs
-//!               └─ Address   which daemon; starts one if none    address.rs, launch.rs
+//!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
+//!               └─ Deadline  until when a wait may last           deadline.rs
 //! ```
 //! One rule: the job outlives the daemon. Whatever happens to the other side, a call here returns
 //! a batch, or an error that says what to do, within its time limit.
 
 mod address;
 mod connection;
+mod deadline;
 mod launch;
 mod lease;
 mod loader;
@@ -22,6 +24,7 @@ mod waits;
 
 pub use address::{Address, NODE_SOCKET};
 pub use connection::Connection;
+pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use launch::{Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, View};

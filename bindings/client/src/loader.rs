@@ -9,7 +9,7 @@ mod rows;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
 use forebay_decode::{BufferPool, Decoder, FieldSpec};
@@ -18,6 +18,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Opened, Stage};
 use serde::Serialize;
 
+use crate::deadline::Deadline;
 use crate::session::{RawBatch, Session, SessionConfig};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
@@ -183,18 +184,15 @@ impl Loader {
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Next, E> {
         let start_ns = now_ns();
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Deadline::after(self.timeout);
         loop {
             let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
                 Ok(ready) if ready.run() == self.run.load(Ordering::Relaxed) => ready,
                 Ok(_) => continue,
-                Err(RecvTimeoutError::Disconnected) => {
-                    let closed = Error::new(ErrorKind::Closed, "the loader is closed");
-                    return Err(closed.advise("make a new one").into());
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended().into()),
                 Err(RecvTimeoutError::Timeout) => {
                     interrupted()?;
-                    if Instant::now() >= deadline {
+                    if deadline.has_passed() {
                         return Err(self.timed_out().into());
                     }
                     continue;
@@ -246,6 +244,16 @@ impl Loader {
         counts.stats.bad_samples += batch.errors.len() as u64;
         counts.stats.tier_bytes += batch.tier_bytes;
         counts.stats.origin_bytes += batch.origin_bytes;
+    }
+
+    /// Why the decode thread is gone though nobody closed the loader.
+    fn ended(&self) -> Error {
+        self.session.lost().cloned().unwrap_or_else(|| {
+            Error::new(ErrorKind::Closed, "a thread of the loader died").advise(
+                "this is a bug in Forebay: report it with the panic on standard error; a new \
+                 loader goes on from the last state_dict()",
+            )
+        })
     }
 
     fn timed_out(&self) -> Error {
@@ -319,5 +327,74 @@ impl Work {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use forebay_wire::PROTOCOL;
+    use forebay_wire::frame::{self, Receiver};
+    use forebay_wire::message::{Open, Order, Reply, Request, Shuffle, Tail};
+
+    use super::*;
+    use crate::address::Address;
+
+    fn open(urls: Vec<String>) -> Open {
+        let order = Order {
+            shuffle: Shuffle::None,
+            window: 1,
+            seed: 0,
+            lanes: None,
+            batch_size: 1,
+            rank: 0,
+            world_size: 1,
+            tail: Tail::Even,
+            epoch_samples: None,
+        };
+        let (counts, origin, fields) = (None, Default::default(), None);
+        Open { job: "test".into(), urls, counts, origin, order, fields, prefetch: 1 }
+    }
+
+    /// Greets one trainer and takes its job.
+    fn greet(listener: &UnixListener) -> std::os::unix::net::UnixStream {
+        let (socket, _) = listener.accept().unwrap();
+        let mut receiver = Receiver::default();
+        let opened = Opened { session: 1, lanes: 1, samples: None, batches: None };
+        let welcome = Reply::Welcome { protocol: PROTOCOL, release: String::new(), pid: 1 };
+        for reply in [welcome, Reply::Opened(opened)] {
+            receiver.receive::<Request>(&socket).unwrap();
+            frame::send(&socket, &frame::encode(&reply).unwrap(), None).unwrap();
+        }
+        socket
+    }
+
+    /// A panic of the decode thread is told as what it is, not as a close that nobody asked for.
+    #[test]
+    fn a_dead_decode_thread_is_no_closed_loader() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("d.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let mut loader = std::thread::scope(|scope| {
+            let daemon = scope.spawn(|| greet(&listener));
+            let open = open(vec!["file:///0.tar".into()]);
+            let address = Address::Unix(socket);
+            let session = SessionConfig { address, open, timeout: Duration::from_secs(60) };
+            let (fields, views) = (None, Vec::new());
+            let loader = Loader::open(LoaderConfig { session, fields, views, threads: 1 }).unwrap();
+            daemon.join().unwrap();
+            loader
+        });
+        let (sender, ready) = bounded(1);
+        let panicked = std::thread::spawn(move || {
+            let _sender: Sender<Ready> = sender;
+            panic!("as a decoder might");
+        });
+        assert!(panicked.join().is_err());
+        loader.ready = ready;
+        let error = loader.next::<Error>(|| Ok(())).unwrap_err();
+        assert!(error.message().contains("thread of the loader died"), "{error}");
+        assert!(error.to_string().contains("bug"), "{error}");
     }
 }

@@ -5,10 +5,9 @@
 //! their slab is mapped here. So each batch of a run comes exactly once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
@@ -17,13 +16,8 @@ use forebay_wire::slab::Slab;
 
 use crate::address::Address;
 use crate::connection::Connection;
+use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
-
-/// First wait between two attempts to reach a daemon, doubled each time …
-const RECONNECT_FIRST: Duration = Duration::from_millis(20);
-
-/// … up to this, so that a daemon that comes back is found soon after.
-const RECONNECT_LAST: Duration = Duration::from_secs(2);
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
@@ -35,7 +29,7 @@ pub struct SessionConfig {
     pub address: Address,
     /// The job.
     pub open: Open,
-    /// Limit on every wait.
+    /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
 }
 
@@ -77,7 +71,6 @@ struct Wanted {
     /// The first batch not received yet.
     batch: u64,
     running: bool,
-    closing: bool,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
 }
@@ -86,7 +79,9 @@ struct Wanted {
 struct Shared {
     config: SessionConfig,
     wanted: Mutex<Wanted>,
-    closing: Condvar,
+    closing: Arc<Closing>,
+    /// Why the receiving thread gave up, if it did.
+    lost: OnceLock<Error>,
 }
 
 /// One job's raw batches.
@@ -101,21 +96,28 @@ pub(crate) struct Session {
 impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     pub(crate) fn open(config: SessionConfig) -> Result<(Self, Queue<RawBatch>)> {
-        let deadline = Instant::now() + config.timeout;
-        let mut registered = register(&config, deadline);
+        if config.timeout > TIMEOUT_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "the time limit is out of range")
+                .at("timeout", config.timeout.as_secs())
+                .advise(format!("give {} seconds (a year) at most", TIMEOUT_MAX.as_secs())));
+        }
+        let closing = Closing::new()?;
+        let deadline = closing.or_after(config.timeout);
+        let mut registered = register(&config, &deadline);
         for _ in 1..OPENINGS {
             match &registered {
                 // It answered and went away: the next may stay.
                 Err(error) if error.kind() == ErrorKind::Closed => {
-                    registered = register(&config, deadline);
+                    registered = register(&config, &deadline);
                 }
                 _ => break,
             }
         }
         let (connection, opened) = registered?;
         let (batches, queue) = bounded(config.open.prefetch as usize);
-        let shared = Arc::new(Shared { config, wanted: Mutex::default(), closing: Condvar::new() });
-        shared.wanted().connection = Some(connection.clone());
+        let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
+        let wanted = Mutex::new(wanted);
+        let shared = Arc::new(Shared { config, wanted, closing, lost: OnceLock::new() });
         let theirs = shared.clone();
         let receiving = std::thread::Builder::new()
             .name("fb-receive".into())
@@ -148,15 +150,17 @@ impl Session {
         self.shared.wanted().connection.as_ref().map(|connection| connection.daemon_pid)
     }
 
-    /// Tells the receiving thread to end, without waiting for it.
+    /// Why no batch will come any more, once the receiving thread has given up.
+    pub(crate) fn lost(&self) -> Option<&Error> {
+        self.shared.lost.get()
+    }
+
+    /// Tells the receiving thread to end, wherever it waits, without waiting for it.
     pub(crate) fn close(&self) {
-        let mut wanted = self.shared.wanted();
-        wanted.closing = true;
-        if let Some(connection) = wanted.connection.take() {
+        self.shared.closing.close();
+        if let Some(connection) = self.shared.wanted().connection.take() {
             connection.shut();
         }
-        drop(wanted);
-        self.shared.closing.notify_all();
     }
 }
 
@@ -185,23 +189,16 @@ impl Shared {
         let mut wanted = self.wanted();
         wanted.running &= wanted.run != run;
     }
-
-    /// Waits for `pause`, or until the session closes; false in the latter case.
-    fn pause(&self, pause: Duration) -> bool {
-        let wanted = self.wanted();
-        let (wanted, _) = self
-            .closing
-            .wait_timeout_while(wanted, pause, |wanted| !wanted.closing)
-            .unwrap_or_else(PoisonError::into_inner);
-        !wanted.closing
-    }
 }
 
 /// Connects and registers the job.
-fn register(config: &SessionConfig, deadline: Instant) -> Result<(Arc<Connection>, Opened)> {
+fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
-    match connection.ask(&Request::Open(Box::new(config.open.clone())))? {
-        Reply::Opened(opened) => Ok((connection, opened)),
+    match connection.ask(&Request::Open(Box::new(config.open.clone())), deadline)? {
+        Reply::Opened(opened) => {
+            connection.limit_sends(config.timeout)?;
+            Ok((connection, opened))
+        }
         _ => Err(Error::new(ErrorKind::Invalid, "the daemon did not answer to a job")),
     }
 }
@@ -219,6 +216,8 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
             Ok(Some(next)) => connection = next,
             Ok(None) => return,
             Err(error) => {
+                // Set once: this thread ends here.
+                let _ = shared.lost.set(error.clone());
                 let run = shared.wanted().run;
                 // Nobody listens any more: the session is being dropped.
                 let _ = batches.send(RawBatch::Failed { run, error });
@@ -239,7 +238,7 @@ fn receive_from(
     loop {
         let reply = match connection.receive(&mut receiver) {
             Ok(reply) => reply,
-            Err(_) if shared.wanted().closing => return None,
+            Err(_) if shared.closing.is_closed() => return None,
             Err(error) => return Some(error),
         };
         let raw = match reply {
@@ -284,40 +283,41 @@ fn receive_from(
     }
 }
 
-/// Finds another daemon within the session's time limit and resumes the run there.
+/// Finds another daemon within the session's time limit and resumes the run there; `None` if the
+/// session closes meanwhile.
 fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
-    let deadline = Instant::now() + shared.config.timeout;
-    let mut pauses = ExponentialBuilder::default()
-        .with_min_delay(RECONNECT_FIRST)
-        .with_max_delay(RECONNECT_LAST)
-        .with_jitter()
-        .without_max_times()
-        .build();
-    loop {
-        let error = match register(&shared.config, deadline) {
-            Ok((connection, _)) => return Ok(resume(shared, connection)),
-            Err(error) => error,
-        };
-        let lasting = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied);
-        if lasting || Instant::now() >= deadline {
-            return Err(Error::new(
-                error.kind(),
-                "the daemon is gone and no other came in its place",
-            )
-            .at("last", &error)
-            .at("timeout_s", shared.config.timeout.as_secs())
-            .advise("look at its log, start it again, and resume from the last state_dict()"));
+    let deadline = shared.closing.or_after(shared.config.timeout);
+    let mut last = None;
+    let found = deadline.retry(|| match register(&shared.config, &deadline) {
+        Ok((connection, _)) => Ok(Some(connection)),
+        Err(error) if is_lasting(&error) => Err(error),
+        Err(error) => {
+            last = Some(error);
+            Ok(None)
         }
-        let pause = pauses.next().unwrap_or(RECONNECT_LAST);
-        if !shared.pause(pause.min(deadline.saturating_duration_since(Instant::now()))) {
-            return Ok(None);
-        }
-    }
+    });
+    let error = match found {
+        _ if shared.closing.is_closed() => return Ok(None),
+        Ok(Some(connection)) => return Ok(resume(shared, connection)),
+        Ok(None) => last,
+        Err(error) => Some(error),
+    };
+    let kind = error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
+    let gone = Error::new(kind, "the daemon is gone and no other came in its place");
+    let gone = error.iter().fold(gone, |gone, error| gone.at("last", error));
+    Err(gone
+        .at("timeout_s", shared.config.timeout.as_secs())
+        .advise("look at its log, start it again, and resume from the last state_dict()"))
+}
+
+/// Whether the next daemon would say the same.
+fn is_lasting(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied)
 }
 
 fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection>> {
     let mut wanted = shared.wanted();
-    if wanted.closing {
+    if shared.closing.is_closed() {
         return None;
     }
     wanted.reconnects += 1;

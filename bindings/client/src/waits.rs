@@ -7,7 +7,7 @@
 
 use forebay_wire::message::{Cause, Stage};
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Waits longer than this are recorded as this: beyond an hour the digits do not matter.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -26,7 +26,8 @@ pub struct WaitReport {
     pub count: u64,
     /// Their sum.
     pub total_seconds: f64,
-    /// The sum again, cause by cause, as (name, seconds).
+    /// The sum again, cause by cause, as (name, seconds); an object in JSON.
+    #[serde(serialize_with = "as_object")]
     pub by_cause: Vec<(&'static str, f64)>,
     /// Half of the waits were shorter.
     pub p50_seconds: f64,
@@ -36,6 +37,13 @@ pub struct WaitReport {
     pub p99_seconds: f64,
     /// The longest.
     pub max_seconds: f64,
+}
+
+fn as_object<S: Serializer>(
+    by_cause: &[(&'static str, f64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(by_cause.iter().copied())
 }
 
 impl Default for Waits {

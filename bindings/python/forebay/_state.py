@@ -98,13 +98,11 @@ def load(
 
 def stats(native: dict[str, Any]) -> dict[str, Any]:
     """The native counts as users see them."""
-    wait = dict(native["wait"])
-    wait["by_cause"] = dict(wait["by_cause"])
     return {
         "batches": native["batches"],
         "samples": native["samples"],
         "errors": native["bad_samples"],
-        "wait": wait,
+        "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
         "decoder": {"cpu": native["samples"]},
         "private_copies": native["private_copies"],

@@ -7,5 +7,6 @@ mod folder;
 mod pattern;
 mod writer;
 
-pub use folder::pack_folder;
+pub use folder::{pack_folder, plan_folder};
+pub use pattern::check_pattern;
 pub use writer::{Limits, Packed, Writer};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use forebay_error::ErrorKind;
-use forebay_shard::pack::{Limits, pack_folder};
+use forebay_shard::pack::{Limits, pack_folder, plan_folder};
 use forebay_shard::{Index, Indexer, Plain};
 
 fn index(path: &Path) -> Index {
@@ -52,6 +52,22 @@ fn samples_stay_whole_and_shards_roll_over_the_same_way_twice() {
     assert_eq!(keys[5..], [two("sub/x"), ("sub/x-1".to_owned(), 1)]);
     assert_eq!(pack("c", Limits { samples: 100, bytes: 2500 }).len(), 3);
     assert!(!dir.path().join("a/o-000.tar.partial").exists());
+}
+
+#[test]
+fn a_plan_is_what_packing_makes_and_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in");
+    tree(&input);
+    // Longer than a header's name field: such a member takes more blocks.
+    fs::write(input.join(format!("{}.jpg", "long".repeat(40))), vec![1; 5000]).unwrap();
+    let pattern = dir.path().join("out/o-{:03d}.tar").to_str().unwrap().to_owned();
+    let limits = Limits { samples: 3, bytes: u64::MAX };
+    let plan = plan_folder(&input, &pattern, limits).unwrap();
+    assert!(!dir.path().join("out").exists());
+    assert_eq!(plan, pack_folder(&input, &pattern, limits).unwrap());
+    let error = plan_folder(&input, &pattern, limits).unwrap_err();
+    assert!(error.to_string().contains("exists already"), "{error}");
 }
 
 #[test]

@@ -2,52 +2,63 @@
 
 use std::time::Duration;
 
-use forebay_benches::starvation::{self, Profile, Report};
+use clap::builder::PossibleValuesParser;
+use forebay_benches::starvation::{self, PROFILES, Play, Profile, Report};
 use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::Result;
 use forebay_shard::Manifest;
 use forebay_source::Options;
 use forebay_wire::message::{Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Reach, print, shards};
+use super::{Done, Launcher, Target, print, print_json, shards};
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
 const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
 
+/// The longest step: beyond an hour the digits of its figures do not matter.
+const STEP_MAX: f64 = 3600.0;
+
+// Each benchmark is described at its arguments: a comment here would hide that description.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// An emulated accelerator takes batches from the loader; the report says how long it starved.
     Starvation(Arguments),
 }
 
+/// Measure how long an accelerator would starve, and why.
+///
+/// An emulated accelerator takes batches from the real loader and computes for a nominal time; the
+/// report says what share of the time it worked (AU_ideal) and what it waited for otherwise. The
+/// first step of an epoch is not counted: pipelines fill then. A daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
     #[arg(required = true)]
     urls: Vec<String>,
-    /// The accelerator: resnet50-h100, resnet50-a100, unet3d-…, cosmoflow-….
-    #[arg(long, default_value = "resnet50-h100")]
+    /// The accelerator.
+    #[arg(long, default_value = "resnet50-h100", value_parser = profiles())]
     profile: String,
     /// Samples per step, instead of the profile's.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: Option<u32>,
     /// Seconds one step computes, instead of the profile's.
-    #[arg(long, value_name = "SECONDS")]
-    step: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = step)]
+    step: Option<Duration>,
     /// Epochs: the first is cold if the cache was empty.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// Steps per epoch, at most.
-    #[arg(long)]
+    /// Steps per epoch, at most, the first included.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
     /// Deliver bytes instead of decoding images.
     #[arg(long)]
     raw: bool,
     /// Decode threads [default: one per core].
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     /// Mix samples exactly over this many shards; 0 keeps the list's order.
     #[arg(long, default_value_t = 0)]
     window: u32,
@@ -55,48 +66,58 @@ pub(super) struct Arguments {
     #[arg(long)]
     manifest: Option<std::path::PathBuf>,
     /// Batches to keep ready.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     prefetch: u32,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(verb: &Verb, reach: &Reach) -> Result<()> {
-    let Verb::Starvation(arguments) = verb;
-    let profile = starvation::profile(&arguments.profile)?;
-    let batch_size = arguments.batch_size.unwrap_or(profile.batch_size);
-    let step_seconds = arguments.step.unwrap_or(profile.step_seconds);
-    if !(step_seconds.is_finite() && step_seconds >= 0.0) {
-        return Err(Error::new(ErrorKind::Invalid, "a step takes a positive number of seconds")
-            .at("step", step_seconds));
+fn profiles() -> PossibleValuesParser {
+    PROFILES.map(|profile| profile.name).into()
+}
+
+fn step(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    match (0.0..=STEP_MAX).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(format!("a step takes 0 to {STEP_MAX} seconds")),
     }
-    let config = config(arguments, &profile, batch_size, reach)?;
+}
+
+pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
+    let Verb::Starvation(arguments) = verb;
+    let profile = starvation::profile(&arguments.profile).expect("checked by the parser");
+    let batch_size = arguments.batch_size.unwrap_or(profile.batch_size);
+    let step = arguments.step.unwrap_or(Duration::from_secs_f64(profile.step_seconds));
+    let config = config(arguments, &profile, batch_size, launcher)?;
+    // Whether there is a daemon at all is told apart from what the job fails with.
+    drop(arguments.target.connect(launcher)?);
     let bar = ProgressBar::no_length().with_style(
         ProgressStyle::with_template("{spinner} {pos} samples  {per_sec}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let epochs = starvation::run(config, step_seconds, arguments.epochs, arguments.steps, &bar)?;
+    let play = Play { step, epochs: arguments.epochs, steps: arguments.steps };
+    let epochs = starvation::run(config, play, &bar)?;
     bar.finish_and_clear();
     let report = Report {
         release: env!("CARGO_PKG_VERSION"),
         profile: profile.name.to_owned(),
         batch_size,
-        step_seconds,
+        step_seconds: step.as_secs_f64(),
         epochs,
     };
     if arguments.json {
-        print(&serde_json::to_string_pretty(&report).expect("numbers and strings always encode"))
-    } else {
-        print(report.to_string().trim_end())
+        return Ok(print_json(&report)?);
     }
+    Ok(print(report.to_string().trim_end())?)
 }
 
 fn config(
     arguments: &Arguments,
     profile: &Profile,
     batch_size: u32,
-    reach: &Reach,
+    launcher: &Launcher,
 ) -> Result<LoaderConfig> {
     let urls = shards(&arguments.urls)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
@@ -114,10 +135,10 @@ fn config(
         epoch_samples: None,
     };
     let fields = (profile.images && !arguments.raw).then(image_fields);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     Ok(LoaderConfig {
         session: SessionConfig {
-            address: reach.address()?,
+            address: arguments.target.address(launcher)?,
             open: Open {
                 job: "bench starvation".to_owned(),
                 urls,
@@ -131,7 +152,7 @@ fn config(
         },
         fields,
         views: Vec::new(),
-        threads: arguments.threads.unwrap_or(cores),
+        threads: arguments.threads.map_or_else(cores, |threads| threads as usize),
     })
 }
 

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::{Done, Failure};
 use crate::compose::{Node, NodeConfig};
 use crate::config::Config;
 use crate::embedded;
@@ -32,11 +33,17 @@ const TAKE_OVER: Duration = Duration::from_secs(15);
 /// time, or is cut off: everything on disk is safe at any instant.
 const WIND_UP: Duration = Duration::from_secs(5);
 
+/// Bytes the embedded cache may hold, unless `--capacity` says so.
+const CAPACITY: &str = "FOREBAY_CAPACITY";
+
 /// How often one that waits for the lock looks whether its holder serves: short beside the seconds
 /// in which a daemon starts.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs the daemon. Without `--embedded` it is the node's daemon and reads its configuration file.
+/// Run the daemon in the foreground.
+///
+/// Without `--embedded` it is the node's daemon, which reads its configuration file. Training jobs
+/// start an embedded one by themselves where no node daemon answers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The configuration file.
@@ -45,8 +52,11 @@ pub(super) struct Arguments {
     /// Run as this user's private daemon: no configuration file, gone after it idles.
     #[arg(long)]
     embedded: bool,
-    /// Bytes the embedded cache may hold [default: half of the free space, 500 GB at most].
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_CAPACITY", requires = "embedded")]
+    /// Bytes the embedded cache may hold [default: half of the free space, 500 GB at most]
+    /// [env: FOREBAY_CAPACITY].
+    // Not read by clap: it would refuse the variable, which is for the embedded daemon, beside a
+    // node daemon's --config.
+    #[arg(long, value_name = "SIZE", requires = "embedded")]
     capacity: Option<ByteSize>,
     /// Seconds without a job after which an embedded daemon ends.
     #[arg(long, value_name = "SECONDS", env = "FOREBAY_IDLE", default_value_t = 300)]
@@ -77,7 +87,7 @@ struct Place {
     lock: Option<File>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &Arguments) -> Done {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     // A second subscriber in one process is a test's business.
@@ -96,7 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         match embedded(arguments, io)? {
             Some(place) => place,
             // Whoever started the other was killed meanwhile; whoever started us finds it.
-            None => return announce(),
+            None => return Ok(announce()?),
         }
     } else {
         node(arguments, io)?
@@ -110,7 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let lived = runtime.block_on(Box::pin(live(place)));
     runtime.shutdown_timeout(WIND_UP);
     drop(lock);
-    lived
+    Ok(lived?)
 }
 
 /// Shards, slabs and connections are descriptors; the usual soft limit of 1,024 is for programs
@@ -165,7 +175,8 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
 }
 
 /// A user's own daemon; `None` if another one serves that user.
-fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Option<Place>> {
+fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
+    let capacity = capacity(arguments)?;
     // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
     // group leader cannot, and needs not: whoever did that separated it already.
     let _ = rustix::process::setsid();
@@ -173,7 +184,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Option<Place>> {
     let Some(lock) = take_over(&runtime)? else { return Ok(None) };
     let cache = embedded::cache_directory()?;
     let node = NodeConfig {
-        capacity: embedded::capacity(&cache, arguments.capacity.map(bytes))?,
+        capacity: embedded::capacity(&cache, capacity)?,
         cache,
         memory: embedded::memory(),
         io,
@@ -186,6 +197,20 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Result<Option<Place>> {
         announce: true,
         lock: Some(lock),
     }))
+}
+
+/// The capacity asked for, by the flag or by the environment.
+fn capacity(arguments: &Arguments) -> Done<Option<u64>> {
+    let wanted = std::env::var(CAPACITY).ok().filter(|text| !text.is_empty());
+    let size = match (arguments.capacity, wanted) {
+        (Some(size), _) => Some(size),
+        (None, Some(text)) => Some(text.parse().map_err(|why: String| {
+            let error = Error::new(ErrorKind::Invalid, format!("this is no size: {why}"));
+            Failure::Usage(error.at(CAPACITY, &text).advise("write it like '200GB'"))
+        })?),
+        (None, None) => None,
+    };
+    Ok(size.map(bytes))
 }
 
 /// Takes the lock of this user's daemon, waiting for one that is just ending; `None` if its holder

@@ -1,35 +1,87 @@
 //! `forebay index`.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_client::Connection;
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Manifest, ManifestShard};
 use forebay_source::Options;
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::{Access, access};
+use serde::Serialize;
 
-use super::{Reach, print, shards, unexpected};
+use super::{Done, Launcher, Target, print, print_json, shards, unexpected};
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
 const UNDER_WAY: usize = 8;
 
-/// Counts the samples of every shard and writes a manifest, which several ranks and the lanes of a
-/// window shuffle need. Shards pass through the cache, so training right after it starts warm.
+/// Count the samples of shards and write a manifest.
+///
+/// Several ranks and the lanes of a window shuffle need one. Shards pass through the cache, so
+/// training right after it starts warm; a daemon is started if none runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
     #[arg(required = true)]
     urls: Vec<String>,
     /// The manifest to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
+/// What was counted.
+#[derive(Serialize)]
+struct Document<'a> {
+    manifest: &'a Path,
+    hash: &'a str,
+    shards: usize,
+    samples: u64,
+    bytes: u64,
+}
+
+pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let urls = shards(&arguments.urls)?;
-    let connection = reach.connect()?;
+    check_writable(&arguments.output)?;
+    let connection = arguments.target.connect(launcher)?;
+    let manifest = Manifest::new(count(&connection, urls)?)?;
+    manifest.write(&arguments.output)?;
+    Ok(tell(arguments, &manifest)?)
+}
+
+/// Refuses a manifest that could not be written, before anything is fetched for it.
+fn check_writable(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let (target, doing) = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => {
+            return Err(Error::new(ErrorKind::Invalid, "the manifest's path is a folder")
+                .at("path", path.display()));
+        }
+        Ok(_) => (path, "write the manifest"),
+        Err(_) => (parent.unwrap_or(Path::new(".")), "write into the manifest's folder"),
+    };
+    access(target, Access::WRITE_OK).doing(doing).map_err(|error| error.at("path", path.display()))
+}
+
+fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
+    let (shards, samples) = (manifest.shards().len(), manifest.samples());
+    if arguments.json {
+        let bytes = manifest.shards().iter().filter_map(|shard| shard.bytes).sum();
+        let (manifest, hash) = (arguments.output.as_path(), manifest.hash());
+        return print_json(&Document { manifest, hash, shards, samples, bytes });
+    }
+    print(&format!("{}: {shards} shards, {samples} samples", arguments.output.display()))
+}
+
+/// Has the daemon count every shard, several at once.
+fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard>> {
     let origin = Options::from_env().into_map();
     let bar = ProgressBar::new(urls.len() as u64).with_style(
         ProgressStyle::with_template("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})")
@@ -60,12 +112,5 @@ pub(super) fn run(arguments: &Arguments, reach: &Reach) -> Result<()> {
         Some((bytes, samples)) => Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url }),
         None => Err(Error::new(ErrorKind::Invalid, "a shard was not counted").at("url", url)),
     });
-    let manifest = Manifest::new(shards.collect::<Result<_>>()?)?;
-    manifest.write(&arguments.output)?;
-    print(&format!(
-        "{}: {} shards, {} samples",
-        arguments.output.display(),
-        manifest.shards().len(),
-        manifest.samples()
-    ))
+    shards.collect()
 }

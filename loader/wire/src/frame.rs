@@ -109,14 +109,27 @@ impl Receiver {
     /// `Closed` at the end of the stream, `Unavailable` when the socket's receive timeout passed
     /// first, `Invalid` for a frame outside the protocol.
     pub fn receive<T: DeserializeOwned>(&mut self, socket: impl AsFd) -> Result<T> {
-        self.fill(&socket, PREFIX)?;
+        let late = || Error::new(ErrorKind::Unavailable, "the peer sent no whole message in time");
+        self.try_receive(socket)?.ok_or_else(late)
+    }
+
+    /// Takes what a socket that does not block has; `None` while the message is not whole.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`].
+    pub fn try_receive<T: DeserializeOwned>(&mut self, socket: impl AsFd) -> Result<Option<T>> {
+        if !self.fill(&socket, PREFIX)? {
+            return Ok(None);
+        }
         let mut prefix = [0; PREFIX];
         prefix.copy_from_slice(&self.buffer[..PREFIX]);
         let len = body_len(prefix)?;
-        self.fill(&socket, PREFIX + len)?;
+        if !self.fill(&socket, PREFIX + len)? {
+            return Ok(None);
+        }
         let message = decode(&self.buffer[PREFIX..PREFIX + len]);
         self.buffer.drain(..PREFIX + len);
-        message
+        message.map(Some)
     }
 
     /// The oldest descriptor received and not yet taken.
@@ -129,7 +142,8 @@ impl Receiver {
         })
     }
 
-    fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<()> {
+    /// Receives until `wanted` bytes are here; false if the socket gives no more for now.
+    fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<bool> {
         while self.buffer.len() < wanted {
             let have = self.buffer.len();
             self.buffer.resize(have + RECEIVE.max(wanted - have), 0);
@@ -141,10 +155,11 @@ impl Receiver {
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error).doing("receive a message"),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn receive_some(&mut self, socket: impl AsFd, have: usize) -> io::Result<usize> {

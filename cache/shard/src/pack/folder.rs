@@ -28,7 +28,18 @@ struct Found {
 /// `Invalid` naming the file that fits no sample (no dot, hidden, not UTF-8, or a field twice);
 /// `NotFound` if there are no files; what the file system says.
 pub fn pack_folder(folder: &Path, pattern: &str, limits: Limits) -> Result<Vec<Packed>> {
-    let mut writer = Writer::new(pattern, limits)?;
+    pack(folder, Writer::new(pattern, limits)?)
+}
+
+/// What [`pack_folder`] would make, byte for byte as long, with nothing written.
+///
+/// # Errors
+/// As [`pack_folder`].
+pub fn plan_folder(folder: &Path, pattern: &str, limits: Limits) -> Result<Vec<Packed>> {
+    pack(folder, Writer::that_only_measures(pattern, limits)?)
+}
+
+fn pack(folder: &Path, mut writer: Writer) -> Result<Vec<Packed>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;
     if files.is_empty() {

@@ -47,6 +47,14 @@ impl Pattern {
     }
 }
 
+/// Whether shards can be named by `text`.
+///
+/// # Errors
+/// `Invalid` if it has no number, or more than one.
+pub fn check_pattern(text: &str) -> Result<()> {
+    Pattern::parse(text).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 //! linked into place, and a file that is already there is never replaced.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -43,16 +43,42 @@ pub struct Packed {
 pub struct Writer {
     pattern: Pattern,
     limits: Limits,
+    measure: bool,
     open: Option<Open>,
     done: Vec<Packed>,
 }
 
 struct Open {
-    builder: Builder<BufWriter<File>>,
-    partial: Partial,
+    builder: Builder<Output>,
     path: PathBuf,
     samples: u64,
     payload: u64,
+}
+
+/// Where a shard's bytes go.
+enum Output {
+    File(BufWriter<File>, Partial),
+    /// Nowhere: they are counted.
+    Measure(u64),
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file, _) => file.write(bytes),
+            Self::Measure(count) => {
+                *count += bytes.len() as u64;
+                Ok(bytes.len())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file, _) => file.flush(),
+            Self::Measure(_) => Ok(()),
+        }
+    }
 }
 
 /// An unfinished file; it goes away unless it was put into place.
@@ -74,7 +100,13 @@ impl Writer {
         if limits.samples == 0 || limits.bytes == 0 {
             return Err(Error::new(ErrorKind::Invalid, "a shard needs room for one sample"));
         }
-        Ok(Self { pattern: Pattern::parse(pattern)?, limits, open: None, done: Vec::new() })
+        let pattern = Pattern::parse(pattern)?;
+        Ok(Self { pattern, limits, measure: false, open: None, done: Vec::new() })
+    }
+
+    /// A writer that goes through the same motions, reads no payload and writes nothing.
+    pub(super) fn that_only_measures(pattern: &str, limits: Limits) -> Result<Self> {
+        Ok(Self { measure: true, ..Self::new(pattern, limits)? })
     }
 
     /// Starts a sample whose fields hold `bytes` of payload, in a new shard if this one is full.
@@ -91,7 +123,7 @@ impl Writer {
         }
         let open = match self.open.take() {
             Some(open) => open,
-            None => Open::create(self.pattern.path(self.done.len() as u64))?,
+            None => Open::create(self.pattern.path(self.done.len() as u64), self.measure)?,
         };
         let open = self.open.insert(open);
         open.samples += 1;
@@ -111,6 +143,8 @@ impl Writer {
         let mut header = Header::new_gnu();
         header.set_size(len);
         header.set_mode(0o644);
+        let mut zeros = io::repeat(0);
+        let data: &mut dyn Read = if self.measure { &mut zeros } else { data };
         let mut data = data.take(len);
         let added = open.builder.append_data(&mut header, name, &mut data);
         added.doing("add a member to the shard").map_err(|error| error.at("member", name))?;
@@ -140,41 +174,60 @@ impl Writer {
 }
 
 impl Open {
-    fn create(path: PathBuf) -> Result<Self> {
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            fs::create_dir_all(parent).doing("create the shards' folder").map_err(at(&path))?;
-        }
-        let mut name = path.clone().into_os_string();
-        name.push(".partial");
-        let partial = PathBuf::from(name);
-        let file = File::create(&partial).doing("create the shard").map_err(at(&path))?;
-        let partial = Partial(partial);
-        let mut builder = Builder::new(BufWriter::new(file));
+    fn create(path: PathBuf, measure: bool) -> Result<Self> {
+        let output = match measure {
+            true if path.exists() => return Err(at(&path)(taken())),
+            true => Output::Measure(0),
+            false => create(&path)?,
+        };
+        let mut builder = Builder::new(output);
         builder.sparse(false);
-        Ok(Self { builder, partial, path, samples: 0, payload: 0 })
+        Ok(Self { builder, path, samples: 0, payload: 0 })
     }
 
     fn finish(self) -> Result<Packed> {
-        let Self { builder, partial, path, samples, .. } = self;
-        let close = || -> Result<u64> {
-            let mut buffer = builder.into_inner().doing("end the archive")?;
-            buffer.flush().doing("write the shard")?;
-            let file = buffer.get_ref();
-            file.sync_all().doing("sync the shard")?;
-            let bytes = file.metadata().doing("measure the shard")?.len();
-            // A link, unlike a rename, fails where the name is taken.
-            fs::hard_link(&partial.0, &path).map_err(|error| match error.kind() {
-                std::io::ErrorKind::AlreadyExists => {
-                    Error::new(ErrorKind::Invalid, "a file with the shard's name exists already")
-                        .advise("choose another name, or remove the old shards first")
-                }
-                _ => Error::from_io("put the shard into place", &error),
-            })?;
-            Ok(bytes)
-        };
-        let bytes = close().map_err(at(&path))?;
+        let Self { builder, path, samples, .. } = self;
+        let output = builder.into_inner().doing("end the archive");
+        let bytes = output.and_then(|output| output.close(&path)).map_err(at(&path))?;
         Ok(Packed { path, samples, bytes })
     }
+}
+
+/// A new file beside `path`.
+fn create(path: &Path) -> Result<Output> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).doing("create the shards' folder").map_err(at(path))?;
+    }
+    let mut name = path.to_owned().into_os_string();
+    name.push(".partial");
+    let partial = PathBuf::from(name);
+    let file = File::create(&partial).doing("create the shard").map_err(at(path))?;
+    Ok(Output::File(BufWriter::new(file), Partial(partial)))
+}
+
+impl Output {
+    /// Puts a whole shard into place; its length.
+    fn close(self, path: &Path) -> Result<u64> {
+        let (mut buffer, partial) = match self {
+            Self::File(buffer, partial) => (buffer, partial),
+            Self::Measure(count) => return Ok(count),
+        };
+        buffer.flush().doing("write the shard")?;
+        let file = buffer.get_ref();
+        file.sync_all().doing("sync the shard")?;
+        let bytes = file.metadata().doing("measure the shard")?.len();
+        // A link, unlike a rename, fails where the name is taken.
+        fs::hard_link(&partial.0, path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => taken(),
+            _ => Error::from_io("put the shard into place", &error),
+        })?;
+        Ok(bytes)
+    }
+}
+
+fn taken() -> Error {
+    Error::new(ErrorKind::Invalid, "a file with the shard's name exists already")
+        .advise("choose another name, or remove the old shards first")
 }
 
 fn at(path: &Path) -> impl Fn(Error) -> Error + '_ {

@@ -1,0 +1,63 @@
+//! What a daemon has fetched from origins, so that an epoch is called cold or warm by what it cost.
+
+use std::time::Duration;
+
+use forebay_client::{Address, Deadline};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Reply, Request};
+use serde::Deserialize;
+
+/// Shards that were asked for ahead of an epoch's last step may still arrive; a node whose origin
+/// needs longer than this for them serves other jobs too, and never comes to rest.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A daemon's counts of fetches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fetches {
+    /// The daemon's process.
+    pub(crate) daemon_pid: u32,
+    /// Bytes of shards fetched.
+    pub(crate) bytes: u64,
+}
+
+/// The part of a status document that is read here.
+#[derive(Deserialize)]
+struct Status {
+    pid: u32,
+    tier: Tier,
+}
+
+#[derive(Deserialize)]
+struct Tier {
+    misses: u64,
+    fills: u64,
+    failed_fills: u64,
+    origin_bytes: u64,
+}
+
+impl Fetches {
+    /// Reads the counts once no fetch is under way.
+    pub(crate) fn settled(address: &Address) -> Result<Self> {
+        let deadline = Deadline::after(SETTLE_TIMEOUT);
+        let settled = deadline.retry(|| {
+            let Status { pid, tier } = status(address, &deadline)?;
+            let done = tier.fills + tier.failed_fills >= tier.misses;
+            Ok(done.then_some(Self { daemon_pid: pid, bytes: tier.origin_bytes }))
+        })?;
+        settled.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "the daemon goes on fetching shards")
+                .at("seconds", SETTLE_TIMEOUT.as_secs())
+                .advise("end its other jobs, or measure with a daemon of its own (FOREBAY_CACHE)")
+        })
+    }
+}
+
+fn status(address: &Address, deadline: &Deadline) -> Result<Status> {
+    let reply = address.connect(deadline)?.ask(&Request::Status, deadline)?;
+    let Reply::Status(text) = reply else {
+        return Err(Error::new(ErrorKind::Invalid, "the daemon answered something else"));
+    };
+    serde_json::from_str(&text).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("the daemon's status cannot be read: {error}"))
+    })
+}
