@@ -5,7 +5,6 @@ One rule: whatever can be known to be wrong here is refused here, naming the arg
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forebay import _native
-from forebay._values import U32_MAX, U64_MAX, whole, word
+from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Image, specification
 from forebay.frameworks import Name
@@ -21,7 +20,8 @@ from forebay.frameworks import Name
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Verdict = Literal["raise", "skip", "stop"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
-Shuffle = bool | Literal["none", "window", "global"]
+Order = Literal["none", "window", "global"]
+Shuffle = bool | Order
 Split = Literal["static"]
 
 # Batches that wait ahead cost slab and output memory each; more than this is a mistake in a unit.
@@ -41,7 +41,7 @@ class Options:
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
     workers: int
-    shuffle: str
+    shuffle: Order
     window: int
     seed: int
     drop_last: bool
@@ -127,7 +127,7 @@ def check(
     listed = _expand(urls)
     return Options(
         urls=listed,
-        counts=None if manifest is None else _native.counts(os.fspath(manifest), listed),
+        counts=None if manifest is None else _native.counts(_path("manifest", manifest), listed),
         batch_size=whole("batch_size", batch_size, 1, U32_MAX),
         fields=None if fields is None else dict(fields),
         transform=transform,
@@ -135,20 +135,22 @@ def check(
         shuffle=_shuffle(shuffle),
         window=whole("window", window, 1, U32_MAX),
         seed=whole("seed", seed, 0, U64_MAX),
-        drop_last=bool(drop_last),
-        pad_last=bool(pad_last),
+        drop_last=flag("drop_last", drop_last),
+        pad_last=flag("pad_last", pad_last),
         epoch_samples=_maybe("epoch_samples", epoch_samples, 1, U64_MAX),
         on_error=on_error,
         max_errors=_maybe("max_errors", max_errors, 0, U64_MAX),
         rank=_maybe("rank", rank, 0, U32_MAX),
         world_size=_maybe("world_size", world_size, 1, U32_MAX),
         lanes=_maybe("lanes", lanes, 1, U32_MAX),
-        pin_memory=bool(pin_memory),
+        pin_memory=pin_memory is not None and flag("pin_memory", pin_memory),
         framework=framework,
         prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
         timeout=_seconds(timeout),
         daemon=_daemon(daemon),
-        job=job or f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
+        job=text("job", job, "give a name")
+        if job
+        else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
     )
 
 
@@ -191,20 +193,16 @@ def _maybe(option: str, value: Any, low: int, high: int) -> int | None:
 
 
 def _seconds(timeout: Any) -> float:
-    good = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not good or not math.isfinite(timeout) or timeout <= 0:
+    seconds = number("timeout", timeout)
+    if seconds <= 0:
         raise Invalid(f"timeout={timeout!r}; give seconds above 0", {"option": "timeout"})
-    return float(timeout)
+    return seconds
 
 
-def _shuffle(shuffle: Shuffle) -> str:
-    if shuffle is True:
-        return "window"
-    if shuffle is False:
-        return "none"
-    if isinstance(shuffle, str) and shuffle in ("none", "window", "global"):
-        return shuffle
-    raise _wrong("shuffle", shuffle, "use False ('none'), True ('window') or 'global'")
+def _shuffle(shuffle: Shuffle) -> Order:
+    if isinstance(shuffle, str):
+        return word("shuffle", shuffle, Order)
+    return "window" if flag("shuffle", shuffle) else "none"
 
 
 def _daemon(daemon: str | None) -> str | None:
@@ -218,20 +216,25 @@ def _daemon(daemon: str | None) -> str | None:
 
 def _expand(urls: Urls) -> list[str]:
     if isinstance(urls, (str, os.PathLike)):
-        spec = os.fspath(urls)
+        spec = _path("urls", urls)
         _is_no_pipe(spec.split("::"))
         return _native.expand(spec)
     try:
-        listed = [os.fspath(url) for url in urls]
+        listed = [_path("urls", url) for url in urls]
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
     _is_no_pipe(listed)
     return _native.expand_list(listed)
 
 
+def _path(option: str, value: Any) -> str:
+    named = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return text(option, named, "give a URL or a path, in UTF-8")
+
+
 def _is_no_pipe(urls: list[str]) -> None:
     for url in urls:
-        if url.lstrip().startswith("pipe:"):
+        if url.lstrip().lower().startswith("pipe:"):
             raise Invalid(
                 f"{url!r}: Forebay runs no commands to read shards; name what the command reads, "
                 "as in s3://bucket/key, https://host/path or a path",

@@ -1,4 +1,4 @@
-"""Plain values as users write them: whole numbers, tuples of numbers, one of a few words.
+"""Plain values as users write them: whole numbers, tuples of numbers, text, yes or no.
 
 One rule: what is refused is named, with what would be accepted.
 """
@@ -33,8 +33,37 @@ def whole(option: str, value: Any, low: int, high: int) -> int:
     except TypeError:
         raise Invalid(f"{option}={value!r} is no whole number", {"option": option}) from None
     if not low <= number <= high:
-        raise Invalid(f"{option}={number} is out of range; use {low} to {high}", {"option": option})
+        raise Invalid(
+            f"{option}={_shown(number)} is out of range; use {low} to {high}", {"option": option}
+        )
     return number
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:
+        return "<more digits than Python writes>"
+
+
+def number(option: str, value: Any) -> float:
+    """Return `value`, of Python or NumPy, if it is a finite number.
+
+    Raises
+    ------
+    Invalid
+        If it is anything else.
+    """
+    try:
+        # Python makes numbers of text and of bools, which are slips here.
+        if isinstance(value, (str, bytes, bool)):
+            raise TypeError
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise Invalid(f"{option}={_shown(value)} is no finite number", {"option": option})
+    return found
 
 
 def numbers(option: str, values: Any, count: int) -> tuple[float, ...]:
@@ -46,14 +75,48 @@ def numbers(option: str, values: Any, count: int) -> tuple[float, ...]:
         If they are anything else.
     """
     try:
-        found = tuple(float(value) for value in values)
-    except (TypeError, ValueError):
-        found = ()
-    if len(found) != count or not all(map(math.isfinite, found)):
-        raise Invalid(
-            f"{option}={values!r} does not fit; give {count} finite numbers", {"option": option}
-        )
-    return found
+        found = tuple(number(option, value) for value in values)
+        if len(found) == count:
+            return found
+    except (TypeError, Invalid):
+        pass
+    raise Invalid(
+        f"{option}={_shown(values)} does not fit; give {count} finite numbers", {"option": option}
+    )
+
+
+def flag(option: str, value: Any) -> bool:
+    """Return `value`, of Python or NumPy, if it is true or false.
+
+    Raises
+    ------
+    Invalid
+        If it is anything else: nearly every value of Python, "no" too, would pass for true.
+    """
+    try:
+        known = value in (False, True)
+    except ValueError:
+        # An array is neither.
+        known = False
+    if not known:
+        raise Invalid(f"{option}={value!r} is neither True nor False", {"option": option})
+    return bool(value)
+
+
+def text(option: str, value: Any, advice: str) -> str:
+    """Return `value`, if it is text that can leave Python.
+
+    Raises
+    ------
+    Invalid
+        If it is anything else, or holds a lone surrogate.
+    """
+    try:
+        if isinstance(value, str) and value.encode():
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise Invalid(f"{option}={value!r} is no such text; {advice}", {"option": option})
 
 
 def word(option: str, value: _Word, choices: Any) -> _Word:

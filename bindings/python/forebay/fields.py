@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Literal
 
 from forebay import _native
-from forebay._values import numbers, whole, word
+from forebay._values import flag, numbers, text, whole, word
 from forebay.errors import Invalid
 
 __all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Npy", "Text"]
@@ -53,8 +53,6 @@ class Field:
     map: Mapper | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, str):
-            raise Invalid(f"a field's source is text such as 'jpg;png', not {self.source!r}")
         if self.map is not None and not callable(self.map):
             raise Invalid(f"map= takes a function of one value, not {self.map!r}")
         _native.check_field(json.dumps(self._specification("")))
@@ -63,8 +61,8 @@ class Field:
         """The field as the native side reads it."""
         return {
             "name": name,
-            "source": self.source,
-            "optional": bool(self.optional),
+            "source": text("source", self.source, "name file extensions, as in 'jpg;png'"),
+            "optional": flag("optional", self.optional),
             "kind": self._kind(),
         }
 
@@ -128,7 +126,7 @@ class Image(Field):
             "type": "image",
             "size": self._size(),
             "crop": self._crop(),
-            "flip": bool(self.flip),
+            "flip": flag("flip", self.flip),
             "dtype": word("dtype", self.dtype, ImageDtype),
             "layout": word("layout", self.layout, Layout),
             "mean": None if self.mean is None else numbers("mean", self.mean, 3),
@@ -260,6 +258,7 @@ class Bytes(Field):
     copy: bool = True
 
     def _kind(self) -> dict[str, Any]:
+        flag("copy", self.copy)
         return {"type": "bytes"}
 
 
@@ -274,7 +273,7 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
     if not isinstance(fields, Mapping) or not fields:
         raise Invalid("fields= takes a dict such as {'image': forebay.Image('jpg')}, or None")
     for name, field in fields.items():
-        if not isinstance(name, str) or not name or name.startswith("__"):
+        if text("the name of a field", name, "use a word").startswith("__"):
             raise Invalid(f"{name!r} cannot name a field: use text that does not start with '__'")
         if not isinstance(field, Field):
             raise Invalid(
@@ -288,6 +287,4 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
 
 
 def _path(path: Any) -> str | None:
-    if path is None or isinstance(path, str):
-        return path
-    raise Invalid(f"path={path!r} is no path; give text such as 'a.b.0'", {"option": "path"})
+    return None if path is None else text("path", path, "name keys, as in 'a.b.0'")

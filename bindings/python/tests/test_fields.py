@@ -286,13 +286,23 @@ def test_a_field_is_shown_as_it_was_written(text):
         (lambda: forebay.Float("f", dtype="float16"), "float64"),
         (lambda: forebay.Npy(ragged="pad"), "list"),
         (lambda: forebay.Int(""), "source"),
-        (lambda: forebay.Int(7), "source"),
+        (lambda: forebay.Int(7), "source=7"),
+        (lambda: forebay.Int("\ud800"), "source="),
+        (lambda: forebay.Int("json", path="\ud800"), "path="),
+        (lambda: forebay.Int("cls", optional="no"), "optional="),
+        (lambda: forebay.Image("jpg", flip=numpy.array([1, 0])), "flip="),
+        (lambda: forebay.Bytes("bin", copy=None), "copy="),
+        (lambda: forebay.Image("jpg", size=10**5000), "size="),
+        (lambda: forebay.Image("jpg", mean=(10**5000, 0, 0), std=(1, 1, 1)), "mean="),
+        (lambda: forebay.Image("jpg", mean="123", std=(1, 1, 1)), "mean='123'"),
         (lambda: forebay.Text("txt", map=3), "map="),
     ],
 )
 def test_a_field_that_makes_no_sense_is_refused_with_advice(wrong, word):
-    with pytest.raises(forebay.Invalid, match=word):
+    with pytest.raises(forebay.Invalid, match=word) as caught:
         wrong()
+    # What the native side would say of the text that it is told.
+    assert "column" not in str(caught.value)
 
 
 def test_literals_are_checked_before_anything_runs(tmp_path):
