@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -19,6 +20,9 @@ Name = Literal["torch", "jax", "numpy"]
 
 # NumPy before this hands every DLPack tensor out read-only.
 _NUMPY_OLDEST = (2, 1)
+
+# Numbers of Python itself, and not of a class that derives from them.
+_PLAIN = (bool, int, float)
 
 
 class Framework:
@@ -38,8 +42,30 @@ class Framework:
         if all(isinstance(row, self._tensor_type) for row in rows):
             alike = all(row.shape == first.shape and row.dtype == first.dtype for row in rows)
             return self._join(rows) if alike else None
-        dtype = _dtype_of(rows)
-        return None if dtype is None else self._numbers(rows, dtype)
+        plain = [row for row in rows if type(row) in _PLAIN]
+        dtype = self._dtype(plain, [row for row in rows if type(row) not in _PLAIN])
+        if dtype is None or not all(_fits(number, dtype) for number in plain):
+            return None
+        return self._numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
+
+    def _dtype(self, plain: list[Any], scalars: list[Any]) -> str | None:
+        """What numbers become: the dtype of the scalars among them, or else WebDataset's.
+
+        What ``min(value, 10)`` gives has the same dtype in every batch then.
+        """
+        if not scalars:
+            kinds = {type(row) for row in plain}
+            return "bool" if kinds == {bool} else "float64" if float in kinds else "int64"
+        # Nobody can have made a number of NumPy's without it.
+        numpy: Any = sys.modules.get("numpy")
+        numbers = () if numpy is None else (numpy.number, numpy.bool_)
+        for row in scalars:
+            if not isinstance(row, numbers) and not isinstance(row, self._tensor_type):
+                return None
+            if row.shape or row.dtype != scalars[0].dtype:
+                return None
+        # torch writes its dtypes as torch.int64.
+        return str(scalars[0].dtype).rpartition(".")[2]
 
     def _join(self, rows: list[Any]) -> Any:
         raise NotImplementedError
@@ -48,21 +74,19 @@ class Framework:
         raise NotImplementedError
 
 
-def _dtype_of(rows: list[Any]) -> str | None:
-    """What plain numbers, of Python or NumPy, become: the dtypes that WebDataset gives them."""
-    kinds = {type(row) for row in rows}
-    if kinds == {bool}:
-        return "bool"
-    if kinds <= {int, float}:
-        if not all(-(2**63) <= row < 2**63 for row in rows if type(row) is int):
-            return None
-        return "int64" if kinds == {int} else "float64"
-    # Nobody can have made a number of NumPy's without it.
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None or len(kinds) > 1 or not isinstance(rows[0], numpy.generic):
-        return None
-    dtype = rows[0].dtype
-    return str(dtype.name) if dtype.kind in "biufc" else None
+def _fits(number: bool | int | float, dtype: str) -> bool:
+    """Whether a plain number is of the kind and within the range of `dtype`."""
+    if isinstance(number, bool) or dtype == "bool":
+        return isinstance(number, bool) and dtype == "bool"
+    if "float" in dtype:
+        # A whole number that no int64 holds was not meant to be rounded.
+        return isinstance(number, float) or _fits(number, "int64")
+    integer = re.fullmatch(r"(u?)int(\d+)", dtype)
+    if integer is None or isinstance(number, float):
+        return False
+    unsigned, bits = integer[1], int(integer[2])
+    low, high = (0, 1 << bits) if unsigned else (-1 << bits - 1, 1 << bits - 1)
+    return low <= number < high
 
 
 def choose(name: Name | None) -> Framework:

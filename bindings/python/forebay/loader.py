@@ -74,9 +74,11 @@ class DataLoader:
     on_error : {"raise", "skip", "stop"} or callable
         What to do about a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
-        returns one of these words.
+        returns one of these words. It is asked once about each error, in the batches' order, when
+        the batch is about to be handed out.
     max_errors : int, optional
-        Errors skipped per epoch before one is raised after all.
+        Errors skipped per epoch before one is raised after all. Not for "raise" and "stop", which
+        skip none.
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved when the first iteration begins.

@@ -180,6 +180,10 @@ def test_numbers_from_maps_are_one_tensor_in_every_framework(make, framework):
         "mixed": (lambda value: int(value) or 0.5, [0.5, 1, 2, 3], "float"),
         "odd": (lambda value: int(value) % 2 == 1, [False, True, False, True], "bool"),
         "numpy": (lambda value: numpy.int16(int(value)), [0, 1, 2, 3], "int16"),
+        "numpys": (lambda value: min(numpy.int16(int(value)), 2), [0, 1, 2, 2], "int16"),
+        "least": (lambda value: min(value, 2), [0, 1, 2, 2], "int"),
+        "flags": (lambda value: value > 1, [False, False, True, True], "bool"),
+        "ratio": (lambda value: (value * numpy.float32(0.5)) or 0.25, [0.25, 0.5, 1, 1.5], "float"),
     }
     fields = {name: forebay.Int("cls", map=map_) for name, (map_, _, _) in maps.items()}
     (batch, *_) = make(fields=fields, framework=framework)
@@ -199,11 +203,15 @@ def test_what_maps_give_beside_numbers_stays_a_list(make):
         "flag": lambda value: True if value else 0,
         "types": lambda value: numpy.int16(value) if value else numpy.int32(value),
         "numpy": lambda value: numpy.str_(value),
+        "narrow": lambda value: numpy.int8(value) if value else 128,
+        "kinds": lambda value: numpy.int8(value) if value else 0.5,
+        "shapes": lambda value: numpy.zeros(3) if value else 0.5,
     }
     fields = {name: forebay.Int("cls", map=map_) for name, map_ in maps.items()}
     (batch, *_) = make(fields=fields)
     for name, map_ in maps.items():
-        assert batch[name] == [map_(number) for number in range(4)]
+        assert isinstance(batch[name], list), name
+        assert list(map(str, batch[name])) == [str(map_(number)) for number in range(4)]
 
 
 def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):

@@ -36,6 +36,26 @@ def test_importing_loads_no_framework():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_framework_is_imported_when_an_iteration_begins(shards):
+    code = (
+        "import sys, forebay\n"
+        "with forebay.DataLoader(sys.argv[1], batch_size=4, framework='torch') as loader:\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    batches = iter(loader)\n"
+        "    assert 'torch' in sys.modules and 'jax' not in sys.modules\n"
+        "    assert len(list(batches)) == 3\n"
+        "sys.modules['jax'] = None\n"
+        "loader = forebay.DataLoader(sys.argv[1], batch_size=4, framework='jax')\n"
+        "try:\n"
+        "    iter(loader)\n"
+        "except forebay.Invalid as error:\n"
+        "    assert 'install' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code, shards[0]], check=True)
+
+
 def in_a_fork(body):
     """Run `body` in a forked child; what it raises is printed and fails the test."""
     with warnings.catch_warnings():
