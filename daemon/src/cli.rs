@@ -155,10 +155,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
 }
 
 /// The shards a command line names: every argument may hold braces, globs and `::`.
-fn shards(arguments: &[String]) -> Result<Vec<String>> {
+fn shards(arguments: &[String]) -> Done<Vec<String>> {
     let mut urls = Vec::new();
     for argument in arguments {
-        urls.extend(forebay_shard::expand(argument)?);
+        let expanded = forebay_shard::expand(argument);
+        urls.extend(expanded.map_err(|error| match error.kind() {
+            ErrorKind::Invalid => Failure::Usage(error),
+            // A glob that matches nothing, a folder that may not be read.
+            _ => Failure::Failed(error),
+        })?);
     }
     Ok(urls)
 }

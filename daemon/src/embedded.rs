@@ -1,8 +1,11 @@
 //! What an embedded daemon decides for itself: where its cache is, how large, how much memory.
 
+use std::io::Stderr;
 use std::path::{Path, PathBuf};
 
+use forebay_client::LOG_MAX;
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, ftruncate};
 
 /// Of the free space an embedded cache takes at most this share …
 const SHARE_OF_FREE: f64 = 0.5;
@@ -89,6 +92,22 @@ pub(crate) fn memory() -> usize {
     #[allow(clippy::useless_conversion, reason = "the field's width differs between targets")]
     let total = u64::from(info.totalram).saturating_mul(unit);
     usize::try_from((total / SHARE_OF_MEMORY).min(MEMORY_MAX)).unwrap_or(usize::MAX)
+}
+
+/// Standard error for one more line, started anew if it is a log that has grown too long.
+pub(crate) fn log() -> Stderr {
+    let stderr = std::io::stderr();
+    // Only what is appended to, as a launcher opens it: elsewhere a cut would leave a hole.
+    let appended = fcntl_getfl(&stderr).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+    let too_long = |found: rustix::fs::Stat| {
+        let len = u64::try_from(found.st_size).unwrap_or(0);
+        FileType::from_raw_mode(found.st_mode).is_file() && len > LOG_MAX
+    };
+    if appended && fstat(&stderr).is_ok_and(too_long) {
+        // A log that cannot be cut is still a log.
+        let _ = ftruncate(&stderr, 0);
+    }
+    stderr
 }
 
 fn network(directory: &Path) -> Result<Option<&'static str>> {

@@ -16,6 +16,9 @@ use crate::trainer::Part;
 /// Seconds after which a daemon without trainers ends: as short as the command line takes.
 const IDLE: &str = "1";
 
+/// Room for every shard of a test.
+const CAPACITY: &str = "1GiB";
+
 /// A runtime directory and a cache of one user.
 pub struct Household {
     actor: PathBuf,
@@ -47,6 +50,20 @@ impl Household {
         Address::Embedded(Launch { command: self.command(), directory: self.directory() })
     }
 
+    /// The command line as its user runs it; a daemon started by it ends soon after.
+    #[must_use]
+    pub fn forebay(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.actor);
+        command
+            .args(arguments)
+            .env_remove("FOREBAY_DAEMON")
+            .env("XDG_RUNTIME_DIR", self.runtime.path())
+            .env("FOREBAY_CACHE", self.cache.path())
+            .env("FOREBAY_CAPACITY", CAPACITY)
+            .env("FOREBAY_IDLE", IDLE);
+        command
+    }
+
     fn command(&self) -> Vec<OsString> {
         let set = |name: &str, path: &Path| {
             let mut set = OsString::from(format!("{name}="));
@@ -59,7 +76,7 @@ impl Household {
             set("FOREBAY_CACHE", self.cache.path()),
             self.actor.clone().into(),
         ];
-        let daemon = ["daemon", "--embedded", "--capacity", "1GiB", "--idle", IDLE];
+        let daemon = ["daemon", "--embedded", "--capacity", CAPACITY, "--idle", IDLE];
         command.extend(daemon.map(OsString::from));
         command
     }
@@ -78,6 +95,12 @@ impl Household {
     #[must_use]
     pub fn status(&self) -> Option<serde_json::Value> {
         daemon_status(&self.socket()).ok()
+    }
+
+    /// Its daemon's log.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.directory().log()
     }
 
     /// Shards in its cache.

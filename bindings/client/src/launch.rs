@@ -29,9 +29,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Daemons started one after the other before giving up: more than a batch system kills by accident.
 const STARTS: usize = 5;
 
-/// A daemon starts its log anew beyond this many bytes: years of normal lines, and no more than a
-/// runtime directory in memory can spare.
-const LOG_MAX: u64 = 1 << 20;
+/// An embedded daemon's log starts anew beyond this many bytes: years of normal lines, and no more
+/// than a runtime directory in memory can spare.
+pub const LOG_MAX: u64 = 1 << 20;
 
 /// The end of the log in which a daemon's last words are looked for, in bytes.
 const LOG_TAIL: u64 = 4 << 10;

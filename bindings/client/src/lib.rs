@@ -25,7 +25,7 @@ mod waits;
 pub use address::{Address, NODE_SOCKET};
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
-pub use launch::{Launch, RuntimeDirectory};
+pub use launch::{LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, View};
 pub use session::{RawBatch, SessionConfig};

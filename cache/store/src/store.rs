@@ -256,7 +256,6 @@ impl Store {
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check()?;
         let reservation = self.make_room(&origin.url, stat.len, urgency).await?;
-        self.0.tally.misses.inc();
         let path = self.0.directory.data(name);
         let file = self.0.engine.open(&path, Open::Create { len: stat.len }).await;
         let file = file.map_err(|error| error.at("url", &origin.url))?;
@@ -279,6 +278,8 @@ impl Store {
             parts,
             growth,
         };
+        // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
+        self.0.tally.misses.inc();
         tokio::spawn(self.clone().fill(job, origin.clone(), shard.clone()));
         Ok(shard)
     }
@@ -290,8 +291,8 @@ impl Store {
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         match filled {
             Ok(()) => {
-                self.0.tally.fills.inc();
                 self.0.tally.origin_bytes.add(job.stat.len);
+                self.0.tally.fills.inc();
                 self.table().whole(&shard);
             }
             Err(error) => {

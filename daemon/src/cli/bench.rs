@@ -20,6 +20,12 @@ const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.
 /// The longest step: beyond an hour the digits of its figures do not matter.
 const STEP_MAX: f64 = 3600.0;
 
+/// The most decode threads: more than any node has cores.
+const THREADS_MAX: i64 = 1024;
+
+/// The most batches kept ready: beyond this the memory for them lacks elsewhere.
+const PREFETCH_MAX: i64 = 1024;
+
 // Each benchmark is described at its arguments: a comment here would hide that description.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -57,7 +63,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     raw: bool,
     /// Decode threads [default: one per core].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     threads: Option<u32>,
     /// Mix samples exactly over this many shards; 0 keeps the list's order.
     #[arg(long, default_value_t = 0)]
@@ -66,7 +72,8 @@ pub(super) struct Arguments {
     #[arg(long)]
     manifest: Option<std::path::PathBuf>,
     /// Batches to keep ready.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     prefetch: u32,
     /// Print JSON.
     #[arg(long)]
@@ -118,7 +125,7 @@ fn config(
     profile: &Profile,
     batch_size: u32,
     launcher: &Launcher,
-) -> Result<LoaderConfig> {
+) -> Done<LoaderConfig> {
     let urls = shards(&arguments.urls)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
     let counts = manifest.map(|manifest| manifest.counts_of(&urls)).transpose()?;

@@ -1,7 +1,7 @@
 //! `forebay daemon`: a node daemon from a configuration file, or a user's embedded one.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Stderr, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -90,10 +90,11 @@ struct Place {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log: fn() -> Stderr = if arguments.embedded { embedded::log } else { std::io::stderr };
     // A second subscriber in one process is a test's business.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(log)
         .with_ansi(false)
         .try_init();
     let io = match arguments.io {
