@@ -139,6 +139,26 @@ def test_errors_count_once_whatever_is_prefetched_and_begun_again(make, shard_of
     assert seen == ["s00002", "s00005", "s00008", "s00011"]
 
 
+def test_a_bad_sample_that_comes_again_is_an_error_again(make, shard_of):
+    samples = [sample(number) for number in range(2)]
+    samples[0][1]["cls"] = b"no number"
+    seen = []
+
+    def decide(error):
+        seen.append(error.places["key"])
+        return "skip"
+
+    options = {"fields": {"label": forebay.Int("cls")}, "batch_size": 2, "epoch_samples": 6}
+    loader = make(shard_of(samples), on_error=decide, **options)
+    assert [batch["label"].tolist() for batch in loader] == [[1], [1], [1]]
+    assert seen == ["s00000"] * 3
+    assert loader.stats()["errors"] == 3
+    limited = iter(make(shard_of(samples), on_error="skip", max_errors=1, **options))
+    assert next(limited)["label"].tolist() == [1]
+    with pytest.raises(forebay.BadSample, match="error 2 of this epoch, above max_errors=1"):
+        next(limited)
+
+
 def test_a_missing_shard_is_named(make, tmp_path):
     missing = str(tmp_path / "missing.tar")
     with pytest.raises(forebay.NotFound, match=r"missing\.tar") as caught:
