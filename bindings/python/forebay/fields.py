@@ -38,8 +38,8 @@ class Field:
         ``None`` for it, tensors a row of zeros, and ``batch["<name>_present"]`` (bool, shape
         ``(batch,)``) says which rows have it.
     map : callable, optional
-        Called with each sample's value, in the loader's workers. Results that are tensors of one
-        shape and dtype, or numbers, become one tensor; all others stay a list.
+        Called with each value, in the loader's workers. Results that are tensors of one shape and
+        dtype, or numbers, become one tensor; all others, and where a value is absent, stay a list.
 
     Raises
     ------
