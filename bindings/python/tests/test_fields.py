@@ -226,6 +226,12 @@ def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):
     assert batch["number_present"].tolist() == batch["part_present"].tolist() == [True, False]
     with pytest.raises(forebay.BadSample, match="optional=True"):
         list(make(url, fields={"number": forebay.Int("json", path="x")}))
+    # What is null is there.
+    url = shard_of([("k", {"json": b'{"x": null}'})])
+    (batch,) = make(url, fields={"part": fields["part"]})
+    assert (batch["part"], batch["part_present"].tolist()) == ([None], [True])
+    with pytest.raises(forebay.BadSample, match="value=null"):
+        list(make(url, fields={"number": fields["number"]}))
 
 
 def test_a_batch_larger_than_memory_is_full_and_never_skipped(make):
