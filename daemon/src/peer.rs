@@ -12,7 +12,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::Urgency;
 use forebay_uring::Region;
-use forebay_wire::frame::{self, PREFIX};
+use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Open, Reply, Request};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
 use tokio::io::Interest;
@@ -28,9 +28,6 @@ const OUTGOING: usize = 8;
 
 /// Shards indexed at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
-
-/// Bytes asked of the socket at a time: requests are small, only a job's URL list is not.
-const RECEIVE: usize = 64 << 10;
 
 /// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
 /// matter of milliseconds.
@@ -66,7 +63,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
     let mut peer = Peer {
         node: node.clone(),
         stream,
-        incoming: Vec::new(),
+        receiver: Receiver::default(),
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
@@ -86,7 +83,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
 struct Peer {
     node: Arc<Node>,
     stream: Arc<UnixStream>,
-    incoming: Vec<u8>,
+    receiver: Receiver,
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
@@ -180,31 +177,24 @@ impl Peer {
     }
 
     async fn receive(&mut self) -> Result<Request> {
-        self.fill(PREFIX).await?;
-        let mut prefix = [0; PREFIX];
-        prefix.copy_from_slice(&self.incoming[..PREFIX]);
-        let end = PREFIX + frame::body_len(prefix)?;
-        self.fill(end).await?;
-        let request = frame::decode(&self.incoming[PREFIX..end]);
-        self.incoming.drain(..end);
-        request
-    }
-
-    async fn fill(&mut self, wanted: usize) -> Result<()> {
-        while self.incoming.len() < wanted {
-            self.stream.readable().await.doing("wait for the peer")?;
-            let have = self.incoming.len();
-            self.incoming.resize(have + RECEIVE, 0);
-            let received = self.stream.try_read(&mut self.incoming[have..]);
-            self.incoming.truncate(have + *received.as_ref().unwrap_or(&0));
-            match received {
-                Ok(0) => return Err(Error::new(ErrorKind::Closed, "the peer left")),
-                Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error).doing("receive from the peer"),
+        // It may be here already, behind the one before.
+        let mut received = self.receiver.try_receive(self.stream.as_fd());
+        loop {
+            if let Some(request) = received? {
+                return Ok(request);
             }
+            self.stream.readable().await.doing("wait for the peer")?;
+            let mut tried = Ok(None);
+            // What it says is that the socket was found empty, so that `readable` waits again.
+            let _ = self.stream.try_io(Interest::READABLE, || {
+                tried = self.receiver.try_receive(self.stream.as_fd());
+                match tried {
+                    Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
+                    _ => Ok(()),
+                }
+            });
+            received = tried;
         }
-        Ok(())
     }
 
     /// Ends the job. What is queued for the peer is still sent if it takes it at once.

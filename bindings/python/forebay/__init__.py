@@ -15,7 +15,7 @@ delivered as batches of tensors.
 ...     train(batch["image"], batch["label"])
 
 No server has to be started: the first loader of a user starts a private daemon that later ones
-share, unless the node runs one. Frameworks are imported when the first batch is delivered.
+share, unless the node runs one. A framework is imported when the first iteration begins.
 """
 
 from __future__ import annotations

@@ -132,9 +132,12 @@ def _where(present: list[bool] | None, rows: list[Any]) -> list[Any]:
 
 
 def _can_pin(framework: Framework) -> bool:
+    if framework.name != "torch":
+        _log.warning("pin_memory=True has no effect: %s cannot pin memory", framework.name)
+        return False
     import torch
 
-    if framework.name == "torch" and torch.cuda.is_available():
-        return True
-    _log.warning("pin_memory=True has no effect: torch sees no GPU here")
-    return False
+    if not torch.cuda.is_available():
+        _log.warning("pin_memory=True has no effect: torch sees no GPU here")
+        return False
+    return True

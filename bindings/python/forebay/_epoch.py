@@ -1,21 +1,24 @@
 """One iteration of a loader: an epoch, from where the loader stands to its end.
 
-One rule: a batch counts as handed out when ``next`` returns it, not before. Whatever interrupts
-the way there (Ctrl-C, a time limit, a bad sample) leaves the position where it was, and the next
-``next`` goes on from it.
+One rule: a batch counts as handed out when ``next`` returns it, not before, and so do its errors.
+Whatever interrupts the way there (Ctrl-C, a time limit, a bad sample) leaves the position where it
+was, and the next ``next`` goes on from it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from forebay import _native
-from forebay._options import ON_ERROR
-from forebay.errors import ForebayError, Invalid
+from forebay._options import Verdict
+from forebay.errors import ForebayError, Full, Invalid
 
 if TYPE_CHECKING:
     from forebay.loader import DataLoader
@@ -31,14 +34,29 @@ class _Over(Exception):
         self.stopped = stopped
 
 
+@dataclass(frozen=True)
+class Pending:
+    """A batch under way, or what comes in its place; nobody has judged its errors yet."""
+
+    take: Callable[[], Any]
+    errors: list[ForebayError] = field(default_factory=list)
+    samples: int = 0
+    images: int = 0
+    future: Future[Any] | None = None
+
+
 class Epoch(Iterator[Any]):
     """Hands out the batches of one epoch; see `forebay.DataLoader`."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
         self._run: _native.Loader | None = None
-        self._pending: deque[Future[Any]] = deque()
+        self._pending: deque[Pending] = deque()
+        self._process = os.getpid()
         self._errors = 0
+        # What `on_error` skipped in the batch at the position: it is asked once about an error,
+        # however often the way to that batch is begun anew.
+        self._skips: list[tuple[type, str]] = []
         self._full = False
         self._over = False
 
@@ -58,16 +76,27 @@ class Epoch(Iterator[Any]):
         native = self._begun()
         try:
             self._fill(native)
-            batch = self._pending[0].result()
+            first = self._pending[0]
+            self._judge(first.errors)
+            batch = first.take()
         except _Over as over:
+            # An end that comes by itself has told its errors; one that `on_error` makes skips none.
+            if not over.stopped:
+                self._count(first.errors)
             return self._finish(over.stopped)
         except BaseException:
             # The position is still before the batch that failed: start there again if asked.
             self._abandon()
             raise
         self._pending.popleft()
-        self._loader._handed_out()
+        self._count(first.errors)
+        self._loader._handed_out(first.samples, first.images)
         return batch
+
+    def _count(self, errors: list[ForebayError]) -> None:
+        self._errors += len(errors)
+        self._skips.clear()
+        self._loader._skipped(len(errors))
 
     def _begun(self) -> _native.Loader:
         """The native loader, started where the loader stands; anew after a fork or an error."""
@@ -79,8 +108,12 @@ class Epoch(Iterator[Any]):
         return native
 
     def _abandon(self) -> None:
-        for future in self._pending:
-            future.cancel()
+        # After a fork a worker that is not here may hold a future's lock for ever.
+        if self._process == os.getpid():
+            for pending in self._pending:
+                if pending.future is not None:
+                    pending.future.cancel()
+        self._process = os.getpid()
         self._pending.clear()
         self._run, self._full = None, False
 
@@ -96,73 +129,70 @@ class Epoch(Iterator[Any]):
 
     def _fill(self, native: _native.Loader) -> None:
         """Keep as many batches under way as there are workers; wait for the first alone."""
-        pool = self._loader._pool()
         limit = max(1, self._loader._options.workers)
         while not self._full and len(self._pending) < limit:
             if self._pending and not native.is_ready():
                 return
-            self._pending.append(self._pull(native, pool))
+            self._pending.append(self._pull(native))
 
-    def _pull(self, native: _native.Loader, pool: Executor | None) -> Future[Any]:
+    def _pull(self, native: _native.Loader) -> Pending:
         try:
-            batch = self._receive(native)
+            found = native.next()
         except Exception as error:
             # It is this batch's turn only after those before it.
             self._full = True
-            return _settled(_raiser(error))
+            return Pending(partial(_raise, error))
+        if not isinstance(found, _native.Batch):
+            batches, errors = found
+            self._full = True
+            self._loader._learn(batches)
+            return Pending(partial(_raise, _Over(stopped=False)), errors)
+        samples, images = found.count(self._loader._options.images())
+        make = partial(self._loader._assembler(), found)
+        pool = self._loader._pool()
         if pool is None:
-            return _settled(lambda: self._loader._assembler()(batch))
-        return pool.submit(self._loader._assembler(), batch)
-
-    def _receive(self, native: _native.Loader) -> _native.Batch:
-        found = native.next()
-        if isinstance(found, _native.Batch):
-            self._judge(found.errors())
-            return found
-        batches, _, errors = found
-        self._judge(errors)
-        self._loader._learn(batches)
-        raise _Over(stopped=False)
+            return Pending(make, found.errors(), samples, images)
+        future = pool.submit(make)
+        return Pending(future.result, found.errors(), samples, images, future)
 
     def _judge(self, errors: list[ForebayError]) -> None:
         """Do with each error what `on_error` says."""
-        options = self._loader._options
-        for error in errors:
-            verdict = options.on_error
-            if callable(verdict):
-                verdict = verdict(error)
-                if verdict not in ON_ERROR:
-                    raise Invalid(
-                        f"on_error returned {verdict!r}; return 'raise', 'skip' or 'stop'"
-                    ) from error
+        most = self._loader._options.max_errors
+        for place, error in enumerate(errors):
+            known, number = (type(error), str(error)), self._errors + place + 1
+            if self._skips[place : place + 1] == [known]:
+                continue
+            del self._skips[place:]
+            verdict = self._verdict(error)
             if verdict == "raise":
                 raise error
             if verdict == "stop":
                 self._loader._may_stop()
                 _log.warning("the epoch stops at an error: %s", error)
                 raise _Over(stopped=True)
-            self._errors += 1
             _log.warning("skipped: %s", error)
-            if options.max_errors is not None and self._errors > options.max_errors:
+            if most is not None and number > most:
                 raise type(error)(
-                    f"{error}; it is error {self._errors} of this epoch, above max_errors="
-                    f"{options.max_errors}: look at the data, or raise max_errors",
+                    f"{error}; it is error {number} of this epoch, above max_errors={most}: "
+                    "look at the data, or raise max_errors",
                     error.places,
                 )
+            self._skips.append(known)
+
+    def _verdict(self, error: ForebayError) -> Verdict:
+        if isinstance(error, Full):
+            # Memory that is short is not the fault of the samples: they are never skipped.
+            return "raise"
+        decide = self._loader._options.on_error
+        if not callable(decide):
+            return decide
+        verdict = decide(error)
+        if verdict not in get_args(Verdict):
+            raise Invalid(
+                f"on_error returned {verdict!r}; return 'raise', 'skip' or 'stop'"
+            ) from error
+        return verdict
 
 
-def _raiser(error: Exception) -> Callable[[], Any]:
-    def raise_it() -> Any:
-        raise error
-
-    return raise_it
-
-
-def _settled(make: Callable[[], Any]) -> Future[Any]:
-    """What `make` returns or raises, as a future that is done. Ctrl-C passes through."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(make())
-    except Exception as error:
-        future.set_exception(error)
-    return future
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -5,32 +5,30 @@ One rule: whatever can be known to be wrong here is refused here, naming the arg
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from forebay import _native
+from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
-from forebay.fields import Field, specification
-from forebay.frameworks import NAMES
+from forebay.fields import Bytes, Field, Image, specification
+from forebay.frameworks import Name
 
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-OnError = str | Callable[[ForebayError], str]
-
-ON_ERROR = ("raise", "skip", "stop")
+Verdict = Literal["raise", "skip", "stop"]
+OnError = Verdict | Callable[[ForebayError], Verdict]
+Order = Literal["none", "window", "global"]
+Shuffle = bool | Order
+Split = Literal["static"]
 
 # Batches that wait ahead cost slab and output memory each; more than this is a mistake in a unit.
 _PREFETCH_MAX = 1024
 
 # Threads that run a transform; the interpreter's lock makes more than this pointless.
 _WORKERS_MAX = 256
-
-_U32 = 2**32 - 1
-_U64 = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Options:
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
     workers: int
-    shuffle: str
+    shuffle: Order
     window: int
     seed: int
     drop_last: bool
@@ -55,7 +53,7 @@ class Options:
     world_size: int | None
     lanes: int | None
     pin_memory: bool
-    framework: str | None
+    framework: Name | None
     prefetch: int
     timeout: float
     daemon: str | None
@@ -67,8 +65,13 @@ class Options:
 
     def views(self) -> list[str]:
         """Fields handed out as they lie in the slab."""
-        fields = self.fields or {}
-        return [name for name, field in fields.items() if getattr(field, "copy", True) is False]
+        fields = (self.fields or {}).items()
+        return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
+
+    def images(self) -> list[str]:
+        """Fields whose values are decoded images."""
+        fields = (self.fields or {}).items()
+        return [name for name, field in fields if isinstance(field, Image)]
 
 
 def check(
@@ -78,7 +81,7 @@ def check(
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
     workers: int,
-    shuffle: bool | str,
+    shuffle: Shuffle,
     window: int,
     seed: int,
     drop_last: bool,
@@ -94,7 +97,7 @@ def check(
     uneven: bool,
     device: Any,
     pin_memory: bool | None,
-    framework: str | None,
+    framework: Name | None,
     prefetch: int,
     timeout: float,
     daemon: str | None,
@@ -111,47 +114,59 @@ def check(
         raise Invalid("drop_last and pad_last exclude each other; choose one")
     if transform is not None and not callable(transform):
         raise Invalid(f"transform= takes a function of the batch, not {transform!r}")
-    if not callable(on_error) and on_error not in ON_ERROR:
-        raise _wrong("on_error", on_error, "use 'raise', 'skip', 'stop' or a function of the error")
-    if framework is not None and framework not in NAMES:
-        raise _wrong("framework", framework, "use 'torch', 'jax' or 'numpy', or leave it unset")
+    _errors(on_error, max_errors)
+    if framework is not None:
+        word("framework", framework, Name)
     if pin_memory and framework in ("jax", "numpy"):
         raise _wrong("pin_memory", pin_memory, f"{framework} cannot pin memory; leave it unset")
     _not_yet(split, uneven, device)
     if (rank is None) != (world_size is None):
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
-        _native.check_fields(json.dumps(specification(fields)))
+        specification(fields)
     listed = _expand(urls)
     return Options(
         urls=listed,
-        counts=None if manifest is None else _native.counts(os.fspath(manifest), listed),
-        batch_size=_whole("batch_size", batch_size, 1, _U32),
+        counts=None if manifest is None else _native.counts(_path("manifest", manifest), listed),
+        batch_size=whole("batch_size", batch_size, 1, U32_MAX),
         fields=None if fields is None else dict(fields),
         transform=transform,
-        workers=_whole("workers", workers, 0, _WORKERS_MAX),
+        workers=whole("workers", workers, 0, _WORKERS_MAX),
         shuffle=_shuffle(shuffle),
-        window=_whole("window", window, 1, _U32),
-        seed=_whole("seed", seed, 0, _U64),
-        drop_last=bool(drop_last),
-        pad_last=bool(pad_last),
-        epoch_samples=_maybe("epoch_samples", epoch_samples, 1, _U64),
+        window=whole("window", window, 1, U32_MAX),
+        seed=whole("seed", seed, 0, U64_MAX),
+        drop_last=flag("drop_last", drop_last),
+        pad_last=flag("pad_last", pad_last),
+        epoch_samples=_maybe("epoch_samples", epoch_samples, 1, U64_MAX),
         on_error=on_error,
-        max_errors=_maybe("max_errors", max_errors, 0, _U64),
-        rank=_maybe("rank", rank, 0, _U32),
-        world_size=_maybe("world_size", world_size, 1, _U32),
-        lanes=_maybe("lanes", lanes, 1, _U32),
-        pin_memory=bool(pin_memory),
+        max_errors=_maybe("max_errors", max_errors, 0, U64_MAX),
+        rank=_maybe("rank", rank, 0, U32_MAX),
+        world_size=_maybe("world_size", world_size, 1, U32_MAX),
+        lanes=_maybe("lanes", lanes, 1, U32_MAX),
+        pin_memory=pin_memory is not None and flag("pin_memory", pin_memory),
         framework=framework,
-        prefetch=_whole("prefetch", prefetch, 1, _PREFETCH_MAX),
+        prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
         timeout=_seconds(timeout),
         daemon=_daemon(daemon),
-        job=job or f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
+        job=text("job", job, "give a name")
+        if job
+        else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
     )
 
 
 def _wrong(option: str, value: Any, advice: str) -> Invalid:
     return Invalid(f"{option}={value!r} is not known; {advice}", {"option": option})
+
+
+def _errors(on_error: OnError, max_errors: int | None) -> None:
+    if not callable(on_error):
+        word("on_error", on_error, Verdict)
+    if max_errors is not None and on_error in ("raise", "stop"):
+        raise Invalid(
+            f"max_errors= counts errors that are skipped, and on_error={on_error!r} skips none; "
+            "use on_error='skip', or leave max_errors unset",
+            {"option": "max_errors"},
+        )
 
 
 def _not_yet(split: str, uneven: bool, device: Any) -> None:
@@ -173,34 +188,21 @@ def _not_yet(split: str, uneven: bool, device: Any) -> None:
         raise _wrong("device", device, "leave device unset")
 
 
-def _whole(option: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise Invalid(f"{option}={value!r} is no whole number", {"option": option})
-    number = int(value.__index__())
-    if not low <= number <= high:
-        raise Invalid(f"{option}={number} is out of range; use {low} to {high}", {"option": option})
-    return number
-
-
 def _maybe(option: str, value: Any, low: int, high: int) -> int | None:
-    return None if value is None else _whole(option, value, low, high)
+    return None if value is None else whole(option, value, low, high)
 
 
 def _seconds(timeout: Any) -> float:
-    good = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not good or not math.isfinite(timeout) or timeout <= 0:
+    seconds = number("timeout", timeout)
+    if seconds <= 0:
         raise Invalid(f"timeout={timeout!r}; give seconds above 0", {"option": "timeout"})
-    return float(timeout)
+    return seconds
 
 
-def _shuffle(shuffle: bool | str) -> str:
-    if shuffle is True:
-        return "window"
-    if shuffle is False:
-        return "none"
-    if shuffle in ("none", "window", "global"):
-        return shuffle
-    raise _wrong("shuffle", shuffle, "use False ('none'), True ('window') or 'global'")
+def _shuffle(shuffle: Shuffle) -> Order:
+    if isinstance(shuffle, str):
+        return word("shuffle", shuffle, Order)
+    return "window" if flag("shuffle", shuffle) else "none"
 
 
 def _daemon(daemon: str | None) -> str | None:
@@ -214,9 +216,27 @@ def _daemon(daemon: str | None) -> str | None:
 
 def _expand(urls: Urls) -> list[str]:
     if isinstance(urls, (str, os.PathLike)):
-        return _native.expand(spec=os.fspath(urls))
+        spec = _path("urls", urls)
+        _is_no_pipe(spec.split("::"))
+        return _native.expand(spec)
     try:
-        listed = [os.fspath(url) for url in urls]
+        listed = [_path("urls", url) for url in urls]
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
-    return _native.expand(urls=listed)
+    _is_no_pipe(listed)
+    return _native.expand_list(listed)
+
+
+def _path(option: str, value: Any) -> str:
+    named = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return text(option, named, "give a URL or a path, in UTF-8")
+
+
+def _is_no_pipe(urls: list[str]) -> None:
+    for url in urls:
+        if url.lstrip().lower().startswith("pipe:"):
+            raise Invalid(
+                f"{url!r}: Forebay runs no commands to read shards; name what the command reads, "
+                "as in s3://bucket/key, https://host/path or a path",
+                {"option": "urls", "url": url},
+            )

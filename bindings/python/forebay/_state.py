@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forebay import _native
+from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
 
 _VERSION = 1
@@ -52,6 +54,7 @@ def save(at: Position, order: dict[str, Any], shards: str, global_batch: int) ->
     """The state at a position."""
     return {
         "version": _VERSION,
+        "draws": _native.DRAW_VERSION,
         "epoch": at.epoch,
         "batch": at.batch,
         "global_batch": at.global_batch or global_batch,
@@ -71,13 +74,24 @@ def load(
         Naming what differs, or what is missing.
     """
     try:
-        version, saved = state["version"], dict(state["options"])
-        position = Position(int(state["epoch"]), int(state["batch"]), int(state["global_batch"]))
+        version, draws, saved = state["version"], state["draws"], dict(state["options"])
+        place = [state[key] for key in ("epoch", "batch", "global_batch")]
         saved_shards = state["shards"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"this is no state of a loader ({error!r}); give state_dict()'s") from None
     if version != _VERSION:
         raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
+    if draws != _native.DRAW_VERSION:
+        raise Invalid(
+            f"the state was saved by a release that draws crops and flips in another way "
+            f"(draws={draws}, here {_native.DRAW_VERSION}); go on with that release, or start anew",
+            {"option": "draws"},
+        )
+    position = Position(
+        whole("the state's epoch", place[0], 0, U64_MAX),
+        whole("the state's batch", place[1], 0, U64_MAX),
+        whole("the state's global_batch", place[2], 1, U64_MAX),
+    )
     for option, here in order.items():
         there = saved.get(option)
         # Lanes that nobody chose yet are taken from the state.
@@ -96,15 +110,25 @@ def load(
     return position, saved.get("lanes")
 
 
-def stats(native: dict[str, Any]) -> dict[str, Any]:
-    """The native counts as users see them."""
+@dataclass
+class Counts:
+    """What was handed out."""
+
+    batches: int = 0
+    samples: int = 0
+    images: int = 0
+    errors: int = 0
+
+
+def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
+    """The counts of both sides as users see them."""
     return {
-        "batches": native["batches"],
-        "samples": native["samples"],
-        "errors": native["bad_samples"],
+        "batches": counts.batches,
+        "samples": counts.samples,
+        "errors": counts.errors,
         "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
-        "decoder": {"cpu": native["samples"]},
+        "decoder": {"cpu": counts.images},
         "private_copies": native["private_copies"],
         "reconnects": native["reconnects"],
         "daemon_pid": native["daemon_pid"],

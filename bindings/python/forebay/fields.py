@@ -6,61 +6,85 @@ first that a sample has. A sample that has none is a `BadSample`, unless ``optio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Literal
 
+from forebay import _native
+from forebay._values import flag, numbers, text, whole, word
 from forebay.errors import Invalid
 
 __all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Npy", "Text"]
 
 Mapper = Callable[[Any], Any]
+Crop = Literal["random", "center"]
+ImageDtype = Literal["uint8", "float16", "bfloat16", "float32"]
+Layout = Literal["NCHW", "NHWC"]
+FloatDtype = Literal["float32", "float64"]
+Ragged = Literal["list"]
 
 
+@dataclass(frozen=True, repr=False)
 class Field:
-    """One field of a sample. Use a subclass.
+    """One field of a sample. Use a subclass; each takes these parameters and its own.
 
     Parameters
     ----------
     source : str
-        File extensions without the leading dot, alternatives separated by ``;``. Case does not
-        matter.
+        File extensions, alternatives separated by ``;``. Neither case nor a leading dot matters.
     optional : bool
-        Whether a sample may lack the field. Lists then hold ``None`` for it, tensors a row of
-        zeros, and ``batch["<name>_present"]`` (bool, shape ``(batch,)``) says which rows have it.
+        Whether a sample may lack the field, or the part of it that `path` names. Lists then hold
+        ``None`` for it, tensors a row of zeros, and ``batch["<name>_present"]`` (bool, shape
+        ``(batch,)``) says which rows have it.
     map : callable, optional
         Called with each sample's value, in the loader's workers. Results that are tensors of one
-        shape and dtype are stacked; all others stay a list.
+        shape and dtype, or numbers, become one tensor; all others stay a list.
+
+    Raises
+    ------
+    Invalid
+        For values that make no sense.
     """
 
-    def __init__(self, source: str, *, optional: bool = False, map: Mapper | None = None) -> None:
-        if not isinstance(source, str):
-            raise Invalid(f"a field's source is text such as 'jpg;png', not {source!r}")
-        self.sources = [part.strip().lower() for part in source.split(";") if part.strip()]
-        if not self.sources:
-            raise Invalid("a field needs a source: name its file extension, as in 'jpg;jpeg;png'")
-        if map is not None and not callable(map):
-            raise Invalid(f"map= takes a function of one value, not {map!r}")
-        self.optional = bool(optional)
-        self.map = map
+    source: str
+    _: KW_ONLY
+    optional: bool = False
+    map: Mapper | None = None
+
+    def __post_init__(self) -> None:
+        if self.map is not None and not callable(self.map):
+            raise Invalid(f"map= takes a function of one value, not {self.map!r}")
+        _native.check_field(json.dumps(self._specification("")))
+
+    def _specification(self, name: str) -> dict[str, Any]:
+        """The field as the native side reads it."""
+        return {
+            "name": name,
+            "source": text("source", self.source, "name file extensions, as in 'jpg;png'"),
+            "optional": flag("optional", self.optional),
+            "kind": self._kind(),
+        }
 
     def _kind(self) -> dict[str, Any]:
         raise Invalid("use one of Image, Int, Float, Text, Json, Npy and Bytes")
 
     def __repr__(self) -> str:
-        given = [repr(";".join(self.sources))]
-        given += [f"{name}={value!r}" for name, value in self._kind().items() if name != "type"]
-        given += ["optional=True"] if self.optional else []
-        given += [f"map={self.map!r}"] if self.map else []
+        given = [repr(self.source)]
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            # By their text: arrays have no single answer to whether they differ.
+            if repr(value) != repr(field.default):
+                given.append(f"{field.name}={value!r}")
         return f"forebay.{type(self).__name__}({', '.join(given)})"
 
 
+@dataclass(frozen=True, repr=False)
 class Image(Field):
     """A JPEG or PNG image: a tensor of shape ``(batch, 3, height, width)``.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     size : int or (int, int), optional
         Height and width in pixels; one number for a square. None keeps each image's own size,
         which gives a list of tensors unless they agree.
@@ -82,114 +106,99 @@ class Image(Field):
     resize : int, optional
         For ``"center"``: length of the shorter side in pixels before the cut. None cuts without
         resizing and pads smaller images with black.
-    optional, map
-        As for `Field`.
-
-    Raises
-    ------
-    Invalid
-        For values that make no sense, when the loader is made.
     """
 
-    def __init__(
-        self,
-        source: str = "jpg;jpeg;png",
-        *,
-        size: int | tuple[int, int] | None = None,
-        crop: str | None = None,
-        flip: bool = False,
-        dtype: str = "uint8",
-        layout: str = "NCHW",
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        scale: tuple[float, float] | None = None,
-        ratio: tuple[float, float] | None = None,
-        resize: int | None = None,
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.size = _size(size)
-        self.crop = _crop(crop, scale, ratio, resize)
-        self.flip = bool(flip)
-        self.dtype = _one_of("dtype", dtype, ("uint8", "float16", "bfloat16", "float32"))
-        self.layout = _one_of("layout", layout, ("NCHW", "NHWC"))
-        self.mean = _channels("mean", mean)
-        self.std = _channels("std", std)
+    source: str = "jpg;jpeg;png"
+    _: KW_ONLY
+    size: int | tuple[int, int] | None = None
+    crop: Crop | None = None
+    flip: bool = False
+    dtype: ImageDtype = "uint8"
+    layout: Layout = "NCHW"
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] | None = None
+    resize: int | None = None
 
     def _kind(self) -> dict[str, Any]:
         return {
             "type": "image",
-            "size": self.size,
-            "crop": self.crop,
-            "flip": self.flip,
-            "dtype": self.dtype,
-            "layout": self.layout,
-            "mean": self.mean,
-            "std": self.std,
+            "size": self._size(),
+            "crop": self._crop(),
+            "flip": flag("flip", self.flip),
+            "dtype": word("dtype", self.dtype, ImageDtype),
+            "layout": word("layout", self.layout, Layout),
+            "mean": None if self.mean is None else numbers("mean", self.mean, 3),
+            "std": None if self.std is None else numbers("std", self.std, 3),
         }
 
+    def _size(self) -> tuple[int, int] | None:
+        if self.size is None:
+            return None
+        pair = self.size if isinstance(self.size, (tuple, list)) else (self.size, self.size)
+        if len(pair) != 2:
+            raise Invalid(
+                f"size={self.size!r} is no size; give pixels, as in 224 or (height, width)"
+            )
+        height, width = (whole("size", side, 1, _native.SIDE_MAX) for side in pair)
+        return height, width
 
+    def _crop(self) -> dict[str, Any]:
+        crop = None if self.crop is None else word("crop", self.crop, Crop)
+        if crop != "random" and (self.scale is not None or self.ratio is not None):
+            raise Invalid("scale= and ratio= belong to crop='random'; drop them")
+        if crop != "center" and self.resize is not None:
+            raise Invalid("resize= belongs to crop='center'; drop it")
+        given: dict[str, Any] = {"mode": crop or "none"}
+        if self.scale is not None:
+            given["scale"] = numbers("scale", self.scale, 2)
+        if self.ratio is not None:
+            given["ratio"] = numbers("ratio", self.ratio, 2)
+        if self.resize is not None:
+            given["resize"] = whole("resize", self.resize, 1, _native.SIDE_MAX)
+        return given
+
+
+@dataclass(frozen=True, repr=False)
 class Int(Field):
     """A decimal integer: int64, shape ``(batch,)``. With `path`, one inside a JSON document.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     path : str, optional
         Where in the document, as in ``"a.b.0"``.
-    optional, map
-        As for `Field`.
     """
 
-    def __init__(
-        self,
-        source: str,
-        *,
-        path: str | None = None,
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.path = path
+    _: KW_ONLY
+    path: str | None = None
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "int", "path": self.path}
+        return {"type": "int", "path": _path(self.path)}
 
 
+@dataclass(frozen=True, repr=False)
 class Float(Field):
     """A decimal number: float32 or float64, shape ``(batch,)``. With `path`, one inside JSON.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     path : str, optional
         Where in the document, as in ``"a.b.0"``.
     dtype : {"float32", "float64"}
         What it becomes.
-    optional, map
-        As for `Field`.
     """
 
-    def __init__(
-        self,
-        source: str,
-        *,
-        path: str | None = None,
-        dtype: str = "float32",
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.path = path
-        self.dtype = _one_of("dtype", dtype, ("float32", "float64"))
+    _: KW_ONLY
+    path: str | None = None
+    dtype: FloatDtype = "float32"
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "float", "path": self.path, "dtype": self.dtype}
+        dtype = word("dtype", self.dtype, FloatDtype)
+        return {"type": "float", "path": _path(self.path), "dtype": dtype}
 
 
+@dataclass(frozen=True, repr=False)
 class Text(Field):
     """UTF-8 text: a list of str."""
 
@@ -197,89 +206,59 @@ class Text(Field):
         return {"type": "text"}
 
 
+@dataclass(frozen=True, repr=False)
 class Json(Field):
-    """A JSON document, or the part of it at `path`: a list of Python objects.
+    """A JSON document, or the part of it at `path`: a list of what ``json.loads`` makes of it.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     path : str, optional
         The part wanted, as in ``"a.b.0"``.
-    optional, map
-        As for `Field`.
     """
 
-    def __init__(
-        self,
-        source: str = "json",
-        *,
-        path: str | None = None,
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.path = path
+    source: str = "json"
+    _: KW_ONLY
+    path: str | None = None
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "json", "path": self.path}
+        return {"type": "json", "path": _path(self.path)}
 
 
+@dataclass(frozen=True, repr=False)
 class Npy(Field):
     """A NumPy array file: a tensor of shape ``(batch, ...)`` if all agree in shape and dtype.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     ragged : {"list"}
         What becomes of a batch whose arrays differ: a list with one tensor per sample.
-    optional, map
-        As for `Field`.
     """
 
-    def __init__(
-        self,
-        source: str = "npy",
-        *,
-        ragged: str = "list",
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.ragged = _one_of("ragged", ragged, ("list",))
+    source: str = "npy"
+    _: KW_ONLY
+    ragged: Ragged = "list"
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "npy", "ragged": self.ragged}
+        return {"type": "npy", "ragged": word("ragged", self.ragged, Ragged)}
 
 
+@dataclass(frozen=True, repr=False)
 class Bytes(Field):
     """The bytes as they are: a list of bytes, or of memoryviews.
 
     Parameters
     ----------
-    source : str
-        As for `Field`.
     copy : bool
         False gives read-only memoryviews of the daemon's shared memory, without any copy. They
         stay valid for as long as you keep them, after ``close()`` and without the daemon. While
         you keep many batches of them, further ones are copied so that the loader can go on.
-    optional, map
-        As for `Field`.
     """
 
-    def __init__(
-        self,
-        source: str,
-        *,
-        copy: bool = True,
-        optional: bool = False,
-        map: Mapper | None = None,
-    ) -> None:
-        super().__init__(source, optional=optional, map=map)
-        self.copy = bool(copy)
+    _: KW_ONLY
+    copy: bool = True
 
     def _kind(self) -> dict[str, Any]:
+        flag("copy", self.copy)
         return {"type": "bytes"}
 
 
@@ -289,12 +268,12 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
     Raises
     ------
     Invalid
-        For names or values that cannot be fields.
+        For names that cannot be names of fields, and values that are none.
     """
     if not isinstance(fields, Mapping) or not fields:
         raise Invalid("fields= takes a dict such as {'image': forebay.Image('jpg')}, or None")
     for name, field in fields.items():
-        if not isinstance(name, str) or not name or name.startswith("__"):
+        if text("the name of a field", name, "use a word").startswith("__"):
             raise Invalid(f"{name!r} cannot name a field: use text that does not start with '__'")
         if not isinstance(field, Field):
             raise Invalid(
@@ -304,70 +283,8 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
             )
         if name.endswith("_present") and name[: -len("_present")] in fields:
             raise Invalid(f"the name {name!r} is taken for an optional field; choose another")
-    return [
-        {
-            "name": name,
-            "source": field.sources,
-            "optional": field.optional,
-            "kind": field._kind(),
-        }
-        for name, field in fields.items()
-    ]
+    return [field._specification(name) for name, field in fields.items()]
 
 
-def _one_of(option: str, value: Any, choices: tuple[str, ...]) -> str:
-    for choice in choices:
-        if value == choice:
-            return choice
-    wanted = ", ".join(map(repr, choices))
-    raise Invalid(f"{option}={value!r} is not known; use one of {wanted}", {"option": option})
-
-
-def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    pair = (size, size) if isinstance(size, int) else size
-    if pair is None:
-        return None
-    if isinstance(pair, (tuple, list)) and len(pair) == 2:
-        height, width = pair
-        if isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0:
-            return height, width
-    raise Invalid(f"size={size!r} is no size; give pixels, as in 224 or (height, width)")
-
-
-def _crop(
-    crop: str | None,
-    scale: tuple[float, float] | None,
-    ratio: tuple[float, float] | None,
-    resize: int | None,
-) -> dict[str, Any]:
-    if crop is not None:
-        _one_of("crop", crop, ("random", "center"))
-    if crop != "random" and (scale is not None or ratio is not None):
-        raise Invalid("scale= and ratio= belong to crop='random'; drop them")
-    if crop != "center" and resize is not None:
-        raise Invalid("resize= belongs to crop='center'; drop it")
-    if crop is None:
-        return {"mode": "none"}
-    if crop == "center":
-        if resize is not None and (not isinstance(resize, int) or resize < 1):
-            raise Invalid(f"resize={resize!r} is no length; give pixels, as in 256")
-        return {"mode": "center", "resize": resize}
-    given: dict[str, Any] = {"mode": "random"}
-    for name, range_ in (("scale", scale), ("ratio", ratio)):
-        if range_ is not None:
-            given[name] = _numbers(name, range_, 2)
-    return given
-
-
-def _channels(name: str, values: Sequence[float] | None) -> list[float] | None:
-    return None if values is None else _numbers(name, values, 3)
-
-
-def _numbers(name: str, values: Any, count: int) -> list[float]:
-    try:
-        numbers = [float(value) for value in values]
-    except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or any(number != number for number in numbers):
-        raise Invalid(f"{name}={values!r} does not fit; give {count} numbers", {"option": name})
-    return numbers
+def _path(path: Any) -> str | None:
+    return None if path is None else text("path", path, "name keys, as in 'a.b.0'")

@@ -1,39 +1,95 @@
 """How a decoded tensor becomes a torch, NumPy or JAX one: by DLPack, without a copy.
 
-The frameworks are imported when the first batch is delivered, never before.
+A framework is imported when the first iteration begins, never before, and only the one in use.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
 from forebay import _native
 from forebay.errors import Invalid
 
-NAMES = ("torch", "jax", "numpy")
+Name = Literal["torch", "jax", "numpy"]
 
 # NumPy before this hands every DLPack tensor out read-only.
 _NUMPY_OLDEST = (2, 1)
 
+# Numbers of Python itself, and not of a class that derives from them.
+_PLAIN = (bool, int, float)
 
-class Framework(Protocol):
+
+class Framework:
     """What the loader asks of a framework."""
 
-    name: str
+    name: ClassVar[str]
+    # The class of its tensors.
+    _tensor_type: Any
 
     def tensor(self, native: _native.Tensor) -> Any:
         """The same memory as the framework's own tensor."""
+        raise NotImplementedError
 
     def stack(self, rows: list[Any]) -> Any | None:
-        """One tensor of tensors that agree in shape and dtype; None for anything else."""
+        """One tensor of tensors that agree in shape and dtype, or of numbers; else None."""
+        first = rows[0]
+        if all(isinstance(row, self._tensor_type) for row in rows):
+            alike = all(row.shape == first.shape and row.dtype == first.dtype for row in rows)
+            return self._join(rows) if alike else None
+        plain = [row for row in rows if type(row) in _PLAIN]
+        dtype = self._dtype(plain, [row for row in rows if type(row) not in _PLAIN])
+        if dtype is None or not all(_fits(number, dtype) for number in plain):
+            return None
+        return self._numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
+
+    def _dtype(self, plain: list[Any], scalars: list[Any]) -> str | None:
+        """What numbers become: the dtype of the scalars among them, or else WebDataset's.
+
+        What ``min(value, 10)`` gives has the same dtype in every batch then.
+        """
+        if not scalars:
+            kinds = {type(row) for row in plain}
+            return "bool" if kinds == {bool} else "float64" if float in kinds else "int64"
+        # Nobody can have made a number of NumPy's without it.
+        numpy: Any = sys.modules.get("numpy")
+        numbers = () if numpy is None else (numpy.number, numpy.bool_)
+        for row in scalars:
+            if not isinstance(row, numbers) and not isinstance(row, self._tensor_type):
+                return None
+            if row.shape or row.dtype != scalars[0].dtype:
+                return None
+        # torch writes its dtypes as torch.int64.
+        return str(scalars[0].dtype).rpartition(".")[2]
+
+    def _join(self, rows: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+        raise NotImplementedError
 
 
-def choose(name: str | None) -> Framework:
+def _fits(number: bool | int | float, dtype: str) -> bool:
+    """Whether a plain number is of the kind and within the range of `dtype`."""
+    if isinstance(number, bool) or dtype == "bool":
+        return isinstance(number, bool) and dtype == "bool"
+    if "float" in dtype:
+        # A whole number that no int64 holds was not meant to be rounded.
+        return isinstance(number, float) or _fits(number, "int64")
+    integer = re.fullmatch(r"(u?)int(\d+)", dtype)
+    if integer is None or isinstance(number, float):
+        return False
+    unsigned, bits = integer[1], int(integer[2])
+    low, high = (0, 1 << bits) if unsigned else (-1 << bits - 1, 1 << bits - 1)
+    return low <= number < high
+
+
+def choose(name: Name | None) -> Framework:
     """The framework called `name`; without one, torch if the program uses it, else NumPy.
 
     Raises
@@ -57,29 +113,30 @@ def _require(name: str, package: str | None = None) -> ModuleType:
         ) from error
 
 
-class _Torch:
+class _Torch(Framework):
     name = "torch"
 
     def __init__(self) -> None:
         self._torch: Any = _require("torch")
+        self._tensor_type = self._torch.Tensor
 
     def tensor(self, native: _native.Tensor) -> Any:
         return self._torch.from_dlpack(native)
 
-    def stack(self, rows: list[Any]) -> Any | None:
-        first = rows[0]
-        if not all(isinstance(row, self._torch.Tensor) for row in rows):
-            return None
-        if any(row.shape != first.shape or row.dtype != first.dtype for row in rows):
-            return None
+    def _join(self, rows: list[Any]) -> Any:
         return self._torch.stack(rows)
 
+    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+        known = getattr(self._torch, dtype, None)
+        return None if known is None else self._torch.tensor(rows, dtype=known)
 
-class _NumPy:
+
+class _NumPy(Framework):
     name = "numpy"
 
     def __init__(self) -> None:
         self._numpy: Any = _require("numpy")
+        self._tensor_type = self._numpy.ndarray
         have = tuple(int(part) for part in self._numpy.__version__.split(".")[:2])
         if have < _NUMPY_OLDEST:
             raise Invalid(f"NumPy {self._numpy.__version__} is too old; install numpy>=2.1")
@@ -96,30 +153,27 @@ class _NumPy:
         native.as_uint16()
         return self._numpy.from_dlpack(native).view(ml_dtypes.bfloat16)
 
-    def stack(self, rows: list[Any]) -> Any | None:
-        first = rows[0]
-        if not all(isinstance(row, self._numpy.ndarray) for row in rows):
-            return None
-        if any(row.shape != first.shape or row.dtype != first.dtype for row in rows):
-            return None
+    def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
+    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+        return self._numpy.asarray(rows, dtype)
 
-class _Jax:
+
+class _Jax(Framework):
     name = "jax"
 
     def __init__(self) -> None:
-        self._jax: Any = _require("jax")
+        self._tensor_type = _require("jax").Array
         self._numpy: Any = _require("jax.numpy", "jax")
         self._dlpack: Any = _require("jax.dlpack", "jax")
 
     def tensor(self, native: _native.Tensor) -> Any:
         return self._dlpack.from_dlpack(native)
 
-    def stack(self, rows: list[Any]) -> Any | None:
-        first = rows[0]
-        if not all(isinstance(row, self._jax.Array) for row in rows):
-            return None
-        if any(row.shape != first.shape or row.dtype != first.dtype for row in rows):
-            return None
+    def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
+
+    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+        # By way of NumPy: JAX narrows its dtypes in silence, and warns of those it is asked for.
+        return self._numpy.asarray(_require("numpy").asarray(rows, dtype))

@@ -17,7 +17,8 @@ from forebay import _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import command
-from forebay._options import OnError, Urls, check
+from forebay._options import OnError, Shuffle, Split, Urls, check
+from forebay._values import U64_MAX, whole
 from forebay.errors import Closed, Invalid
 from forebay.fields import Field
 
@@ -73,9 +74,11 @@ class DataLoader:
     on_error : {"raise", "skip", "stop"} or callable
         What to do about a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
-        returns one of these words.
+        returns one of these words. It is asked once about each error, in the batches' order, when
+        the batch is about to be handed out.
     max_errors : int, optional
-        Errors skipped per epoch before one is raised after all.
+        Errors skipped per epoch before one is raised after all. Not for "raise" and "stop", which
+        skip none.
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
         step, or 0 of 1. Resolved when the first iteration begins.
@@ -117,7 +120,7 @@ class DataLoader:
         fields: Mapping[str, Field] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
         workers: int = 0,
-        shuffle: bool | str = False,
+        shuffle: Shuffle = False,
         window: int = 64,
         seed: int = 0,
         drop_last: bool = False,
@@ -129,11 +132,11 @@ class DataLoader:
         rank: int | None = None,
         world_size: int | None = None,
         lanes: int | None = None,
-        split: str = "static",
+        split: Split = "static",
         uneven: bool = False,
         device: Any = None,
         pin_memory: bool | None = None,
-        framework: str | None = None,
+        framework: frameworks.Name | None = None,
         prefetch: int = 4,
         timeout: float = 300.0,
         daemon: str | None = None,
@@ -158,6 +161,7 @@ class DataLoader:
         self._assemble: Assembler | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._last_stats: str | None = None
+        self._counts = _state.Counts()
 
     # Iteration
 
@@ -187,10 +191,9 @@ class DataLoader:
         epoch : int
             0 or more.
         """
-        if isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0:
-            raise Invalid(f"epoch={epoch!r}; give 0 or more", {"option": "epoch"})
+        epoch = whole("epoch", epoch, 0, U64_MAX)
         if self._begun or epoch != self._at.epoch:
-            self._move(int(epoch), 0)
+            self._move(epoch, 0)
         self._chosen = True
 
     def __len__(self) -> int:
@@ -264,19 +267,22 @@ class DataLoader:
     # Looking in, and ending
 
     def stats(self) -> dict[str, Any]:
-        """What was counted since the loader was opened.
+        """What was counted in this process.
 
         Returns
         -------
         dict
-            ``batches``, ``samples`` and ``errors`` handed out; ``wait``: ``total_seconds``,
-            ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to ``max_seconds``;
-            ``bytes`` of payload by the tier they were read from; ``decoder``: samples by the
-            device that decoded them; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
+            ``batches`` and ``samples`` (padding left out) handed out, and ``errors`` skipped on
+            the way; ``decoder``: images handed out by the device that decoded them, which in this
+            release is the CPU. Of what was read, some of it ahead: ``wait`` with
+            ``total_seconds``, ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to
+            ``max_seconds``; ``bytes`` of payload by the tier they were read from;
+            ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
         if self._native is not None and self._process == os.getpid():
             self._last_stats = self._native.stats()
-        return _state.stats(json.loads(self._last_stats or _native.no_stats()))
+        native = json.loads(self._last_stats or _native.no_stats())
+        return _state.stats(self._counts, native)
 
     def close(self) -> None:
         """End the job. What was handed out stays valid; the position can still be saved."""
@@ -318,6 +324,7 @@ class DataLoader:
         if self._process != os.getpid():
             # After a fork, sockets and threads are the parent's: drop them untouched.
             self._native, self._threads, self._process = None, None, os.getpid()
+            self._last_stats, self._counts = None, _state.Counts()
         if self._native is None:
             place = ranks.resolve(self._options.rank, self._options.world_size)
             if self._place != place:
@@ -355,7 +362,13 @@ class DataLoader:
     def _position(self) -> tuple[int, int]:
         return self._at.epoch, self._at.batch
 
-    def _handed_out(self) -> None:
+    def _skipped(self, errors: int) -> None:
+        self._counts.errors += errors
+
+    def _handed_out(self, samples: int, images: int) -> None:
+        self._counts.batches += 1
+        self._counts.samples += samples
+        self._counts.images += images
         self._at = self._at.next_batch()
         self._chosen = True
 

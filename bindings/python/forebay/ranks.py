@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from forebay import _native
 from forebay.errors import Invalid
 
 _log = logging.getLogger("forebay")
@@ -90,7 +91,8 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 
 def threads(env: Mapping[str, str] | None = None) -> int:
-    """Decode threads for this process: its fair share of the cores it may run on.
+    """Decode threads for this process: its fair share of the cores it may keep busy, as its
+    affinity and its control group's quota allow.
 
     ``FOREBAY_DECODE_THREADS`` overrides it.
     """
@@ -98,4 +100,4 @@ def threads(env: Mapping[str, str] | None = None) -> int:
     if "FOREBAY_DECODE_THREADS" in env:
         return _number(env, "FOREBAY_DECODE_THREADS")
     beside = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else 1
-    return max(1, len(os.sched_getaffinity(0)) // max(1, beside))
+    return max(1, _native.cores() // max(1, beside))

@@ -24,10 +24,6 @@ type Named = (String, &'static str, Py<PyAny>, Option<Vec<bool>>);
 /// A batch whose columns have not been taken yet.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Batch {
-    #[pyo3(get)]
-    index: u64,
-    #[pyo3(get)]
-    rows: usize,
     keys: Arc<Vec<String>>,
     urls: (Arc<[String]>, Arc<Vec<u32>>),
     valid: Vec<bool>,
@@ -38,8 +34,6 @@ pub(crate) struct Batch {
 impl Batch {
     pub(crate) fn new(batch: forebay_client::Batch, urls: Arc<[String]>) -> Self {
         Self {
-            index: batch.index,
-            rows: batch.keys.len(),
             keys: Arc::new(batch.keys),
             urls: (urls, Arc::new(batch.urls)),
             valid: batch.valid,
@@ -69,6 +63,22 @@ impl Batch {
     /// Which rows are samples rather than padding: bool, shape (rows,).
     fn valid(&self, py: Python<'_>) -> PyResult<Tensor> {
         flags(py, &self.valid)
+    }
+
+    /// How many samples there are, padding left out, and how many values of `fields` they have.
+    /// To be asked before the columns are taken.
+    #[allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
+    fn count(&self, fields: Vec<String>) -> (usize, usize) {
+        let columns = self.columns();
+        let values = columns.iter().filter(|(name, _)| fields.contains(name)).map(|(_, rows)| {
+            let there = |row: usize| match rows {
+                Rows::Decoded { present: Some(present), .. } => present[row],
+                Rows::Decoded { present: None, .. } => true,
+                Rows::Bytes(views) | Rows::Views(views) => views[row].is_some(),
+            };
+            (0..self.valid.len()).filter(|&row| self.valid[row] && there(row)).count()
+        });
+        (self.valid.iter().filter(|valid| **valid).count(), values.sum())
     }
 
     /// The flags of an optional field: bool, shape (rows,).

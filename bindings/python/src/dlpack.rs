@@ -76,7 +76,6 @@ struct Handed {
     tensor: Tensor,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    process: u32,
 }
 
 impl Handed {
@@ -87,7 +86,7 @@ impl Handed {
         for i in (1..shape.len()).rev() {
             strides[i - 1] = strides[i] * shape[i].max(1);
         }
-        Box::new(Self { tensor, shape, strides, process: std::process::id() })
+        Box::new(Self { tensor, shape, strides })
     }
 
     /// Pointers into `self`, valid while the box lives: heap blocks stay where they are.
@@ -100,13 +99,6 @@ impl Handed {
             shape: self.shape.as_mut_ptr(),
             strides: self.strides.as_mut_ptr(),
             byte_offset: 0,
-        }
-    }
-
-    fn release(self: Box<Self>) {
-        // In a forked child the pool's lock may be held for ever by a thread that is not there.
-        if self.process != std::process::id() {
-            std::mem::forget(self);
         }
     }
 }
@@ -186,14 +178,12 @@ pub(crate) fn check(
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: DLPack calls this once, with the pointer that `capsule` made from boxes.
-    let handed = unsafe { Box::from_raw(Box::from_raw(managed).context.cast::<Handed>()) };
-    handed.release();
+    drop(unsafe { Box::from_raw(Box::from_raw(managed).context.cast::<Handed>()) });
 }
 
 unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
     // SAFETY: as for `delete`.
-    let handed = unsafe { Box::from_raw(Box::from_raw(managed).context.cast::<Handed>()) };
-    handed.release();
+    drop(unsafe { Box::from_raw(Box::from_raw(managed).context.cast::<Handed>()) });
 }
 
 unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {

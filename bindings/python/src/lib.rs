@@ -24,6 +24,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("DRAW_VERSION", forebay_decode::DRAW_VERSION)?;
+    module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;
@@ -31,9 +33,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tensor::Tensor>()?;
     module.add_function(wrap_pyfunction!(tools::main, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
     module.add_function(wrap_pyfunction!(tools::counts, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
-    module.add_function(wrap_pyfunction!(tools::check_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::check_field, module)?)?;
     module.add_function(wrap_pyfunction!(tools::no_stats, module)?)?;
     Ok(())
 }

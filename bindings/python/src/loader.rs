@@ -105,7 +105,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The next batch; at the epoch's end `(batches, samples, errors)` instead.
+    /// The next batch; at the epoch's end `(batches, errors)` instead.
     fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let loader = self.get().map_err(|error| raise(py, &error))?;
         let look = || -> Result<(), Failure> {
@@ -119,10 +119,10 @@ impl Loader {
             Next::Batch(batch) => {
                 Ok(Py::new(py, Batch::new(*batch, self.urls.clone()))?.into_any())
             }
-            Next::End { batches, samples, errors } => {
+            Next::End { batches, errors, .. } => {
                 let errors: Vec<_> =
                     errors.iter().map(|error| exception(py, error)).collect::<PyResult<_>>()?;
-                Ok((batches, samples, errors).into_pyobject(py)?.into_any().unbind())
+                Ok((batches, errors).into_pyobject(py)?.into_any().unbind())
             }
         }
     }

@@ -5,11 +5,12 @@
 #![allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
 
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use forebay_client::{Stats, Waits};
-use forebay_decode::{BufferPool, Decoder, FieldSpec};
+use forebay_decode::FieldSpec;
 use forebay_error::{Doing, Result};
 use forebay_shard::{Manifest, ManifestShard};
 use pyo3::prelude::*;
@@ -28,19 +29,23 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsStr
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
 }
 
-/// The shards that one text, or a list of URLs taken literally, means.
+/// The shards that one text means.
 #[pyfunction]
-#[pyo3(signature = (spec=None, urls=None))]
-pub(crate) fn expand(
-    py: Python<'_>,
-    spec: Option<&str>,
-    urls: Option<Vec<String>>,
-) -> PyResult<Vec<String>> {
-    let expanded = py.detach(|| match (spec, urls) {
-        (Some(spec), _) => forebay_shard::expand(spec),
-        (None, urls) => forebay_shard::expand_list(&urls.unwrap_or_default()),
-    });
-    expanded.map_err(|error| raise(py, &error))
+pub(crate) fn expand(py: Python<'_>, spec: &str) -> PyResult<Vec<String>> {
+    py.detach(|| forebay_shard::expand(spec)).map_err(|error| raise(py, &error))
+}
+
+/// The shards of a list, each taken literally.
+#[pyfunction]
+pub(crate) fn expand_list(py: Python<'_>, urls: Vec<String>) -> PyResult<Vec<String>> {
+    py.detach(|| forebay_shard::expand_list(&urls)).map_err(|error| raise(py, &error))
+}
+
+/// Cores that this process may keep busy, by affinity and by its control group's quota.
+#[pyfunction]
+pub(crate) fn cores() -> usize {
+    // Where the system does not tell, one is always there.
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The sample counts that a manifest lists for `urls`, in their order.
@@ -63,13 +68,11 @@ pub(crate) fn manifest_hash(py: Python<'_>, shards: Vec<(String, u64)>) -> PyRes
     py.detach(hash).map_err(|error| raise(py, &error))
 }
 
-/// Refuses fields that make no sense, long before a daemon is asked for anything.
+/// Refuses a field that makes no sense, long before a daemon is asked for anything.
 #[pyfunction]
-pub(crate) fn check_fields(py: Python<'_>, json: &str) -> PyResult<()> {
-    let check = || -> Result<()> {
-        Decoder::new(FieldSpec::from_json(json)?, 1, &BufferPool::new(0)).map(drop)
-    };
-    py.detach(check).map_err(|error| raise(py, &error))
+pub(crate) fn check_field(py: Python<'_>, json: &str) -> PyResult<()> {
+    let checked = FieldSpec::from_json(json).and_then(|field| field.check());
+    checked.map_err(|error| raise(py, &error))
 }
 
 /// The statistics of a loader that has done nothing yet, as JSON.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,52 @@ def test_a_missing_field_is_named_beside_those_that_are_there(make):
     assert caught.value.places["field"] == "label"
 
 
+@pytest.mark.parametrize("workers", [0, 3])
+def test_errors_count_once_whatever_is_prefetched_and_begun_again(make, shard_of, workers):
+    samples = [sample(number) for number in range(12)]
+    for number in (2, 5, 8, 11):
+        samples[number][1]["cls"] = b"no number"
+    seen, failures = [], []
+
+    def decide(error):
+        seen.append(error.places["key"])
+        return "skip"
+
+    def transform(batch):
+        if batch["label"][0] == 3 and len(failures) < 3:
+            failures.append(1)
+            raise RuntimeError("again")
+        return batch
+
+    loader = make(
+        shard_of(samples),
+        fields={"label": forebay.Int("cls")},
+        batch_size=3,
+        on_error=decide,
+        max_errors=4,
+        workers=workers,
+        transform=transform,
+    )
+    iteration = iter(loader)
+    labels = next(iteration)["label"].tolist()
+    # Whatever lies ready behind the batch that was handed out: nobody was asked about it.
+    assert seen == ["s00002"]
+    assert {name: loader.stats()[name] for name in ("batches", "samples", "errors")} == {
+        "batches": 1,
+        "samples": 2,
+        "errors": 1,
+    }
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="again"):
+            next(iteration)
+    for batch in iteration:
+        labels += batch["label"].tolist()
+    assert labels == [0, 1, 3, 4, 6, 7, 9, 10]
+    stats = loader.stats()
+    assert (stats["batches"], stats["samples"], stats["errors"]) == (4, 8, 4)
+    assert seen == ["s00002", "s00005", "s00008", "s00011"]
+
+
 def test_a_missing_shard_is_named(make, tmp_path):
     missing = str(tmp_path / "missing.tar")
     with pytest.raises(forebay.NotFound, match=r"missing\.tar") as caught:
@@ -122,7 +170,11 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
         ({"drop_last": True, "pad_last": True}, "exclude"),
         ({"epoch_samples": 0}, "epoch_samples"),
         ({"on_error": "ignore"}, "'skip'"),
-        ({"max_errors": -1}, "max_errors"),
+        ({"max_errors": -1, "on_error": "skip"}, "max_errors"),
+        ({"max_errors": 3}, "on_error='raise' skips none"),
+        ({"max_errors": 3, "on_error": "stop"}, "max_errors"),
+        ({"urls": "pipe:cat /data/{0..3}.tar"}, "no commands"),
+        ({"urls": ["/a.tar", " PIPE:cat x"]}, "no commands"),
         ({"rank": 0}, "together"),
         ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"lanes": 0}, "lanes"),
@@ -136,6 +188,21 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
         ({"prefetch": 0}, "prefetch"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
+        ({"timeout": "3"}, "timeout"),
+        ({"batch_size": 10**5000}, "batch_size"),
+        ({"seed": -(10**5000)}, "seed"),
+        ({"timeout": 10**5000}, "timeout"),
+        ({"drop_last": "no"}, "drop_last"),
+        ({"pad_last": None}, "pad_last"),
+        ({"pin_memory": "no"}, "pin_memory"),
+        ({"shuffle": "yes"}, "shuffle"),
+        ({"shuffle": 3}, "shuffle"),
+        ({"job": 3}, "job"),
+        ({"job": "\ud800"}, "job"),
+        ({"manifest": 3}, "manifest"),
+        ({"urls": b"/a.tar"}, "urls"),
+        ({"urls": ["/\udce4.tar"]}, "UTF-8"),
+        ({"fields": {"\ud800": forebay.Int("cls")}}, "name of a field"),
         ({"daemon": "tcp://host"}, "unix:"),
         ({"workers": -1}, "workers"),
         ({"transform": 3}, "transform"),
@@ -201,6 +268,13 @@ def test_stats_account_for_every_wait(make):
     stats = loader.stats()
     assert (stats["batches"], stats["samples"], stats["errors"]) == (15, 60, 0)
     assert stats["decoder"] == {"cpu": 60}
+    padded = make(fields=FIELDS, batch_size=7, pad_last=True, epoch_samples=60)
+    assert sum(len(batch["label"]) for batch in padded) == 63
+    assert padded.stats()["samples"] == padded.stats()["decoder"]["cpu"] == 60
+    for fields in (None, {"label": FIELDS["label"]}):
+        plain = make(fields=fields)
+        list(plain)
+        assert (plain.stats()["samples"], plain.stats()["decoder"]["cpu"]) == (60, 0)
     wait = stats["wait"]
     assert sum(wait["by_cause"].values()) == pytest.approx(wait["total_seconds"])
     assert set(wait["by_cause"]) == {"origin", "index", "tier_read", "ring_empty", "decode", "h2d"}
@@ -243,3 +317,33 @@ def test_a_rank_that_is_no_number_or_out_of_range_is_refused(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(forebay.Invalid, match="rank 2"):
         ranks.resolve(None, None)
+
+
+def test_decode_threads_are_a_fair_share_of_the_cores_that_may_be_used(monkeypatch):
+    monkeypatch.setattr(ranks._native, "cores", lambda: 12)
+    assert ranks.threads({}) == 12
+    assert ranks.threads({"LOCAL_WORLD_SIZE": "5"}) == 2
+    assert ranks.threads({"LOCAL_WORLD_SIZE": "100"}) == 1
+    assert ranks.threads({"LOCAL_WORLD_SIZE": "5", "FOREBAY_DECODE_THREADS": "7"}) == 7
+
+
+def test_cores_outside_the_affinity_do_not_count():
+    code = (
+        "import os, sys\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from forebay import ranks\n"
+        "sys.exit(ranks.threads({}) != 1)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_memory_is_pinned_by_torch_alone(shards):
+    code = (
+        "import sys, forebay\n"
+        "loader = forebay.DataLoader(sys.argv[1], batch_size=4, pin_memory=True, timeout=60.0)\n"
+        "print(len(list(loader)), 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, shards[0]]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ran.stdout == "3 False\n"
+    assert "numpy cannot pin memory" in ran.stderr

@@ -165,9 +165,105 @@ def test_maps_see_each_sample_and_equal_arrays_are_stacked(make):
         "image": forebay.Image("png", map=lambda image: image[:, ::2, ::2]),
     }
     (batch, *_) = make(fields=fields)
-    assert batch["bytes"] == [1, 2, 3, 4]
+    assert batch["bytes"].tolist() == [1, 2, 3, 4]
     assert batch["image"].shape == (4, 3, 4, 3)
     assert (batch["image"][3] == pixels(3).transpose(2, 0, 1)[:, ::2, ::2]).all()
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_numbers_from_maps_are_one_tensor_in_every_framework(make, framework):
+    pytest.importorskip(framework)
+    maps = {
+        "same": (lambda value: value + 1, [1, 2, 3, 4], "int"),
+        "whole": (lambda value: int(value) * 2, [0, 2, 4, 6], "int"),
+        "half": (lambda value: int(value) / 2, [0, 0.5, 1, 1.5], "float"),
+        "mixed": (lambda value: int(value) or 0.5, [0.5, 1, 2, 3], "float"),
+        "odd": (lambda value: int(value) % 2 == 1, [False, True, False, True], "bool"),
+        "numpy": (lambda value: numpy.int16(int(value)), [0, 1, 2, 3], "int16"),
+        "numpys": (lambda value: min(numpy.int16(int(value)), 2), [0, 1, 2, 2], "int16"),
+        "least": (lambda value: min(value, 2), [0, 1, 2, 2], "int"),
+        "flags": (lambda value: value > 1, [False, False, True, True], "bool"),
+        "ratio": (lambda value: (value * numpy.float32(0.5)) or 0.25, [0.25, 0.5, 1, 1.5], "float"),
+    }
+    fields = {name: forebay.Int("cls", map=map_) for name, (map_, _, _) in maps.items()}
+    (batch, *_) = make(fields=fields, framework=framework)
+    for name, (_, expected, dtype) in maps.items():
+        assert type(batch[name]) is type(batch["__valid__"]), name
+        assert batch[name].tolist() == expected
+        assert dtype in str(batch[name].dtype)
+    if framework != "jax":
+        assert str(batch["half"].dtype).endswith("float64")
+        assert str(batch["same"].dtype).endswith("int64")
+
+
+def test_what_maps_give_beside_numbers_stays_a_list(make):
+    maps = {
+        "huge": lambda value: 2**70,
+        "text": lambda value: str(value),
+        "flag": lambda value: True if value else 0,
+        "types": lambda value: numpy.int16(value) if value else numpy.int32(value),
+        "numpy": lambda value: numpy.str_(value),
+        "narrow": lambda value: numpy.int8(value) if value else 128,
+        "kinds": lambda value: numpy.int8(value) if value else 0.5,
+        "shapes": lambda value: numpy.zeros(3) if value else 0.5,
+    }
+    fields = {name: forebay.Int("cls", map=map_) for name, map_ in maps.items()}
+    (batch, *_) = make(fields=fields)
+    for name, map_ in maps.items():
+        assert isinstance(batch[name], list), name
+        assert list(map(str, batch[name])) == [str(map_(number)) for number in range(4)]
+
+
+def test_a_part_that_json_lacks_is_absent_where_that_is_allowed(make, shard_of):
+    url = shard_of([(f"k{n}", {"json": b'{"y": 1}' if n else b'{"x": 2}'}) for n in range(2)])
+    fields = {
+        "number": forebay.Int("json", path="x", optional=True),
+        "part": forebay.Json(path="x", optional=True),
+    }
+    (batch,) = make(url, fields=fields)
+    assert batch["number"].tolist() == [2, 0]
+    assert batch["part"] == [2, None]
+    assert batch["number_present"].tolist() == batch["part_present"].tolist() == [True, False]
+    with pytest.raises(forebay.BadSample, match="optional=True"):
+        list(make(url, fields={"number": forebay.Int("json", path="x")}))
+
+
+def test_a_batch_larger_than_memory_is_full_and_never_skipped(make):
+    vast = forebay.Image("png", size=(13_000, 13_000), dtype="float32")
+    with pytest.raises(forebay.Full, match="batch_size") as caught:
+        list(make(fields={"image": vast}, batch_size=60, pad_last=True, on_error="skip"))
+    assert int(caught.value.places["bytes"]) == 60 * 13_000 * 13_000 * 3 * 4
+
+
+def test_a_dot_before_an_extension_is_no_part_of_it(make):
+    fields = {"label": forebay.Int(".cls"), "image": forebay.Image(" .JPG; .Png")}
+    (batch, *_) = make(fields=fields)
+    assert batch["label"].tolist() == [0, 1, 2, 3]
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(make):
+    size = numpy.int64(4)
+    for image in (forebay.Image("png", size=size), forebay.Image("png", size=(size, 4))):
+        (batch, *_) = make(fields={"image": image}, batch_size=numpy.uint8(4))
+        assert batch["image"].shape == (4, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "forebay.Int('cls')",
+        "forebay.Bytes('bin', optional=True, copy=False)",
+        "forebay.Image('jpg;jpeg;png', size=(8, 9), crop='center', resize=12)",
+        "forebay.Image('png', dtype='float32', mean=(0.5, 0.5, 0.5), std=[1, 1, 1])",
+        "forebay.Json('json', path='a.b')",
+        "forebay.Npy('npy')",
+    ],
+)
+def test_a_field_is_shown_as_it_was_written(text):
+    field = eval(text)
+    assert repr(field) == text
+    assert field == eval(text)
+    assert field != forebay.Text("txt")
 
 
 @pytest.mark.parametrize(
@@ -178,27 +274,72 @@ def test_maps_see_each_sample_and_equal_arrays_are_stacked(make):
         (lambda: forebay.Image("jpg", crop="centre"), "center"),
         (lambda: forebay.Image("jpg", scale=(0.1, 1.0)), "crop='random'"),
         (lambda: forebay.Image("jpg", crop="random", size=4, resize=8), "crop='center'"),
-        (lambda: forebay.Image("jpg", mean=(0.5,)), "3 numbers"),
+        (lambda: forebay.Image("jpg", mean=(0.5,)), "3 finite numbers"),
+        (lambda: forebay.Image("jpg", mean=(math.inf, 0, 0), std=(1, 1, 1)), "mean="),
+        (lambda: forebay.Image("jpg", crop="random", size=4, scale=(0.1, math.nan)), "scale="),
+        (lambda: forebay.Image("jpg", size=2**40), "size=1099511627776"),
+        (lambda: forebay.Image("jpg", size=(1, 2, 3)), "size="),
+        (lambda: forebay.Image("jpg", size=60_000), "pixels"),
+        (lambda: forebay.Image("jpg", size=8.0), "size=8.0"),
+        (lambda: forebay.Image("jpg", size=8, crop="center", resize=2**40), "resize=1099511627776"),
+        (lambda: forebay.Image("jpg", crop="random"), "size="),
+        (lambda: forebay.Image("jpg", dtype="float32", mean=(0, 0, 0)), "both or neither"),
+        (lambda: forebay.Image("jpg", size=9, crop="center", resize=8), "resize"),
+        (lambda: forebay.Int("json", path="a..b"), "path"),
+        (lambda: forebay.Int("json", path=3), "path=3"),
+        (lambda: forebay.Json(path=b"x"), "path="),
+        (lambda: forebay.Field("x"), "use one of Image"),
+        (lambda: forebay.Int("."), "source"),
         (lambda: forebay.Image("jpg", layout="CHW"), "NHWC"),
         (lambda: forebay.Float("f", dtype="float16"), "float64"),
         (lambda: forebay.Npy(ragged="pad"), "list"),
         (lambda: forebay.Int(""), "source"),
-        (lambda: forebay.Int(7), "source"),
+        (lambda: forebay.Int(7), "source=7"),
+        (lambda: forebay.Int("\ud800"), "source="),
+        (lambda: forebay.Int("json", path="\ud800"), "path="),
+        (lambda: forebay.Int("cls", optional="no"), "optional="),
+        (lambda: forebay.Image("jpg", flip=numpy.array([1, 0])), "flip="),
+        (lambda: forebay.Bytes("bin", copy=None), "copy="),
+        (lambda: forebay.Image("jpg", size=10**5000), "size="),
+        (lambda: forebay.Image("jpg", mean=(10**5000, 0, 0), std=(1, 1, 1)), "mean="),
+        (lambda: forebay.Image("jpg", mean="123", std=(1, 1, 1)), "mean='123'"),
         (lambda: forebay.Text("txt", map=3), "map="),
     ],
 )
 def test_a_field_that_makes_no_sense_is_refused_with_advice(wrong, word):
-    with pytest.raises(forebay.Invalid, match=word):
+    with pytest.raises(forebay.Invalid, match=word) as caught:
         wrong()
+    # What the native side would say of the text that it is told.
+    assert "column" not in str(caught.value)
+
+
+def test_literals_are_checked_before_anything_runs(tmp_path):
+    mypy = pytest.importorskip("mypy.api")
+    lines = [
+        'forebay.Image(dtype="fp16")  # E',
+        'forebay.Image(crop="centre")  # E',
+        'forebay.Image(layout="CHW")  # E',
+        'forebay.Float("f", dtype="float16")  # E',
+        'forebay.DataLoader("a.tar", on_error="ignore")  # E',
+        'forebay.DataLoader("a.tar", shuffle="yes")  # E',
+        'forebay.DataLoader("a.tar", framework="tf")  # E',
+        'forebay.Image("jpg", size=224, crop="random", dtype="float16", optional=True, map=len)',
+        'forebay.DataLoader("a.tar", shuffle="window", on_error=lambda error: "skip")',
+    ]
+    source = tmp_path / "use.py"
+    source.write_text("\n".join(["import forebay", *lines]) + "\n")
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    said, problems, _ = mypy.run(
+        ["--strict", "--python-executable", sys.executable, *cache, str(source)]
+    )
+    assert not problems
+    found = {int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line}
+    assert found == {number for number, line in enumerate(lines, 2) if line.endswith("# E")}, said
 
 
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"image": forebay.Image("jpg", crop="random")}, "size="),
-        ({"image": forebay.Image("jpg", dtype="float32", mean=(0, 0, 0))}, "both or neither"),
-        ({"image": forebay.Image("jpg", size=9, crop="center", resize=8)}, "resize"),
-        ({"n": forebay.Int("json", path="a..b")}, "path"),
         ({"__key__": forebay.Int("cls")}, "__key__"),
         ({"image": "jpg"}, "forebay.Image"),
         ({"a": forebay.Int("cls"), "a_present": forebay.Int("cls")}, "a_present"),

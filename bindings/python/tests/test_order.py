@@ -182,6 +182,28 @@ def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, opt
         other.load_state_dict({"epoch": 1})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epoch", -1),
+        ("epoch", 1.5),
+        ("epoch", 2**64),
+        ("batch", "3"),
+        ("batch", -1),
+        ("global_batch", 0),
+        ("global_batch", None),
+        ("draws", 0),
+    ],
+)
+def test_a_state_that_was_spoilt_is_refused_by_the_key(make, key, value):
+    loader = make(fields=FIELDS)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    with pytest.raises(forebay.Invalid, match=key):
+        make(fields=FIELDS).load_state_dict(state | {key: value})
+
+
 def test_the_length_needs_counts_and_says_how_to_get_them(make, manifest):
     with pytest.raises(TypeError, match="forebay index"):
         len(make())

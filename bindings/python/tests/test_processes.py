@@ -7,11 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import warnings
+from concurrent.futures import Future
 
 import pytest
 
 import forebay
 from conftest import processes_in, wait_gone
+from forebay._epoch import Pending
 
 FIELDS = {"label": forebay.Int("cls")}
 
@@ -32,9 +36,32 @@ def test_importing_loads_no_framework():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_framework_is_imported_when_an_iteration_begins(shards):
+    code = (
+        "import sys, forebay\n"
+        "with forebay.DataLoader(sys.argv[1], batch_size=4, framework='torch') as loader:\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    batches = iter(loader)\n"
+        "    assert 'torch' in sys.modules and 'jax' not in sys.modules\n"
+        "    assert len(list(batches)) == 3\n"
+        "sys.modules['jax'] = None\n"
+        "loader = forebay.DataLoader(sys.argv[1], batch_size=4, framework='jax')\n"
+        "try:\n"
+        "    iter(loader)\n"
+        "except forebay.Invalid as error:\n"
+        "    assert 'install' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code, shards[0]], check=True)
+
+
 def in_a_fork(body):
     """Run `body` in a forked child; what it raises is printed and fails the test."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Python and JAX advise against what is tested here.
+        warnings.filterwarnings("ignore", ".*multi-?threaded")
+        child = os.fork()
     if child == 0:
         code = 1
         try:
@@ -47,7 +74,6 @@ def in_a_fork(body):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
     loader = make(fields=FIELDS, workers=workers, transform=lambda batch: batch)
@@ -63,6 +89,38 @@ def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
     in_a_fork(loader.close)
     assert seen + keys(iteration) == ALL
     assert loader.stats()["reconnects"] == 0
+
+
+def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
+    loader = make(fields=FIELDS, workers=2, transform=lambda batch: batch)
+    iteration = iter(loader)
+    seen = keys([next(iteration)])
+    future = Future()
+    iteration._pending.append(Pending(future.result, future=future))
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with future._condition:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+
+    def child():
+        # Ends a deadlock, which would be the defect.
+        signal.alarm(60)
+        assert keys(iteration) == ALL[4:]
+        loader.close()
+
+    try:
+        in_a_fork(child)
+    finally:
+        done.set()
+        holder.join()
+    assert iteration._pending.pop().future is future
+    assert seen + keys(iteration) == ALL
 
 
 SLOW = """

@@ -35,6 +35,7 @@ pub struct BufferPool(Arc<Shared>);
 
 struct Shared {
     idle_max: usize,
+    process: u32,
     idle: Mutex<Idle>,
 }
 
@@ -54,7 +55,7 @@ impl BufferPool {
     /// A pool that keeps at most `idle_max` bytes of buffers nobody uses.
     #[must_use]
     pub fn new(idle_max: usize) -> Self {
-        Self(Arc::new(Shared { idle_max, idle: Mutex::default() }))
+        Self(Arc::new(Shared { idle_max, process: std::process::id(), idle: Mutex::default() }))
     }
 
     /// A buffer of `len` bytes whose contents are unspecified: zeros, or what an earlier user left.
@@ -97,6 +98,10 @@ impl Shared {
     /// Keeps `lines` for a later request.
     fn keep(&self, lines: Vec<Line>) {
         if lines.is_empty() || size_of_val(&lines[..]) > self.idle_max {
+            return;
+        }
+        // In a forked child the lock may be held for ever by a thread that is not there.
+        if self.process != std::process::id() {
             return;
         }
         // Memory is given back to the system after the lock.
@@ -261,6 +266,16 @@ mod tests {
         assert_eq!(pool.idle_bytes(), 64 * IDLE_COUNT_MAX, "all but the oldest");
         let idle = pool.0.idle();
         assert_eq!((idle.buffers.len(), idle.ages.len()), (IDLE_COUNT_MAX, IDLE_COUNT_MAX));
+    }
+
+    #[test]
+    fn a_forked_child_leaves_its_parents_pool_alone() {
+        let idle = Mutex::default();
+        let pool = BufferPool(Arc::new(Shared { idle_max: 1 << 20, process: 0, idle }));
+        let inherited = pool.take(64).unwrap();
+        let held = pool.0.idle();
+        drop(inherited);
+        assert_eq!(held.bytes, 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod check;
 
 use forebay_error::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::dtype::DType;
 
@@ -16,7 +16,9 @@ use crate::dtype::DType;
 pub struct FieldSpec {
     /// The output's key in the batch.
     pub name: String,
-    /// Field names to look for, lower case; the first that the sample has is taken.
+    /// Field names to look for, lower case; the first that the sample has is taken. As JSON they are
+    /// one text, "jpg;jpeg;png".
+    #[serde(serialize_with = "joined", deserialize_with = "alternatives")]
     pub source: Vec<String>,
     /// Whether a sample without any of them is fine (its row is then marked absent).
     #[serde(default)]
@@ -162,9 +164,7 @@ impl FieldSpec {
     /// An output `name` made from the first of `source`'s alternatives ("jpg;jpeg;png") present.
     #[must_use]
     pub fn new(name: &str, source: &str, kind: FieldKind) -> Self {
-        let source = source.split(';').map(str::trim).filter(|part| !part.is_empty());
-        let source = source.map(str::to_lowercase).collect();
-        Self { name: name.to_owned(), source, optional: false, kind }
+        Self { name: name.to_owned(), source: split(source), optional: false, kind }
     }
 
     /// The members that `fields` are made from: each a list of alternatives, as a daemon is asked.
@@ -173,15 +173,29 @@ impl FieldSpec {
         fields.iter().map(|field| field.source.clone()).collect()
     }
 
-    /// The fields of a JSON list, as the Python package writes it.
+    /// The field of a JSON object, as the Python package writes it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the text is not such a list. [`crate::Decoder::new`] checks the
-    /// values.
-    pub fn from_json(text: &str) -> Result<Vec<Self>> {
+    /// [`ErrorKind::Invalid`] when the text is not such an object; its values are not checked yet.
+    pub fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text)
             .map_err(|error| invalid(format!("the field specification cannot be read: {error}")))
     }
+}
+
+/// The alternatives in "jpg;jpeg;png". Extensions are often written with their dot, which names in
+/// a shard do not have.
+fn split(source: &str) -> Vec<String> {
+    let parts = source.split(';').map(|part| part.trim().trim_start_matches('.'));
+    parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()
+}
+
+fn alternatives<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Vec<String>, D::Error> {
+    Ok(split(&String::deserialize(from)?))
+}
+
+fn joined<S: Serializer>(source: &[String], to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.serialize_str(&source.join(";"))
 }
 
 fn invalid(message: impl Into<String>) -> Error {

@@ -11,16 +11,18 @@ fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
 
 #[test]
 fn the_json_of_the_python_package_is_understood() {
-    let json = r#"[
-        {"name": "image", "source": ["jpg", "png"], "kind": {"type": "image", "size": [224, 200],
+    let json = [
+        r#"{"name": "image", "source": "JPG; .png", "kind": {"type": "image", "size": [224, 200],
          "crop": {"mode": "random", "scale": [0.2, 1.0]}, "flip": true, "dtype": "bfloat16",
-         "layout": "NHWC", "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}},
-        {"name": "label", "source": ["json"], "optional": true,
-         "kind": {"type": "int", "path": "a.b"}},
-        {"name": "x", "source": ["npy"], "kind": {"type": "npy"}},
-        {"name": "y", "source": ["txt"], "kind": {"type": "float", "dtype": "float64"}},
-        {"name": "z", "source": ["bin"], "kind": {"type": "bytes"}}]"#;
-    let fields = FieldSpec::from_json(json).unwrap();
+         "layout": "NHWC", "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}}"#,
+        r#"{"name": "label", "source": "json", "optional": true,
+         "kind": {"type": "int", "path": "a.b"}}"#,
+        r#"{"name": "x", "source": "npy", "kind": {"type": "npy"}}"#,
+        r#"{"name": "y", "source": "txt", "kind": {"type": "float", "dtype": "float64"}}"#,
+        r#"{"name": "z", "source": "bin", "kind": {"type": "bytes"}}"#,
+    ];
+    let fields: Vec<_> = json.iter().map(|json| FieldSpec::from_json(json).unwrap()).collect();
+    assert_eq!(fields[0].source, ["jpg", "png"]);
     let FieldKind::Image(image) = &fields[0].kind else { panic!() };
     let want = ImageSpec {
         size: Some((224, 200)),
@@ -34,14 +36,17 @@ fn the_json_of_the_python_package_is_understood() {
     assert_eq!(*image, want);
     assert!(fields[1].optional);
     assert_eq!(fields[1].kind, FieldKind::Int { path: Some("a.b".to_owned()) });
-    let again = serde_json::to_string(&fields).unwrap();
-    assert_eq!(FieldSpec::from_json(&again).unwrap(), fields);
+    for field in &fields {
+        let again = serde_json::to_string(field).unwrap();
+        assert_eq!(FieldSpec::from_json(&again).unwrap(), *field);
+        field.check().unwrap();
+    }
     Decoder::new(fields, 1, &BufferPool::new(0)).unwrap();
 }
 
 #[test]
 fn unreadable_json_is_invalid_and_a_wrong_dtype_lists_the_right_ones() {
-    let field = |kind: &str| format!(r#"[{{"name": "a", "source": ["b"], "kind": {kind}}}]"#);
+    let field = |kind: &str| format!(r#"{{"name": "a", "source": "b", "kind": {kind}}}"#);
     let wrong = FieldSpec::from_json(&field(r#"{"type": "image", "dtype": "half"}"#)).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Invalid);
     assert!(wrong.to_string().contains("bfloat16"), "{wrong}");
@@ -55,7 +60,7 @@ fn unreadable_json_is_invalid_and_a_wrong_dtype_lists_the_right_ones() {
         let error = FieldSpec::from_json(&field(kind)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{kind}");
     }
-    assert!(FieldSpec::from_json("[").is_err());
+    assert!(FieldSpec::from_json("{").is_err());
 }
 
 #[test]
@@ -84,6 +89,7 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
     ];
     for spec in specs {
         let error = refused(image(spec.clone()), 1);
+        assert!(image(spec.clone())[0].check().is_err());
         assert_eq!(error.place("field"), Some("image"), "{spec:?}");
         assert!(error.to_string().contains("; "), "no advice: {error}");
     }
@@ -92,7 +98,7 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
     };
     refused(vec![int("a", Some("x..y"))], 1);
     refused(vec![int("a", None), int("a", None)], 1);
-    refused(vec![FieldSpec::new("a", ";", FieldKind::Text)], 1);
+    refused(vec![FieldSpec::new("a", "; .", FieldKind::Text)], 1);
     refused(vec![int("a", None)], 0);
     refused(vec![int("a", None)], 1 << 20);
 }

@@ -19,13 +19,17 @@ use serde::{Serialize, de::DeserializeOwned};
 pub const MAX_FRAME: usize = 256 << 20;
 
 /// Bytes of the length prefix.
-pub const PREFIX: usize = 4;
+const PREFIX: usize = 4;
 
 /// What one `recvmsg` asks for: a typical batch message (256 samples of two members) is 16 KiB.
 const RECEIVE: usize = 64 << 10;
 
 /// Descriptors accepted with one `recvmsg`; a frame carries at most one.
 const DESCRIPTORS: usize = 4;
+
+/// Descriptors kept until a message asks for them. Each rides on the frame that announces it, so
+/// more than a few are an attack on the descriptor table.
+const DESCRIPTORS_KEPT: usize = 8;
 
 /// Encodes a message as one frame.
 ///
@@ -51,7 +55,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `Invalid` if the body is not a message of this protocol.
-pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     postcard::from_bytes(body).map_err(|error| {
         Error::new(
             ErrorKind::Invalid,
@@ -64,7 +68,7 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
 ///
 /// # Errors
 /// `Invalid` if it does.
-pub fn body_len(prefix: [u8; PREFIX]) -> Result<usize> {
+fn body_len(prefix: [u8; PREFIX]) -> Result<usize> {
     let len = u32::from_le_bytes(prefix) as usize;
     if len > MAX_FRAME {
         return Err(Error::new(ErrorKind::Invalid, "the peer announced a frame beyond the limit")
@@ -146,12 +150,18 @@ impl Receiver {
     fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<bool> {
         while self.buffer.len() < wanted {
             let have = self.buffer.len();
-            self.buffer.resize(have + RECEIVE.max(wanted - have), 0);
+            // As much again as is here, not what the peer announced: memory has to be sent for.
+            self.buffer.resize(have + (wanted - have).clamp(RECEIVE, RECEIVE.max(have)), 0);
             let received = self.receive_some(&socket, have);
             self.buffer.truncate(have + *received.as_ref().unwrap_or(&0));
             match received {
                 Ok(0) => {
                     return Err(Error::new(ErrorKind::Closed, "the peer closed the connection"));
+                }
+                Ok(_) if self.descriptors.len() > DESCRIPTORS_KEPT => {
+                    self.descriptors.clear();
+                    let message = "the peer sends descriptors that nobody asked for";
+                    return Err(Error::new(ErrorKind::Invalid, message));
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -225,12 +235,32 @@ mod tests {
 
     #[test]
     fn a_hostile_length_allocates_nothing() {
+        for (len, kind) in [(u32::MAX, ErrorKind::Invalid), (MAX_FRAME as u32, ErrorKind::Closed)] {
+            let (near, far) = UnixStream::pair().unwrap();
+            send(&near, &len.to_le_bytes(), None).unwrap();
+            drop(near);
+            let mut receiver = Receiver::default();
+            let error = receiver.receive::<Request>(&far).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert!(receiver.buffer.capacity() < 1 << 20);
+        }
+    }
+
+    #[test]
+    fn descriptors_that_nobody_asked_for_are_closed() {
         let (near, far) = UnixStream::pair().unwrap();
-        send(&near, &u32::MAX.to_le_bytes(), None).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let frame = encode(&Request::Hello { protocol: 1, release: "x".repeat(100) }).unwrap();
+        for byte in &frame[..DESCRIPTORS_KEPT + 1] {
+            send(&near, &[*byte], Some(theirs.as_fd())).unwrap();
+        }
         let mut receiver = Receiver::default();
         let error = receiver.receive::<Request>(&far).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(receiver.buffer.capacity() < 1 << 20);
+        // Its last copy is gone: the other end sees the end.
+        drop(theirs);
+        let mut byte = [0];
+        assert_eq!(rustix::io::read(&ours, &mut byte).unwrap(), 0);
     }
 
     #[test]

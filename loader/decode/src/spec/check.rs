@@ -21,7 +21,11 @@ impl FieldSpec {
         Ok(())
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether the field makes sense by itself.
+    ///
+    /// # Errors
+    /// [`forebay_error::ErrorKind::Invalid`] saying what to write instead.
+    pub fn check(&self) -> Result<()> {
         if self.source.is_empty() {
             return Err(invalid("a field needs at least one source")
                 .advise("name the file extension it comes from, as in \"jpg;jpeg;png\""));
