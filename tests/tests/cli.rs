@@ -1,0 +1,264 @@
+//! The command line as scripts see it: exit codes, documents, and what is refused before work
+//! starts.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
+use forebay_tests::{Daemon, Household, PATIENCE, eventually};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+
+/// What a command came to.
+#[derive(Debug)]
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(mut command: Command) -> Ended {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap_or_else(|| panic!("killed: {:?}", output.status));
+    Ended { code, out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn assert_ends(command: Command, code: i32, word: &str) {
+    let shown = format!("{command:?}");
+    let ended = run(command);
+    assert_eq!(ended.code, code, "{shown}: {ended:?}");
+    assert!(ended.err.contains(word), "{shown}: no {word:?} in {}", ended.err);
+    assert!(ended.out.is_empty(), "{shown}: {}", ended.out);
+}
+
+/// A folder of three samples.
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for (name, len) in [("a.jpg", 900), ("a.cls", 1), ("b.jpg", 700), ("c.jpg", 100)] {
+        fs::write(folder.path().join(name), vec![b'7'; len]).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn wrong_usage_is_two_and_starts_nothing() {
+    let household = Household::new(ACTOR);
+    let starvation = |more: [&'static str; 2]| {
+        ["bench", "starvation", "/x.tar", "--daemon", "embedded"].into_iter().chain(more).collect()
+    };
+    let usage: Vec<(Vec<&str>, &str)> = vec![
+        (vec![], "Usage"),
+        (vec!["no-such-verb"], "no-such-verb"),
+        (vec!["status", "--daemon", "bogus"], "embedded"),
+        (vec!["status", "--daemon", "unix:"], "embedded"),
+        (vec!["index", "/x.tar"], "--output"),
+        (vec!["index", "/{0..", "-o", "m.json"], "urls"),
+        (vec!["pack", "/tmp", "-o", "x.tar"], "{:06d}"),
+        (vec!["pack", "/tmp", "--samples", "0"], "--samples"),
+        (vec!["pack", "/tmp", "--bytes", "0"], "one sample"),
+        (vec!["pack", "/tmp", "--bytes", "many"], "--bytes"),
+        (vec!["pack", "/tmp", "--daemon", "embedded"], "--daemon"),
+        (vec!["daemon", "--daemon", "embedded"], "--daemon"),
+        (vec!["daemon", "--capacity", "1GB"], "--embedded"),
+        (vec!["daemon", "--embedded", "--capacity", "lots"], "--capacity"),
+        (starvation(["--profile", "nope"]), "resnet50-h100"),
+        (starvation(["--threads", "0"]), "--threads"),
+        (starvation(["--threads", "4000000000"]), "--threads"),
+        (starvation(["--prefetch", "0"]), "--prefetch"),
+        (starvation(["--prefetch", "4000000000"]), "--prefetch"),
+        (starvation(["--batch-size", "0"]), "--batch-size"),
+        (starvation(["--epochs", "0"]), "--epochs"),
+        (starvation(["--steps", "1"]), "--steps"),
+        (starvation(["--step", "1e300"]), "3600"),
+        (starvation(["--step", "nan"]), "3600"),
+        (starvation(["--step=-1", "--raw"]), "3600"),
+    ];
+    for (arguments, word) in usage {
+        assert_ends(household.forebay(&arguments), 2, word);
+    }
+    let mut command = household.forebay(&["status"]);
+    command.env("FOREBAY_DAEMON", "bogus");
+    assert_ends(command, 2, "embedded");
+    let mut command = household.forebay(&["daemon", "--embedded"]);
+    command.env("FOREBAY_CAPACITY", "lots");
+    assert_ends(command, 2, "FOREBAY_CAPACITY");
+    assert!(household.daemons().is_empty());
+}
+
+#[test]
+fn an_absent_daemon_is_three() {
+    let household = Household::new(ACTOR);
+    let nowhere = ["--daemon", "unix:/no/such/forebayd.sock"];
+    for verb in [
+        vec!["status"],
+        vec!["index", "/x.tar", "-o", "/tmp/m.json"],
+        vec!["bench", "starvation", "/x.tar"],
+    ] {
+        assert_ends(household.forebay(&[&verb[..], &nowhere].concat()), 3, "/no/such");
+    }
+    assert_ends(household.forebay(&["status", "--daemon", "embedded"]), 3, "forebay daemon");
+    assert!(household.daemons().is_empty());
+}
+
+#[test]
+fn a_daemon_of_another_user_is_four() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only the superuser can become another user");
+        return;
+    }
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let household = Household::new(ACTOR);
+    // Others may look for it, not connect.
+    fs::set_permissions(daemon.socket().parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    // Its own home, so that nothing but the socket is closed to it.
+    let home = TempDir::new().unwrap();
+    std::os::unix::fs::chown(home.path(), Some(65_534), Some(65_534)).unwrap();
+    let actor = home.path().join("program");
+    fs::copy(ACTOR, &actor).unwrap();
+    let address = format!("unix:{}", daemon.socket().display());
+    let mut command = Command::new(actor);
+    command.args(["status", "--daemon", &address]).env("XDG_RUNTIME_DIR", home.path()).uid(65_534);
+    assert_ends(command, 4, "d.sock");
+    assert_eq!(run(household.forebay(&["status", "--daemon", &address])).code, 0);
+}
+
+/// The variable is for embedded daemons; a node daemon beside it takes its configuration. That its
+/// socket is taken is no want of a daemon.
+#[test]
+fn a_node_daemon_heeds_its_configuration_alone_and_a_taken_socket_is_one() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let other = Daemon::disk();
+    let config = other.path().join("forebay.toml");
+    let text = format!(
+        "[daemon]\nsocket = {:?}\nmemory = \"256MiB\"\n\
+         [[tier]]\nname = \"nvme\"\npath = {:?}\ncapacity = \"1GiB\"\n",
+        daemon.socket(),
+        other.path().join("cache"),
+    );
+    fs::write(&config, text).unwrap();
+    let household = Household::new(ACTOR);
+    let arguments = ["daemon", "--config", config.to_str().unwrap()];
+    for capacity in ["1GB", "lots", ""] {
+        let mut command = household.forebay(&arguments);
+        command.env("FOREBAY_CAPACITY", capacity);
+        assert_ends(command, 1, "another daemon listens");
+    }
+    let absent = household.forebay(&["daemon", "--config", "/no/such/forebay.toml"]);
+    assert_ends(absent, 1, "[[tier]]");
+}
+
+#[test]
+fn index_and_pack_tell_what_they_made_as_a_document() {
+    let household = Household::new(ACTOR);
+    let (input, output) = (folder(), TempDir::new().unwrap());
+    let pattern = output.path().join("made/o-{:02d}.tar");
+    let pack = |more: &[&str]| {
+        let given = [input.path(), &pattern].map(|path: &Path| path.to_str().unwrap());
+        let packed = ["pack", given[0], "-o", given[1], "--samples", "2", "--json"];
+        run(household.forebay(&[&packed, more].concat()))
+    };
+    let document = |ended: &Ended| -> Value {
+        assert_eq!(ended.code, 0, "{ended:?}");
+        serde_json::from_str(&ended.out).unwrap()
+    };
+    let mut plan = document(&pack(&["--dry-run"]));
+    assert_eq!(fs::read_dir(output.path()).unwrap().count(), 0);
+    let packed = document(&pack(&[]));
+    assert_eq!(plan["dry_run"], true);
+    plan["dry_run"] = false.into();
+    assert_eq!(plan, packed);
+    let shards: Vec<_> = ["made/o-00.tar", "made/o-01.tar"].map(|n| output.path().join(n)).into();
+    let sizes: Vec<u64> = shards.iter().map(|path| path.metadata().unwrap().len()).collect();
+    let each =
+        |n: usize, samples| json!({"path": shards[n], "samples": samples, "bytes": sizes[n]});
+    assert_eq!(packed["shards"], json!([each(0, 2), each(1, 1)]));
+    assert_eq!((&packed["samples"], &packed["bytes"]), (&3.into(), &(sizes[0] + sizes[1]).into()));
+    // Packing again would overwrite: the plan says so too.
+    for more in [&["--dry-run"][..], &[]] {
+        assert_eq!(pack(more).code, 1);
+    }
+
+    let manifest = output.path().join("m.json");
+    let urls = output.path().join("made/o-{00..01}.tar");
+    let given = [urls.to_str().unwrap(), "-o", manifest.to_str().unwrap()];
+    let index = [&["index", "--daemon", "embedded", "--json"], &given[..]].concat();
+    let indexed = document(&run(household.forebay(&index)));
+    assert_eq!(indexed["manifest"], manifest.to_str().unwrap());
+    assert_eq!((&indexed["shards"], &indexed["samples"]), (&2.into(), &3.into()));
+    assert_eq!(indexed["bytes"], sizes[0] + sizes[1]);
+    let written: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    assert_eq!(written["hash"], indexed["hash"]);
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+#[test]
+fn a_manifest_that_could_not_be_written_is_refused_before_any_work() {
+    let household = Household::new(ACTOR);
+    let index = |output| {
+        household.forebay(&["index", "--daemon", "embedded", "/no/such.tar", "-o", output])
+    };
+    assert_ends(index("/no/such/folder/m.json"), 1, "folder");
+    assert_ends(index("/tmp"), 1, "folder");
+    assert!(household.daemons().is_empty() && !household.log().exists());
+}
+
+/// What a verb does and what it takes is told by the verb, each option where it is read.
+#[test]
+fn help_says_what_each_verb_is_for() {
+    let household = Household::new(ACTOR);
+    for (verb, says, asks) in [
+        (vec!["daemon"], "reads its configuration file", false),
+        (vec!["status"], "No daemon is started for it", true),
+        (vec!["pack"], "become one sample", false),
+        (vec!["index"], "Several ranks", true),
+        (vec!["bench"], "starvation", false),
+        (vec!["bench", "starvation"], "An emulated accelerator", true),
+    ] {
+        let ended = run(household.forebay(&[&verb[..], &["--help"]].concat()));
+        assert_eq!(ended.code, 0, "{verb:?}");
+        let text = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(says), "{verb:?}: {text}");
+        assert_eq!(text.contains("--daemon"), asks, "{verb:?}: {text}");
+    }
+    assert!(run(household.forebay(&["--help"])).out.contains("3 no daemon reachable"));
+}
+
+fn fill_log(path: &Path) -> fs::File {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut log = OpenOptions::new().append(true).create(true).open(path).unwrap();
+    log.write_all(&vec![b'.'; usize::try_from(LOG_MAX).unwrap() + 1]).unwrap();
+    log
+}
+
+/// A log ends up no longer than its limit and one line, whoever starts the daemon.
+#[test]
+fn an_embedded_daemons_log_starts_anew_when_it_is_long() {
+    let household = Household::new(ACTOR);
+    let log = fill_log(&household.log());
+    let mut command = household.forebay(&["daemon", "--embedded"]);
+    let mut daemon = command.stderr(log).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = String::new();
+    daemon.stdout.take().unwrap().read_to_string(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let text = fs::read_to_string(household.log()).unwrap();
+    assert!(text.len() as u64 <= LOG_MAX && text.contains("listening"), "{}", text.len());
+    assert!(daemon.wait().unwrap().success());
+
+    // A trainer cuts it too: what it starts may end before it would.
+    fill_log(&household.log());
+    let directory = RuntimeDirectory::at(household.log().parent().unwrap().to_owned()).unwrap();
+    let address = Address::Embedded(Launch { command: vec!["true".into()], directory });
+    assert!(address.connect(&Deadline::after(PATIENCE)).is_err());
+    assert_eq!(household.log().metadata().unwrap().len(), 0);
+}
