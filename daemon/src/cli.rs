@@ -23,7 +23,7 @@ use serde::Serialize;
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, max_term_width = 100)]
+#[command(name = "forebay", version, propagate_version = true, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -95,6 +95,16 @@ fn wrong_usage_is_two_and_starts_nothing() {
 }
 
 #[test]
+fn every_verb_tells_its_version() {
+    let household = Household::new(ACTOR);
+    for verb in [&["--version"][..], &["daemon", "--version"], &["bench", "starvation", "-V"]] {
+        let told = run(household.forebay(verb));
+        assert_eq!(told.code, 0, "{told:?}");
+        assert!(told.out.ends_with(&format!("{}\n", env!("CARGO_PKG_VERSION"))), "{told:?}");
+    }
+}
+
+#[test]
 fn an_absent_daemon_is_three() {
     let household = Household::new(ACTOR);
     let nowhere = ["--daemon", "unix:/no/such/forebayd.sock"];
