@@ -10,6 +10,8 @@ import sys
 import threading
 import warnings
 from concurrent.futures import Future
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -152,6 +154,48 @@ def test_ctrl_c_ends_a_wait_at_once_and_spares_the_daemon(home, tmp_path):
             assert trainer.communicate(timeout=20)[0] == "interrupted 0\n"
         assert trainer.returncode == 5
         assert home.daemons() == [daemon]
+
+
+class Ranges(BaseHTTPRequestHandler):
+    """One object, by ranges, from a thread of the trainer's own process."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.answer(200, self.server.body, with_body=False)
+
+    def do_GET(self):
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        part = self.server.body[int(first) : int(last) + 1]
+        span = f"bytes {first}-{last}/{len(self.server.body)}"
+        self.answer(206, part, ("Content-Range", span))
+
+    def answer(self, status, body, *headers, with_body=True):
+        self.send_response(status)
+        for name, value in (("ETag", '"1"'), ("Content-Length", str(len(body))), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_other_threads_run_while_a_loader_opens_and_waits(home, shards, make):
+    """The bytes come from a Python thread of this process: a wait that kept the interpreter's
+    lock would wait for ever."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        server.body = Path(shards[0]).read_bytes()
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/a.tar"
+            loader = make(url, fields=FIELDS, timeout=20.0)
+            assert keys(loader) == ALL[:10]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(home, make):
