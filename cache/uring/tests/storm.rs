@@ -163,8 +163,10 @@ async fn what_waits_when_the_engine_goes_is_closed_and_gives_its_span_back() {
         std::fs::write(file.path(), block(1)).unwrap();
         let file = engine.open(file.path(), Open::Read).await.unwrap();
         let arena = Arena::new(Region::create("storm", 8 * BLOCK).unwrap());
-        let reads = (0..3).map(|_| engine.read(&file, 0, arena.try_lease(BLOCK).unwrap()));
-        let operations: Vec<Operation> = reads.collect();
+        // At once, so that none of the first two can be done before the third asks for a permit.
+        let read =
+            |_| Read { file: file.clone(), offset: 0, into: arena.try_lease(BLOCK).unwrap() };
+        let operations = engine.read_many((0..3).map(read).collect());
         drop(engine);
         let done = join_all(operations).await;
         let kinds: Vec<_> = done.iter().map(|d| d.result.as_ref().map_err(|e| e.kind())).collect();
