@@ -8,7 +8,7 @@ use std::time::Instant;
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Limits, Sources};
-use forebay_store::{FRAME_BYTES, Store, StoreConfig};
+use forebay_store::{Dataset, FRAME_BYTES, Store, StoreConfig};
 use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
 use tokio::sync::{Mutex, watch};
 
@@ -19,6 +19,8 @@ pub struct NodeConfig {
     pub cache: PathBuf,
     /// Bytes it may hold, at most.
     pub capacity: u64,
+    /// How data sets are kept.
+    pub datasets: Vec<Dataset>,
     /// Bytes of frames and slabs together, at most.
     pub memory: usize,
     /// The I/O engine.
@@ -66,7 +68,8 @@ impl Node {
         engine.attach(&region).await?;
         let frames = Arena::new(region);
         let sources = Sources::new(engine.clone(), config.limits)?;
-        let tier = StoreConfig { directory: config.cache, capacity: config.capacity };
+        let NodeConfig { cache: directory, capacity, datasets, .. } = config;
+        let tier = StoreConfig { directory, capacity, datasets };
         let store = Store::open(tier, engine.clone(), sources, frames.clone()).await?;
         Ok(Arc::new(Self {
             store,

@@ -4,10 +4,12 @@
 //! an admin wrote.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use serde::Deserialize;
+use forebay_store::{Dataset as Rule, Evict};
+use serde::{Deserialize, Deserializer, de};
 
 /// `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize)]
@@ -18,6 +20,9 @@ pub struct Config {
     pub daemon: Daemon,
     /// Where shards rest. This release uses exactly one.
     pub tier: Vec<Tier>,
+    /// How data sets are kept; the first whose pattern matches a shard's URL counts.
+    #[serde(default)]
+    pub dataset: Vec<Dataset>,
 }
 
 /// `[daemon]`.
@@ -42,7 +47,94 @@ pub struct Tier {
     pub capacity: ByteSize,
 }
 
+/// `[[dataset]]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dataset {
+    /// What admins call it.
+    pub name: String,
+    /// URLs that belong to it; `*` stays within a folder, `**` crosses them.
+    pub r#match: String,
+    /// Which of its shards goes first.
+    #[serde(default)]
+    pub evict: Evict,
+    /// Never evicted.
+    #[serde(default)]
+    pub pin: bool,
+    /// Copies are dropped this long after they were fetched.
+    #[serde(default, deserialize_with = "duration")]
+    pub ttl: Option<Duration>,
+    /// Copies are not evicted before.
+    #[serde(default, deserialize_with = "duration")]
+    pub dont_evict_time: Option<Duration>,
+    /// Bytes it is left with, and may hold.
+    #[serde(default)]
+    pub quota: Quota,
+    /// Lower ones give up their shards first.
+    #[serde(default)]
+    pub priority: i32,
+}
+
+/// `quota = { min, max }`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Other data sets do not push it below this.
+    #[serde(default)]
+    pub min: ByteSize,
+    /// It holds this much at most.
+    pub max: Option<ByteSize>,
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    humantime::parse_duration(&text).map(Some).map_err(|error| {
+        de::Error::custom(format!("`{text}` is no duration like \"30d\": {error}"))
+    })
+}
+
+impl Dataset {
+    /// The rule as the store applies it.
+    fn rule(&self) -> Result<Rule> {
+        let rule = Rule {
+            pin: self.pin,
+            ttl: self.ttl,
+            dont_evict_time: self.dont_evict_time,
+            min_bytes: self.quota.min.as_u64(),
+            max_bytes: self.quota.max.map(|max| max.as_u64()),
+            priority: self.priority,
+            ..Rule::new(&self.name, &self.r#match, self.evict)?
+        };
+        rule.check()?;
+        Ok(rule)
+    }
+}
+
 impl Config {
+    /// The data sets' rules, in order.
+    ///
+    /// # Errors
+    /// `Invalid` naming the data set whose rule contradicts itself, or can never match.
+    pub fn datasets(&self) -> Result<Vec<Rule>> {
+        let rules = self.dataset.iter().map(Dataset::rule).collect::<Result<Vec<_>>>()?;
+        for (at, rule) in rules.iter().enumerate() {
+            let shadow = rules[..at]
+                .iter()
+                .find(|before| before.matches == rule.matches || before.matches.as_str() == "**");
+            if let Some(before) = shadow {
+                return Err(Error::new(ErrorKind::Invalid, "this rule can never match")
+                    .at("dataset", &rule.name)
+                    .at("shadowed_by", &before.name)
+                    .advise("put the narrower pattern first: the first that matches counts"));
+            }
+            if rules[..at].iter().any(|before| before.name == rule.name) {
+                return Err(Error::new(ErrorKind::Invalid, "two data sets have one name")
+                    .at("dataset", &rule.name));
+            }
+        }
+        Ok(rules)
+    }
+
     /// Reads a file.
     ///
     /// # Errors
@@ -60,6 +152,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string().trim().to_owned()))?;
+        config.datasets()?;
         match config.tier.as_slice() {
             [_] => Ok(config),
             tiers => Err(Error::new(ErrorKind::Invalid, "exactly one [[tier]] is needed")
@@ -81,6 +174,55 @@ mod tests {
         .unwrap();
         assert_eq!(config.tier[0].capacity.as_u64(), 3 << 40);
         assert_eq!(config.daemon.memory.unwrap().as_u64(), 16 << 30);
+    }
+
+    #[test]
+    fn data_sets_become_rules_in_order() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let config = Config::parse(&format!(
+            "{tier}[[dataset]]\nname = 'imagenet'\nmatch = 's3://ml/imagenet/**'\nevict = 's3fifo'\n\
+             ttl = '30d'\ndont_evict_time = '2h'\nquota = {{ min = '1MiB', max = '2MiB' }}\n\
+             priority = 10\n[[dataset]]\nname = 'all'\nmatch = '**'\npin = true\n"
+        ))
+        .unwrap();
+        let rules = config.datasets().unwrap();
+        assert!(rules[0].has("s3://ml/imagenet/a/0.tar") && !rules[0].has("s3://ml/x/0.tar"));
+        let rule = &rules[0];
+        assert_eq!((rule.evict, rule.priority, rule.pin), (Evict::S3fifo, 10, false));
+        assert_eq!((rule.min_bytes, rule.max_bytes), (1 << 20, Some(2 << 20)));
+        let hours = |hours: u64| Some(Duration::from_secs(3600 * hours));
+        assert_eq!((rule.ttl, rule.dont_evict_time), (hours(720), hours(2)));
+        assert!(rules[1].pin && rules[1].has("file:///x") && rules[1].evict == Evict::Lru);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_meant_are_refused() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let a = "[[dataset]]\nname = 'a'\nmatch = 's3://a/**'\n";
+        let b = "[[dataset]]\nname = 'b'\nmatch = 's3://a/**'\n";
+        let all = "[[dataset]]\nname = 'all'\nmatch = '**'\n";
+        for (text, words) in [
+            (format!("{a}evict = 'lifo'\n"), ["line 8", "s3fifo"]),
+            (format!("{a}ttl = 'soon'\n"), ["line 8", "no duration"]),
+            (format!("{a}colour = 'red'\n"), ["line 8", "unknown field `colour`"]),
+            (
+                format!("{a}quota = {{ min = '2GiB', max = '1GiB' }}\n"),
+                ["below its min", "dataset=a"],
+            ),
+            (format!("{a}pin = true\nttl = '1d'\n"), ["pinned", "dataset=a"]),
+            (format!("{a}ttl = '1h'\ndont_evict_time = '1d'\n"), ["dont_evict_time", "dataset=a"]),
+            (a.replace("s3://a/**", "s3://[a"), ["no pattern", "dataset=a"]),
+            (format!("{a}{b}"), ["never match", "shadowed_by=a"]),
+            (format!("{all}{a}"), ["never match", "shadowed_by=all"]),
+            (
+                format!("{a}{}", b.replace("'b'", "'a'").replace("s3://a", "s3://b")),
+                ["one name", "a"],
+            ),
+        ] {
+            let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        }
     }
 
     #[test]

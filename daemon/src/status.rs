@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
-use forebay_store::Counters;
+use forebay_store::{Counters, Holding};
 use forebay_uring::{EngineReport, PageReport};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,8 @@ pub struct Tier {
     /// What it counted.
     #[serde(flatten)]
     pub counters: Counters,
+    /// What it holds of each data set; last what belongs to none.
+    pub datasets: Vec<Holding>,
 }
 
 /// A job.
@@ -95,6 +97,7 @@ impl Status {
             tier: Tier {
                 path: node.store.directory().display().to_string(),
                 counters: node.store.counters(),
+                datasets: node.store.holdings(),
             },
             slab_bytes: node.slabs.used(),
             slab_limit_bytes: node.slabs.limit(),
@@ -141,6 +144,23 @@ impl fmt::Display for Screen<'_> {
             count("/tier/evictions"),
             count("/tier/corruptions"),
         )?;
+        let datasets = self.0.pointer("/tier/datasets").and_then(serde_json::Value::as_array);
+        // Without rules there is but the rest, which is the tier.
+        for dataset in datasets.filter(|all| all.len() > 1).into_iter().flatten() {
+            let number = |name: &str| dataset.get(name).and_then(serde_json::Value::as_u64);
+            let text = |name: &str| dataset.get(name).and_then(serde_json::Value::as_str);
+            let size = |bytes: u64| ByteSize(bytes).display().iec();
+            let used = size(number("used_bytes").unwrap_or(0));
+            let max = number("max_bytes").map(|max| format!(" of {}", size(max)));
+            writeln!(
+                f,
+                "        {}  {used}{} in {} shards, {}",
+                text("name").unwrap_or("?"),
+                max.unwrap_or_default(),
+                number("shards").unwrap_or(0),
+                text("evict").unwrap_or("?"),
+            )?;
+        }
         let engine = match self.0.pointer("/engine/kind/threads/reason") {
             Some(_) => format!("threads ({})", text("/engine/kind/threads/reason")),
             None => format!("io_uring ({})", text("/engine/ring_flags")),

@@ -39,6 +39,7 @@ impl Daemon {
         NodeConfig {
             cache: cache.to_owned(),
             capacity,
+            datasets: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             limits: Limits::default(),

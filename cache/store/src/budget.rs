@@ -1,4 +1,4 @@
-//! Bytes, reserved before they are written.
+//! Bytes, reserved before they are written, on the tier and in the data set they belong to.
 //!
 //! One rule: the sum of all reservations never passes the capacity through [`Budget::reserve`];
 //! what recovery finds on disk is entered as it is, and evicted down before anything new comes in.
@@ -17,9 +17,34 @@ pub(crate) struct Budget {
 
 /// Bytes taken from a budget until dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation {
+struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
+}
+
+/// Bytes of a tier and of a data set's share of it, until dropped.
+#[derive(Debug)]
+pub(crate) struct Space {
+    // Given back in this order: whoever waits for the tier then finds room in both.
+    _dataset: Reservation,
+    tier: Reservation,
+}
+
+impl Space {
+    /// Takes `bytes` of both, or of neither.
+    pub(crate) fn reserve(tier: &Arc<Budget>, dataset: &Arc<Budget>, bytes: u64) -> Option<Self> {
+        let dataset = dataset.reserve(bytes)?;
+        Some(Self { _dataset: dataset, tier: tier.reserve(bytes)? })
+    }
+
+    /// Enters bytes that are on the disk already, even past the limits.
+    pub(crate) fn enter(tier: &Arc<Budget>, dataset: &Arc<Budget>, bytes: u64) -> Self {
+        Self { _dataset: dataset.enter(bytes), tier: tier.enter(bytes) }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tier.bytes
+    }
 }
 
 impl Budget {
@@ -36,7 +61,7 @@ impl Budget {
     }
 
     /// Takes `bytes` if that many are free.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+    fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let mut used = self.lock();
         let after = used.checked_add(bytes).filter(|after| *after <= self.capacity)?;
         *used = after;
@@ -44,10 +69,15 @@ impl Budget {
     }
 
     /// Enters bytes that are on the disk already, even past the capacity.
-    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Reservation {
+    fn enter(self: &Arc<Self>, bytes: u64) -> Reservation {
         let mut used = self.lock();
         *used = used.saturating_add(bytes);
         Reservation { budget: self.clone(), bytes }
+    }
+
+    /// Whether `bytes` are free.
+    pub(crate) fn has(&self, bytes: u64) -> bool {
+        self.lock().checked_add(bytes).is_some_and(|after| after <= self.capacity)
     }
 
     /// Completes when bytes were freed after this call.
@@ -93,5 +123,17 @@ mod tests {
         assert!(budget.reserve(1).is_none(), "what was found counts");
         drop(found);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn space_is_taken_of_both_or_of_neither() {
+        let (tier, dataset) = (Budget::new(100), Budget::new(50));
+        let space = Space::reserve(&tier, &dataset, 50).unwrap();
+        assert!(Space::reserve(&tier, &dataset, 1).is_none());
+        assert_eq!((tier.used(), dataset.used()), (50, 50));
+        drop(space);
+        let large = Budget::new(u64::MAX);
+        assert!(Space::reserve(&tier, &large, 101).is_none());
+        assert_eq!((tier.used(), large.used(), dataset.used()), (0, 0, 0));
     }
 }

@@ -17,11 +17,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
 use rustix::fs::{FlockOperation, flock};
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// What a sidecar's name ends with …
 const SIDECAR: &str = ".idx";
@@ -40,7 +41,7 @@ const NAME_KEPT: usize = 64;
 
 /// A shard's name on the tier: a hash of endpoint, URL and version, then the shard's own name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ShardName(String);
+pub struct ShardName(Arc<str>);
 
 impl ShardName {
     /// The name for one version of one object.
@@ -63,7 +64,17 @@ impl ShardName {
         // A shard that is called like a sidecar must not be taken for one.
         let reserved = kept.ends_with(SIDECAR) || kept.ends_with(SIDECAR_ASIDE);
         let end = if reserved { "_" } else { "" };
-        Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)))
+        Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)).into())
+    }
+
+    /// The name of a file found on the tier.
+    fn of_file(file: &str) -> Self {
+        Self(file.into())
+    }
+
+    /// A short stand-in for the name, for tables that remember many.
+    pub(crate) fn hash(&self) -> u64 {
+        xxh3_64(self.0.as_bytes())
     }
 
     /// The name as a file name.
@@ -99,7 +110,7 @@ impl Directory {
     }
 
     pub(crate) fn data(&self, name: &ShardName) -> PathBuf {
-        self.shards.join(&name.0)
+        self.shards.join(&*name.0)
     }
 
     fn sidecar(&self, name: &ShardName) -> PathBuf {

@@ -14,12 +14,16 @@
 //! when the shard streamed in from its origin.
 
 mod budget;
+mod dataset;
 mod directory;
+pub mod evict;
 mod fill;
 mod shard;
 mod store;
 
+pub use dataset::Dataset;
 pub use directory::ShardName;
+pub use evict::Evict;
 pub use fill::{FILLS, FRAME_BYTES, PART_BYTES};
 pub use shard::{Lease, Placed, Progress, Shard};
-pub use store::{Claim, Counters, Store, StoreConfig, Urgency};
+pub use store::{Claim, Counters, Holding, Store, StoreConfig, Urgency};

@@ -13,7 +13,7 @@ use forebay_shard::{Index, Member};
 use forebay_uring::{DiskFile, Engine, Read, Span};
 use tokio::sync::watch;
 
-use crate::budget::{Budget, Reservation};
+use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::fill::{self, Parts};
 
@@ -136,7 +136,7 @@ pub struct Shard {
     pub(crate) parts: Mutex<Option<Arc<Parts>>>,
     pub(crate) traffic: Arc<Traffic>,
     /// Held for as long as the file may be open, and what tells this copy from its successors.
-    pub(crate) reservation: Arc<Reservation>,
+    pub(crate) space: Arc<Space>,
 }
 
 impl Shard {

@@ -6,12 +6,13 @@
 
 mod identity;
 mod room;
+mod shelf;
 mod table;
 mod tally;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::{Origin, Sidecar};
@@ -21,14 +22,20 @@ use futures::FutureExt;
 use futures::future::Shared;
 use tokio::sync::{Semaphore, watch};
 
-use crate::budget::{Budget, Reservation};
+use crate::budget::{Budget, Space};
+use crate::dataset::{self, Dataset};
 use crate::directory::{Directory, ShardName};
+use crate::evict::Evict;
 use crate::fill::{FILLS, Job, Parts};
 use crate::shard::{Growth, Lease, Shard, Traffic};
+use room::Room;
 pub use room::{Claim, Urgency};
-use table::{Entry, Gone, Opened, Table};
-pub use tally::Counters;
+use table::{Gone, Opened, Table};
 use tally::Tally;
+pub use tally::{Counters, Holding};
+
+/// The name of what belongs to no data set.
+const REST: &str = "(rest)";
 
 /// What a store is made of.
 #[derive(Debug, Clone)]
@@ -37,6 +44,8 @@ pub struct StoreConfig {
     pub directory: PathBuf,
     /// Bytes it may hold, at most.
     pub capacity: u64,
+    /// What admins say of data sets; the first whose pattern matches counts.
+    pub datasets: Vec<Dataset>,
 }
 
 /// One tier on one directory. Cheap to clone.
@@ -78,6 +87,9 @@ impl Store {
         sources: Sources,
         frames: Arena,
     ) -> Result<Self> {
+        dataset::check_all(&config.datasets, config.capacity)?;
+        let mut datasets = config.datasets;
+        datasets.push(Dataset::new(REST, "**", Evict::default())?);
         let root = config.directory.clone();
         let directory = tokio::task::spawn_blocking(move || Directory::open(&root))
             .await
@@ -88,7 +100,7 @@ impl Store {
             sources,
             frames,
             budget: Budget::new(config.capacity),
-            table: Mutex::new(Table::new()),
+            table: Mutex::new(Table::new(datasets)),
             flights: Semaphore::new(FILLS),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
@@ -154,11 +166,11 @@ impl Store {
     pub async fn condemn(&self, shard: &Lease, why: &Error) {
         let gone = {
             let mut table = self.table();
-            // A copy is known by its reservation: the shard may have been opened anew since.
-            let is_there = table.entries.peek(shard.name()).is_some_and(|entry| {
-                entry.whole && Arc::ptr_eq(&entry.reservation, &shard.reservation)
-            });
-            is_there.then(|| self.leave(&mut table, shard.name()))
+            // A copy is known by its space: the shard may have been opened anew since.
+            let is_there = table
+                .get(shard.name())
+                .is_some_and(|entry| entry.whole && Arc::ptr_eq(&entry.space, &shard.space));
+            is_there.then(|| self.leave(&mut table, shard.name(), false))
         };
         if let Some(gone) = gone {
             self.0.tally.corruptions.inc();
@@ -170,8 +182,14 @@ impl Store {
     /// What was counted since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let shards = self.table().entries.len();
+        let shards = self.table().len();
         self.0.tally.read(&self.0.budget, &self.0.traffic, shards)
+    }
+
+    /// What each data set holds, in the order of their rules; last what belongs to none.
+    #[must_use]
+    pub fn holdings(&self) -> Vec<Holding> {
+        self.table().holdings()
     }
 
     /// The directory.
@@ -207,8 +225,8 @@ impl Store {
         if let Some(gone) = leaving {
             gone.await;
         }
-        if let Some(reservation) = self.known(&wanted.name).await? {
-            match self.open_whole(wanted, reservation).await {
+        if let Some(space) = self.known(&wanted.name).await? {
+            match self.open_whole(wanted, space).await {
                 Ok(shard) => {
                     self.0.tally.hits.inc();
                     return Ok(shard);
@@ -222,23 +240,33 @@ impl Store {
         self.begin(wanted, urgency).await
     }
 
-    /// The reservation of a whole shard, waiting for the scan only if it is not yet known.
-    async fn known(&self, name: &ShardName) -> Result<Option<Arc<Reservation>>> {
+    /// The space of a whole shard, waiting for the scan only if it is not yet known. A copy that
+    /// is older than its data set allows leaves.
+    async fn known(&self, name: &ShardName) -> Result<Option<Arc<Space>>> {
         let look = || {
-            let mut table = self.table();
-            table.entries.get(name).filter(|entry| entry.whole).map(|e| e.reservation.clone())
+            let table = self.table();
+            table.get(name).filter(|entry| entry.whole).map(|entry| entry.space.clone())
         };
-        match look() {
-            None => self.scanned().await.map(|()| look()),
-            known => Ok(known),
+        let mut known = look();
+        if known.is_none() {
+            self.scanned().await?;
+            known = look();
+        }
+        let stale = {
+            let mut table = self.table();
+            table.is_stale(name).then(|| self.leave(&mut table, name, false))
+        };
+        match stale {
+            None => Ok(known),
+            Some(gone) => {
+                tracing::debug!(shard = name.as_str(), "a copy outlived its ttl");
+                gone.await;
+                Ok(None)
+            }
         }
     }
 
-    async fn open_whole(
-        &self,
-        wanted: &Wanted,
-        reservation: Arc<Reservation>,
-    ) -> Result<Arc<Shard>> {
+    async fn open_whole(&self, wanted: &Wanted, space: Arc<Space>) -> Result<Arc<Shard>> {
         let (this, of) = (self.clone(), wanted.name.clone());
         let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of))
             .await
@@ -248,26 +276,21 @@ impl Store {
         }
         let path = self.0.directory.data(&wanted.name);
         let file = self.0.engine.open(&path, Open::Read).await?;
-        Ok(self.assemble(wanted, Growth::whole(sidecar.index), file, None, reservation))
+        Ok(self.assemble(wanted, Growth::whole(sidecar.index), file, None, space))
     }
 
     async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
         let Wanted { name, origin, source, stat } = wanted;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check()?;
-        let reservation = self.make_room(&origin.url, stat.len, urgency).await?;
+        let Room { space, shelf, passes } = self.make_room(&origin.url, stat.len, urgency).await?;
         let path = self.0.directory.data(name);
         let file = self.0.engine.open(&path, Open::Create { len: stat.len }).await;
         let file = file.map_err(|error| error.at("url", &origin.url))?;
         let (growth, parts) = (Growth::new(), Parts::new(stat.len));
         let arriving = Some(parts.clone());
-        let shard =
-            self.assemble(wanted, growth.clone(), file.clone(), arriving, reservation.clone());
-        {
-            let mut table = self.table();
-            let entry = Entry { whole: false, reservation, shard: Arc::downgrade(&shard) };
-            table.entries.put(name.clone(), entry);
-        }
+        let shard = self.assemble(wanted, growth.clone(), file.clone(), arriving, Arc::new(space));
+        self.table().begun(&shard, shelf, passes);
         let job = Job {
             url: origin.url.clone(),
             source: source.clone(),
@@ -311,7 +334,7 @@ impl Store {
                     // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
                     table.identities.pop(&key);
-                    drop(self.leave(&mut table, &name));
+                    drop(self.leave(&mut table, &name, false));
                 }
             }
         }
@@ -336,7 +359,7 @@ impl Store {
         growth: Growth,
         file: DiskFile,
         parts: Option<Arc<Parts>>,
-        reservation: Arc<Reservation>,
+        space: Arc<Space>,
     ) -> Arc<Shard> {
         Arc::new(Shard {
             name: wanted.name.clone(),
@@ -347,7 +370,7 @@ impl Store {
             file,
             parts: Mutex::new(parts),
             traffic: self.0.traffic.clone(),
-            reservation,
+            space,
         })
     }
 
@@ -359,15 +382,15 @@ impl Store {
         }
         let gone = {
             let mut table = self.table();
-            self.leave(&mut table, name)
+            self.leave(&mut table, name, false)
         };
         gone.await;
     }
 
     /// Takes a shard off the tier. Its bytes stay reserved until its files are gone, and its name
-    /// taken; the removal goes on whether it is waited for or not.
-    fn leave(&self, table: &mut Table, name: &ShardName) -> Shared<Gone> {
-        let entry = table.forget(name);
+    /// taken; the removal goes on whether it is waited for or not. `evicted`: a policy chose it.
+    fn leave(&self, table: &mut Table, name: &ShardName, evicted: bool) -> Shared<Gone> {
+        let entry = table.forget(name, evicted);
         let (store, of) = (self.clone(), name.clone());
         let removal = tokio::task::spawn_blocking(move || {
             let removed = store.0.directory.remove(&of);
@@ -389,10 +412,11 @@ impl Store {
                 let mut table = self.table();
                 tracing::info!(shards = found.len(), "found whole shards on the tier");
                 for shard in found {
-                    let reservation = Arc::new(self.0.budget.enter(shard.bytes));
-                    let entry = Entry { whole: true, reservation, shard: Weak::new() };
                     tracing::debug!(url = shown(&shard.url), "found a shard");
-                    table.entries.put(shard.name, entry);
+                    let shelf = table.shelf_of(&shard.url);
+                    let dataset = &table.shelf(shelf).budget;
+                    let space = Space::enter(&self.0.budget, dataset, shard.bytes);
+                    table.found(shard.name, shelf, space, shard.written);
                 }
                 Ok(())
             }

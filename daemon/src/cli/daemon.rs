@@ -158,6 +158,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         ),
         _ => error,
     })?;
+    let datasets = config.datasets()?;
     // `Config` makes sure that there is exactly one.
     let tier = config.tier.into_iter().next().expect("a checked configuration has a tier");
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
@@ -168,6 +169,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
     let node = NodeConfig {
         cache: tier.path,
         capacity: bytes(tier.capacity),
+        datasets,
         memory,
         io,
         limits: Limits::default(),
@@ -187,6 +189,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
     let node = NodeConfig {
         capacity: embedded::capacity(&cache, capacity)?,
         cache,
+        datasets: Vec::new(),
         memory: embedded::memory(),
         io,
         limits: Limits::default(),

@@ -43,8 +43,8 @@ impl Directory {
         }
         let mut found = Vec::new();
         for file in sidecars {
-            let name = ShardName(file);
-            match (self.head(&name), data.remove(&name.0)) {
+            let name = ShardName::of_file(&file);
+            match (self.head(&name), data.remove(&file)) {
                 (Ok((head, written)), Some(len))
                     if len == head.len && ShardName::new(&head.origin) == name =>
                 {
@@ -53,7 +53,6 @@ impl Directory {
                 (Ok(_), Some(_)) => self.discard(&name, "its data is not what its sidecar says"),
                 (Ok(_), None) => self.discard(&name, "its data is missing"),
                 (Err(error), _) => {
-                    data.remove(&name.0);
                     self.discard(&name, &error.to_string());
                 }
             }

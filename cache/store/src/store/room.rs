@@ -1,17 +1,19 @@
 //! Making room: which shard goes when another must come in.
 //!
-//! Least recently used goes first, with two exceptions. A shard somebody holds (a lease) or that
-//! is still arriving stays. A shard some job still needs in its window (a claim) stays as long as
-//! anything else can go, and goes only for a shard that a trainer waits for.
+//! Shards that only pass, and stale ones, go first; then what the data sets' policies give up, the
+//! data set of the lowest priority first. Under every policy: what somebody holds (a lease), what
+//! still arrives, what is pinned, younger than `dont_evict_time` or within its data set's minimum
+//! stays. A shard some job still needs in its window (a claim) stays as long as anything else can
+//! go, and goes only for a shard that a trainer waits for.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::Store;
-use crate::budget::Reservation;
+use super::table::Need;
+use crate::budget::Space;
 use crate::directory::ShardName;
 
 /// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
@@ -28,6 +30,13 @@ pub enum Urgency {
     Ahead,
 }
 
+/// Bytes for a shard, and how it comes in.
+pub(super) struct Room {
+    pub(super) space: Space,
+    pub(super) shelf: usize,
+    pub(super) passes: bool,
+}
+
 /// A wish that a shard stay, until dropped.
 pub struct Claim {
     store: Store,
@@ -36,14 +45,7 @@ pub struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut table = self.store.table();
-        if let Some(claims) = table.claims.get_mut(&self.name) {
-            *claims -= 1;
-            if *claims == 0 {
-                table.claims.remove(&self.name);
-            }
-        }
-        drop(table);
+        self.store.table().unclaim(&self.name);
         self.store.0.budget.wake();
     }
 }
@@ -52,18 +54,33 @@ impl Store {
     /// Asks that a shard stay while the claim is held.
     #[must_use]
     pub fn claim(&self, name: &ShardName) -> Claim {
-        *self.table().claims.entry(name.clone()).or_default() += 1;
+        self.table().claim(name);
         Claim { store: self.clone(), name: name.clone() }
     }
 
+    /// Tells the policies that a job begins to use a shard.
+    pub fn used(&self, name: &ShardName) {
+        self.table().used(name);
+    }
+
     /// Reserves `bytes`, evicting until they fit.
-    pub(super) async fn make_room(
-        &self,
-        url: &str,
-        bytes: u64,
-        urgency: Urgency,
-    ) -> Result<Arc<Reservation>> {
+    pub(super) async fn make_room(&self, url: &str, bytes: u64, urgency: Urgency) -> Result<Room> {
         let capacity = self.0.budget.capacity();
+        let (shelf, dataset) = {
+            let table = self.table();
+            let shelf = table.shelf_of(url);
+            (shelf, table.shelf(shelf).budget.clone())
+        };
+        if bytes > dataset.capacity() {
+            let error =
+                Error::new(ErrorKind::Full, "the shard is larger than its data set's quota");
+            return Err(error
+                .at("url", url)
+                .at("bytes", bytes)
+                .at("dataset", &self.table().shelf(shelf).rule.name)
+                .at("quota", dataset.capacity())
+                .advise("raise the data set's quota.max, or make smaller shards"));
+        }
         if bytes > capacity {
             return Err(Error::new(ErrorKind::Full, "the shard is larger than the whole cache")
                 .at("url", url)
@@ -73,17 +90,20 @@ impl Store {
         }
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
+        let mut passes = self.table().shelf(shelf).passes(true);
         loop {
             let freed = self.0.budget.freed();
-            if let Some(reservation) = self.0.budget.reserve(bytes) {
-                return Ok(Arc::new(reservation));
+            if let Some(space) = Space::reserve(&self.0.budget, &dataset, bytes) {
+                return Ok(Room { space, shelf, passes });
             }
             let leaving = {
                 let mut table = self.table();
-                table.victim(urgency).map(|name| {
+                passes = table.shelf(shelf).passes(false);
+                let need = Need { shelf, urgency, within: !dataset.has(bytes), passes };
+                table.victim(need).map(|name| {
                     tracing::debug!(shard = name.as_str(), "evicted a shard");
                     self.0.tally.evictions.inc();
-                    self.leave(&mut table, &name)
+                    self.leave(&mut table, &name, true)
                 })
             };
             if let Some(gone) = leaving {
@@ -91,13 +111,15 @@ impl Store {
                 continue;
             }
             let full = || {
-                Error::new(ErrorKind::Full, "the cache has no room: every shard in it is in use")
+                let what =
+                    "the cache has no room: every shard in it is in use, or kept by its rules";
+                Error::new(ErrorKind::Full, what)
                     .at("url", url)
                     .at("bytes", bytes)
                     .at("capacity", capacity)
-                    .advise("raise the cache's capacity, or lower window and prefetch")
+                    .advise("raise the cache's capacity, lower window and prefetch, or relax pins")
             };
-            if urgency == Urgency::Ahead {
+            if urgency == Urgency::Ahead || !self.table().may_come_free(shelf, &self.0.budget) {
                 return Err(full());
             }
             if tokio::time::timeout_at(deadline, freed).await.is_err() {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use forebay_error::Result;
 use futures::future::{BoxFuture, Shared};
@@ -13,8 +14,12 @@ use lru::LruCache;
 
 use super::Urgency;
 use super::identity::Identity;
-use crate::budget::Reservation;
+use super::shelf::{Arrival, Shelf, age};
+use super::tally::Holding;
+use crate::budget::{Budget, Space};
+use crate::dataset::Dataset;
 use crate::directory::ShardName;
+use crate::evict::{Newcomer, Slot};
 use crate::shard::Shard;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
@@ -35,8 +40,13 @@ pub(super) type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
 pub(super) type Gone = BoxFuture<'static, ()>;
 
 pub(super) struct Table {
-    /// Every shard on the tier, arriving ones included, by recency.
-    pub(super) entries: LruCache<ShardName, Entry>,
+    names: HashMap<ShardName, Slot>,
+    /// Every shard on the tier, arriving ones included.
+    entries: Vec<Option<Entry>>,
+    vacant: Vec<Slot>,
+    shelves: Vec<Shelf>,
+    /// Shards that came in so far.
+    serial: u64,
     open: OpenShards,
     /// Shards being opened or begun, and who asked first.
     pub(super) opening: HashMap<ShardName, (Urgency, Shared<Opened>)>,
@@ -45,16 +55,36 @@ pub(super) struct Table {
     /// Shards whose files could not be removed: their bytes are still there.
     pub(super) stuck: Vec<Entry>,
     pub(super) identities: LruCache<(String, String), Identity>,
-    pub(super) claims: HashMap<ShardName, usize>,
+    claims: HashMap<ShardName, usize>,
 }
 
 /// One shard on the tier.
 pub(super) struct Entry {
+    name: ShardName,
+    shelf: usize,
+    serial: u64,
+    /// Not admitted: it goes before all others.
+    passes: bool,
+    /// Not used yet: the use it was fetched for is no second one.
+    fresh: bool,
+    /// When its bytes were asked for, or written.
+    since: SystemTime,
     /// False while its bytes arrive.
     pub(super) whole: bool,
-    pub(super) reservation: Arc<Reservation>,
+    pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
-    pub(super) shard: Weak<Shard>,
+    shard: Weak<Shard>,
+}
+
+/// What room is made for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    pub(super) shelf: usize,
+    pub(super) urgency: Urgency,
+    /// The data set's own limit is what is short, not the tier.
+    pub(super) within: bool,
+    /// It will only pass: it pushes out nobody who stays, unless a trainer waits.
+    pub(super) passes: bool,
 }
 
 /// Shards open ahead of their next use.
@@ -64,9 +94,14 @@ struct OpenShards {
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
+    /// An empty table with a shelf for each data set, the last for what belongs to none.
+    pub(super) fn new(datasets: Vec<Dataset>) -> Self {
         Self {
-            entries: LruCache::unbounded(),
+            names: HashMap::new(),
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            shelves: datasets.into_iter().map(Shelf::new).collect(),
+            serial: 0,
             open: OpenShards { by_use: LruCache::unbounded(), index_bytes: 0 },
             opening: HashMap::new(),
             leaving: HashMap::new(),
@@ -76,16 +111,92 @@ impl Table {
         }
     }
 
-    /// The shard, if it is arriving or open; using it makes it recent.
+    /// The data set that `url` belongs to.
+    pub(super) fn shelf_of(&self, url: &str) -> usize {
+        let rest = self.shelves.len() - 1;
+        self.shelves[..rest].iter().position(|shelf| shelf.rule.has(url)).unwrap_or(rest)
+    }
+
+    pub(super) fn shelf(&self, at: usize) -> &Shelf {
+        &self.shelves[at]
+    }
+
+    pub(super) fn holdings(&self) -> Vec<Holding> {
+        self.shelves.iter().map(Shelf::holding).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn get(&self, name: &ShardName) -> Option<&Entry> {
+        self.entries[*self.names.get(name)? as usize].as_ref()
+    }
+
+    fn get_mut(&mut self, name: &ShardName) -> Option<&mut Entry> {
+        self.entries[*self.names.get(name)? as usize].as_mut()
+    }
+
+    /// The shard, if it is arriving or open; using it makes it recent among those open.
     pub(super) fn in_use(&mut self, name: &ShardName) -> Option<Arc<Shard>> {
-        let shard = self.entries.get(name)?.shard.upgrade()?;
+        if self.is_stale(name) {
+            return None;
+        }
+        let shard = self.get(name)?.shard.upgrade()?;
         self.open.by_use.promote(name);
         Some(shard)
     }
 
+    /// Whether a copy is older than its data set allows, and nobody needs it now.
+    pub(super) fn is_stale(&self, name: &ShardName) -> bool {
+        let Some(entry) = self.get(name) else { return false };
+        let ttl = self.shelves[entry.shelf].rule.ttl;
+        ttl.is_some_and(|ttl| age(entry.since, SystemTime::now()) >= ttl)
+            && is_idle(entry, &self.open, &HashMap::new())
+            && !self.claims.contains_key(name)
+    }
+
+    /// A shard begins to arrive.
+    pub(super) fn begun(&mut self, shard: &Arc<Shard>, shelf: usize, passes: bool) {
+        let space = shard.space.clone();
+        let weak = Arc::downgrade(shard);
+        let since = SystemTime::now();
+        self.enter(shard.name().clone(), shelf, space, since, (false, passes, weak));
+    }
+
+    /// A whole shard was found on the tier.
+    pub(super) fn found(&mut self, name: ShardName, shelf: usize, space: Space, since: SystemTime) {
+        self.enter(name, shelf, Arc::new(space), since, (true, false, Weak::new()));
+    }
+
+    fn enter(
+        &mut self,
+        name: ShardName,
+        shelf: usize,
+        space: Arc<Space>,
+        since: SystemTime,
+        (whole, passes, shard): (bool, bool, Weak<Shard>),
+    ) {
+        self.serial += 1;
+        let serial = self.serial;
+        let newcomer = Newcomer {
+            slot: self.vacant.pop().unwrap_or_else(|| {
+                self.entries.push(None);
+                Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
+            }),
+            identity: name.hash(),
+            bytes: space.bytes(),
+        };
+        self.shelves[shelf].insert(&Arrival { newcomer, passes, since, serial });
+        self.names.insert(name.clone(), newcomer.slot);
+        let fresh = !whole;
+        self.entries[newcomer.slot as usize] =
+            Some(Entry { name, shelf, serial, passes, fresh, since, whole, space, shard });
+    }
+
     /// A shard was opened, or begun.
     pub(super) fn opened(&mut self, shard: &Arc<Shard>) {
-        let Some(entry) = self.entries.peek_mut(shard.name()) else { return };
+        let Some(entry) = self.get_mut(shard.name()) else { return };
         entry.shard = Arc::downgrade(shard);
         if entry.whole {
             self.open.keep(shard);
@@ -94,37 +205,134 @@ impl Table {
 
     /// A shard's bytes are all there, as far as they will ever be.
     pub(super) fn whole(&mut self, shard: &Arc<Shard>) {
-        if let Some(entry) = self.entries.peek_mut(shard.name()) {
+        if let Some(entry) = self.get_mut(shard.name()) {
             entry.whole = true;
             self.open.keep(shard);
         }
     }
 
     /// Takes a shard out; whoever reads it still may.
-    pub(super) fn forget(&mut self, name: &ShardName) -> Option<Entry> {
+    pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
-        self.entries.pop(name)
+        let slot = self.names.remove(name)?;
+        let entry = self.entries[slot as usize].take()?;
+        self.vacant.push(slot);
+        self.shelves[entry.shelf].remove(slot, entry.passes, evicted);
+        Some(entry)
+    }
+
+    /// Somebody needs a shard soon.
+    pub(super) fn claim(&mut self, name: &ShardName) {
+        *self.claims.entry(name.clone()).or_default() += 1;
+    }
+
+    /// Somebody begins to use a shard.
+    pub(super) fn used(&mut self, name: &ShardName) {
+        let Some(&slot) = self.names.get(name) else { return };
+        let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+        if !std::mem::take(&mut entry.fresh) {
+            self.shelves[entry.shelf].hit(slot, entry.passes);
+        }
+    }
+
+    /// The end of a claim.
+    pub(super) fn unclaim(&mut self, name: &ShardName) {
+        if let Some(claims) = self.claims.get_mut(name) {
+            *claims -= 1;
+            if *claims == 0 {
+                self.claims.remove(name);
+            }
+        }
+    }
+
+    /// Whether waiting may make room for the data set of `shelf`: bytes are on their way out, or
+    /// somebody uses a shard that could go otherwise. What stays by its rules does not count.
+    pub(super) fn may_come_free(&self, shelf: usize, tier: &Budget) -> bool {
+        let now = SystemTime::now();
+        let mut resting = 0;
+        let busy = self.entries.iter().flatten().any(|entry| {
+            resting += entry.space.bytes();
+            let of = &self.shelves[entry.shelf];
+            let floor = if entry.shelf == shelf { 0 } else { of.rule.min_bytes };
+            entry.passes
+                || (!of.rule.pin && of.budget.used() > floor && of.is_old(entry.since, now))
+        });
+        busy || tier.used() > resting
     }
 
     /// Whether bytes are on their way that will be evictable once they are here.
     pub(super) fn is_arriving(&self) -> bool {
-        self.entries.iter().any(|(_, entry)| !entry.whole)
+        self.entries.iter().flatten().any(|entry| !entry.whole)
     }
 
     /// The shard that goes next, if any may go.
-    pub(super) fn victim(&self, urgency: Urgency) -> Option<ShardName> {
-        let idle = |name: &ShardName, entry: &Entry| {
-            let kept = usize::from(self.open.by_use.contains(name));
-            entry.whole && entry.shard.strong_count() <= kept && !self.opening.contains_key(name)
-        };
-        let idle_shards = || {
-            let oldest_first = self.entries.iter().rev();
-            oldest_first.filter(|(name, entry)| idle(name, entry)).map(|(name, _)| name)
-        };
-        let unclaimed = idle_shards().find(|name| !self.claims.contains_key(*name));
-        let last_resort = || idle_shards().next().filter(|_| urgency == Urgency::Needed);
-        unclaimed.or_else(last_resort).cloned()
+    pub(super) fn victim(&mut self, need: Need) -> Option<ShardName> {
+        let now = SystemTime::now();
+        let slot = self.search(need, now, false).or_else(|| match need.urgency {
+            Urgency::Needed => self.search(need, now, true),
+            Urgency::Ahead => None,
+        })?;
+        self.entries[slot as usize].as_ref().map(|entry| entry.name.clone())
     }
+
+    /// Goes through the shelves, the least important first. As a `last` resort what somebody
+    /// claimed may go, and what is more important than the newcomer.
+    fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<Slot> {
+        let priority = self.shelves[need.shelf].rule.priority;
+        let mut order: Vec<usize> = match need.within {
+            true => vec![need.shelf],
+            false => (0..self.shelves.len()).collect(),
+        };
+        let Self { entries, shelves, open, opening, claims, .. } = self;
+        order.sort_by_cached_key(|at| {
+            let shelf = &shelves[*at];
+            let above = shelf.budget.used().saturating_sub(shelf.rule.min_bytes);
+            (shelf.rule.priority, std::cmp::Reverse(above))
+        });
+        let entry = |slot: Slot| entries[slot as usize].as_ref();
+        let idle = |entry: &Entry| {
+            is_idle(entry, open, opening) && (last || !claims.contains_key(&entry.name))
+        };
+        let is = |slot, serial| entry(slot).is_some_and(|entry| entry.serial == serial);
+        for at in &order {
+            let mut may_go = |slot| entry(slot).is_some_and(idle);
+            if let Some(spare) = shelves[*at].spare(now, &is, &mut may_go) {
+                return Some(spare);
+            }
+        }
+        if need.passes && !last {
+            return None;
+        }
+        for at in order {
+            let shelf = &mut shelves[at];
+            if shelf.rule.pin || (!last && shelf.rule.priority > priority) {
+                continue;
+            }
+            let floor = if at == need.shelf { 0 } else { shelf.rule.min_bytes };
+            let (used, keep) = (shelf.budget.used(), shelf.rule.dont_evict_time);
+            let mut may_go = |slot| {
+                entry(slot).is_some_and(|entry| {
+                    idle(entry)
+                        && used.saturating_sub(entry.space.bytes()) >= floor
+                        && keep.is_none_or(|keep| age(entry.since, now) >= keep)
+                })
+            };
+            if let Some(victim) = shelf.victim(&mut may_go) {
+                return Some(victim);
+            }
+        }
+        None
+    }
+}
+
+/// Whether nobody reads a whole shard, or is about to.
+fn is_idle(
+    entry: &Entry,
+    open: &OpenShards,
+    opening: &HashMap<ShardName, (Urgency, Shared<Opened>)>,
+) -> bool {
+    let kept = usize::from(open.by_use.contains(&entry.name));
+    entry.whole && entry.shard.strong_count() <= kept && !opening.contains_key(&entry.name)
 }
 
 impl OpenShards {

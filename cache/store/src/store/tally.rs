@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::budget::Budget;
+use crate::evict::Evict;
 use crate::shard::Traffic;
 
 /// A count that only grows.
@@ -30,6 +31,21 @@ pub(super) struct Tally {
     pub(super) evictions: Count,
     pub(super) corruptions: Count,
     pub(super) origin_bytes: Count,
+}
+
+/// What a data set holds now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holding {
+    /// The data set.
+    pub name: String,
+    /// The order in which its shards are given up.
+    pub evict: Evict,
+    /// Bytes reserved for it.
+    pub used_bytes: u64,
+    /// Bytes it may hold, where that is less than the tier.
+    pub max_bytes: Option<u64>,
+    /// Its shards, arriving ones included.
+    pub shards: usize,
 }
 
 /// Counts since the store was opened; bytes and shards are what is there now.

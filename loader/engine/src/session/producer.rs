@@ -3,7 +3,7 @@
 //! Waits happen here, not in the reads: for a shard's first bytes, for a count, for a sample still
 //! on its way, for a slot. Each wait on the way of a batch is noted as a stage of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -38,6 +38,8 @@ pub(super) struct Producer {
     share: Share,
     total: Option<u64>,
     known: HashMap<u32, Known>,
+    /// Shards this run has used: one run is one use, however many batches it reads of a shard.
+    used: HashSet<u32>,
     /// Shards that ended early and were not told of yet.
     errors: Vec<Error>,
     ahead: Ahead,
@@ -56,6 +58,7 @@ impl Producer {
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
+            used: HashSet::new(),
             errors: Vec::new(),
             ahead: Ahead::new(job.clone()),
             outcome: Arc::default(),
@@ -157,7 +160,7 @@ impl Producer {
     /// Waits for the samples' bytes, shard by shard, and notes where in the shard they lie. No
     /// shard is held longer than that: a batch may touch more shards than the tier has room for.
     async fn capture(
-        &self,
+        &mut self,
         assembly: &mut Assembly,
         places: &[Place],
         stages: &mut Stages,
@@ -195,12 +198,17 @@ impl Producer {
         }
     }
 
-    async fn open(&self, shard: u32, stages: &mut Stages) -> Result<Lease> {
+    async fn open(&mut self, shard: u32, stages: &mut Stages) -> Result<Lease> {
         let start_ns = now_ns();
         let url = self.job.url(shard);
         let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
         let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
         stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
+        if let Ok(open) = &open
+            && self.used.insert(shard)
+        {
+            self.job.store.used(open.name());
+        }
         open
     }
 

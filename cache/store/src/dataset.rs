@@ -1,0 +1,109 @@
+//! Data sets: what an admin says of shards, by their URLs.
+//!
+//! One rule: a shard belongs to the first data set whose pattern its URL matches, and to the rest
+//! of the tier if it matches none. Limits of a data set are as hard as the tier's own.
+
+use std::time::Duration;
+
+use forebay_error::{Error, ErrorKind, Result};
+use glob::{MatchOptions, Pattern};
+
+use crate::evict::Evict;
+
+/// `*` stays within one folder, `**` crosses them, as in every other tool.
+const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: false,
+};
+
+/// How the shards of one data set are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dataset {
+    /// What admins call it.
+    pub name: String,
+    /// URLs that belong to it.
+    pub matches: Pattern,
+    /// The order in which its shards are given up.
+    pub evict: Evict,
+    /// Nothing of it is evicted. What does not fit then is refused.
+    pub pin: bool,
+    /// A copy is dropped, and fetched anew when it is asked for, this long after it was fetched.
+    pub ttl: Option<Duration>,
+    /// A copy is not evicted before this long after it was fetched.
+    pub dont_evict_time: Option<Duration>,
+    /// Other data sets do not push it below this many bytes.
+    pub min_bytes: u64,
+    /// It holds this many bytes at most.
+    pub max_bytes: Option<u64>,
+    /// Data sets of lower priority give up their shards first.
+    pub priority: i32,
+}
+
+impl Dataset {
+    /// A data set kept by `evict` alone.
+    ///
+    /// # Errors
+    /// `Invalid` for a pattern that is none.
+    pub fn new(name: &str, matches: &str, evict: Evict) -> Result<Self> {
+        let matches = Pattern::new(matches).map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("`match` is no pattern: {error}"))
+                .at("dataset", name)
+                .at("match", matches)
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            matches,
+            evict,
+            pin: false,
+            ttl: None,
+            dont_evict_time: None,
+            min_bytes: 0,
+            max_bytes: None,
+            priority: 0,
+        })
+    }
+
+    /// Whether `url` matches.
+    #[must_use]
+    pub fn has(&self, url: &str) -> bool {
+        self.matches.matches_with(url, MATCHING)
+    }
+
+    /// Refuses rules that contradict themselves.
+    ///
+    /// # Errors
+    /// `Invalid` naming the data set and the options.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: &str| {
+            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("dataset", &self.name))
+        };
+        if self.max_bytes.is_some_and(|max| max < self.min_bytes) {
+            return refuse("the quota's max is below its min");
+        }
+        if self.pin && self.ttl.is_some() {
+            return refuse("a data set cannot be pinned and have a ttl");
+        }
+        if let (Some(ttl), Some(keep)) = (self.ttl, self.dont_evict_time)
+            && ttl < keep
+        {
+            return refuse("the ttl ends before dont_evict_time");
+        }
+        Ok(())
+    }
+}
+
+/// Refuses rules that cannot all be kept on a tier of `capacity` bytes.
+///
+/// # Errors
+/// `Invalid` naming the data set and the options.
+pub(crate) fn check_all(datasets: &[Dataset], capacity: u64) -> Result<()> {
+    datasets.iter().try_for_each(Dataset::check)?;
+    let promised = datasets.iter().try_fold(0_u64, |sum, set| sum.checked_add(set.min_bytes));
+    if promised.is_none_or(|promised| promised > capacity) {
+        return Err(Error::new(ErrorKind::Invalid, "the data sets' minima exceed the capacity")
+            .at("capacity", capacity)
+            .advise("lower quota.min, or raise the tier's capacity"));
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Which shard goes next, and which comes in to stay.
+//!
+//! One rule: a policy only orders. Whether a shard may go at all (it is pinned, leased, within its
+//! data set's minimum) is decided around it, under every policy alike: the policy is asked for its
+//! most dispensable shard *that may go*.
+//!
+//! A shard that is not admitted still passes through the tier, because batches are read from
+//! there: it is *passing*, and goes before any other as soon as nobody needs it.
+//!
+//! | policy | who goes first | who stays |
+//! |---|---|---|
+//! | `lru` | the one whose last use is longest ago | everyone |
+//! | `lfu` | the one used least, counted with dynamic aging | everyone |
+//! | `sieve` | the oldest not used since the hand passed | everyone |
+//! | `s3fifo` | the oldest of those used at most once | everyone, newcomers on probation |
+//! | `static` | the newest | whoever came while there was room |
+//! | `none` | the oldest | nobody |
+
+mod fixed;
+mod lfu;
+mod list;
+mod lru;
+mod none;
+mod s3fifo;
+mod sieve;
+
+pub(crate) use list::List;
+
+use std::str::FromStr;
+
+use forebay_error::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+/// A shard's place in its tier's table: small, dense, used again after the shard is gone.
+pub type Slot = u32;
+
+/// A shard that comes in.
+#[derive(Debug, Clone, Copy)]
+pub struct Newcomer {
+    /// Its place in the table.
+    pub slot: Slot,
+    /// What identifies it across evictions: a hash of its name.
+    pub identity: u64,
+    /// Its bytes on the tier.
+    pub bytes: u64,
+}
+
+/// The order in which shards of one tier are given up.
+///
+/// Every shard inserted is removed exactly once; the tables are the caller's to keep straight.
+pub trait Policy: Send {
+    /// Whether a shard that comes in now stays, or only passes. `room`: it fits without anybody
+    /// else leaving.
+    fn admits(&self, room: bool) -> bool {
+        let _ = room;
+        true
+    }
+
+    /// A shard that stays has come in.
+    fn insert(&mut self, newcomer: Newcomer);
+
+    /// A shard was used.
+    fn hit(&mut self, slot: Slot);
+
+    /// A shard is gone. `evicted`: this policy named it; otherwise somebody removed it.
+    fn remove(&mut self, slot: Slot, evicted: bool);
+
+    /// The most dispensable shard for which `may_go` holds. It stays inserted until removed.
+    ///
+    /// `may_go` fails for few shards (leased, just being opened): the search passes over them one
+    /// by one.
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot>;
+}
+
+/// A policy's name, as in a configuration file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evict {
+    /// Least recently used.
+    #[default]
+    Lru,
+    /// Least frequently used, with dynamic aging.
+    Lfu,
+    /// One queue, one hand, one bit.
+    Sieve,
+    /// Three queues: newcomers, proven ones, ghosts.
+    S3fifo,
+    /// First come, first kept.
+    Static,
+    /// Nothing is kept longer than it is needed.
+    None,
+}
+
+impl Evict {
+    /// Every policy, as a benchmark or a simulation goes through them.
+    pub const ALL: [Self; 6] =
+        [Self::Lru, Self::Lfu, Self::Sieve, Self::S3fifo, Self::Static, Self::None];
+
+    /// The name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Lfu => "lfu",
+            Self::Sieve => "sieve",
+            Self::S3fifo => "s3fifo",
+            Self::Static => "static",
+            Self::None => "none",
+        }
+    }
+
+    /// An empty policy of this name.
+    #[must_use]
+    pub fn policy(self) -> Box<dyn Policy> {
+        match self {
+            Self::Lru => Box::<lru::Lru>::default(),
+            Self::Lfu => Box::<lfu::Lfu>::default(),
+            Self::Sieve => Box::<sieve::Sieve>::default(),
+            Self::S3fifo => Box::<s3fifo::S3Fifo>::default(),
+            Self::Static => Box::<fixed::Static>::default(),
+            Self::None => Box::<none::None>::default(),
+        }
+    }
+}
+
+impl FromStr for Evict {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|evict| evict.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|evict| evict.name()).collect();
+            Error::new(ErrorKind::Invalid, "there is no such eviction policy")
+                .at("policy", name)
+                .advise(format!("use one of {}", names.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

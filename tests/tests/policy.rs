@@ -1,0 +1,227 @@
+//! What admins say of data sets, and what becomes of their shards.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+use forebay_daemon::NodeConfig;
+use forebay_error::{Error, ErrorKind};
+use forebay_store::{Dataset, Evict};
+use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, play};
+
+const SIZES: std::ops::Range<usize> = 30_000..30_001;
+const SAMPLES: u64 = 20;
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A daemon with room for so many shards, and an origin with ten.
+struct Bench {
+    origin: Origin,
+    daemon: Daemon,
+    config: NodeConfig,
+    shard_bytes: u64,
+    _disk: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(shards: u64, datasets: impl FnOnce(u64) -> Vec<Dataset>) -> Self {
+        let origin = Origin::with_shards(10, SAMPLES, &SIZES);
+        // Labels differ in length, padding makes that equal.
+        let shard_bytes = origin.bytes("0.tar").len() as u64;
+        assert!((0..10).all(|n| origin.bytes(&format!("{n}.tar")).len() as u64 == shard_bytes));
+        let disk = Daemon::disk();
+        let mut config = Daemon::config(disk.path(), shards * shard_bytes);
+        config.datasets = datasets(shard_bytes);
+        let daemon = Daemon::try_start(config.clone()).unwrap();
+        Self { origin, daemon, config, shard_bytes, _disk: disk }
+    }
+
+    /// The same after a restart, with these shards as old as that.
+    fn restarted(self, shards: &[u64], age: Duration) -> Self {
+        for n in shards {
+            let data = self.daemon.data_file(&format!("{n}.tar"));
+            let sidecar =
+                data.with_file_name(format!("{}.idx", data.file_name().unwrap().display()));
+            File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
+        }
+        self.daemon.stop();
+        let daemon = Daemon::try_start(self.config.clone()).unwrap();
+        Self { daemon, ..self }
+    }
+
+    /// Plays these shards one after the other, and waits until nothing is under way.
+    fn play(&self, shards: impl IntoIterator<Item = u64>) -> Result<(), Error> {
+        for n in shards {
+            let open = job(&self.origin, vec![Origin::url(&format!("{n}.tar"))]);
+            epoch(self.daemon.address(), open)?;
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn settle(&self) {
+        eventually("nothing is under way", || {
+            let counters = self.daemon.node().store().counters();
+            let jobs = self.daemon.status()["jobs"].as_array().unwrap().len();
+            jobs == 0 && counters.misses == counters.fills + counters.failed_fills
+        });
+    }
+
+    /// Which shards rest on the tier.
+    fn resting(&self) -> Vec<u64> {
+        let files = self.daemon.files();
+        let rests = |n: &u64| {
+            files.iter().any(|file| file.to_string_lossy().ends_with(&format!("-{n}.tar")))
+        };
+        (0..10).filter(rests).collect()
+    }
+}
+
+fn rule(matches: &str, evict: Evict) -> Dataset {
+    Dataset::new(matches, matches, evict).unwrap()
+}
+
+#[test]
+fn a_pinned_data_set_stays_and_what_does_not_fit_beside_it_is_refused() {
+    let bench = Bench::new(2, |_| vec![Dataset { pin: true, ..rule("**/[01].tar", Evict::Lru) }]);
+    bench.play([0, 2, 3, 4]).unwrap();
+    assert_eq!(bench.resting(), [0, 4]);
+    bench.play([1]).unwrap();
+    assert_eq!(bench.resting(), [0, 1]);
+    let error = bench.play([2]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("kept by its rules"), "{error}");
+    bench.play([0, 1]).unwrap();
+}
+
+#[test]
+fn quotas_bound_a_data_set_from_below_and_above() {
+    let bench = Bench::new(4, |bytes| {
+        let at_least = Dataset { min_bytes: bytes, ..rule("**/[01].tar", Evict::Lru) };
+        let at_most = Dataset { max_bytes: Some(2 * bytes), ..rule("**/[23456].tar", Evict::Lru) };
+        vec![at_least, at_most]
+    });
+    bench.play([0, 1, 2, 3, 4, 5]).unwrap();
+    assert_eq!(bench.resting(), [0, 1, 4, 5], "its own oldest go above the maximum");
+    let status = bench.daemon.status();
+    let told = |at: usize, what: &str| status["tier"]["datasets"][at][what].clone();
+    assert_eq!(told(1, "name"), "**/[23456].tar");
+    assert_eq!(told(1, "max_bytes"), 2 * bench.shard_bytes);
+    assert_eq!(told(1, "used_bytes"), 2 * bench.shard_bytes);
+    assert_eq!(told(1, "shards"), 2);
+    assert_eq!(told(2, "shards"), 0);
+    assert_eq!(told(2, "evict"), "lru");
+    bench.play([7, 8, 9, 7, 8, 9]).unwrap();
+    assert!(bench.resting().contains(&1), "one shard is its minimum: {:?}", bench.resting());
+    assert!(!bench.resting().contains(&0), "more than the minimum is anybody's");
+    let used = bench.daemon.node().store().counters().used_bytes;
+    assert_eq!(used, 4 * bench.shard_bytes);
+}
+
+#[test]
+fn a_shard_above_its_data_sets_quota_is_refused_naming_both() {
+    let bench = Bench::new(4, |bytes| {
+        vec![Dataset { max_bytes: Some(bytes - 1), ..rule("**/0.tar", Evict::Lru) }]
+    });
+    let error = bench.play([0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(error.place("dataset"), Some("**/0.tar"));
+    assert_eq!(error.place("quota"), Some((bench.shard_bytes - 1).to_string().as_str()));
+}
+
+#[test]
+fn a_copy_that_outlived_its_ttl_is_fetched_anew_and_goes_first() {
+    let bench = Bench::new(3, |_| {
+        let brief = Dataset { ttl: Some(HOUR), ..rule("**/[01].tar", Evict::Lru) };
+        let priority = Dataset { priority: -1, ..rule("**/2.tar", Evict::Lru) };
+        vec![brief, priority]
+    });
+    bench.play([2, 3, 0]).unwrap();
+    let bench = bench.restarted(&[0], 2 * HOUR);
+    bench.play([0, 0]).unwrap();
+    assert_eq!(bench.origin.served("0.tar"), 2 * bench.shard_bytes);
+    let bench = bench.restarted(&[0], 2 * HOUR);
+    bench.play([4]).unwrap();
+    assert_eq!(bench.resting(), [2, 3, 4], "the stale one went before one of lower priority");
+}
+
+#[test]
+fn a_young_copy_is_not_evicted() {
+    let keep = Some(HOUR);
+    let bench = Bench::new(2, |_| {
+        vec![Dataset { dont_evict_time: keep, ..rule("**/[01].tar", Evict::Lru) }]
+    });
+    bench.play([0, 2, 3, 1]).unwrap();
+    assert_eq!(bench.resting(), [0, 1]);
+    assert_eq!(bench.play([2]).unwrap_err().kind(), ErrorKind::Full);
+    let bench = bench.restarted(&[1], 2 * HOUR);
+    bench.play([2]).unwrap();
+    assert_eq!(bench.resting(), [0, 2]);
+}
+
+#[test]
+fn lower_priorities_go_first_whatever_was_used_last() {
+    let bench = Bench::new(3, |_| {
+        let high = Dataset { priority: 10, ..rule("**/[0123].tar", Evict::Lru) };
+        vec![high, rule("**/[456].tar", Evict::Lru)]
+    });
+    bench.play([0, 1, 4]).unwrap();
+    bench.play([2]).unwrap();
+    assert_eq!(bench.resting(), [0, 1, 2], "4 was used last and is less important");
+    bench.play([5]).unwrap();
+    assert!(bench.resting().contains(&5), "a trainer that waits gets what it needs");
+}
+
+/// A data set larger than the tier in one order: LRU never hits, `static` hits what it kept.
+#[test]
+fn static_keeps_what_came_first_and_lets_the_rest_pass() {
+    for (evict, fetched_again) in [(Evict::Static, 5), (Evict::Lru, 8)] {
+        let bench = Bench::new(4, |_| vec![rule("**", evict)]);
+        bench.play(0..8).unwrap();
+        let first = bench.daemon.node().store().counters().fills;
+        assert_eq!(first, 8);
+        bench.play(0..8).unwrap();
+        let again = bench.daemon.node().store().counters().fills - first;
+        assert_eq!(again, fetched_again, "{evict:?}, {:?}", bench.resting());
+    }
+}
+
+#[test]
+fn none_keeps_nothing_longer_than_room_is_needed() {
+    let bench = Bench::new(3, |_| vec![rule("**/[01234].tar", Evict::None)]);
+    bench.play([5, 0, 1]).unwrap();
+    assert_eq!(bench.resting(), [0, 1, 5]);
+    bench.play([2, 3]).unwrap();
+    assert_eq!(
+        bench.resting(),
+        [2, 3, 5],
+        "what was to stay stays, though it was used longest ago"
+    );
+}
+
+/// However many batches are read of a shard, an epoch is one use of it.
+#[test]
+fn an_epoch_is_one_use() {
+    let bench = Bench::new(3, |_| vec![rule("**", Evict::Lfu)]);
+    let open = job(&bench.origin, vec![Origin::url("0.tar")]);
+    {
+        let loader = loader(bench.daemon.address(), open).unwrap();
+        for number in 0..3 {
+            play(&loader, number, 0).unwrap();
+        }
+    }
+    bench.settle();
+    bench.play([1, 2, 1, 3]).unwrap();
+    assert_eq!(bench.resting(), [0, 1, 3], "0 was used three times, 1 twice, 2 once");
+}
+
+#[test]
+fn rules_that_contradict_the_tier_are_refused() {
+    let disk = Daemon::disk();
+    let mut config = Daemon::config(disk.path(), 1 << 20);
+    let half = |name| Dataset { min_bytes: (1 << 19) + 1, ..rule(name, Evict::Lru) };
+    config.datasets = vec![half("a"), half("b")];
+    let error = Daemon::try_start(config).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("minima"), "{error}");
+}
