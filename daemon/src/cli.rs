@@ -4,8 +4,10 @@
 
 mod bench;
 mod daemon;
+mod fsck;
 mod index;
 mod pack;
+mod scrub;
 mod status;
 
 use std::ffi::OsString;
@@ -36,6 +38,8 @@ enum Verb {
     Status(status::Arguments),
     Pack(pack::Arguments),
     Index(index::Arguments),
+    Scrub(scrub::Arguments),
+    Fsck(fsck::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -141,6 +145,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, launcher),
+        Verb::Scrub(arguments) => scrub::run(&arguments, launcher),
+        Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_engine::session::{Event, Memory, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::Urgency;
+use forebay_store::{Scrub, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Open, Reply, Request};
@@ -122,6 +122,7 @@ impl Peer {
                     self.reply(&Reply::Status(status)).await?;
                 }
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
+                Request::Scrub { keep } => self.scrub(keep).await?,
             }
         }
     }
@@ -162,18 +163,39 @@ impl Peer {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
                 Err(error) => Reply::Failed { run: None, error },
             };
-            if let Ok(frame) = frame::encode(&reply) {
-                // A peer that left does not want it any more.
-                let _ = outgoing.send((frame, None)).await;
-            }
+            // A peer that left does not want it any more.
+            let _ = send(&outgoing, &reply).await;
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    /// Checks every byte at rest beside everything else; it ends with the connection.
+    async fn scrub(&mut self, keep: bool) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let tell = |scrub: &Scrub| {
+                if let Ok(frame) = frame::encode(&report(scrub)) {
+                    // A peer that reads slowly misses a step of the bar, not the report.
+                    let _ = outgoing.try_send((frame, None));
+                }
+            };
+            let last = match node.store.scrub(keep, tell).await {
+                Ok(scrub) => report(&scrub),
+                Err(error) => Reply::Failed { run: None, error },
+            };
+            // A peer that left does not want it any more.
+            let _ = send(&outgoing, &last).await;
             drop(permit);
         });
         Ok(())
     }
 
     async fn reply(&self, reply: &Reply) -> Result<()> {
-        let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
-        self.outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
+        send(&self.outgoing, reply).await
     }
 
     async fn receive(&mut self) -> Result<Request> {
@@ -210,6 +232,15 @@ impl Peer {
             self.tasks.shutdown().await;
         }
     }
+}
+
+async fn send(outgoing: &mpsc::Sender<Outgoing>, reply: &Reply) -> Result<()> {
+    let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
+    outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
+}
+
+fn report(scrub: &Scrub) -> Reply {
+    Reply::Scrub(serde_json::to_string(scrub).expect("numbers and strings always encode"))
 }
 
 /// The bytes and samples of a shard, fetched if need be.

@@ -232,6 +232,8 @@ fn help_says_what_each_verb_is_for() {
         (vec!["status"], "No daemon is started for it", true),
         (vec!["pack"], "become one sample", false),
         (vec!["index"], "Several ranks", true),
+        (vec!["scrub"], "drops what is wrong", true),
+        (vec!["fsck"], "what a killed daemon left", false),
         (vec!["bench"], "starvation", false),
         (vec!["bench", "starvation"], "An emulated accelerator", true),
     ] {

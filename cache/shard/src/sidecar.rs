@@ -9,7 +9,7 @@
 //! | at | bytes | what |
 //! |---:|---:|---|
 //! | 0 | 8 | magic `FOREBAY\x1a` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | CRC32C of the 4096 bytes, taken with this field as zero |
 //! | 16 | 8 | the shard's length in bytes |
 //! | 24 | 8 | the body's length in bytes |
@@ -20,7 +20,11 @@
 //! | 48 | 2+2+2 | lengths of endpoint, URL and version |
 //! | 54 | | endpoint, URL, version in UTF-8, then zeros |
 //!
-//! The *body* follows: the fields (`u32` length, UTF-8), the members in tar order (`u32` field,
+//! Every format, past or to come, keeps the first three fields as they are, so that any release can
+//! tell a sidecar of another format from a damaged one.
+//!
+//! The *body* follows: the CRC32C of each 4 MiB block of the shard (the last one shorter), which
+//! cover every byte where members' checksums leave out headers and padding; the fields (`u32` length, UTF-8), the members in tar order (`u32` field,
 //! `u64` offset, `u64` length, `u32` CRC32C: 24 bytes each) and the samples (`u32` members, `u32`
 //! key length, key, `u32` reason length or `u32::MAX` for a good sample, reason). Samples own the
 //! members in order, so their offsets are not repeated.
@@ -34,11 +38,15 @@ use crate::checksum::crc32c;
 use crate::index::Index;
 use reader::Reader;
 
+/// Bytes under one checksum of [`Sidecar::blocks`]: what a fill fetches at once, and so small that a
+/// gigabyte's checksums take 1 KiB.
+pub const BLOCK_BYTES: u64 = 4 << 20;
+
 /// The head's size: one page, one aligned read on 512-byte and 4 KiB disks.
 pub const HEAD_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"FOREBAY\x1a";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Where the head keeps its own checksum.
 const CRC_AT: std::ops::Range<usize> = 12..16;
 /// The head's bytes in front of its three texts.
@@ -77,6 +85,8 @@ pub struct Sidecar {
     pub origin: Origin,
     /// The shard's length in bytes.
     pub len: u64,
+    /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
+    pub blocks: Vec<u32>,
     /// Where each field of each sample lies.
     pub index: Index,
 }
@@ -106,6 +116,7 @@ impl Sidecar {
     /// `Invalid` if the origin's names do not fit the head, or the index contradicts itself.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; HEAD_BYTES];
+        body::encode_blocks(&self.blocks, self.len, &mut bytes)?;
         body::encode(&self.index, self.len, &mut bytes)?;
         let head = Head {
             origin: self.origin.clone(),
@@ -133,27 +144,39 @@ impl Sidecar {
         if crc32c(body) != head.body_crc32c {
             return Err(damaged("its body has a wrong checksum"));
         }
-        let index = body::decode(body, &head)?;
-        Ok(Self { origin: head.origin, len: head.len, index })
+        let (blocks, index) = body::decode(body, &head)?;
+        Ok(Self { origin: head.origin, len: head.len, blocks, index })
     }
 }
 
 impl Head {
-    /// Reads the head from a sidecar's first [`HEAD_BYTES`]; what follows them is not looked at.
-    ///
-    /// # Errors
-    /// `Corrupt` if any of its bits differs, `Invalid` if another format version wrote it.
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
+    /// Whether the first [`HEAD_BYTES`] of a sound sidecar are of a format newer than this release
+    /// knows: it is not ours to judge, nor to remove.
+    #[must_use]
+    pub fn is_newer(bytes: &[u8]) -> bool {
+        Self::format(bytes).is_ok_and(|(format, _)| format > FORMAT)
+    }
+
+    /// The format of an undamaged head, and what follows its checksum.
+    fn format(bytes: &[u8]) -> Result<(u32, Reader<'_>)> {
         let head = bytes.get(..HEAD_BYTES).ok_or_else(|| damaged("it is shorter than its head"))?;
         let mut reader = Reader::new(head);
         if reader.take(MAGIC.len())? != MAGIC {
             return Err(damaged("it does not start with the magic bytes"));
         }
         let format = reader.u32()?;
-        let stored = reader.u32()?;
-        if stored != head_crc32c(head) {
+        if reader.u32()? != head_crc32c(head) {
             return Err(damaged("its head has a wrong checksum"));
         }
+        Ok((format, reader))
+    }
+
+    /// Reads the head from a sidecar's first [`HEAD_BYTES`]; what follows them is not looked at.
+    ///
+    /// # Errors
+    /// `Corrupt` if any of its bits differs, `Invalid` if another format version wrote it.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let (format, mut reader) = Self::format(bytes)?;
         if format != FORMAT {
             let what = format!("a sidecar has format {format}; this version reads format {FORMAT}");
             return Err(Error::new(ErrorKind::Invalid, what));

@@ -22,6 +22,7 @@ fn small() -> Sidecar {
             version: "\"etag\"".into(),
         },
         len: 10_240,
+        blocks: vec![0x1234_5678],
         index: Index {
             fields: vec!["jpg".into(), "cls".into()],
             members,
@@ -61,11 +62,15 @@ fn every_single_flipped_bit_and_every_cut_is_noticed() {
 #[test]
 fn another_format_is_invalid_not_corrupt() {
     let mut bytes = small().encode().unwrap();
-    bytes[8] = 2;
-    bytes[12..16].fill(0);
-    let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(Head::decode(&bytes).unwrap_err().kind(), ErrorKind::Invalid);
+    for (format, newer) in [(1, false), (3, true)] {
+        bytes[8] = format;
+        assert!(!Head::is_newer(&bytes), "a flipped bit makes no newer format");
+        bytes[12..16].fill(0);
+        let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Head::decode(&bytes).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(Head::is_newer(&bytes), newer);
+    }
 }
 
 #[test]
@@ -79,6 +84,9 @@ fn a_url_too_long_and_an_index_that_contradicts_itself_are_refused() {
     let mut overlap = small();
     overlap.index.members[2].offset = 514;
     assert_eq!(overlap.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut unsummed = small();
+    unsummed.blocks.clear();
+    assert_eq!(unsummed.encode().unwrap_err().kind(), ErrorKind::Invalid);
     let mut outside = small();
     outside.len = 3000;
     assert_eq!(outside.encode().unwrap_err().kind(), ErrorKind::Invalid);

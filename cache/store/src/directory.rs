@@ -3,7 +3,8 @@
 //! ```text
 //!   FORMAT                       "forebay 1": what may use this directory
 //!   LOCK                         flock held while a daemon runs; its pid inside
-//!   shards/<hash>-<name>         the origin's tar, byte for byte
+//!   shards/<hash>-<name>         the origin's tar, byte for byte (`+` for `-` where a newer release
+//!                                holds the name)
 //!   shards/<hash>-<name>.idx     its sidecar: the shard is there when this is
 //!   shards/<hash>-<name>.idx.new a sidecar being written
 //! ```
@@ -11,18 +12,21 @@
 //! written aside and synced before the rename makes it visible; the rename is synced before anyone
 //! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
 
-mod recover;
+mod survey;
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Origin, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+pub(crate) use survey::{Finding, Found};
 
 /// What a sidecar's name ends with …
 const SIDECAR: &str = ".idx";
@@ -35,6 +39,9 @@ const FORMAT_ASIDE: &str = "FORMAT.new";
 
 /// What `FORMAT` says for the layout this build reads and writes.
 const FORMAT: &str = "forebay 1\n";
+
+/// Hexadecimal digits of a name's 128-bit hash.
+const HASH_DIGITS: usize = 32;
 
 /// Characters of the shard's own name kept in the file name, for people who look.
 const NAME_KEPT: usize = 64;
@@ -72,6 +79,18 @@ impl ShardName {
         Self(file.into())
     }
 
+    /// Whether a file's name is one that a shard or its sidecar could have.
+    fn is_one(file: &str) -> bool {
+        let (hash, rest) = file.split_at_checked(HASH_DIGITS).unwrap_or_default();
+        let hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        !hash.is_empty() && hash.bytes().all(hex) && rest.starts_with(['-', '+'])
+    }
+
+    /// The name to take where another release holds this one.
+    fn beside(&self) -> Self {
+        Self(self.0.replacen('-', "+", 1).into())
+    }
+
     /// A short stand-in for the name, for tables that remember many.
     pub(crate) fn hash(&self) -> u64 {
         xxh3_64(self.0.as_bytes())
@@ -89,6 +108,8 @@ impl ShardName {
 pub(crate) struct Directory {
     shards: PathBuf,
     root: PathBuf,
+    /// Names that shards of a newer release hold.
+    held: Mutex<HashSet<ShardName>>,
     _lock: File,
 }
 
@@ -102,7 +123,24 @@ impl Directory {
         check_format(root).map_err(at)?;
         make_private(&shards).doing("make the shard directory").map_err(at)?;
         sync_directory(root).map_err(at)?;
-        Ok(Self { shards, root: root.to_owned(), _lock: lock })
+        Ok(Self { shards, root: root.to_owned(), held: Mutex::default(), _lock: lock })
+    }
+
+    /// The name under which a shard rests, or would rest, here.
+    pub(crate) fn name_for(&self, origin: &Origin) -> ShardName {
+        let name = ShardName::new(origin);
+        match self.held().contains(&name) {
+            true => name.beside(),
+            false => name,
+        }
+    }
+
+    fn hold(&self, name: ShardName) {
+        self.held().insert(name);
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashSet<ShardName>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn root(&self) -> &Path {

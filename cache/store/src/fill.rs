@@ -16,7 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_shard::Indexer;
+use forebay_shard::checksum::crc32c;
+use forebay_shard::{BLOCK_BYTES, Indexer};
 use forebay_source::{Source, Stat};
 use forebay_uring::{Arena, DiskFile, Engine, Span};
 use futures::StreamExt;
@@ -29,7 +30,9 @@ pub(crate) use parts::{Frame, Parts, copy};
 
 /// Bytes asked for at once: large enough that a ranged GET's round trip (some 20–50 ms on S3) is
 /// small beside its transfer, small enough that several are under way within one shard.
-pub const PART_BYTES: usize = 4 << 20;
+///
+/// A part is a block of the sidecar, so its checksum is taken once.
+pub const PART_BYTES: usize = BLOCK_BYTES as usize;
 
 /// Parts of one shard under way at the origin. One S3 connection carries about 50–90 MB/s; six of
 /// them on each of [`FILLS`] shards fill a 10 Gbit/s link.
@@ -132,22 +135,24 @@ impl Job {
     }
 
     async fn land(&self, (part, window, frame): (u64, OwnedSemaphorePermit, Span)) -> Result<()> {
-        let frame = self.part(part, frame).await?;
-        self.parts.arrived(part, frame, window);
+        let (frame, crc32c) = self.part(part, frame).await?;
+        self.parts.arrived(part, frame, crc32c, window);
         Ok(())
     }
 
-    /// Fetches one part into its frame and writes the frame.
-    async fn part(&self, part: u64, frame: Span) -> Result<Span> {
+    /// Fetches one part into its frame and writes the frame; with the checksum of what came.
+    async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
         let offset = part * PART_BYTES as u64;
         let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
         let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);
         let padded = held.next_multiple_of(self.file.alignment().offset);
         frame[held..padded].fill(0);
+        // Some 0.3 ms: shorter than handing it to another thread would be worth.
+        let crc = crc32c(&frame[..held]);
         let frame = frame.split_to(padded);
         let done = self.engine.write(&self.file, offset, frame).await;
         match done.result {
-            Ok(written) if written == padded => Ok(done.span),
+            Ok(written) if written == padded => Ok((done.span, crc)),
             Ok(written) => {
                 Err(Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
                     .at("url", &self.url)

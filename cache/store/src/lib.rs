@@ -18,6 +18,7 @@ mod dataset;
 mod directory;
 pub mod evict;
 mod fill;
+mod fsck;
 mod shard;
 mod store;
 
@@ -25,5 +26,6 @@ pub use dataset::Dataset;
 pub use directory::ShardName;
 pub use evict::Evict;
 pub use fill::{FILLS, FRAME_BYTES, PART_BYTES};
+pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard};
-pub use store::{Claim, Counters, Holding, Store, StoreConfig, Urgency};
+pub use store::{Claim, Counters, Flaw, Holding, Scrub, Store, StoreConfig, Urgency};

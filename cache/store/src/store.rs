@@ -6,6 +6,7 @@
 
 mod identity;
 mod room;
+mod scrub;
 mod shelf;
 mod table;
 mod tally;
@@ -24,12 +25,13 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::budget::{Budget, Space};
 use crate::dataset::{self, Dataset};
-use crate::directory::{Directory, ShardName};
+use crate::directory::{Directory, Found, ShardName};
 use crate::evict::Evict;
 use crate::fill::{FILLS, Job, Parts};
 use crate::shard::{Growth, Lease, Shard, Traffic};
 use room::Room;
 pub use room::{Claim, Urgency};
+pub use scrub::{Flaw, Scrub};
 use table::{Gone, Opened, Table};
 use tally::Tally;
 pub use tally::{Counters, Holding};
@@ -123,7 +125,12 @@ impl Store {
             url: url.to_owned(),
             version: stat.version.clone(),
         };
-        let wanted = Wanted { name: ShardName::new(&origin), origin, source, stat };
+        let mut name = self.0.directory.name_for(&origin);
+        if self.table().get(&name).is_none() {
+            self.probe(&name).await?;
+            name = self.0.directory.name_for(&origin);
+        }
+        let wanted = Wanted { name, origin, source, stat };
         loop {
             let (asked, opened) = {
                 let mut table = self.table();
@@ -164,19 +171,24 @@ impl Store {
     /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
     /// everybody who meets the same bad copy, the first drops and counts it.
     pub async fn condemn(&self, shard: &Lease, why: &Error) {
+        self.drop_corrupt(shard.name(), &shard.space, why).await;
+    }
+
+    /// Drops and counts a corrupt copy; false if somebody did so already. A copy is known by its
+    /// space: the shard may have been fetched anew since.
+    async fn drop_corrupt(&self, name: &ShardName, space: &Arc<Space>, why: &Error) -> bool {
         let gone = {
             let mut table = self.table();
-            // A copy is known by its space: the shard may have been opened anew since.
             let is_there = table
-                .get(shard.name())
-                .is_some_and(|entry| entry.whole && Arc::ptr_eq(&entry.space, &shard.space));
-            is_there.then(|| self.leave(&mut table, shard.name(), false))
+                .get(name)
+                .is_some_and(|entry| entry.whole && Arc::ptr_eq(&entry.space, space));
+            is_there.then(|| self.leave(&mut table, name, false))
         };
-        if let Some(gone) = gone {
-            self.0.tally.corruptions.inc();
-            tracing::error!(shard = shard.name().as_str(), error = %why, "dropped a corrupt copy");
-            gone.await;
-        }
+        let Some(gone) = gone else { return false };
+        self.0.tally.corruptions.inc();
+        tracing::error!(shard = name.as_str(), error = %why, "dropped a corrupt copy");
+        gone.await;
+        true
     }
 
     /// What was counted since the start.
@@ -316,7 +328,7 @@ impl Store {
             Ok(()) => {
                 self.0.tally.origin_bytes.add(job.stat.len);
                 self.0.tally.fills.inc();
-                self.table().whole(&shard);
+                self.table().whole(&shard, false);
             }
             Err(error) => {
                 let url = shown(&job.url);
@@ -329,7 +341,7 @@ impl Store {
                     // Samples before the fault are good. The copy stays for them while there is
                     // room, or each batch that holds one would fetch the shard again; without a
                     // sidecar it ends with the process.
-                    table.whole(&shard);
+                    table.whole(&shard, true);
                 } else {
                     // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
@@ -346,7 +358,7 @@ impl Store {
         let _flight = self.0.flights.acquire().await.map_err(|_| shutting_down())?;
         job.run(&self.0.directory.data(name)).await?;
         let index = job.growth.index().clone();
-        let sidecar = Sidecar { origin, len: job.stat.len, index };
+        let sidecar = Sidecar { origin, len: job.stat.len, blocks: job.parts.sums(), index };
         let (this, name) = (self.clone(), name.clone());
         tokio::task::spawn_blocking(move || this.0.directory.commit(&name, &sidecar))
             .await
@@ -406,17 +418,41 @@ impl Store {
         gone
     }
 
+    /// While the directory is still being listed: looks for this one shard, so that nobody who
+    /// wants what is there waits for the rest.
+    async fn probe(&self, name: &ShardName) -> Result<()> {
+        if self.0.scanned.borrow().is_some() {
+            return Ok(());
+        }
+        let (this, of) = (self.clone(), name.clone());
+        let found = tokio::task::spawn_blocking(move || this.0.directory.probe(&of));
+        if let Some(shard) = found.await.map_err(|_| shutting_down())? {
+            self.enter(&mut self.table(), shard);
+        }
+        Ok(())
+    }
+
+    /// Notes a whole shard that was found, unless it is known already.
+    fn enter(&self, table: &mut Table, found: Found) {
+        if table.get(&found.name).is_none() {
+            tracing::debug!(url = shown(&found.url), "found a shard");
+            let shelf = table.shelf_of(&found.url);
+            let dataset = &table.shelf(shelf).budget;
+            let space = Space::enter(&self.0.budget, dataset, found.bytes);
+            table.found(found.name, shelf, space, found.written);
+        }
+    }
+
     fn scan(&self) {
         let listed = match self.0.directory.recover() {
             Ok(found) => {
                 let mut table = self.table();
-                tracing::info!(shards = found.len(), "found whole shards on the tier");
-                for shard in found {
-                    tracing::debug!(url = shown(&shard.url), "found a shard");
-                    let shelf = table.shelf_of(&shard.url);
-                    let dataset = &table.shelf(shelf).budget;
-                    let space = Space::enter(&self.0.budget, dataset, shard.bytes);
-                    table.found(shard.name, shelf, space, shard.written);
+                tracing::info!(shards = found.whole.len(), "found whole shards on the tier");
+                let rest = table.shelf_of("");
+                let dataset = &table.shelf(rest).budget;
+                table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
+                for shard in found.whole {
+                    self.enter(&mut table, shard);
                 }
                 Ok(())
             }

@@ -45,6 +45,11 @@ pub enum Request {
         /// Endpoint and credentials to reach it.
         origin: BTreeMap<String, String>,
     },
+    /// Asks that every byte at rest be checked; answered by [`Reply::Scrub`], again and again.
+    Scrub {
+        /// Only tell: what is wrong stays.
+        keep: bool,
+    },
 }
 
 /// From daemon to trainer.
@@ -102,6 +107,8 @@ pub enum Reply {
         /// Its sample count.
         samples: u64,
     },
+    /// How far a scrub has come, as a JSON document; the last one says that it is.
+    Scrub(String),
 }
 
 /// What a job reads and how.

@@ -7,9 +7,11 @@
 use forebay_error::{Error, ErrorKind, Result};
 
 use super::reader::Reader;
-use super::{Head, damaged};
+use super::{BLOCK_BYTES, Head, damaged};
 use crate::index::{Index, Member, Sample};
 
+/// Bytes of one block's checksum.
+const BLOCK_CRC_BYTES: usize = 4;
 /// Bytes of one member: field, offset, length, checksum.
 const MEMBER_BYTES: usize = 24;
 /// The least a sample takes: member count, key length, reason length.
@@ -18,6 +20,15 @@ const SAMPLE_MIN_BYTES: usize = 12;
 const FIELD_MIN_BYTES: usize = 4;
 /// The reason length of a sample that is good.
 const GOOD: u32 = u32::MAX;
+
+/// Appends the checksums of a shard that is `len` bytes long.
+pub(super) fn encode_blocks(blocks: &[u32], len: u64, into: &mut Vec<u8>) -> Result<()> {
+    if blocks.len() as u64 != len.div_ceil(BLOCK_BYTES) {
+        return Err(contradiction("it has not one checksum for each block"));
+    }
+    into.extend(blocks.iter().flat_map(|crc| crc.to_le_bytes()));
+    Ok(())
+}
 
 /// Appends the index of a shard that is `len` bytes long.
 pub(super) fn encode(index: &Index, len: u64, into: &mut Vec<u8>) -> Result<()> {
@@ -49,9 +60,15 @@ pub(super) fn encode(index: &Index, len: u64, into: &mut Vec<u8>) -> Result<()> 
     members_fit(&index.members, index.fields.len(), len).map_err(contradiction)
 }
 
-/// Reads the index that `head` announces.
-pub(super) fn decode(body: &[u8], head: &Head) -> Result<Index> {
+/// Reads the checksums and the index that `head` announces.
+pub(super) fn decode(body: &[u8], head: &Head) -> Result<(Vec<u32>, Index)> {
     let mut reader = Reader::new(body);
+    let count = u32::try_from(head.len.div_ceil(BLOCK_BYTES))
+        .map_err(|_| damaged("its shard is larger than any"))?;
+    let mut blocks = room(count, BLOCK_CRC_BYTES, &reader)?;
+    for _ in 0..count {
+        blocks.push(reader.u32()?);
+    }
     let mut fields = room(head.fields, FIELD_MIN_BYTES, &reader)?;
     for _ in 0..head.fields {
         let len = reader.u32()? as usize;
@@ -73,7 +90,7 @@ pub(super) fn decode(body: &[u8], head: &Head) -> Result<Index> {
     if next != head.members || reader.left() != 0 {
         return Err(damaged("its parts do not add up"));
     }
-    Ok(Index { fields, members, samples })
+    Ok((blocks, Index { fields, members, samples }))
 }
 
 fn sample(reader: &mut Reader<'_>, members: &[Member], first: u32) -> Result<Sample> {

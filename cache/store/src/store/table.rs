@@ -54,6 +54,8 @@ pub(super) struct Table {
     pub(super) leaving: HashMap<ShardName, Shared<Gone>>,
     /// Shards whose files could not be removed: their bytes are still there.
     pub(super) stuck: Vec<Entry>,
+    /// Bytes of shards that a newer release left here.
+    pub(super) newer: Option<Space>,
     pub(super) identities: LruCache<(String, String), Identity>,
     claims: HashMap<ShardName, usize>,
 }
@@ -71,6 +73,8 @@ pub(super) struct Entry {
     since: SystemTime,
     /// False while its bytes arrive.
     pub(super) whole: bool,
+    /// Its archive breaks off: what is there is served, and has no sidecar.
+    broken: bool,
     pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
     shard: Weak<Shard>,
@@ -106,6 +110,7 @@ impl Table {
             opening: HashMap::new(),
             leaving: HashMap::new(),
             stuck: Vec::new(),
+            newer: None,
             identities: LruCache::new(IDENTITIES),
             claims: HashMap::new(),
         }
@@ -123,6 +128,12 @@ impl Table {
 
     pub(super) fn holdings(&self) -> Vec<Holding> {
         self.shelves.iter().map(Shelf::holding).collect()
+    }
+
+    /// Every whole shard that has a sidecar, in no order.
+    pub(super) fn whole_shards(&self) -> Vec<(ShardName, Arc<Space>)> {
+        let whole = self.entries.iter().flatten().filter(|entry| entry.whole && !entry.broken);
+        whole.map(|entry| (entry.name.clone(), entry.space.clone())).collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -190,8 +201,18 @@ impl Table {
         self.shelves[shelf].insert(&Arrival { newcomer, passes, since, serial });
         self.names.insert(name.clone(), newcomer.slot);
         let fresh = !whole;
-        self.entries[newcomer.slot as usize] =
-            Some(Entry { name, shelf, serial, passes, fresh, since, whole, space, shard });
+        self.entries[newcomer.slot as usize] = Some(Entry {
+            name,
+            shelf,
+            serial,
+            passes,
+            fresh,
+            since,
+            whole,
+            broken: false,
+            space,
+            shard,
+        });
     }
 
     /// A shard was opened, or begun.
@@ -204,9 +225,9 @@ impl Table {
     }
 
     /// A shard's bytes are all there, as far as they will ever be.
-    pub(super) fn whole(&mut self, shard: &Arc<Shard>) {
+    pub(super) fn whole(&mut self, shard: &Arc<Shard>, broken: bool) {
         if let Some(entry) = self.get_mut(shard.name()) {
-            entry.whole = true;
+            (entry.whole, entry.broken) = (true, broken);
             self.open.keep(shard);
         }
     }

@@ -1,0 +1,199 @@
+//! What lies in a cache directory: whole shards, what is left of unfinished work, and what is not
+//! ours.
+//!
+//! One rule: a shard is whole only if its sidecar's head is sound, the head names this very file,
+//! and the data has exactly the length the head says. Looking changes nothing, and nothing is ever
+//! removed that does not carry a name of ours.
+
+use std::collections::HashMap;
+use std::fs::{self, DirEntry, File};
+use std::io::Read;
+use std::time::SystemTime;
+
+use forebay_error::{Doing, Result};
+use forebay_shard::{HEAD_BYTES, Head};
+
+use super::{Directory, SIDECAR, SIDECAR_ASIDE, ShardName};
+
+/// A whole shard on the tier.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) name: ShardName,
+    pub(crate) url: String,
+    pub(crate) bytes: u64,
+    pub(crate) written: SystemTime,
+}
+
+/// Something in the directory.
+#[derive(Debug)]
+pub(crate) enum Finding {
+    /// A shard that can be served.
+    Whole(Found),
+    /// A file of a fill that did not end.
+    Leftover { file: String, why: &'static str },
+    /// A shard that can not be served.
+    Broken { name: ShardName, why: String },
+    /// A shard that a newer release wrote.
+    Newer { name: ShardName, bytes: u64 },
+    /// Something that Forebay did not put there.
+    Foreign { file: String },
+}
+
+/// What a sidecar's first bytes tell.
+enum Headline {
+    Ours(Head, SystemTime),
+    Newer,
+}
+
+impl Directory {
+    /// Looks at everything in the directory; shards come oldest first.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub(crate) fn survey(&self) -> Result<Vec<Finding>> {
+        let mut data = HashMap::new();
+        let mut sidecars = Vec::new();
+        let mut findings = Vec::new();
+        for entry in fs::read_dir(&self.shards).doing("list the shard directory")? {
+            let entry = entry.doing("list the shard directory")?;
+            let file = match name_of_ours(&entry) {
+                Ok(file) => file,
+                Err(file) => {
+                    findings.push(Finding::Foreign { file });
+                    continue;
+                }
+            };
+            if file.ends_with(SIDECAR_ASIDE) {
+                findings.push(Finding::Leftover { file, why: "a sidecar was being written" });
+            } else if let Some(name) = file.strip_suffix(SIDECAR) {
+                sidecars.push(name.to_owned());
+            } else if let Ok(metadata) = entry.metadata() {
+                data.insert(file, metadata.len());
+            }
+        }
+        let mut whole = Vec::new();
+        for file in sidecars {
+            let name = ShardName::of_file(&file);
+            match self.judge(&name, data.remove(&file)) {
+                Finding::Whole(found) => whole.push(found),
+                other => findings.push(other),
+            }
+        }
+        let left = |file| Finding::Leftover { file, why: "it has no sidecar" };
+        findings.extend(data.into_keys().map(left));
+        whole.sort_by_key(|shard| shard.written);
+        findings.extend(whole.into_iter().map(Finding::Whole));
+        Ok(findings)
+    }
+
+    /// This one shard, if it is whole; a name that a newer release holds is noted.
+    pub(crate) fn probe(&self, name: &ShardName) -> Option<Found> {
+        // No metadata, no data: then the listing will say what is to be done about it.
+        let len = fs::metadata(self.data(name)).ok()?.len();
+        match self.judge(name, Some(len)) {
+            Finding::Whole(found) => Some(found),
+            Finding::Newer { name, .. } => {
+                self.hold(name);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// What a sidecar beside data of `len` bytes, or beside none, comes to.
+    fn judge(&self, name: &ShardName, len: Option<u64>) -> Finding {
+        let broken = |why: &str| Finding::Broken { name: name.clone(), why: why.to_owned() };
+        match (self.headline(name), len) {
+            (Ok(Headline::Newer), len) => {
+                Finding::Newer { name: name.clone(), bytes: len.unwrap_or_default() }
+            }
+            (Err(error), _) => broken(&error.to_string()),
+            (Ok(Headline::Ours(..)), None) => broken("its data is missing"),
+            (Ok(Headline::Ours(head, written)), Some(len)) => {
+                let right = ShardName::new(&head.origin);
+                if len == head.len && (*name == right || *name == right.beside()) {
+                    let (name, url) = (name.clone(), head.origin.url);
+                    return Finding::Whole(Found { name, url, bytes: len, written });
+                }
+                broken("its data is not what its sidecar says")
+            }
+        }
+    }
+
+    fn headline(&self, name: &ShardName) -> Result<Headline> {
+        let mut file = File::open(self.sidecar(name)).doing("open a sidecar")?;
+        let written = file.metadata().and_then(|meta| meta.modified()).doing("stat a sidecar")?;
+        let mut bytes = vec![0; HEAD_BYTES];
+        file.read_exact(&mut bytes).doing("read a sidecar's head")?;
+        match Head::is_newer(&bytes) {
+            true => Ok(Headline::Newer),
+            false => Ok(Headline::Ours(Head::decode(&bytes)?, written)),
+        }
+    }
+
+    /// Takes in what a start finds: whole shards are listed, what is of no use is removed, what is
+    /// not ours is named and left alone.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed; a single bad entry is removed and logged.
+    pub(crate) fn recover(&self) -> Result<Recovered> {
+        let mut recovered = Recovered::default();
+        for finding in self.survey()? {
+            match finding {
+                Finding::Whole(found) => recovered.whole.push(found),
+                Finding::Leftover { file, why } => self.sweep(&file, why),
+                Finding::Broken { name, why } => self.discard(&name, &why),
+                Finding::Newer { name, bytes } => {
+                    tracing::warn!(
+                        shard = name.as_str(),
+                        "left a shard of a newer release alone; its bytes count"
+                    );
+                    recovered.newer_bytes += bytes;
+                    self.hold(name);
+                }
+                Finding::Foreign { file } => {
+                    tracing::warn!(file, "left a file alone that is not Forebay's");
+                }
+            }
+        }
+        Ok(recovered)
+    }
+
+    fn discard(&self, name: &ShardName, why: &str) {
+        tracing::warn!(shard = name.as_str(), why, "discarded a shard found on the tier");
+        if let Err(error) = self.remove(name) {
+            tracing::error!(shard = name.as_str(), %error, "failed to discard a shard");
+        }
+    }
+
+    fn sweep(&self, file: &str, why: &str) {
+        tracing::info!(file, why, "swept a leftover of an unfinished fill");
+        if let Err(error) = self.remove_file(file) {
+            tracing::error!(file, %error, "failed to sweep a leftover");
+        }
+    }
+
+    /// Removes one file of the shard directory.
+    pub(crate) fn remove_file(&self, file: &str) -> Result<()> {
+        fs::remove_file(self.shards.join(file)).doing("remove a file")
+    }
+}
+
+/// What a start found.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// Shards, oldest first.
+    pub(crate) whole: Vec<Found>,
+    /// Bytes of shards that a newer release wrote.
+    pub(crate) newer_bytes: u64,
+}
+
+/// The file's name if Forebay gave it: a plain file, a hash, a mark, the shard's own name.
+fn name_of_ours(entry: &DirEntry) -> Result<String, String> {
+    let file = entry.file_name().into_string().map_err(|raw| raw.to_string_lossy().into_owned())?;
+    let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+    match is_file && ShardName::is_one(&file) {
+        true => Ok(file),
+        false => Err(file),
+    }
+}

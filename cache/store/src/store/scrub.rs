@@ -1,0 +1,106 @@
+//! `scrub`: every byte at rest compared with what its origin sent.
+//!
+//! One rule: jobs come first. One block is read at a time, into one frame, so that a scrub takes a
+//! fraction of what the device gives and never the memory of a fill for long.
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::checksum::crc32c;
+use forebay_shard::{BLOCK_BYTES, Sidecar};
+use forebay_uring::{DiskFile, Open};
+use serde::{Deserialize, Serialize};
+
+use super::{Store, shutting_down};
+use crate::directory::ShardName;
+
+/// A shard whose bytes at rest are wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flaw {
+    /// Its data file within the directory's `shards`.
+    pub file: String,
+    /// What is wrong, and where.
+    pub why: String,
+    /// Whether the copy was dropped; the next use fetches it anew.
+    pub dropped: bool,
+}
+
+/// How far a scrub has come, and what it found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// Shards to check.
+    pub shards: u64,
+    /// Shards checked.
+    pub shards_done: u64,
+    /// Bytes to check.
+    pub bytes: u64,
+    /// Bytes checked.
+    pub bytes_done: u64,
+    /// What was wrong.
+    pub flaws: Vec<Flaw>,
+    /// Whether this is all.
+    pub done: bool,
+}
+
+impl Store {
+    /// Checks every whole shard on the tier, telling `progress` after each. With `keep`, what is
+    /// wrong is told and left.
+    ///
+    /// # Errors
+    /// If the directory could not be listed; what is wrong with a shard is told, not failed with.
+    pub async fn scrub(&self, keep: bool, mut progress: impl FnMut(&Scrub)) -> Result<Scrub> {
+        self.scanned().await?;
+        let shards = self.table().whole_shards();
+        let bytes = shards.iter().map(|(_, space)| space.bytes()).sum();
+        let mut scrub = Scrub { shards: shards.len() as u64, bytes, ..Scrub::default() };
+        for (name, space) in shards {
+            if let Some(why) = self.flaw_of(&name).await {
+                let dropped = !keep && self.drop_corrupt(&name, &space, &why).await;
+                let file = name.as_str().to_owned();
+                scrub.flaws.push(Flaw { file, why: why.to_string(), dropped });
+            }
+            scrub.shards_done += 1;
+            scrub.bytes_done += space.bytes();
+            progress(&scrub);
+        }
+        scrub.done = true;
+        Ok(scrub)
+    }
+
+    /// What is wrong with a shard at rest; one that left meanwhile has no flaw.
+    async fn flaw_of(&self, name: &ShardName) -> Option<Error> {
+        let checked = self.check_at_rest(name).await;
+        let is_there = self.table().get(name).is_some();
+        checked.err().filter(|error| is_there && error.kind() != ErrorKind::Closed)
+    }
+
+    async fn check_at_rest(&self, name: &ShardName) -> Result<()> {
+        let (this, of) = (self.clone(), name.clone());
+        let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of));
+        let sidecar = sidecar.await.map_err(|_| shutting_down())??;
+        let file = self.0.engine.open(&self.0.directory.data(name), Open::Read).await?;
+        for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
+            self.check_block(&file, &sidecar, block, offset).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_block(
+        &self,
+        file: &DiskFile,
+        sidecar: &Sidecar,
+        block: usize,
+        offset: u64,
+    ) -> Result<()> {
+        let wanted = (sidecar.len - offset).min(BLOCK_BYTES) as usize;
+        let frame = self.0.frames.lease(BLOCK_BYTES as usize).await?;
+        let done = self.0.engine.read(file, offset, frame).await;
+        let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
+        match done.result? {
+            // A read that reaches the file's end brings no padding.
+            read if read != wanted => wrong("the copy has another length than its sidecar says"),
+            read if crc32c(&done.span[..read]) != sidecar.blocks[block] => {
+                wrong("a block differs from what the origin sent")
+            }
+            _ => Ok(()),
+        }
+    }
+}
