@@ -26,4 +26,4 @@ pub use expand::{MAX_URLS, expand, expand_list};
 pub use index::{Index, Member, Sample};
 pub use indexer::{Indexer, Plain, ShardBytes};
 pub use manifest::{Manifest, ManifestShard};
-pub use sidecar::{BLOCK_BYTES, HEAD_BYTES, Head, Origin, Sidecar};
+pub use sidecar::{BLOCK_BYTES, HEAD_BYTES, Head, Origin, Partial, Sidecar};

@@ -30,12 +30,14 @@
 //! members in order, so their offsets are not repeated.
 
 mod body;
+mod partial;
 mod reader;
 
 use forebay_error::{Error, ErrorKind, Result};
 
 use crate::checksum::crc32c;
 use crate::index::Index;
+pub use partial::Partial;
 use reader::Reader;
 
 /// Bytes under one checksum of [`Sidecar::blocks`]: what a fill fetches at once, and so small that a
@@ -165,7 +167,7 @@ impl Head {
             return Err(damaged("it does not start with the magic bytes"));
         }
         let format = reader.u32()?;
-        if reader.u32()? != head_crc32c(head) {
+        if reader.u32()? != zeroed_crc32c(head) {
             return Err(damaged("its head has a wrong checksum"));
         }
         Ok((format, reader))
@@ -210,19 +212,19 @@ impl Head {
             head.extend_from_slice(text.as_bytes());
         }
         head.resize(HEAD_BYTES, 0);
-        let crc = head_crc32c(&head);
+        let crc = zeroed_crc32c(&head);
         head[CRC_AT].copy_from_slice(&crc.to_le_bytes());
         into.copy_from_slice(&head);
         Ok(())
     }
 }
 
-/// The head's checksum, its own field read as zero.
-fn head_crc32c(head: &[u8]) -> u32 {
+/// The checksum of bytes that hold it, its own field read as zero.
+fn zeroed_crc32c(bytes: &[u8]) -> u32 {
     let mut crc = crate::checksum::Crc32c::new();
-    crc.update(&head[..CRC_AT.start]);
+    crc.update(&bytes[..CRC_AT.start]);
     crc.update(&[0; 4]);
-    crc.update(&head[CRC_AT.end..]);
+    crc.update(&bytes[CRC_AT.end..]);
     crc.value()
 }
 

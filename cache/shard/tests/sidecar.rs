@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_error::ErrorKind;
-use forebay_shard::{HEAD_BYTES, Head, Index, Member, Origin, Sample, Sidecar, checksum};
+use forebay_shard::{
+    BLOCK_BYTES, HEAD_BYTES, Head, Index, Member, Origin, Partial, Sample, Sidecar, checksum,
+};
 use proptest::prelude::*;
 
 fn small() -> Sidecar {
@@ -57,6 +59,22 @@ fn every_single_flipped_bit_and_every_cut_is_noticed() {
         assert!(Sidecar::decode(&bytes[..len]).is_err(), "cut at {len}");
     }
     assert!(Sidecar::decode(&[&bytes[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn a_partial_shard_is_what_was_put_in_or_nothing() {
+    let blocks = vec![Some(7), None, Some(0), None];
+    let partial = Partial { origin: small().origin, len: 3 * BLOCK_BYTES + 1, blocks };
+    let bytes = partial.encode().unwrap();
+    assert_eq!(Partial::decode(&bytes).unwrap(), partial);
+    for at in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[at / 8] ^= 1 << (at % 8);
+        assert!(Partial::decode(&flipped).is_err(), "bit {at}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Partial::decode(&bytes[..len]).is_err(), "cut at {len}");
+    }
 }
 
 #[test]

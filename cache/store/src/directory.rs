@@ -7,6 +7,7 @@
 //!                                holds the name)
 //!   shards/<hash>-<name>.idx     its sidecar: the shard is there when this is
 //!   shards/<hash>-<name>.idx.new a sidecar being written
+//!   shards/<hash>-<name>.part    beside an unfinished shard: which of its blocks are here for good
 //! ```
 //! The rule is the order of a commit. The data is synced before a sidecar names it; the sidecar is
 //! written aside and synced before the rename makes it visible; the rename is synced before anyone
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_shard::{Origin, Sidecar};
+use forebay_shard::{Origin, Partial, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -33,6 +34,12 @@ const SIDECAR: &str = ".idx";
 
 /// … and while it is being written.
 const SIDECAR_ASIDE: &str = ".idx.new";
+
+/// What the record of an unfinished shard ends with …
+const PARTIAL: &str = ".part";
+
+/// … and while it is being written.
+const PARTIAL_ASIDE: &str = ".part.new";
 
 /// The format's file, while it is being written.
 const FORMAT_ASIDE: &str = "FORMAT.new";
@@ -69,7 +76,8 @@ impl ShardName {
             .take(NAME_KEPT)
             .collect();
         // A shard that is called like a sidecar must not be taken for one.
-        let reserved = kept.ends_with(SIDECAR) || kept.ends_with(SIDECAR_ASIDE);
+        let endings = [SIDECAR, SIDECAR_ASIDE, PARTIAL, PARTIAL_ASIDE];
+        let reserved = endings.iter().any(|end| kept.ends_with(end));
         let end = if reserved { "_" } else { "" };
         Self(format!("{:032x}-{kept}{end}", xxh3_128(&identity)).into())
     }
@@ -164,39 +172,73 @@ impl Directory {
 
     /// Makes a shard whose data is already synced visible.
     pub(crate) fn commit(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
-        let path = self.sidecar(name);
-        let aside = self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0));
-        let bytes = sidecar.encode()?;
+        self.put(
+            &self.sidecar(name),
+            &self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0)),
+            &sidecar.encode()?,
+        )?;
+        if let Err(error) = remove(&self.partial(name)) {
+            tracing::warn!(%error, "a record outlives its fill; the next start sweeps it");
+        }
+        Ok(())
+    }
+
+    /// Records which blocks of an unfinished shard are here for good: their data is synced.
+    pub(crate) fn record(&self, name: &ShardName, partial: &Partial) -> Result<()> {
+        let aside = self.shards.join(format!("{}{PARTIAL_ASIDE}", name.0));
+        self.put(&self.partial(name), &aside, &partial.encode()?)
+    }
+
+    fn partial(&self, name: &ShardName) -> PathBuf {
+        self.shards.join(format!("{}{PARTIAL}", name.0))
+    }
+
+    /// Whether an unfinished shard has a record.
+    pub(crate) fn is_recorded(&self, name: &ShardName) -> bool {
+        self.partial(name).exists()
+    }
+
+    /// Reads the record of an unfinished shard.
+    pub(crate) fn read_partial(&self, name: &ShardName) -> Result<Partial> {
+        let path = self.partial(name);
+        let bytes = fs::read(&path).doing("read the record of an unfinished shard")?;
+        Partial::decode(&bytes).map_err(|error| error.at("path", path.display()))
+    }
+
+    /// Puts a file in its place, whole and durable or not at all.
+    fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
         let written = (|| {
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
                 .mode(0o600)
-                .open(&aside)?;
-            file.write_all(&bytes)?;
+                .open(aside)?;
+            file.write_all(bytes)?;
             file.sync_all()?;
-            fs::rename(&aside, &path)
+            fs::rename(aside, path)
         })();
         if written.is_err() {
             // On a full disk every file counts; what cannot be removed either is swept at the start.
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(aside);
         }
-        written.doing("write a sidecar").map_err(|error| error.at("path", path.display()))?;
+        written.doing("write beside a shard").map_err(|error| error.at("path", path.display()))?;
         sync_directory(&self.shards)
     }
 
     /// Removes a shard, sidecar first. What is gone already is no error.
     pub(crate) fn remove(&self, name: &ShardName) -> Result<()> {
-        for path in [self.sidecar(name), self.data(name)] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                other => other
-                    .doing("remove a shard")
-                    .map_err(|error| error.at("path", path.display()))?,
-            }
-        }
-        Ok(())
+        [self.sidecar(name), self.partial(name), self.data(name)]
+            .iter()
+            .try_for_each(|path| remove(path))
+    }
+}
+
+/// Removes a file of a shard. What is gone already is no error.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.doing("remove a shard").map_err(|error| error.at("path", path.display())),
     }
 }
 

@@ -14,16 +14,18 @@ mod parts;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
-use forebay_shard::{BLOCK_BYTES, Indexer};
+use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial};
 use forebay_source::{Source, Stat};
 use forebay_uring::{Arena, DiskFile, Engine, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::directory::{Directory, ShardName};
 use crate::shard::Growth;
 use bytes::FillBytes;
 pub(crate) use parts::{Frame, Parts, copy};
@@ -44,6 +46,10 @@ pub(crate) const RETAINED: usize = 2;
 /// Frames one fill holds at most.
 pub(crate) const WINDOW: usize = PARTS_AT_ONCE + RETAINED;
 
+/// Parts after which what is here is synced and recorded: a crash costs 64 MiB of fetching at most,
+/// about a second's worth, and a shard below that size is never recorded.
+const RECORD_PARTS: usize = 16;
+
 /// Shards filled at once. More would not add bandwidth, only delay the first to be whole.
 pub const FILLS: usize = 4;
 
@@ -60,6 +66,13 @@ pub(crate) struct Job {
     pub(crate) file: DiskFile,
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) name: ShardName,
+    pub(crate) origin: Origin,
+    /// Checksums of the parts that an earlier fill left here.
+    pub(crate) here: Vec<Option<u32>>,
+    /// Bytes taken from there.
+    pub(crate) resumed: AtomicU64,
 }
 
 /// Gives the parts up when it is dropped, however the fill ends: a thread that waits for a part
@@ -115,18 +128,41 @@ impl Job {
     async fn transfer(&self) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let mut under_way = FuturesUnordered::new();
-        let mut next = 0;
+        let mut recording = FuturesUnordered::new();
+        let (mut next, mut landed, mut recorded) = (0, 0, 0);
         loop {
+            if recording.is_empty() && landed >= recorded + RECORD_PARTS && next < parts {
+                recorded = landed;
+                recording.push(self.record());
+            }
             tokio::select! {
                 // In order: the part the indexer waits for always gets its frame first.
                 admitted = self.admit(next), if next < parts && under_way.len() < PARTS_AT_ONCE => {
                     under_way.push(self.land(admitted?));
                     next += 1;
                 }
-                Some(landed) = under_way.next() => landed?,
+                Some(part) = under_way.next() => {
+                    part?;
+                    landed += 1;
+                }
+                Some(done) = recording.next() => if let Err(error) = done {
+                    let shard = self.name.as_str();
+                    tracing::warn!(shard, %error, "failed to record a fill; a crash restarts it");
+                },
                 else => return Ok(()),
             }
         }
+    }
+
+    /// Makes the parts that are written durable, then records them.
+    async fn record(&self) -> Result<()> {
+        let blocks = self.parts.sums();
+        self.engine.sync_data(&self.file).await?;
+        let partial = Partial { origin: self.origin.clone(), len: self.stat.len, blocks };
+        let (directory, name) = (self.directory.clone(), self.name.clone());
+        tokio::task::spawn_blocking(move || directory.record(&name, &partial))
+            .await
+            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?
     }
 
     async fn admit(&self, part: u64) -> Result<(u64, OwnedSemaphorePermit, Span)> {
@@ -140,8 +176,29 @@ impl Job {
         Ok(())
     }
 
-    /// Fetches one part into its frame and writes the frame; with the checksum of what came.
+    /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
+    /// what was recorded.
+    async fn left_here(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
+        let recorded = self.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
+        let Some(recorded) = recorded.flatten() else { return (frame, None) };
+        let offset = part * PART_BYTES as u64;
+        let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);
+        let done = self.engine.read(&self.file, offset, frame).await;
+        let is_right =
+            done.result.is_ok_and(|read| read >= held) && crc32c(&done.span[..held]) == recorded;
+        if is_right {
+            self.resumed.fetch_add(held as u64, Ordering::Relaxed);
+        }
+        (done.span, is_right.then_some(recorded))
+    }
+
+    /// Gets one part into its frame: from what is here, or from its origin, and then onto the disk;
+    /// with its checksum.
     async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
+        let (frame, here) = self.left_here(part, frame).await;
+        if let Some(crc32c) = here {
+            return Ok((frame, crc32c));
+        }
         let offset = part * PART_BYTES as u64;
         let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
         let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);

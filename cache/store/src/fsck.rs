@@ -45,6 +45,8 @@ pub struct Checkup {
     pub shards: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Shards of which a part is here.
+    pub partial: u64,
     /// Everything else.
     pub faults: Vec<Fault>,
 }
@@ -89,6 +91,10 @@ pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Re
                     (fault(file, FaultKind::Broken, error.to_string()), Some(found.name.clone()))
                 }
             },
+            Finding::Partial(_) => {
+                checkup.partial += 1;
+                (None, None)
+            }
             Finding::Broken { name, why } => {
                 (fault(name.as_str(), FaultKind::Broken, why), Some(name))
             }

@@ -12,7 +12,7 @@ mod table;
 mod tally;
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result, shown};
@@ -32,7 +32,7 @@ use crate::shard::{Growth, Lease, Shard, Traffic};
 use room::Room;
 pub use room::{Claim, Urgency};
 pub use scrub::{Flaw, Scrub};
-use table::{Gone, Opened, Table};
+use table::{Gone, Opened, State, Table};
 use tally::Tally;
 pub use tally::{Counters, Holding};
 
@@ -55,7 +55,7 @@ pub struct StoreConfig {
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    directory: Directory,
+    directory: Arc<Directory>,
     engine: Engine,
     sources: Sources,
     frames: Arena,
@@ -97,7 +97,7 @@ impl Store {
             .await
             .map_err(|_| shutting_down())??;
         let store = Self(Arc::new(Inner {
-            directory,
+            directory: Arc::new(directory),
             engine,
             sources,
             frames,
@@ -181,7 +181,7 @@ impl Store {
             let mut table = self.table();
             let is_there = table
                 .get(name)
-                .is_some_and(|entry| entry.whole && Arc::ptr_eq(&entry.space, space));
+                .is_some_and(|entry| entry.is_whole() && Arc::ptr_eq(&entry.space, space));
             is_there.then(|| self.leave(&mut table, name, false))
         };
         let Some(gone) = gone else { return false };
@@ -257,7 +257,7 @@ impl Store {
     async fn known(&self, name: &ShardName) -> Result<Option<Arc<Space>>> {
         let look = || {
             let table = self.table();
-            table.get(name).filter(|entry| entry.whole).map(|entry| entry.space.clone())
+            table.get(name).filter(|entry| entry.is_whole()).map(|entry| entry.space.clone())
         };
         let mut known = look();
         if known.is_none() {
@@ -295,13 +295,18 @@ impl Store {
         let Wanted { name, origin, source, stat } = wanted;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check()?;
-        let Room { space, shelf, passes } = self.make_room(&origin.url, stat.len, urgency).await?;
-        let path = self.0.directory.data(name);
-        let file = self.0.engine.open(&path, Open::Create { len: stat.len }).await;
-        let file = file.map_err(|error| error.at("url", &origin.url))?;
+        let partial = self.table().resume(name);
+        let (room, (file, here)) = match partial {
+            Some(room) => (room, self.file_to_fill(wanted, true).await?),
+            None => {
+                let room = self.make_room(&origin.url, stat.len, urgency).await?;
+                (room, self.file_to_fill(wanted, false).await?)
+            }
+        };
+        let Room { space, shelf, passes } = room;
         let (growth, parts) = (Growth::new(), Parts::new(stat.len));
         let arriving = Some(parts.clone());
-        let shard = self.assemble(wanted, growth.clone(), file.clone(), arriving, Arc::new(space));
+        let shard = self.assemble(wanted, growth.clone(), file.clone(), arriving, space);
         self.table().begun(&shard, shelf, passes);
         let job = Job {
             url: origin.url.clone(),
@@ -312,23 +317,68 @@ impl Store {
             file,
             parts,
             growth,
+            directory: self.0.directory.clone(),
+            name: name.clone(),
+            origin: origin.clone(),
+            here,
+            resumed: AtomicU64::new(0),
         };
         // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
         self.0.tally.misses.inc();
-        tokio::spawn(self.clone().fill(job, origin.clone(), shard.clone()));
+        tokio::spawn(self.clone().fill(job, shard.clone()));
         Ok(shard)
     }
 
+    /// The data file of a shard that is about to arrive, and the checksums of what is in it: that of
+    /// a fill that did not end, or a new one.
+    async fn file_to_fill(
+        &self,
+        wanted: &Wanted,
+        resume: bool,
+    ) -> Result<(DiskFile, Vec<Option<u32>>)> {
+        let (name, len) = (&wanted.name, wanted.stat.len);
+        if resume {
+            match self.open_partial(wanted).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => {
+                    let shard = name.as_str();
+                    tracing::warn!(shard, %error, "a partly fetched shard cannot be resumed");
+                    let (this, of) = (self.clone(), name.clone());
+                    tokio::task::spawn_blocking(move || this.0.directory.remove(&of))
+                        .await
+                        .map_err(|_| shutting_down())??;
+                }
+            }
+        }
+        let path = self.0.directory.data(name);
+        let file = self.0.engine.open(&path, Open::Create { len }).await;
+        Ok((file.map_err(|error| error.at("url", &wanted.origin.url))?, Vec::new()))
+    }
+
+    async fn open_partial(&self, wanted: &Wanted) -> Result<(DiskFile, Vec<Option<u32>>)> {
+        let (this, of) = (self.clone(), wanted.name.clone());
+        let partial = tokio::task::spawn_blocking(move || this.0.directory.read_partial(&of))
+            .await
+            .map_err(|_| shutting_down())??;
+        if (&partial.origin, partial.len) != (&wanted.origin, wanted.stat.len) {
+            return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
+        }
+        let path = self.0.directory.data(&wanted.name);
+        Ok((self.0.engine.open(&path, Open::Update).await?, partial.blocks))
+    }
+
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
-    async fn fill(self, job: Job, origin: Origin, shard: Arc<Shard>) {
+    async fn fill(self, job: Job, shard: Arc<Shard>) {
         let name = shard.name().clone();
-        let filled = self.fill_and_commit(&job, origin, &name).await;
+        let filled = self.fill_and_commit(&job).await;
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         match filled {
             Ok(()) => {
-                self.0.tally.origin_bytes.add(job.stat.len);
+                let resumed = job.resumed.load(Ordering::Relaxed);
+                self.0.tally.resumed_bytes.add(resumed);
+                self.0.tally.origin_bytes.add(job.stat.len - resumed);
                 self.0.tally.fills.inc();
-                self.table().whole(&shard, false);
+                self.table().whole(&shard, State::Whole);
             }
             Err(error) => {
                 let url = shown(&job.url);
@@ -341,12 +391,16 @@ impl Store {
                     // Samples before the fault are good. The copy stays for them while there is
                     // room, or each batch that holds one would fetch the shard again; without a
                     // sidecar it ends with the process.
-                    table.whole(&shard, true);
+                    table.whole(&shard, State::Broken);
                 } else {
                     // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
                     table.identities.pop(&key);
-                    drop(self.leave(&mut table, &name, false));
+                    if error.kind() == ErrorKind::Unavailable && job.directory.is_recorded(&name) {
+                        table.partial(&name);
+                    } else {
+                        drop(self.leave(&mut table, &name, false));
+                    }
                 }
             }
         }
@@ -354,12 +408,14 @@ impl Store {
         self.0.budget.wake();
     }
 
-    async fn fill_and_commit(&self, job: &Job, origin: Origin, name: &ShardName) -> Result<()> {
+    async fn fill_and_commit(&self, job: &Job) -> Result<()> {
         let _flight = self.0.flights.acquire().await.map_err(|_| shutting_down())?;
-        job.run(&self.0.directory.data(name)).await?;
-        let index = job.growth.index().clone();
-        let sidecar = Sidecar { origin, len: job.stat.len, blocks: job.parts.sums(), index };
-        let (this, name) = (self.clone(), name.clone());
+        job.run(&self.0.directory.data(&job.name)).await?;
+        let (origin, index) = (job.origin.clone(), job.growth.index().clone());
+        // Every part is written by then.
+        let blocks = job.parts.sums().into_iter().flatten().collect();
+        let sidecar = Sidecar { origin, len: job.stat.len, blocks, index };
+        let (this, name) = (self.clone(), job.name.clone());
         tokio::task::spawn_blocking(move || this.0.directory.commit(&name, &sidecar))
             .await
             .map_err(|_| shutting_down())?
@@ -427,19 +483,19 @@ impl Store {
         let (this, of) = (self.clone(), name.clone());
         let found = tokio::task::spawn_blocking(move || this.0.directory.probe(&of));
         if let Some(shard) = found.await.map_err(|_| shutting_down())? {
-            self.enter(&mut self.table(), shard);
+            self.enter(&mut self.table(), shard, State::Whole);
         }
         Ok(())
     }
 
-    /// Notes a whole shard that was found, unless it is known already.
-    fn enter(&self, table: &mut Table, found: Found) {
+    /// Notes a shard that was found, unless it is known already.
+    fn enter(&self, table: &mut Table, found: Found, state: State) {
         if table.get(&found.name).is_none() {
             tracing::debug!(url = shown(&found.url), "found a shard");
             let shelf = table.shelf_of(&found.url);
             let dataset = &table.shelf(shelf).budget;
             let space = Space::enter(&self.0.budget, dataset, found.bytes);
-            table.found(found.name, shelf, space, found.written);
+            table.found(found.name, shelf, space, (found.written, state));
         }
     }
 
@@ -452,7 +508,10 @@ impl Store {
                 let dataset = &table.shelf(rest).budget;
                 table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
                 for shard in found.whole {
-                    self.enter(&mut table, shard);
+                    self.enter(&mut table, shard, State::Whole);
+                }
+                for shard in found.partial {
+                    self.enter(&mut table, shard, State::Partial);
                 }
                 Ok(())
             }

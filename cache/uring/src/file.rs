@@ -20,6 +20,8 @@ use crate::engine::Seat;
 pub enum Open {
     /// An existing file, for reading.
     Read,
+    /// An existing file, to go on writing.
+    Update,
     /// A new file of `len` zero bytes with mode 0600, its disk space reserved.
     Create {
         /// Bytes to reserve; the file has this length from the start.
@@ -149,6 +151,7 @@ impl Opened {
 fn open_direct(path: &Path, open: Open) -> Result<(OwnedFd, bool)> {
     let access = match open {
         Open::Read => OFlags::RDONLY,
+        Open::Update => OFlags::RDWR,
         Open::Create { .. } => OFlags::CREATE | OFlags::EXCL | OFlags::RDWR,
     };
     let fd = match rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR) {

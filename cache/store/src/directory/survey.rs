@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use forebay_error::{Doing, Result};
 use forebay_shard::{HEAD_BYTES, Head};
 
-use super::{Directory, SIDECAR, SIDECAR_ASIDE, ShardName};
+use super::{Directory, PARTIAL, PARTIAL_ASIDE, SIDECAR, SIDECAR_ASIDE, ShardName};
 
 /// A whole shard on the tier.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Found {
 pub(crate) enum Finding {
     /// A shard that can be served.
     Whole(Found),
+    /// A shard that a fill can go on with.
+    Partial(Found),
     /// A file of a fill that did not end.
     Leftover { file: String, why: &'static str },
     /// A shard that can not be served.
@@ -52,7 +54,7 @@ impl Directory {
     /// If the directory cannot be listed.
     pub(crate) fn survey(&self) -> Result<Vec<Finding>> {
         let mut data = HashMap::new();
-        let mut sidecars = Vec::new();
+        let (mut sidecars, mut partials) = (Vec::new(), Vec::new());
         let mut findings = Vec::new();
         for entry in fs::read_dir(&self.shards).doing("list the shard directory")? {
             let entry = entry.doing("list the shard directory")?;
@@ -63,8 +65,10 @@ impl Directory {
                     continue;
                 }
             };
-            if file.ends_with(SIDECAR_ASIDE) {
-                findings.push(Finding::Leftover { file, why: "a sidecar was being written" });
+            if file.ends_with(SIDECAR_ASIDE) || file.ends_with(PARTIAL_ASIDE) {
+                findings.push(Finding::Leftover { file, why: "it was being written" });
+            } else if let Some(name) = file.strip_suffix(PARTIAL) {
+                partials.push(name.to_owned());
             } else if let Some(name) = file.strip_suffix(SIDECAR) {
                 sidecars.push(name.to_owned());
             } else if let Ok(metadata) = entry.metadata() {
@@ -78,6 +82,20 @@ impl Directory {
                 Finding::Whole(found) => whole.push(found),
                 other => findings.push(other),
             }
+        }
+        for file in partials {
+            let name = ShardName::of_file(&file);
+            let found = data.get(&file).and_then(|_| self.unfinished(&name));
+            findings.push(match found {
+                Some(found) => {
+                    data.remove(&file);
+                    Finding::Partial(found)
+                }
+                None => {
+                    let why = "it records no shard that a fill could go on with";
+                    Finding::Leftover { file: format!("{file}{PARTIAL}"), why }
+                }
+            });
         }
         let left = |file| Finding::Leftover { file, why: "it has no sidecar" };
         findings.extend(data.into_keys().map(left));
@@ -120,6 +138,19 @@ impl Directory {
         }
     }
 
+    /// A shard that a fill can go on with, if its record is sound.
+    fn unfinished(&self, name: &ShardName) -> Option<Found> {
+        let partial = self.read_partial(name).ok()?;
+        let written = fs::metadata(self.partial(name)).and_then(|meta| meta.modified()).ok()?;
+        let right = ShardName::new(&partial.origin);
+        (*name == right || *name == right.beside()).then(|| Found {
+            name: name.clone(),
+            url: partial.origin.url,
+            bytes: partial.len,
+            written,
+        })
+    }
+
     fn headline(&self, name: &ShardName) -> Result<Headline> {
         let mut file = File::open(self.sidecar(name)).doing("open a sidecar")?;
         let written = file.metadata().and_then(|meta| meta.modified()).doing("stat a sidecar")?;
@@ -141,6 +172,7 @@ impl Directory {
         for finding in self.survey()? {
             match finding {
                 Finding::Whole(found) => recovered.whole.push(found),
+                Finding::Partial(found) => recovered.partial.push(found),
                 Finding::Leftover { file, why } => self.sweep(&file, why),
                 Finding::Broken { name, why } => self.discard(&name, &why),
                 Finding::Newer { name, bytes } => {
@@ -184,6 +216,8 @@ impl Directory {
 pub(crate) struct Recovered {
     /// Shards, oldest first.
     pub(crate) whole: Vec<Found>,
+    /// Shards that a fill can go on with.
+    pub(crate) partial: Vec<Found>,
     /// Bytes of shards that a newer release wrote.
     pub(crate) newer_bytes: u64,
 }

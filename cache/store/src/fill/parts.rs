@@ -23,8 +23,8 @@ pub(crate) struct Frame {
 struct State {
     /// Frames by part; `None` is a part still coming, or one given back.
     frames: Vec<Option<Arc<Frame>>>,
-    /// CRC32C of each part that arrived.
-    sums: Vec<u32>,
+    /// CRC32C of each part that is written.
+    sums: Vec<Option<u32>>,
     /// The first part not given back yet.
     kept_from: usize,
     failed: Option<Error>,
@@ -42,8 +42,12 @@ pub(crate) struct Parts {
 impl Parts {
     pub(crate) fn new(len: u64) -> Arc<Self> {
         let parts = usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX);
-        let state =
-            State { frames: vec![None; parts], sums: vec![0; parts], kept_from: 0, failed: None };
+        let state = State {
+            frames: vec![None; parts],
+            sums: vec![None; parts],
+            kept_from: 0,
+            failed: None,
+        };
         Arc::new(Self {
             len,
             state: Mutex::new(state),
@@ -66,7 +70,7 @@ impl Parts {
     pub(super) fn arrived(&self, part: u64, span: Span, crc32c: u32, window: OwnedSemaphorePermit) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
-        state.sums[part] = crc32c;
+        state.sums[part] = Some(crc32c);
         if state.failed.is_none() && part >= state.kept_from {
             state.frames[part] = Some(Arc::new(Frame { span, _window: window }));
         }
@@ -74,8 +78,8 @@ impl Parts {
         self.arrived.notify_all();
     }
 
-    /// The checksums of all parts, once all have arrived.
-    pub(crate) fn sums(&self) -> Vec<u32> {
+    /// The checksums of the parts that are written.
+    pub(crate) fn sums(&self) -> Vec<Option<u32>> {
         self.lock().sums.clone()
     }
 

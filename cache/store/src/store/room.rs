@@ -6,6 +6,7 @@
 //! stays. A shard some job still needs in its window (a claim) stays as long as anything else can
 //! go, and goes only for a shard that a trainer waits for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -32,7 +33,7 @@ pub enum Urgency {
 
 /// Bytes for a shard, and how it comes in.
 pub(super) struct Room {
-    pub(super) space: Space,
+    pub(super) space: Arc<Space>,
     pub(super) shelf: usize,
     pub(super) passes: bool,
 }
@@ -94,7 +95,7 @@ impl Store {
         loop {
             let freed = self.0.budget.freed();
             if let Some(space) = Space::reserve(&self.0.budget, &dataset, bytes) {
-                return Ok(Room { space, shelf, passes });
+                return Ok(Room { space: Arc::new(space), shelf, passes });
             }
             let leaving = {
                 let mut table = self.table();

@@ -14,6 +14,7 @@ use lru::LruCache;
 
 use super::Urgency;
 use super::identity::Identity;
+use super::room::Room;
 use super::shelf::{Arrival, Shelf, age};
 use super::tally::Holding;
 use crate::budget::{Budget, Space};
@@ -71,13 +72,30 @@ pub(super) struct Entry {
     fresh: bool,
     /// When its bytes were asked for, or written.
     since: SystemTime,
-    /// False while its bytes arrive.
-    pub(super) whole: bool,
-    /// Its archive breaks off: what is there is served, and has no sidecar.
-    broken: bool,
+    state: State,
     pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
     shard: Weak<Shard>,
+}
+
+/// How much of a shard is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its bytes are on their way.
+    Arriving,
+    /// Its fill did not end; the next goes on with what is there.
+    Partial,
+    /// All of it.
+    Whole,
+    /// Its archive breaks off: what is there is served, and has no sidecar.
+    Broken,
+}
+
+impl Entry {
+    /// Whether it can be served from the tier.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.state, State::Whole | State::Broken)
+    }
 }
 
 /// What room is made for.
@@ -132,7 +150,7 @@ impl Table {
 
     /// Every whole shard that has a sidecar, in no order.
     pub(super) fn whole_shards(&self) -> Vec<(ShardName, Arc<Space>)> {
-        let whole = self.entries.iter().flatten().filter(|entry| entry.whole && !entry.broken);
+        let whole = self.entries.iter().flatten().filter(|entry| entry.state == State::Whole);
         whole.map(|entry| (entry.name.clone(), entry.space.clone())).collect()
     }
 
@@ -172,12 +190,34 @@ impl Table {
         let space = shard.space.clone();
         let weak = Arc::downgrade(shard);
         let since = SystemTime::now();
-        self.enter(shard.name().clone(), shelf, space, since, (false, passes, weak));
+        self.enter(shard.name().clone(), shelf, space, since, (State::Arriving, passes, weak));
     }
 
-    /// A whole shard was found on the tier.
-    pub(super) fn found(&mut self, name: ShardName, shelf: usize, space: Space, since: SystemTime) {
-        self.enter(name, shelf, Arc::new(space), since, (true, false, Weak::new()));
+    /// A shard was found on the tier. What is not all there goes before what is.
+    pub(super) fn found(
+        &mut self,
+        name: ShardName,
+        shelf: usize,
+        space: Space,
+        (since, state): (SystemTime, State),
+    ) {
+        let passes = state == State::Partial;
+        self.enter(name, shelf, Arc::new(space), since, (state, passes, Weak::new()));
+    }
+
+    /// A fill ended early; the next goes on with what it left.
+    pub(super) fn partial(&mut self, name: &ShardName) {
+        if let Some(entry) = self.get_mut(name) {
+            (entry.state, entry.shard) = (State::Partial, Weak::new());
+        }
+    }
+
+    /// The room of a shard of which a part is here, for the fill that goes on with it.
+    pub(super) fn resume(&mut self, name: &ShardName) -> Option<Room> {
+        let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
+        let (space, shelf) = (entry.space.clone(), entry.shelf);
+        self.forget(name, false);
+        Some(Room { space, shelf, passes: self.shelves[shelf].passes(true) })
     }
 
     fn enter(
@@ -186,7 +226,7 @@ impl Table {
         shelf: usize,
         space: Arc<Space>,
         since: SystemTime,
-        (whole, passes, shard): (bool, bool, Weak<Shard>),
+        (state, passes, shard): (State, bool, Weak<Shard>),
     ) {
         self.serial += 1;
         let serial = self.serial;
@@ -200,34 +240,24 @@ impl Table {
         };
         self.shelves[shelf].insert(&Arrival { newcomer, passes, since, serial });
         self.names.insert(name.clone(), newcomer.slot);
-        let fresh = !whole;
-        self.entries[newcomer.slot as usize] = Some(Entry {
-            name,
-            shelf,
-            serial,
-            passes,
-            fresh,
-            since,
-            whole,
-            broken: false,
-            space,
-            shard,
-        });
+        let fresh = state != State::Whole;
+        self.entries[newcomer.slot as usize] =
+            Some(Entry { name, shelf, serial, passes, fresh, since, state, space, shard });
     }
 
     /// A shard was opened, or begun.
     pub(super) fn opened(&mut self, shard: &Arc<Shard>) {
         let Some(entry) = self.get_mut(shard.name()) else { return };
         entry.shard = Arc::downgrade(shard);
-        if entry.whole {
+        if entry.is_whole() {
             self.open.keep(shard);
         }
     }
 
     /// A shard's bytes are all there, as far as they will ever be.
-    pub(super) fn whole(&mut self, shard: &Arc<Shard>, broken: bool) {
+    pub(super) fn whole(&mut self, shard: &Arc<Shard>, state: State) {
         if let Some(entry) = self.get_mut(shard.name()) {
-            (entry.whole, entry.broken) = (true, broken);
+            entry.state = state;
             self.open.keep(shard);
         }
     }
@@ -283,7 +313,7 @@ impl Table {
 
     /// Whether bytes are on their way that will be evictable once they are here.
     pub(super) fn is_arriving(&self) -> bool {
-        self.entries.iter().flatten().any(|entry| !entry.whole)
+        self.entries.iter().flatten().any(|entry| entry.state == State::Arriving)
     }
 
     /// The shard that goes next, if any may go.
@@ -353,7 +383,9 @@ fn is_idle(
     opening: &HashMap<ShardName, (Urgency, Shared<Opened>)>,
 ) -> bool {
     let kept = usize::from(open.by_use.contains(&entry.name));
-    entry.whole && entry.shard.strong_count() <= kept && !opening.contains_key(&entry.name)
+    entry.state != State::Arriving
+        && entry.shard.strong_count() <= kept
+        && !opening.contains_key(&entry.name)
 }
 
 impl OpenShards {

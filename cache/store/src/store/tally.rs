@@ -31,6 +31,7 @@ pub(super) struct Tally {
     pub(super) evictions: Count,
     pub(super) corruptions: Count,
     pub(super) origin_bytes: Count,
+    pub(super) resumed_bytes: Count,
 }
 
 /// What a data set holds now.
@@ -71,6 +72,8 @@ pub struct Counters {
     pub corruptions: u64,
     /// Bytes of whole shards fetched.
     pub origin_bytes: u64,
+    /// Bytes of whole shards that a fill which did not end had left.
+    pub resumed_bytes: u64,
     /// Bytes read from the tier for batches.
     pub tier_read_bytes: u64,
     /// Bytes copied for batches out of frames of running fills.
@@ -91,6 +94,7 @@ impl Tally {
             evictions: get(&self.evictions),
             corruptions: get(&self.corruptions),
             origin_bytes: get(&self.origin_bytes),
+            resumed_bytes: get(&self.resumed_bytes),
             tier_read_bytes: traffic.tier_bytes.load(Ordering::Relaxed),
             copied_bytes: traffic.copied_bytes.load(Ordering::Relaxed),
         }

@@ -1,0 +1,101 @@
+//! What rests beside a shard that is still on its way: which of its blocks are on the disk for good.
+//!
+//! Its rule: a block is entered only after its data was synced, with the checksum of what its origin
+//! sent. So whoever goes on with it after a crash needs to trust nothing: it reads and compares.
+//!
+//! # Layout (all integers little-endian)
+//! | at | bytes | what |
+//! |---:|---:|---|
+//! | 0 | 8 | magic `FOREBAYP` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | CRC32C of all bytes, taken with this field as zero |
+//! | 16 | 8 | the shard's length in bytes |
+//! | 24 | 2+2+2 | lengths of endpoint, URL and version |
+//! | 30 | | endpoint, URL, version in UTF-8 |
+//! | | 1+4 each | for each block: 1 if it is there, and its CRC32C |
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use super::reader::Reader;
+use super::{BLOCK_BYTES, CRC_AT, Origin, damaged, zeroed_crc32c};
+
+const MAGIC: &[u8; 8] = b"FOREBAYP";
+const FORMAT: u32 = 1;
+
+/// Bytes of one block's entry.
+const ENTRY_BYTES: u64 = 5;
+
+/// How far a shard has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partial {
+    /// Whose bytes these are.
+    pub origin: Origin,
+    /// The shard's length in bytes.
+    pub len: u64,
+    /// CRC32C of each [`BLOCK_BYTES`] that is on the disk, the last one shorter.
+    pub blocks: Vec<Option<u32>>,
+}
+
+impl Partial {
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if the origin's names are too long to be recorded.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        self.origin.check()?;
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&self.len.to_le_bytes());
+        let texts = [&self.origin.endpoint, &self.origin.url, &self.origin.version];
+        for text in texts {
+            // Their sum was checked, so each length fits 16 bits.
+            bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
+        }
+        for text in texts {
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        for block in &self.blocks {
+            bytes.push(u8::from(block.is_some()));
+            bytes.extend_from_slice(&block.unwrap_or_default().to_le_bytes());
+        }
+        let crc = zeroed_crc32c(&bytes);
+        bytes[CRC_AT].copy_from_slice(&crc.to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Reads what [`Partial::encode`] wrote.
+    ///
+    /// # Errors
+    /// `Corrupt` if any bit differs, `Invalid` if another format version wrote it.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(damaged("it does not start with the magic bytes"));
+        }
+        let format = reader.u32()?;
+        if reader.u32()? != zeroed_crc32c(bytes) {
+            return Err(damaged("it has a wrong checksum"));
+        }
+        if format != FORMAT {
+            return Err(Error::new(ErrorKind::Invalid, "a partial shard has another format"));
+        }
+        let len = reader.u64()?;
+        let lens = [reader.u16()?, reader.u16()?, reader.u16()?];
+        let mut text = |len: u16| reader.text(usize::from(len));
+        let origin =
+            Origin { endpoint: text(lens[0])?, url: text(lens[1])?, version: text(lens[2])? };
+        let count = len.div_ceil(BLOCK_BYTES);
+        if count.checked_mul(ENTRY_BYTES) != Some(reader.left() as u64) {
+            return Err(damaged("it has not one entry for each block"));
+        }
+        let block = |_| {
+            let there = reader.take(1)?[0] != 0;
+            let crc32c = reader.u32()?;
+            Ok(there.then_some(crc32c))
+        };
+        let blocks = (0..count).map(block).collect::<Result<_>>()?;
+        Ok(Self { origin, len, blocks })
+    }
+}

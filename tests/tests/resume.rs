@@ -1,0 +1,124 @@
+//! Shards of which a part had arrived when their fill ended.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use forebay_client::Next;
+use forebay_tests::{
+    Daemon, Epoch, Household, Origin, epoch, eventually, job, kill, loader, next, play,
+};
+use forebay_wire::message::Open;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const SIZES: std::ops::Range<usize> = 1_000_000..1_050_000;
+const SAMPLES: u64 = 100;
+/// What is recorded of 100 MiB when they stall at four fifths: sixteen parts.
+const RECORDED: u64 = 64 << 20;
+
+/// An origin whose shard stalls at four fifths, and a job on it.
+fn stalling() -> (Origin, Open, u64) {
+    let origin = Origin::with_shards(1, SAMPLES, &SIZES);
+    let len = origin.bytes("0.tar").len() as u64;
+    origin.server.stall(&Origin::key("0.tar"), len / 5 * 4);
+    let open = job(&origin, Origin::urls(1));
+    (origin, open, len)
+}
+
+fn file(shards: &Path, end: &str) -> Option<PathBuf> {
+    let mut files = fs::read_dir(shards).ok()?.flatten().map(|file| file.path());
+    files.find(|file| file.to_str().unwrap().ends_with(end))
+}
+
+/// Bears promise 4 (a known partial): a daemon killed at four fifths of a shard is followed by one
+/// that fetches the last parts only, and the trainer sees every sample once.
+#[test]
+fn a_killed_daemons_shard_is_resumed_by_the_next() {
+    let (origin, open, len) = stalling();
+    let household = Household::new(ACTOR);
+    let loader = loader(household.address(), open).unwrap();
+    loader.start(0, 0);
+    let mut epoch = Epoch::default();
+    eventually("a part is recorded", || file(&household.shards(), ".part").is_some());
+    kill(loader.stats().daemon_pid.unwrap());
+    origin.server.release(&Origin::key("0.tar"));
+    loop {
+        match next(&loader).unwrap() {
+            Next::Batch(batch) => epoch.take(&batch),
+            Next::End { errors, .. } => break assert_eq!(errors, []),
+        }
+    }
+    epoch.assert_whole(1, SAMPLES, &SIZES);
+    eventually("it is whole", || file(&household.shards(), ".idx").is_some());
+    assert!(file(&household.shards(), ".part").is_none());
+    assert!(
+        fs::read(file(&household.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")
+    );
+    let status = household.status().unwrap();
+    assert_eq!(status["tier"]["resumed_bytes"], RECORDED);
+    assert_eq!(status["tier"]["origin_bytes"], len - RECORDED);
+    assert!(origin.served("0.tar") < len * 3 / 2, "{} of {len}", origin.served("0.tar"));
+}
+
+/// Bears promise 1 for what a fill resumes: a part that changed at rest is fetched again.
+#[test]
+fn a_part_that_went_bad_at_rest_is_fetched_anew() {
+    let (origin, open, len) = stalling();
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    let daemon = Daemon::start(disk.path());
+    {
+        let loader = loader(daemon.address(), open.clone()).unwrap();
+        loader.start(0, 0);
+        eventually("a part is recorded", || file(&shards, ".part").is_some());
+    }
+    daemon.stop();
+    let data = file(&shards, "-0.tar").unwrap();
+    let resting = fs::OpenOptions::new().write(true).open(&data).unwrap();
+    resting.write_all_at(&[0x5a; 64], (5 << 20) + 7).unwrap();
+    origin.server.release(&Origin::key("0.tar"));
+    let daemon = Daemon::start(disk.path());
+    let used = || daemon.node().store().counters().used_bytes;
+    eventually("the part counts", || used() == len);
+    epoch(daemon.address(), open).unwrap().assert_whole(1, SAMPLES, &SIZES);
+    let counters = || daemon.node().store().counters();
+    eventually("it is whole", || counters().fills == 1);
+    assert_eq!(counters().resumed_bytes, RECORDED - (4 << 20));
+    assert_eq!(used(), len);
+    assert!(fs::read(&data).unwrap() == origin.bytes("0.tar"));
+}
+
+/// What cannot be resumed is no obstacle: a record that is damaged, or one without its data.
+#[test]
+fn a_damaged_record_restarts_the_fill() {
+    let (origin, open, len) = stalling();
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    origin.server.release(&Origin::key("0.tar"));
+    for harm in ["record", "data"] {
+        origin.server.stall(&Origin::key("0.tar"), len / 5 * 4);
+        let daemon = Daemon::start(disk.path());
+        {
+            let loader = loader(daemon.address(), open.clone()).unwrap();
+            loader.start(0, 0);
+            eventually("a part is recorded", || file(&shards, ".part").is_some());
+        }
+        daemon.stop();
+        match harm {
+            "record" => fs::write(file(&shards, ".part").unwrap(), "nonsense").unwrap(),
+            _ => fs::remove_file(file(&shards, "-0.tar").unwrap()).unwrap(),
+        }
+        origin.server.release(&Origin::key("0.tar"));
+        let daemon = Daemon::start(disk.path());
+        let loader = loader(daemon.address(), open.clone()).unwrap();
+        play(&loader, 0, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
+        eventually("it is whole", || daemon.node().store().counters().fills == 1);
+        assert_eq!(daemon.node().store().counters().resumed_bytes, 0, "{harm}");
+        assert!(file(&shards, ".part").is_none());
+        drop(loader);
+        daemon.stop();
+        fs::remove_file(file(&shards, ".idx").unwrap()).unwrap();
+    }
+}
