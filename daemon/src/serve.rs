@@ -102,7 +102,7 @@ pub async fn serve(
     // New trainers must not find a socket that nobody serves.
     drop(listener);
     peers.shutdown().await;
-    node.store.close();
+    node.store.close().await;
 }
 
 /// Completes once nobody was connected for `idle`; never without a limit.

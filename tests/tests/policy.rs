@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use forebay_daemon::NodeConfig;
@@ -36,15 +37,10 @@ impl Bench {
         Self { origin, daemon, config, shard_bytes, _disk: disk }
     }
 
-    /// The same after a restart, with these shards as old as that.
-    fn restarted(self, shards: &[u64], age: Duration) -> Self {
-        for n in shards {
-            let data = self.daemon.data_file(&format!("{n}.tar"));
-            let sidecar =
-                data.with_file_name(format!("{}.idx", data.file_name().unwrap().display()));
-            File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
-        }
+    /// The same after a restart, and what is done to its directory in between.
+    fn restarted(self, between: impl FnOnce(&Path)) -> Self {
         self.daemon.stop();
+        between(&self.config.cache);
         let daemon = Daemon::try_start(self.config.clone()).unwrap();
         Self { daemon, ..self }
     }
@@ -75,6 +71,14 @@ impl Bench {
         };
         (0..10).filter(rests).collect()
     }
+}
+
+/// Makes a cached shard look as old as that.
+fn age(cache: &Path, n: u64, age: Duration) {
+    let mut files = fs::read_dir(cache.join("shards")).unwrap().map(|file| file.unwrap().path());
+    let end = format!("-{n}.tar.idx");
+    let sidecar = files.find(|file| file.to_str().unwrap().ends_with(&end)).unwrap();
+    File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
 }
 
 fn rule(matches: &str, evict: Evict) -> Dataset {
@@ -137,10 +141,10 @@ fn a_copy_that_outlived_its_ttl_is_fetched_anew_and_goes_first() {
         vec![brief, priority]
     });
     bench.play([2, 3, 0]).unwrap();
-    let bench = bench.restarted(&[0], 2 * HOUR);
+    let bench = bench.restarted(|cache| age(cache, 0, 2 * HOUR));
     bench.play([0, 0]).unwrap();
     assert_eq!(bench.origin.served("0.tar"), 2 * bench.shard_bytes);
-    let bench = bench.restarted(&[0], 2 * HOUR);
+    let bench = bench.restarted(|cache| age(cache, 0, 2 * HOUR));
     bench.play([4]).unwrap();
     assert_eq!(bench.resting(), [2, 3, 4], "the stale one went before one of lower priority");
 }
@@ -154,7 +158,7 @@ fn a_young_copy_is_not_evicted() {
     bench.play([0, 2, 3, 1]).unwrap();
     assert_eq!(bench.resting(), [0, 1]);
     assert_eq!(bench.play([2]).unwrap_err().kind(), ErrorKind::Full);
-    let bench = bench.restarted(&[1], 2 * HOUR);
+    let bench = bench.restarted(|cache| age(cache, 1, 2 * HOUR));
     bench.play([2]).unwrap();
     assert_eq!(bench.resting(), [0, 2]);
 }
@@ -224,4 +228,18 @@ fn rules_that_contradict_the_tier_are_refused() {
     let error = Daemon::try_start(config).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("minima"), "{error}");
+}
+
+/// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is wanted
+/// before the directory is listed counts as used after all others.
+#[test]
+fn a_restart_remembers_who_was_used_last() {
+    let bench = Bench::new(3, |_| Vec::new());
+    bench.play([0, 1, 2, 0]).unwrap();
+    let bench = bench.restarted(|_| ());
+    bench.play([3]).unwrap();
+    assert_eq!(bench.resting(), [0, 2, 3], "1 was used longest ago, 0 written longest ago");
+    let bench = bench.restarted(|cache| fs::write(cache.join("RECENCY"), "nonsense").unwrap());
+    bench.play([4]).unwrap();
+    assert_eq!(bench.resting().len(), 3, "damaged, it costs order and nothing else");
 }

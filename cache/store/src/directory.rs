@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   FORMAT                       "forebay 1": what may use this directory
+//!   RECENCY                      in which order shards were last used; a hint
 //!   LOCK                         flock held while a daemon runs; its pid inside
 //!   shards/<hash>-<name>         the origin's tar, byte for byte (`+` for `-` where a newer release
 //!                                holds the name)
@@ -13,6 +14,7 @@
 //! written aside and synced before the rename makes it visible; the rename is synced before anyone
 //! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
 
+mod recency;
 mod survey;
 
 use std::collections::HashSet;
@@ -222,8 +224,10 @@ impl Directory {
             // On a full disk every file counts; what cannot be removed either is swept at the start.
             let _ = fs::remove_file(aside);
         }
-        written.doing("write beside a shard").map_err(|error| error.at("path", path.display()))?;
-        sync_directory(&self.shards)
+        written
+            .doing("write a file of the cache's")
+            .map_err(|error| error.at("path", path.display()))?;
+        sync_directory(path.parent().unwrap_or(&self.root))
     }
 
     /// Removes a shard, sidecar first. What is gone already is no error.

@@ -11,9 +11,11 @@ mod shelf;
 mod table;
 mod tally;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::{Origin, Sidecar};
@@ -35,6 +37,10 @@ pub use scrub::{Flaw, Scrub};
 use table::{Gone, Opened, State, Table};
 use tally::Tally;
 pub use tally::{Counters, Holding};
+
+/// How often the order of use is kept on the disk: a crash loses that much of it, and of a million
+/// shards it is 8 MB.
+const RECENCY_KEPT: Duration = Duration::from_secs(300);
 
 /// The name of what belongs to no data set.
 const REST: &str = "(rest)";
@@ -108,6 +114,7 @@ impl Store {
             tally: Tally::default(),
             traffic: Arc::default(),
         }));
+        tokio::spawn(keep_recency(Arc::downgrade(&store.0)));
         let scanning = store.clone();
         tokio::task::spawn_blocking(move || scanning.scan());
         Ok(store)
@@ -226,10 +233,11 @@ impl Store {
         self.0.traffic.no_copies.store(true, Ordering::Relaxed);
     }
 
-    /// Begins no more fills. Those under way end with the runtime they run on; their partial data
-    /// is swept at the next start.
-    pub fn close(&self) {
+    /// Begins no more fills, and keeps for the next start in which order shards were used. Fills
+    /// under way end with the runtime they run on; what they recorded is there for the next.
+    pub async fn close(&self) {
         self.0.flights.close();
+        self.0.clone().save_recency().await;
     }
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
@@ -499,6 +507,15 @@ impl Store {
         }
     }
 
+    /// Shards in the order in which the last daemon used them; those it did not know, later.
+    fn by_use(&self, mut shards: Vec<Found>) -> Vec<Found> {
+        let order: HashMap<u64, usize> =
+            self.0.directory.load_recency().into_iter().zip(0..).collect();
+        // Stable: those that are not in the order stay sorted by when they were written.
+        shards.sort_by_key(|found| order.get(&found.name.hash()).copied().unwrap_or(usize::MAX));
+        shards
+    }
+
     fn scan(&self) {
         let listed = match self.0.directory.recover() {
             Ok(found) => {
@@ -507,9 +524,12 @@ impl Store {
                 let rest = table.shelf_of("");
                 let dataset = &table.shelf(rest).budget;
                 table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
-                for shard in found.whole {
+                // Wanted before the directory was listed: they are the latest used all the same.
+                let early = table.names();
+                for shard in self.by_use(found.whole) {
                     self.enter(&mut table, shard, State::Whole);
                 }
+                early.iter().for_each(|name| table.used(name));
                 for shard in found.partial {
                     self.enter(&mut table, shard, State::Partial);
                 }
@@ -525,6 +545,36 @@ impl Store {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the order of use on the disk, as far as a crash may lose it, while the store is there.
+async fn keep_recency(store: Weak<Inner>) {
+    let mut due = tokio::time::interval(RECENCY_KEPT);
+    due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // The first comes at once.
+    due.tick().await;
+    loop {
+        due.tick().await;
+        let Some(inner) = store.upgrade() else { return };
+        inner.save_recency().await;
+    }
+}
+
+impl Inner {
+    async fn save_recency(self: Arc<Self>) {
+        // Before the listing is over the order on the disk is the better one.
+        if !matches!(*self.scanned.borrow(), Some(Ok(()))) {
+            return;
+        }
+        let this = self.clone();
+        let saved = tokio::task::spawn_blocking(move || {
+            let order = this.table.lock().unwrap_or_else(PoisonError::into_inner).recency();
+            this.directory.save_recency(&order)
+        });
+        if let Ok(Err(error)) = saved.await {
+            tracing::warn!(%error, "failed to keep in which order shards were used");
+        }
     }
 }
 

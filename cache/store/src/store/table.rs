@@ -48,6 +48,8 @@ pub(super) struct Table {
     shelves: Vec<Shelf>,
     /// Shards that came in so far.
     serial: u64,
+    /// Uses so far, comings in included.
+    uses: u64,
     open: OpenShards,
     /// Shards being opened or begun, and who asked first.
     pub(super) opening: HashMap<ShardName, (Urgency, Shared<Opened>)>,
@@ -72,6 +74,8 @@ pub(super) struct Entry {
     fresh: bool,
     /// When its bytes were asked for, or written.
     since: SystemTime,
+    /// When it was used last, by the count of uses.
+    used: u64,
     state: State,
     pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
@@ -124,6 +128,7 @@ impl Table {
             vacant: Vec::new(),
             shelves: datasets.into_iter().map(Shelf::new).collect(),
             serial: 0,
+            uses: 0,
             open: OpenShards { by_use: LruCache::unbounded(), index_bytes: 0 },
             opening: HashMap::new(),
             leaving: HashMap::new(),
@@ -146,6 +151,22 @@ impl Table {
 
     pub(super) fn holdings(&self) -> Vec<Holding> {
         self.shelves.iter().map(Shelf::holding).collect()
+    }
+
+    /// Every shard's name, the one used longest ago first.
+    pub(super) fn names(&self) -> Vec<ShardName> {
+        self.by_use().into_iter().map(|entry| entry.name.clone()).collect()
+    }
+
+    /// Every shard's hash, in the same order.
+    pub(super) fn recency(&self) -> Vec<u64> {
+        self.by_use().into_iter().map(|entry| entry.name.hash()).collect()
+    }
+
+    fn by_use(&self) -> Vec<&Entry> {
+        let mut entries: Vec<_> = self.entries.iter().flatten().collect();
+        entries.sort_by_key(|entry| entry.used);
+        entries
     }
 
     /// Every whole shard that has a sidecar, in no order.
@@ -229,7 +250,8 @@ impl Table {
         (state, passes, shard): (State, bool, Weak<Shard>),
     ) {
         self.serial += 1;
-        let serial = self.serial;
+        self.uses += 1;
+        let (serial, used) = (self.serial, self.uses);
         let newcomer = Newcomer {
             slot: self.vacant.pop().unwrap_or_else(|| {
                 self.entries.push(None);
@@ -242,7 +264,7 @@ impl Table {
         self.names.insert(name.clone(), newcomer.slot);
         let fresh = state != State::Whole;
         self.entries[newcomer.slot as usize] =
-            Some(Entry { name, shelf, serial, passes, fresh, since, state, space, shard });
+            Some(Entry { name, shelf, serial, passes, fresh, since, used, state, space, shard });
     }
 
     /// A shard was opened, or begun.
@@ -281,6 +303,8 @@ impl Table {
     pub(super) fn used(&mut self, name: &ShardName) {
         let Some(&slot) = self.names.get(name) else { return };
         let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+        self.uses += 1;
+        entry.used = self.uses;
         if !std::mem::take(&mut entry.fresh) {
             self.shelves[entry.shelf].hit(slot, entry.passes);
         }

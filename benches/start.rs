@@ -1,0 +1,146 @@
+//! How long a start takes on a directory that holds many shards, and what they cost in memory.
+//!
+//! Its rule: the first byte served is one of a shard that nothing but the directory remembers, and
+//! files are as a fill leaves them, only shorter.
+//!
+//! ```text
+//! cargo bench -p forebay-benches --bench start -- --directory /mnt/nvme
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use forebay_shard::{Index, Origin, Sidecar};
+use forebay_source::{Limits, Options, Sources};
+use forebay_store::{FRAME_BYTES, ShardName, Store, StoreConfig, Urgency};
+use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
+
+/// Bytes of the shards that are only there to be listed.
+const SMALL: u64 = 10_240;
+
+/// Between two looks whether the one real shard is committed, before anything is timed.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Starts a store on a directory with many shards.
+#[derive(Parser)]
+struct Arguments {
+    /// Directory on the disk to measure; a folder is made there and removed.
+    #[arg(long, default_value = ".")]
+    directory: PathBuf,
+    /// Shards in the cache.
+    #[arg(long, default_value_t = 100_000)]
+    shards: u32,
+    /// Starts to time.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments = Arguments::parse();
+    let folder = tempfile::Builder::new().prefix("start-bench-").tempdir_in(arguments.directory);
+    let folder = folder.unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let (cache, shard) = (root.join("cache"), root.join("real.tar"));
+    make_shard(&shard);
+    let url = format!("file://{}", shard.display());
+    // The one that is asked for comes into the cache as any does.
+    let store = open(&cache).await;
+    store
+        .shard(&url, &Options::default(), Urgency::Needed)
+        .await
+        .unwrap()
+        .wait(u64::MAX)
+        .await
+        .unwrap();
+    let mut looks = tokio::time::interval(LOOK);
+    while store.counters().fills == 0 {
+        looks.tick().await;
+    }
+    drop(store);
+    for number in 1..arguments.shards {
+        make_cached(&cache.join("shards"), number);
+    }
+    println!("{} shards", arguments.shards);
+    for _ in 0..arguments.rounds {
+        let memory = resident_bytes();
+        let begin = Instant::now();
+        let store = open(&cache).await;
+        let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
+        let first = read_first(&lease).await;
+        let served = begin.elapsed();
+        assert_eq!(first, b"0123456789");
+        store.scanned().await.unwrap();
+        let scanned = begin.elapsed();
+        assert_eq!(store.counters().shards, arguments.shards as usize);
+        let grown = resident_bytes().saturating_sub(memory + FRAME_BYTES);
+        println!(
+            "  first byte {:6.3} s  scan {:6.3} s  {:4} bytes resident a shard",
+            served.as_secs_f64(),
+            scanned.as_secs_f64(),
+            grown / arguments.shards as usize
+        );
+    }
+}
+
+async fn open(cache: &Path) -> Store {
+    let engine = Engine::start(EngineConfig {
+        name: "start".to_owned(),
+        choice: EngineChoice::Auto,
+        ..EngineConfig::default()
+    });
+    let engine = engine.unwrap();
+    let frames = Arena::new(Region::create("frames", FRAME_BYTES).unwrap());
+    let sources = Sources::new(engine.clone(), Limits::default()).unwrap();
+    let config =
+        StoreConfig { directory: cache.to_owned(), capacity: 1 << 40, datasets: Vec::new() };
+    Store::open(config, engine, sources, frames).await.unwrap()
+}
+
+async fn read_first(lease: &forebay_store::Lease) -> Vec<u8> {
+    lease.wait(1).await.unwrap();
+    let member = lease.index().members[0];
+    let range = member.offset..member.end();
+    let footprint = lease.footprint(&range);
+    let len = (footprint.end - footprint.start) as usize;
+    let span = Arena::new(Region::create("read", len).unwrap()).try_lease(len).unwrap();
+    let placed = lease.read(vec![(range, span)]).await.remove(0);
+    let at = placed.check(&member).unwrap();
+    let span = placed.into_span();
+    span[at - span.offset()..][..member.len as usize].to_vec()
+}
+
+fn make_shard(path: &Path) {
+    let mut archive = tar::Builder::new(File::create(path).unwrap());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(10);
+    archive.append_data(&mut header, "a.txt", &b"0123456789"[..]).unwrap();
+    archive.finish().unwrap();
+}
+
+/// A shard as a fill leaves it, of nothing but zeros.
+fn make_cached(shards: &Path, number: u32) {
+    let origin = Origin {
+        endpoint: "https://s3.eu-west-1.amazonaws.com".to_owned(),
+        url: format!("s3://ml-data/imagenet/train-{number:06}.tar"),
+        version: format!("\"{number:032x}\""),
+    };
+    let name = ShardName::new(&origin);
+    File::create(shards.join(name.as_str())).unwrap().set_len(SMALL).unwrap();
+    let sidecar = Sidecar { origin, len: SMALL, blocks: vec![0], index: Index::default() };
+    let path = shards.join(format!("{}.idx", name.as_str()));
+    fs::write(path, sidecar.encode().unwrap()).unwrap();
+}
+
+fn resident_bytes() -> usize {
+    let text = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size()
+}
