@@ -10,7 +10,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Limits, Sources};
 use forebay_store::{Dataset, FRAME_BYTES, Store, StoreConfig};
 use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 /// What a node is made of.
 #[derive(Debug, Clone)]
@@ -38,6 +38,8 @@ pub struct Node {
     pub(crate) started: Instant,
     /// Trainers and tools connected now.
     pub(crate) peers: watch::Sender<usize>,
+    /// The right to scrub: one at a time is as fast as many, and leaves the device to jobs.
+    pub(crate) scrubbing: Arc<Semaphore>,
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
 }
@@ -78,6 +80,7 @@ impl Node {
             slabs: SlabMemory::new(slab_bytes),
             started: Instant::now(),
             peers: watch::Sender::new(0),
+            scrubbing: Arc::new(Semaphore::new(1)),
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
         }))

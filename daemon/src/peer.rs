@@ -170,11 +170,15 @@ impl Peer {
         Ok(())
     }
 
-    /// Checks every byte at rest beside everything else; it ends with the connection.
+    /// Checks every byte at rest beside everything else, one peer's request at a time; it ends with
+    /// the connection.
     async fn scrub(&mut self, keep: bool) -> Result<()> {
         while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let Ok(permit) = self.node.scrubbing.clone().try_acquire_owned() else {
+            let error = Error::new(ErrorKind::Unavailable, "a scrub is under way already")
+                .advise("wait for its end, or end the `forebay scrub` that runs");
+            return self.reply(&Reply::Failed { run: None, error }).await;
+        };
         let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
         self.tasks.spawn(async move {
             let tell = |scrub: &Scrub| {

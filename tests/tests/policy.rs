@@ -243,3 +243,28 @@ fn a_restart_remembers_who_was_used_last() {
     bench.play([4]).unwrap();
     assert_eq!(bench.resting().len(), 3, "damaged, it costs order and nothing else");
 }
+
+/// Refused at once, not after a wait, whatever else could be evicted for others.
+#[test]
+fn a_quota_full_of_young_shards_refuses_at_once() {
+    let bench = Bench::new(5, |bytes| {
+        let max_bytes = Some(2 * bytes);
+        let dont_evict_time = Some(HOUR);
+        vec![Dataset { max_bytes, dont_evict_time, ..rule("**/[012].tar", Evict::Lru) }]
+    });
+    bench.play([5, 6, 0, 1]).unwrap();
+    let error = bench.play([2]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(bench.resting(), [0, 1, 5, 6]);
+}
+
+/// On a tier that others filled, a policy that admits only into free room still gets its minimum.
+#[test]
+fn a_minimum_is_filled_even_by_static() {
+    let bench = Bench::new(4, |bytes| {
+        vec![Dataset { min_bytes: 2 * bytes, ..rule("**/[0123].tar", Evict::Static) }]
+    });
+    bench.play([6, 7, 8, 9, 0, 1, 2, 3, 5, 6]).unwrap();
+    let own: Vec<_> = bench.resting().into_iter().filter(|n| *n < 4).collect();
+    assert_eq!(own, [0, 1]);
+}

@@ -135,3 +135,103 @@ fn a_damaged_record_restarts_the_fill() {
         fs::remove_file(file(&shards, ".idx").unwrap()).unwrap();
     }
 }
+
+/// Killed again before it had come as far as the first time, a fill has lost nothing.
+#[test]
+fn what_was_recorded_stays_recorded() {
+    let (origin, open, _) = stalling();
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    let mut before = 0;
+    for from in [RECORDED + (20 << 20), 0] {
+        // The second time nothing more comes than what is here.
+        origin.server.stall(&Origin::key("0.tar"), from);
+        let daemon = Daemon::start(disk.path());
+        {
+            let loader = loader(daemon.address(), open.clone()).unwrap();
+            loader.start(0, 0);
+            eventually("a part is recorded", || file(&shards, ".part").is_some());
+            // Sixteen batches lie in parts that are here.
+            for _ in 0..7 {
+                assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+            }
+        }
+        daemon.stop();
+        let now = recorded(&shards);
+        assert!(now >= before, "{now} after {before}");
+        before = now;
+    }
+}
+
+/// An origin that goes away in mid-shard costs what was not recorded, within one daemon, too; and when
+/// room is needed the part goes before any whole shard.
+#[test]
+fn a_part_outlives_its_origins_absence_and_goes_first() {
+    let (origin, open, len) = stalling();
+    let key = Origin::key("0.tar");
+    for (name, seed) in [("1.tar", 1), ("2.tar", 2)] {
+        origin.put(name, &forebay_testkit::shard(10, seed, &SIZES));
+    }
+    let small = origin.bytes("1.tar").len().max(origin.bytes("2.tar").len()) as u64;
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    let daemon = Daemon::try_start(Daemon::config(disk.path(), len + small)).unwrap();
+    let counters = || daemon.node().store().counters();
+    let fail = || {
+        origin.server.stall(&key, len / 5 * 4);
+        let loader = loader(daemon.address(), open.clone()).unwrap();
+        loader.start(0, 0);
+        eventually("a part is recorded", || file(&shards, ".part").is_some());
+        let failed = counters().failed_fills;
+        origin.server.deny(&key, true);
+        origin.server.cut(&key, 1, u32::MAX);
+        origin.server.release(&key);
+        eventually("the fill failed", || counters().failed_fills > failed);
+        origin.server.deny(&key, false);
+        origin.server.cut(&key, 0, 0);
+    };
+    let play = |name: &str| {
+        let open = job(&origin, vec![Origin::url(name)]);
+        let fills = counters().fills;
+        assert_eq!(epoch(daemon.address(), open).unwrap().errors, []);
+        eventually("it is whole", || counters().fills == fills + 1);
+    };
+    play("1.tar");
+    fail();
+    assert!(file(&shards, ".part").is_some());
+    play("0.tar");
+    assert!(counters().resumed_bytes >= RECORDED, "{:?}", counters());
+    fs::read(file(&shards, "-0.tar").unwrap()).unwrap();
+    assert_eq!(counters().evictions, 0);
+}
+
+/// The first to go where room is needed, though it was used last.
+#[test]
+fn a_part_goes_before_whole_shards() {
+    let (origin, open, len) = stalling();
+    for (name, seed) in [("1.tar", 1), ("2.tar", 2)] {
+        origin.put(name, &forebay_testkit::shard(10, seed, &SIZES));
+    }
+    let small = origin.bytes("1.tar").len().max(origin.bytes("2.tar").len()) as u64;
+    let disk = Daemon::disk();
+    let shards = disk.path().join("shards");
+    let config = Daemon::config(disk.path(), len + small);
+    let start = || Daemon::try_start(config.clone()).unwrap();
+    let play = |daemon: &Daemon, name: &str| {
+        epoch(daemon.address(), job(&origin, vec![Origin::url(name)])).unwrap();
+        let counters = || daemon.node().store().counters();
+        eventually("it is whole", || counters().misses == counters().fills);
+    };
+    let daemon = start();
+    play(&daemon, "1.tar");
+    {
+        let loader = loader(daemon.address(), open).unwrap();
+        loader.start(0, 0);
+        eventually("a part is recorded", || file(&shards, ".part").is_some());
+    }
+    daemon.stop();
+    let daemon = start();
+    play(&daemon, "2.tar");
+    assert!(file(&shards, "-0.tar").is_none() && file(&shards, ".part").is_none());
+    assert!(file(&shards, "-1.tar").is_some());
+}

@@ -143,6 +143,44 @@ fn scrub_tells_scripts_and_people_what_was_wrong() {
     assert_eq!(run(&["scrub"]).0, Some(0));
 }
 
+/// A scrub reserves nothing: a shard that is evicted while it runs makes room for another.
+#[test]
+fn a_scrub_keeps_no_room_from_jobs() {
+    let origin = Origin::with_shards(5, SAMPLES, &SIZES);
+    let largest = (0..5).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).max().unwrap();
+    let disk = Daemon::disk();
+    let daemon = Daemon::try_start(Daemon::config(disk.path(), 3 * largest)).unwrap();
+    let play = |n: u64| {
+        let open = job(&origin, vec![Origin::url(&format!("{n}.tar"))]);
+        epoch(daemon.address(), open).unwrap();
+        let counters = || daemon.node().store().counters();
+        eventually("all is whole", || counters().misses == counters().fills);
+    };
+    (0..3).for_each(play);
+    std::thread::scope(|scope| {
+        let (first_done, wait) = std::sync::mpsc::channel();
+        let (go_on, held) = std::sync::mpsc::channel::<()>();
+        let store = daemon.node().store().clone();
+        let scrubbing = scope.spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let progress = |scrub: &Scrub| {
+                if scrub.shards_done == 1 {
+                    first_done.send(()).unwrap();
+                    // Ends when the sender goes, too.
+                    let _ = held.recv();
+                }
+            };
+            runtime.block_on(store.scrub(false, progress)).unwrap()
+        });
+        wait.recv().unwrap();
+        (3..5).for_each(play);
+        let counters = daemon.node().store().counters();
+        drop(go_on);
+        assert_eq!(counters.evictions, 2, "{counters:?}");
+        assert_eq!(scrubbing.join().unwrap().wrong, 0);
+    });
+}
+
 /// Makes a sidecar one of the next format, as sound as its writer would.
 fn from_the_future(sidecar: &Path) {
     let mut bytes = fs::read(sidecar).unwrap();

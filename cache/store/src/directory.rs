@@ -179,7 +179,7 @@ impl Directory {
             &self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0)),
             &sidecar.encode()?,
         )?;
-        if let Err(error) = remove(&self.partial(name)) {
+        if let Err(error) = self.remove_record(name) {
             tracing::warn!(%error, "a record outlives its fill; the next start sweeps it");
         }
         Ok(())
@@ -195,9 +195,19 @@ impl Directory {
         self.shards.join(format!("{}{PARTIAL}", name.0))
     }
 
+    /// Forgets how far a shard had come.
+    pub(crate) fn remove_record(&self, name: &ShardName) -> Result<()> {
+        remove(&self.partial(name))
+    }
+
     /// Whether an unfinished shard has a record.
     pub(crate) fn is_recorded(&self, name: &ShardName) -> bool {
         self.partial(name).exists()
+    }
+
+    /// Removes one file of the shard directory. What is gone already is no error.
+    pub(crate) fn remove_file(&self, file: &str) -> Result<()> {
+        remove(&self.shards.join(file))
     }
 
     /// Reads the record of an unfinished shard.

@@ -141,28 +141,55 @@ impl Job {
                     under_way.push(self.land(admitted?));
                     next += 1;
                 }
-                Some(part) = under_way.next() => {
-                    part?;
-                    landed += 1;
-                }
-                Some(done) = recording.next() => if let Err(error) = done {
-                    let shard = self.name.as_str();
-                    tracing::warn!(shard, %error, "failed to record a fill; a crash restarts it");
-                },
+                Some(fetched) = under_way.next() => landed += usize::from(fetched?),
+                Some(recorded) = recording.next() => recorded?,
                 else => return Ok(()),
             }
         }
     }
 
     /// Makes the parts that are written durable, then records them.
+    ///
+    /// What an earlier record said of parts that this fill has not come to stays said: whoever goes
+    /// on with them compares.
+    ///
+    /// # Errors
+    /// If the data cannot be made durable: a later sync of the same file need not tell again. A
+    /// record that cannot be written only costs a restart.
     async fn record(&self) -> Result<()> {
-        let blocks = self.parts.sums();
+        let here = self.here.iter().copied().chain(std::iter::repeat(None));
+        let blocks = self.parts.sums().into_iter().zip(here).map(|(now, then)| now.or(then));
+        let partial =
+            Partial { origin: self.origin.clone(), len: self.stat.len, blocks: blocks.collect() };
         self.engine.sync_data(&self.file).await?;
-        let partial = Partial { origin: self.origin.clone(), len: self.stat.len, blocks };
         let (directory, name) = (self.directory.clone(), self.name.clone());
-        tokio::task::spawn_blocking(move || directory.record(&name, &partial))
-            .await
-            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?
+        let recorded = tokio::task::spawn_blocking(move || directory.record(&name, &partial));
+        if let Ok(Err(error)) = recorded.await {
+            let shard = self.name.as_str();
+            tracing::warn!(shard, %error, "failed to record a fill; a crash restarts it");
+        }
+        Ok(())
+    }
+
+    /// Whether the next fill can go on with what is here, now that this one failed with `error`. A
+    /// record of an archive that is broken is removed: its bytes may have been garbled on the way.
+    pub(crate) async fn left_for_the_next(&self, error: &Error) -> bool {
+        let keep = matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::PermissionDenied
+        );
+        let (directory, name) = (self.directory.clone(), self.name.clone());
+        let look = tokio::task::spawn_blocking(move || match keep {
+            true => directory.is_recorded(&name),
+            false => {
+                if let Err(error) = directory.remove_record(&name) {
+                    tracing::warn!(shard = name.as_str(), %error, "failed to remove a record");
+                }
+                false
+            }
+        });
+        // The runtime ends: then the next start looks.
+        look.await.unwrap_or(keep)
     }
 
     async fn admit(&self, part: u64) -> Result<(u64, OwnedSemaphorePermit, Span)> {
@@ -170,10 +197,15 @@ impl Job {
         Ok((part, window, self.frames.lease(PART_BYTES).await?))
     }
 
-    async fn land(&self, (part, window, frame): (u64, OwnedSemaphorePermit, Span)) -> Result<()> {
-        let (frame, crc32c) = self.part(part, frame).await?;
+    /// Gets one part; false if it was here already.
+    async fn land(&self, (part, window, frame): (u64, OwnedSemaphorePermit, Span)) -> Result<bool> {
+        let (frame, here) = self.left_here(part, frame).await;
+        let (frame, crc32c) = match here {
+            Some(crc32c) => (frame, crc32c),
+            None => self.part(part, frame).await?,
+        };
         self.parts.arrived(part, frame, crc32c, window);
-        Ok(())
+        Ok(here.is_none())
     }
 
     /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
@@ -192,13 +224,8 @@ impl Job {
         (done.span, is_right.then_some(recorded))
     }
 
-    /// Gets one part into its frame: from what is here, or from its origin, and then onto the disk;
-    /// with its checksum.
+    /// Fetches one part into its frame and writes the frame; with the checksum of what came.
     async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
-        let (frame, here) = self.left_here(part, frame).await;
-        if let Some(crc32c) = here {
-            return Ok((frame, crc32c));
-        }
         let offset = part * PART_BYTES as u64;
         let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
         let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);

@@ -178,17 +178,18 @@ impl Store {
     /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of
     /// everybody who meets the same bad copy, the first drops and counts it.
     pub async fn condemn(&self, shard: &Lease, why: &Error) {
-        self.drop_corrupt(shard.name(), &shard.space, why).await;
+        self.drop_corrupt(shard.name(), &Arc::downgrade(&shard.space), why).await;
     }
 
     /// Drops and counts a corrupt copy; false if somebody did so already. A copy is known by its
     /// space: the shard may have been fetched anew since.
-    async fn drop_corrupt(&self, name: &ShardName, space: &Arc<Space>, why: &Error) -> bool {
+    async fn drop_corrupt(&self, name: &ShardName, space: &Weak<Space>, why: &Error) -> bool {
+        if self.scanned().await.is_err() {
+            return false;
+        }
         let gone = {
             let mut table = self.table();
-            let is_there = table
-                .get(name)
-                .is_some_and(|entry| entry.is_whole() && Arc::ptr_eq(&entry.space, space));
+            let is_there = table.get(name).is_some_and(|entry| entry.is_copy(space));
             is_there.then(|| self.leave(&mut table, name, false))
         };
         let Some(gone) = gone else { return false };
@@ -252,7 +253,7 @@ impl Store {
                     return Ok(shard);
                 }
                 Err(error) if is_the_copys_fault(&error) => {
-                    self.discard(&wanted.name, &error).await;
+                    self.discard(&wanted.name, &error).await?;
                 }
                 Err(error) => return Err(error.at("url", &wanted.origin.url)),
             }
@@ -272,9 +273,14 @@ impl Store {
             self.scanned().await?;
             known = look();
         }
+        let stale = self.table().is_stale(name);
+        if stale {
+            // The listing must not find what is about to go.
+            self.scanned().await?;
+        }
         let stale = {
             let mut table = self.table();
-            table.is_stale(name).then(|| self.leave(&mut table, name, false))
+            (stale && table.is_stale(name)).then(|| self.leave(&mut table, name, false))
         };
         match stale {
             None => Ok(known),
@@ -303,12 +309,13 @@ impl Store {
         let Wanted { name, origin, source, stat } = wanted;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check()?;
-        let partial = self.table().resume(name);
-        let (room, (file, here)) = match partial {
-            Some(room) => (room, self.file_to_fill(wanted, true).await?),
+        let (room, file, here) = match self.resume(wanted).await? {
+            Some(resumed) => resumed,
             None => {
                 let room = self.make_room(&origin.url, stat.len, urgency).await?;
-                (room, self.file_to_fill(wanted, false).await?)
+                let path = self.0.directory.data(name);
+                let file = self.0.engine.open(&path, Open::Create { len: stat.len }).await;
+                (room, file.map_err(|error| error.at("url", &origin.url))?, Vec::new())
             }
         };
         let Room { space, shelf, passes } = room;
@@ -337,30 +344,24 @@ impl Store {
         Ok(shard)
     }
 
-    /// The data file of a shard that is about to arrive, and the checksums of what is in it: that of
-    /// a fill that did not end, or a new one.
-    async fn file_to_fill(
-        &self,
-        wanted: &Wanted,
-        resume: bool,
-    ) -> Result<(DiskFile, Vec<Option<u32>>)> {
-        let (name, len) = (&wanted.name, wanted.stat.len);
-        if resume {
-            match self.open_partial(wanted).await {
-                Ok(opened) => return Ok(opened),
-                Err(error) => {
-                    let shard = name.as_str();
-                    tracing::warn!(shard, %error, "a partly fetched shard cannot be resumed");
-                    let (this, of) = (self.clone(), name.clone());
-                    tokio::task::spawn_blocking(move || this.0.directory.remove(&of))
-                        .await
-                        .map_err(|_| shutting_down())??;
-                }
+    /// Room, file and checksums of what a fill that did not end left of this shard, if one did.
+    async fn resume(&self, wanted: &Wanted) -> Result<Option<(Room, DiskFile, Vec<Option<u32>>)>> {
+        let name = &wanted.name;
+        let Some(room) = self.table().resume(name) else { return Ok(None) };
+        let error = match self.open_partial(wanted).await {
+            Ok((file, here)) => return Ok(Some((room, file, here))),
+            Err(error) => error,
+        };
+        if is_the_copys_fault(&error) {
+            tracing::warn!(shard = name.as_str(), %error, "a part of a shard cannot be resumed");
+            let (this, of) = (self.clone(), name.clone());
+            let removed = tokio::task::spawn_blocking(move || this.0.directory.remove(&of)).await;
+            if let Ok(Ok(())) = removed {
+                return Ok(None);
             }
         }
-        let path = self.0.directory.data(name);
-        let file = self.0.engine.open(&path, Open::Create { len }).await;
-        Ok((file.map_err(|error| error.at("url", &wanted.origin.url))?, Vec::new()))
+        self.table().left(name, room.shelf, room.space);
+        Err(error.at("url", &wanted.origin.url))
     }
 
     async fn open_partial(&self, wanted: &Wanted) -> Result<(DiskFile, Vec<Option<u32>>)> {
@@ -394,6 +395,7 @@ impl Store {
                 self.0.tally.failed_fills.inc();
                 job.parts.fail(&error);
                 job.growth.fail(&error);
+                let goes_on = job.left_for_the_next(&error).await;
                 let mut table = self.table();
                 if error.kind() == ErrorKind::Corrupt {
                     // Samples before the fault are good. The copy stays for them while there is
@@ -404,7 +406,7 @@ impl Store {
                     // The object may have changed: its identity is asked anew.
                     let key = (job.source.endpoint().to_owned(), job.url.clone());
                     table.identities.pop(&key);
-                    if error.kind() == ErrorKind::Unavailable && job.directory.is_recorded(&name) {
+                    if goes_on {
                         table.partial(&name);
                     } else {
                         drop(self.leave(&mut table, &name, false));
@@ -451,7 +453,9 @@ impl Store {
     }
 
     /// Drops a copy that cannot be opened.
-    async fn discard(&self, name: &ShardName, why: &Error) {
+    async fn discard(&self, name: &ShardName, why: &Error) -> Result<()> {
+        // The listing must not find what is about to go.
+        self.scanned().await?;
         tracing::warn!(shard = name.as_str(), error = %why, "dropped a copy that cannot be opened");
         if why.kind() == ErrorKind::Corrupt {
             self.0.tally.corruptions.inc();
@@ -461,6 +465,7 @@ impl Store {
             self.leave(&mut table, name, false)
         };
         gone.await;
+        Ok(())
     }
 
     /// Takes a shard off the tier. Its bytes stay reserved until its files are gone, and its name
@@ -496,9 +501,9 @@ impl Store {
         Ok(())
     }
 
-    /// Notes a shard that was found, unless it is known already.
+    /// Notes a shard that was found, unless it is known already, or has left since it was seen.
     fn enter(&self, table: &mut Table, found: Found, state: State) {
-        if table.get(&found.name).is_none() {
+        if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
             tracing::debug!(url = shown(&found.url), "found a shard");
             let shelf = table.shelf_of(&found.url);
             let dataset = &table.shelf(shelf).budget;
@@ -521,8 +526,7 @@ impl Store {
             Ok(found) => {
                 let mut table = self.table();
                 tracing::info!(shards = found.whole.len(), "found whole shards on the tier");
-                let rest = table.shelf_of("");
-                let dataset = &table.shelf(rest).budget;
+                let dataset = &table.shelf(table.rest()).budget;
                 table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
                 // Wanted before the directory was listed: they are the latest used all the same.
                 let early = table.names();

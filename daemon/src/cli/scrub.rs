@@ -45,24 +45,21 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         })?;
         bar.set_length(scrub.bytes);
         bar.set_position(scrub.bytes_done);
-        bar.set_message(format!("{} wrong", scrub.flaws.len()));
+        bar.set_message(format!("{} wrong", scrub.wrong));
         if scrub.done {
             break scrub;
         }
     };
     bar.finish_and_clear();
     tell(&scrub, arguments.json)?;
-    match scrub.flaws.len() {
-        0 => Ok(()),
-        wrong => {
-            let left = scrub.flaws.iter().filter(|flaw| !flaw.dropped).count();
-            Err(Error::new(ErrorKind::Corrupt, "copies in the cache are wrong")
-                .at("wrong", wrong)
-                .at("left", left)
-                .advise("look at the device: `dmesg`, SMART; what was dropped is fetched anew")
-                .into())
-        }
+    if scrub.wrong == 0 {
+        return Ok(());
     }
+    Err(Error::new(ErrorKind::Corrupt, "copies in the cache are wrong")
+        .at("wrong", scrub.wrong)
+        .at("left", scrub.wrong - scrub.dropped)
+        .advise("look at the device: `dmesg`, SMART; what was dropped is fetched anew")
+        .into())
 }
 
 fn tell(scrub: &Scrub, json: bool) -> Done {
@@ -74,5 +71,5 @@ fn tell(scrub: &Scrub, json: bool) -> Done {
         print(&format!("{}  {}  {what}", flaw.file, flaw.why))?;
     }
     let size = bytesize::ByteSize(scrub.bytes_done).display().iec();
-    Ok(print(&format!("{} shards, {size}, {} wrong", scrub.shards_done, scrub.flaws.len()))?)
+    Ok(print(&format!("{} shards, {size}, {} wrong", scrub.shards_done, scrub.wrong))?)
 }

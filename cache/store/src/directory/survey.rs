@@ -204,11 +204,6 @@ impl Directory {
             tracing::error!(file, %error, "failed to sweep a leftover");
         }
     }
-
-    /// Removes one file of the shard directory.
-    pub(crate) fn remove_file(&self, file: &str) -> Result<()> {
-        fs::remove_file(self.shards.join(file)).doing("remove a file")
-    }
 }
 
 /// What a start found.

@@ -96,14 +96,23 @@ impl S3Fifo {
     /// Goes through the proven: each use bought one more round, so no shard is passed more often
     /// than it has uses, and once more to be taken.
     fn of_proven(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        let mut refused = 0;
         for _ in 0..=self.proven_shards * usize::from(MOST_USES) {
             let slot = self.proven.oldest()?;
+            if !may_go(slot) {
+                // It keeps its uses: only who could have gone pays for staying.
+                refused += 1;
+                if refused > self.proven_shards {
+                    return None;
+                }
+                self.proven.remove(slot);
+                self.proven.push(slot);
+                continue;
+            }
+            refused = 0;
             let uses = self.residents[slot as usize].uses;
             if uses == 0 {
-                // Those in use stay where they are: the next that may go is taken from behind them.
-                return self.proven.oldest_that(&mut |slot| {
-                    self.residents[slot as usize].uses == 0 && may_go(slot)
-                });
+                return Some(slot);
             }
             self.residents[slot as usize].uses = uses - 1;
             self.proven.remove(slot);

@@ -91,21 +91,23 @@ impl Store {
         }
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
-        let mut passes = self.table().shelf(shelf).passes(true);
+        let mut passes = self.table().shelf(shelf).passes(bytes, true);
         loop {
             let freed = self.0.budget.freed();
             if let Some(space) = Space::reserve(&self.0.budget, &dataset, bytes) {
                 return Ok(Room { space: Arc::new(space), shelf, passes });
             }
-            let leaving = {
+            let (leaving, hopeless) = {
                 let mut table = self.table();
-                passes = table.shelf(shelf).passes(false);
+                passes = table.shelf(shelf).passes(bytes, false);
                 let need = Need { shelf, urgency, within: !dataset.has(bytes), passes };
-                table.victim(need).map(|name| {
+                let leaving = table.victim(need).map(|(name, named)| {
                     tracing::debug!(shard = name.as_str(), "evicted a shard");
                     self.0.tally.evictions.inc();
-                    self.leave(&mut table, &name, true)
-                })
+                    self.leave(&mut table, &name, named)
+                });
+                let hopeless = leaving.is_none() && !table.may_come_free(need, &self.0.budget);
+                (leaving, hopeless)
             };
             if let Some(gone) = leaving {
                 gone.await;
@@ -120,7 +122,7 @@ impl Store {
                     .at("capacity", capacity)
                     .advise("raise the cache's capacity, lower window and prefetch, or relax pins")
             };
-            if urgency == Urgency::Ahead || !self.table().may_come_free(shelf, &self.0.budget) {
+            if urgency == Urgency::Ahead || hopeless {
                 return Err(full());
             }
             if tokio::time::timeout_at(deadline, freed).await.is_err() {

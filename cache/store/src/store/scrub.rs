@@ -3,13 +3,16 @@
 //! One rule: jobs come first. One block is read at a time, into one frame, so that a scrub takes a
 //! fraction of what the device gives and never the memory of a fill for long.
 
+use std::sync::Weak;
+
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
 use forebay_uring::{DiskFile, Open};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, shutting_down};
+use super::{Store, is_the_copys_fault, shutting_down};
+use crate::budget::Space;
 use crate::directory::ShardName;
 
 /// A shard whose bytes at rest are wrong.
@@ -34,11 +37,18 @@ pub struct Scrub {
     pub bytes: u64,
     /// Bytes checked.
     pub bytes_done: u64,
-    /// What was wrong.
+    /// Shards that were wrong.
+    pub wrong: u64,
+    /// Of those that were dropped.
+    pub dropped: u64,
+    /// What was wrong with each, told at the end, of a thousand at most.
     pub flaws: Vec<Flaw>,
     /// Whether this is all.
     pub done: bool,
 }
+
+/// Flaws told one by one: a device with more of them is beyond that.
+const FLAWS_TOLD: usize = 1000;
 
 impl Store {
     /// Checks every whole shard on the tier, telling `progress` after each. With `keep`, what is
@@ -49,27 +59,37 @@ impl Store {
     pub async fn scrub(&self, keep: bool, mut progress: impl FnMut(&Scrub)) -> Result<Scrub> {
         self.scanned().await?;
         let shards = self.table().whole_shards();
-        let bytes = shards.iter().map(|(_, space)| space.bytes()).sum();
+        let bytes = shards.iter().map(|(.., bytes)| bytes).sum();
         let mut scrub = Scrub { shards: shards.len() as u64, bytes, ..Scrub::default() };
-        for (name, space) in shards {
-            if let Some(why) = self.flaw_of(&name).await {
-                let dropped = !keep && self.drop_corrupt(&name, &space, &why).await;
-                let file = name.as_str().to_owned();
-                scrub.flaws.push(Flaw { file, why: why.to_string(), dropped });
+        let mut flaws = Vec::new();
+        for (name, space, bytes) in shards {
+            if let Some(why) = self.flaw_of(&name, &space).await {
+                // A limit of the machine is no fault of the copy's.
+                let drop = !keep && is_the_copys_fault(&why);
+                let dropped = drop && self.drop_corrupt(&name, &space, &why).await;
+                scrub.wrong += 1;
+                scrub.dropped += u64::from(dropped);
+                if flaws.len() < FLAWS_TOLD {
+                    let file = name.as_str().to_owned();
+                    flaws.push(Flaw { file, why: why.to_string(), dropped });
+                }
             }
             scrub.shards_done += 1;
-            scrub.bytes_done += space.bytes();
+            scrub.bytes_done += bytes;
             progress(&scrub);
         }
-        scrub.done = true;
+        (scrub.flaws, scrub.done) = (flaws, true);
         Ok(scrub)
     }
 
     /// What is wrong with a shard at rest; one that left meanwhile has no flaw.
-    async fn flaw_of(&self, name: &ShardName) -> Option<Error> {
+    async fn flaw_of(&self, name: &ShardName, space: &Weak<Space>) -> Option<Error> {
+        let is_there = || self.table().get(name).is_some_and(|entry| entry.is_copy(space));
+        if !is_there() {
+            return None;
+        }
         let checked = self.check_at_rest(name).await;
-        let is_there = self.table().get(name).is_some();
-        checked.err().filter(|error| is_there && error.kind() != ErrorKind::Closed)
+        checked.err().filter(|error| is_there() && error.kind() != ErrorKind::Closed)
     }
 
     async fn check_at_rest(&self, name: &ShardName) -> Result<()> {

@@ -3,7 +3,7 @@
 //! One rule: rules that hold under every policy (pins, minima, ages, leases) are applied here and
 //! in the table, around the policy; the policy only orders what they leave.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,27 +12,30 @@ use crate::budget::Budget;
 use crate::dataset::Dataset;
 use crate::evict::{List, Newcomer, Policy, Slot};
 
-/// When a shard goes stale, its slot, and which shard that was.
-type Stale = (SystemTime, Slot, u64);
-
 /// One data set's shards.
 pub(super) struct Shelf {
     pub(super) rule: Dataset,
+    /// What the data set may hold; readers of evicted copies keep their share of it.
     pub(super) budget: Arc<Budget>,
     policy: Box<dyn Policy>,
     /// Shards that were not admitted: they go before all others.
     passing: List,
-    /// When shards go stale, in that order; those of shards gone since are passed over.
-    aging: VecDeque<Stale>,
+    /// Shards by when they go stale.
+    aging: BTreeSet<(SystemTime, Slot)>,
     shards: usize,
+    /// Bytes of the shards that are here, those of shards on their way out not counted.
+    bytes: u64,
+    /// No shard that ever was here is smaller.
+    smallest: u64,
 }
 
-/// A shard that comes in, or was found.
-pub(super) struct Arrival {
-    pub(super) newcomer: Newcomer,
-    pub(super) passes: bool,
+/// A shard's place on its shelf.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    pub(super) slot: Slot,
+    pub(super) bytes: u64,
     pub(super) since: SystemTime,
-    pub(super) serial: u64,
+    pub(super) passes: bool,
 }
 
 impl Shelf {
@@ -41,8 +44,10 @@ impl Shelf {
             budget: Budget::new(rule.max_bytes.unwrap_or(u64::MAX)),
             policy: rule.evict.policy(),
             passing: List::default(),
-            aging: VecDeque::new(),
+            aging: BTreeSet::new(),
             shards: 0,
+            bytes: 0,
+            smallest: u64::MAX,
             rule,
         }
     }
@@ -52,9 +57,23 @@ impl Shelf {
         self.rule.dont_evict_time.is_none_or(|keep| age(since, now) >= keep)
     }
 
-    /// Whether a shard that comes in now only passes. `room`: it fits without anybody leaving.
-    pub(super) fn passes(&self, room: bool) -> bool {
-        !self.policy.admits(room)
+    /// Whether a shard of `bytes` that comes in now only passes. `room`: it fits without anybody
+    /// leaving. What is pinned never only passes, nor what is within the data set's minimum.
+    pub(super) fn passes(&self, bytes: u64, room: bool) -> bool {
+        let due = self.bytes.saturating_add(bytes) <= self.rule.min_bytes;
+        !self.rule.pin && !self.policy.admits(room || due)
+    }
+
+    /// Bytes that others may take of it.
+    pub(super) fn above_minimum(&self) -> u64 {
+        self.bytes.saturating_sub(self.rule.min_bytes)
+    }
+
+    /// Bytes that may go: all for one of its own, else what is above the minimum; nothing if no
+    /// shard is that small.
+    pub(super) fn may_lose(&self, own: bool) -> u64 {
+        let bytes = if own { self.bytes } else { self.above_minimum() };
+        if bytes < self.smallest { 0 } else { bytes }
     }
 
     pub(super) fn holding(&self) -> Holding {
@@ -67,17 +86,16 @@ impl Shelf {
         }
     }
 
-    pub(super) fn insert(&mut self, arrival: &Arrival) {
+    pub(super) fn insert(&mut self, at: Standing, identity: u64) {
+        let Standing { slot, bytes, passes, .. } = at;
+        match passes {
+            true => self.passing.push(slot),
+            false => self.policy.insert(Newcomer { slot, identity, bytes }),
+        }
+        self.aging.extend(self.stale_at(at));
         self.shards += 1;
-        match arrival.passes {
-            true => self.passing.push(arrival.newcomer.slot),
-            false => self.policy.insert(arrival.newcomer),
-        }
-        if let Some(stale) = self.rule.ttl.and_then(|ttl| arrival.since.checked_add(ttl)) {
-            // Nearly always the last; what a start finds comes in order of age, too.
-            let at = self.aging.partition_point(|(other, ..)| *other <= stale);
-            self.aging.insert(at, (stale, arrival.newcomer.slot, arrival.serial));
-        }
+        self.bytes += bytes;
+        self.smallest = self.smallest.min(bytes);
     }
 
     pub(super) fn hit(&mut self, slot: Slot, passes: bool) {
@@ -86,27 +104,31 @@ impl Shelf {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: Slot, passes: bool, evicted: bool) {
-        self.shards -= 1;
-        match passes {
-            true => self.passing.remove(slot),
-            false => self.policy.remove(slot, evicted),
+    /// `evicted`: the policy named it.
+    pub(super) fn remove(&mut self, at: Standing, evicted: bool) {
+        match at.passes {
+            true => self.passing.remove(at.slot),
+            false => self.policy.remove(at.slot, evicted),
         }
+        if let Some(stale) = self.stale_at(at) {
+            self.aging.remove(&stale);
+        }
+        self.shards -= 1;
+        self.bytes -= at.bytes;
+    }
+
+    fn stale_at(&self, at: Standing) -> Option<(SystemTime, Slot)> {
+        Some((at.since.checked_add(self.rule.ttl?)?, at.slot))
     }
 
     /// A shard that is here for no reason any more: it only passes, or is stale.
     pub(super) fn spare(
-        &mut self,
+        &self,
         now: SystemTime,
-        is: &dyn Fn(Slot, u64) -> bool,
         may_go: &mut dyn FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        while self.aging.front().is_some_and(|(_, slot, serial)| !is(*slot, *serial)) {
-            self.aging.pop_front();
-        }
-        let stale = self.aging.iter().take_while(|(stale, ..)| *stale <= now);
-        let mut slots =
-            stale.filter(|(_, slot, serial)| is(*slot, *serial)).map(|(_, slot, _)| *slot);
+        let stale = self.aging.iter().take_while(|(stale, _)| *stale <= now);
+        let mut slots = stale.map(|(_, slot)| *slot);
         self.passing.oldest_that(may_go).or_else(|| slots.find(|slot| may_go(*slot)))
     }
 

@@ -15,12 +15,12 @@ use lru::LruCache;
 use super::Urgency;
 use super::identity::Identity;
 use super::room::Room;
-use super::shelf::{Arrival, Shelf, age};
+use super::shelf::{Shelf, Standing, age};
 use super::tally::Holding;
 use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
 use crate::directory::ShardName;
-use crate::evict::{Newcomer, Slot};
+use crate::evict::Slot;
 use crate::shard::Shard;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
@@ -46,8 +46,6 @@ pub(super) struct Table {
     entries: Vec<Option<Entry>>,
     vacant: Vec<Slot>,
     shelves: Vec<Shelf>,
-    /// Shards that came in so far.
-    serial: u64,
     /// Uses so far, comings in included.
     uses: u64,
     open: OpenShards,
@@ -67,13 +65,9 @@ pub(super) struct Table {
 pub(super) struct Entry {
     name: ShardName,
     shelf: usize,
-    serial: u64,
-    /// Not admitted: it goes before all others.
-    passes: bool,
+    at: Standing,
     /// Not used yet: the use it was fetched for is no second one.
     fresh: bool,
-    /// When its bytes were asked for, or written.
-    since: SystemTime,
     /// When it was used last, by the count of uses.
     used: u64,
     state: State,
@@ -96,6 +90,11 @@ pub(super) enum State {
 }
 
 impl Entry {
+    /// Whether this is the copy that holds `space`, and can be served.
+    pub(super) fn is_copy(&self, space: &Weak<Space>) -> bool {
+        self.is_whole() && std::ptr::eq(Arc::as_ptr(&self.space), space.as_ptr())
+    }
+
     /// Whether it can be served from the tier.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.state, State::Whole | State::Broken)
@@ -127,7 +126,6 @@ impl Table {
             entries: Vec::new(),
             vacant: Vec::new(),
             shelves: datasets.into_iter().map(Shelf::new).collect(),
-            serial: 0,
             uses: 0,
             open: OpenShards { by_use: LruCache::unbounded(), index_bytes: 0 },
             opening: HashMap::new(),
@@ -139,9 +137,14 @@ impl Table {
         }
     }
 
+    /// The shelf of what belongs to no data set.
+    pub(super) fn rest(&self) -> usize {
+        self.shelves.len() - 1
+    }
+
     /// The data set that `url` belongs to.
     pub(super) fn shelf_of(&self, url: &str) -> usize {
-        let rest = self.shelves.len() - 1;
+        let rest = self.rest();
         self.shelves[..rest].iter().position(|shelf| shelf.rule.has(url)).unwrap_or(rest)
     }
 
@@ -169,10 +172,13 @@ impl Table {
         entries
     }
 
-    /// Every whole shard that has a sidecar, in no order.
-    pub(super) fn whole_shards(&self) -> Vec<(ShardName, Arc<Space>)> {
+    /// Every whole shard that has a sidecar, in no order, and its bytes. Who looks at them later
+    /// keeps no space reserved by that.
+    pub(super) fn whole_shards(&self) -> Vec<(ShardName, Weak<Space>, u64)> {
         let whole = self.entries.iter().flatten().filter(|entry| entry.state == State::Whole);
-        whole.map(|entry| (entry.name.clone(), entry.space.clone())).collect()
+        whole
+            .map(|entry| (entry.name.clone(), Arc::downgrade(&entry.space), entry.at.bytes))
+            .collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -201,7 +207,7 @@ impl Table {
     pub(super) fn is_stale(&self, name: &ShardName) -> bool {
         let Some(entry) = self.get(name) else { return false };
         let ttl = self.shelves[entry.shelf].rule.ttl;
-        ttl.is_some_and(|ttl| age(entry.since, SystemTime::now()) >= ttl)
+        ttl.is_some_and(|ttl| age(entry.at.since, SystemTime::now()) >= ttl)
             && is_idle(entry, &self.open, &HashMap::new())
             && !self.claims.contains_key(name)
     }
@@ -226,11 +232,17 @@ impl Table {
         self.enter(name, shelf, Arc::new(space), since, (state, passes, Weak::new()));
     }
 
-    /// A fill ended early; the next goes on with what it left.
+    /// A fill ended early; the next goes on with what it left, unless that goes before.
     pub(super) fn partial(&mut self, name: &ShardName) {
-        if let Some(entry) = self.get_mut(name) {
-            (entry.state, entry.shard) = (State::Partial, Weak::new());
+        if let Some(Entry { shelf, space, .. }) = self.forget(name, false) {
+            self.left(name, shelf, space);
         }
+    }
+
+    /// A part of a shard is here.
+    pub(super) fn left(&mut self, name: &ShardName, shelf: usize, space: Arc<Space>) {
+        let (since, state) = (SystemTime::now(), State::Partial);
+        self.enter(name.clone(), shelf, space, since, (state, true, Weak::new()));
     }
 
     /// The room of a shard of which a part is here, for the fill that goes on with it.
@@ -238,7 +250,7 @@ impl Table {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
         let (space, shelf) = (entry.space.clone(), entry.shelf);
         self.forget(name, false);
-        Some(Room { space, shelf, passes: self.shelves[shelf].passes(true) })
+        Some(Room { passes: self.shelves[shelf].passes(space.bytes(), true), space, shelf })
     }
 
     fn enter(
@@ -249,27 +261,29 @@ impl Table {
         since: SystemTime,
         (state, passes, shard): (State, bool, Weak<Shard>),
     ) {
-        self.serial += 1;
+        // Two entries of one name would be one too many to find again.
+        self.forget(&name, false);
         self.uses += 1;
-        let (serial, used) = (self.serial, self.uses);
-        let newcomer = Newcomer {
-            slot: self.vacant.pop().unwrap_or_else(|| {
-                self.entries.push(None);
-                Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
-            }),
-            identity: name.hash(),
-            bytes: space.bytes(),
-        };
-        self.shelves[shelf].insert(&Arrival { newcomer, passes, since, serial });
-        self.names.insert(name.clone(), newcomer.slot);
+        let used = self.uses;
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
+        });
+        let at = Standing { slot, bytes: space.bytes(), since, passes };
+        self.shelves[shelf].insert(at, name.hash());
+        self.names.insert(name.clone(), slot);
         let fresh = state != State::Whole;
-        self.entries[newcomer.slot as usize] =
-            Some(Entry { name, shelf, serial, passes, fresh, since, used, state, space, shard });
+        self.entries[slot as usize] =
+            Some(Entry { name, shelf, at, fresh, used, state, space, shard });
     }
 
     /// A shard was opened, or begun.
     pub(super) fn opened(&mut self, shard: &Arc<Shard>) {
         let Some(entry) = self.get_mut(shard.name()) else { return };
+        if entry.state == State::Partial {
+            // Its fill failed before this came to be told.
+            return;
+        }
         entry.shard = Arc::downgrade(shard);
         if entry.is_whole() {
             self.open.keep(shard);
@@ -290,7 +304,7 @@ impl Table {
         let slot = self.names.remove(name)?;
         let entry = self.entries[slot as usize].take()?;
         self.vacant.push(slot);
-        self.shelves[entry.shelf].remove(slot, entry.passes, evicted);
+        self.shelves[entry.shelf].remove(entry.at, evicted);
         Some(entry)
     }
 
@@ -306,7 +320,7 @@ impl Table {
         self.uses += 1;
         entry.used = self.uses;
         if !std::mem::take(&mut entry.fresh) {
-            self.shelves[entry.shelf].hit(slot, entry.passes);
+            self.shelves[entry.shelf].hit(slot, entry.at.passes);
         }
     }
 
@@ -320,19 +334,35 @@ impl Table {
         }
     }
 
-    /// Whether waiting may make room for the data set of `shelf`: bytes are on their way out, or
-    /// somebody uses a shard that could go otherwise. What stays by its rules does not count.
-    pub(super) fn may_come_free(&self, shelf: usize, tier: &Budget) -> bool {
+    /// Whether waiting may make room: bytes are on their way out, or somebody uses a shard that
+    /// could go otherwise. What stays by its rules does not count.
+    pub(super) fn may_come_free(&self, need: Need, tier: &Budget) -> bool {
         let now = SystemTime::now();
         let mut resting = 0;
         let busy = self.entries.iter().flatten().any(|entry| {
-            resting += entry.space.bytes();
+            if need.within && entry.shelf != need.shelf {
+                return false;
+            }
+            resting += entry.at.bytes;
             let of = &self.shelves[entry.shelf];
-            let floor = if entry.shelf == shelf { 0 } else { of.rule.min_bytes };
-            entry.passes
-                || (!of.rule.pin && of.budget.used() > floor && of.is_old(entry.since, now))
+            let by_rule = of.may_lose(entry.shelf == need.shelf) >= entry.at.bytes
+                && (!of.rule.pin || entry.at.passes)
+                && of.is_old(entry.at.since, now);
+            by_rule && !self.is_idle(entry)
         });
-        busy || tier.used() > resting
+        let held = match need.within {
+            true => self.shelves[need.shelf].budget.used(),
+            false => {
+                let newer = self.newer.as_ref().map_or(0, Space::bytes);
+                let stuck: u64 = self.stuck.iter().map(|entry| entry.at.bytes).sum();
+                tier.used().saturating_sub(newer + stuck)
+            }
+        };
+        busy || held > resting
+    }
+
+    fn is_idle(&self, entry: &Entry) -> bool {
+        is_idle(entry, &self.open, &self.opening)
     }
 
     /// Whether bytes are on their way that will be evictable once they are here.
@@ -340,60 +370,62 @@ impl Table {
         self.entries.iter().flatten().any(|entry| entry.state == State::Arriving)
     }
 
-    /// The shard that goes next, if any may go.
-    pub(super) fn victim(&mut self, need: Need) -> Option<ShardName> {
+    /// The shard that goes next, if any may go, and whether its policy named it.
+    pub(super) fn victim(&mut self, need: Need) -> Option<(ShardName, bool)> {
         let now = SystemTime::now();
-        let slot = self.search(need, now, false).or_else(|| match need.urgency {
+        let (slot, named) = self.search(need, now, false).or_else(|| match need.urgency {
             Urgency::Needed => self.search(need, now, true),
             Urgency::Ahead => None,
         })?;
-        self.entries[slot as usize].as_ref().map(|entry| entry.name.clone())
+        self.entries[slot as usize].as_ref().map(|entry| (entry.name.clone(), named))
     }
 
     /// Goes through the shelves, the least important first. As a `last` resort what somebody
     /// claimed may go, and what is more important than the newcomer.
-    fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<Slot> {
+    fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
         let priority = self.shelves[need.shelf].rule.priority;
         let mut order: Vec<usize> = match need.within {
             true => vec![need.shelf],
             false => (0..self.shelves.len()).collect(),
         };
         let Self { entries, shelves, open, opening, claims, .. } = self;
+        // Shared from here on, so that each shelf's rule can borrow them again.
+        let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
         order.sort_by_cached_key(|at| {
             let shelf = &shelves[*at];
-            let above = shelf.budget.used().saturating_sub(shelf.rule.min_bytes);
-            (shelf.rule.priority, std::cmp::Reverse(above))
+            (shelf.rule.priority, std::cmp::Reverse(shelf.above_minimum()))
         });
-        let entry = |slot: Slot| entries[slot as usize].as_ref();
-        let idle = |entry: &Entry| {
-            is_idle(entry, open, opening) && (last || !claims.contains_key(&entry.name))
+        let may_go = |shelf: &Shelf, own: bool| {
+            let (may_lose, keep) = (shelf.may_lose(own), shelf.rule.dont_evict_time);
+            // What costs least to ask comes first: a search may pass many.
+            move |slot: Slot| {
+                entries[slot as usize].as_ref().is_some_and(|entry| {
+                    entry.at.bytes <= may_lose
+                        && keep.is_none_or(|keep| age(entry.at.since, now) >= keep)
+                        && is_idle(entry, open, opening)
+                        && (last || !claims.contains_key(&entry.name))
+                })
+            }
         };
-        let is = |slot, serial| entry(slot).is_some_and(|entry| entry.serial == serial);
         for at in &order {
-            let mut may_go = |slot| entry(slot).is_some_and(idle);
-            if let Some(spare) = shelves[*at].spare(now, &is, &mut may_go) {
-                return Some(spare);
+            let shelf = &shelves[*at];
+            if let Some(spare) = shelf.spare(now, &mut may_go(shelf, *at == need.shelf)) {
+                return Some((spare, false));
             }
         }
         if need.passes && !last {
             return None;
         }
         for at in order {
+            let own = at == need.shelf;
             let shelf = &mut shelves[at];
-            if shelf.rule.pin || (!last && shelf.rule.priority > priority) {
+            let more_important = !last && shelf.rule.priority > priority;
+            if shelf.rule.pin || more_important || shelf.may_lose(own) == 0 {
                 continue;
             }
-            let floor = if at == need.shelf { 0 } else { shelf.rule.min_bytes };
-            let (used, keep) = (shelf.budget.used(), shelf.rule.dont_evict_time);
-            let mut may_go = |slot| {
-                entry(slot).is_some_and(|entry| {
-                    idle(entry)
-                        && used.saturating_sub(entry.space.bytes()) >= floor
-                        && keep.is_none_or(|keep| age(entry.since, now) >= keep)
-                })
-            };
+            let mut may_go = may_go(shelf, own);
             if let Some(victim) = shelf.victim(&mut may_go) {
-                return Some(victim);
+                return Some((victim, true));
             }
         }
         None
