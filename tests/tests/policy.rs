@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use forebay_daemon::NodeConfig;
 use forebay_error::{Error, ErrorKind};
-use forebay_store::{Dataset, Evict};
+use forebay_store::{Dataset, Evict, ShardName};
 use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, play};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
@@ -267,4 +267,59 @@ fn a_minimum_is_filled_even_by_static() {
     bench.play([6, 7, 8, 9, 0, 1, 2, 3, 5, 6]).unwrap();
     let own: Vec<_> = bench.resting().into_iter().filter(|n| *n < 4).collect();
     assert_eq!(own, [0, 1]);
+}
+
+/// Cached shards of nothing but zeros, as many as that.
+fn crowd(cache: &Path, shards: u32) {
+    for number in 0..shards {
+        let name = format!("s3://crowd/{number}.tar");
+        let origin = forebay_shard::Origin {
+            endpoint: "https://crowd".to_owned(),
+            url: name,
+            version: "1".to_owned(),
+        };
+        let file = ShardName::new(&origin).as_str().to_owned();
+        let data = cache.join("shards").join(&file);
+        File::create(&data).unwrap().set_len(CROWD_BYTES).unwrap();
+        let index = forebay_shard::Index::default();
+        let sidecar = forebay_shard::Sidecar { origin, len: CROWD_BYTES, blocks: vec![0], index };
+        fs::write(data.with_file_name(format!("{file}.idx")), sidecar.encode().unwrap()).unwrap();
+    }
+}
+
+const CROWD: u32 = 5000;
+const CROWD_BYTES: u64 = 10_240;
+
+/// Bears promise 3 while a directory is still being listed: copies that leave meanwhile, because they
+/// are stale or damaged, are not found again by the listing, so nothing is counted or evicted twice.
+#[test]
+fn what_leaves_during_the_listing_is_counted_once() {
+    // Room for the crowd, too: it is older, and goes first.
+    let bench =
+        Bench::new(8 + 80, |_| vec![Dataset { ttl: Some(HOUR), ..rule("**/0.tar", Evict::Lru) }]);
+    bench.play([0, 1]).unwrap();
+    let bench = bench.restarted(|cache| {
+        age(cache, 0, 2 * HOUR);
+        let files = fs::read_dir(cache.join("shards")).unwrap().map(|file| file.unwrap().path());
+        let sidecar = files.into_iter().find(|file| file.to_str().unwrap().ends_with("-1.tar.idx"));
+        let mut bytes = fs::read(sidecar.as_ref().unwrap()).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(sidecar.unwrap(), bytes).unwrap();
+        crowd(cache, CROWD);
+    });
+    // At once, while most of the crowd is unknown.
+    bench.play([0, 1]).unwrap();
+    let counters = bench.daemon.node().store().counters();
+    assert_eq!(counters.shards, CROWD as usize + 2);
+    assert_eq!((counters.fills, counters.corruptions), (2, 1), "{counters:?}");
+    let resting = |bench: &Bench| {
+        let files = bench.daemon.files().into_iter();
+        let data = files.filter(|file| !file.to_str().unwrap().ends_with(".idx"));
+        data.map(|file| fs::metadata(file).unwrap().len()).sum::<u64>()
+    };
+    assert_eq!(counters.used_bytes, resting(&bench));
+    bench.play(2..10).unwrap();
+    let counters = bench.daemon.node().store().counters();
+    assert_eq!(counters.used_bytes, resting(&bench));
+    assert_eq!(counters.shards, bench.daemon.files().len() / 2);
 }

@@ -1,0 +1,140 @@
+//! How fast a shard comes onto the tier, against `fio` writing as much to the same disk.
+//!
+//! Its rule: both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes
+//! from memory, so that neither a link nor a second disk is measured; indexing, checksums, records
+//! and commit are Forebay's to carry.
+//!
+//! ```text
+//! cargo bench -p forebay-benches --bench fill -- --directory /mnt/nvme
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use forebay_source::{Limits, Options, Sources};
+use forebay_store::{FRAME_BYTES, PART_BYTES, Store, StoreConfig, Urgency};
+use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
+
+/// Bytes of a member: a photo's.
+const MEMBER: usize = 110_000;
+
+/// Writes fio has under way: as many as a fill has parts.
+const DEPTH: usize = 6;
+
+/// Fills a shard and lets fio write as much, in turns.
+#[derive(Parser)]
+struct Arguments {
+    /// Directory on the disk to measure; a folder is made there and removed.
+    #[arg(long, default_value = ".")]
+    directory: PathBuf,
+    /// Directory in memory for the shard.
+    #[arg(long, default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// Size of the shard in MiB.
+    #[arg(long, default_value_t = 1024)]
+    mib: usize,
+    /// Rounds; each runs both once.
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments = Arguments::parse();
+    let source = tempfile::Builder::new().prefix("fill-bench-").tempdir_in(arguments.memory);
+    let source = source.unwrap();
+    let shard = source.path().join("shard.tar");
+    make_shard(&shard, arguments.mib << 20);
+    let bytes = shard.metadata().unwrap().len();
+    let mut ratios = Vec::new();
+    for round in 0..arguments.rounds {
+        let folder =
+            tempfile::Builder::new().prefix("fill-bench-").tempdir_in(&arguments.directory);
+        let folder = folder.unwrap();
+        let mut rates = [0.0; 2];
+        for turn in [round % 2, (round + 1) % 2] {
+            let took = match turn {
+                0 => fio(folder.path(), bytes),
+                _ => fill(&folder.path().join("cache"), &shard).await,
+            };
+            rates[turn] = bytes as f64 / took.as_secs_f64() / 1e9;
+        }
+        println!("  fio {:6.3} GB/s  fill {:6.3} GB/s", rates[0], rates[1]);
+        ratios.push(rates[1] / rates[0]);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("fill of fio's write, median of {}: {:.2}", ratios.len(), ratios[ratios.len() / 2]);
+}
+
+/// A tar of members that no drive compresses.
+fn make_shard(path: &Path, bytes: usize) {
+    let mut archive = tar::Builder::new(File::create(path).unwrap());
+    let mut word = 1_u64;
+    for number in 0..bytes / MEMBER {
+        let member: Vec<u8> = std::iter::repeat_with(|| {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            word.to_le_bytes()
+        })
+        .take(MEMBER / 8)
+        .flatten()
+        .collect();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(member.len() as u64);
+        archive.append_data(&mut header, format!("{number:06}.jpg"), &member[..]).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+/// From nothing to a committed shard.
+async fn fill(cache: &Path, shard: &Path) -> Duration {
+    let choice = EngineChoice::Auto;
+    let config = EngineConfig { name: "fill".to_owned(), choice, ..EngineConfig::default() };
+    let engine = Engine::start(config).unwrap();
+    let region = Region::create("frames", FRAME_BYTES).unwrap();
+    engine.attach(&region).await.unwrap();
+    let sources = Sources::new(engine.clone(), Limits::default()).unwrap();
+    let config =
+        StoreConfig { directory: cache.to_owned(), capacity: 1 << 40, datasets: Vec::new() };
+    let store = Store::open(config, engine, sources, Arena::new(region)).await.unwrap();
+    store.scanned().await.unwrap();
+    let url = format!("file://{}", shard.display());
+    let begin = Instant::now();
+    let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
+    lease.wait(u64::MAX).await.unwrap();
+    drop(lease);
+    // The last sample comes before the commit; a scrub of a store waits for neither, so look.
+    let mut looks = tokio::time::interval(Duration::from_millis(1));
+    while store.counters().fills == 0 {
+        looks.tick().await;
+    }
+    begin.elapsed()
+}
+
+fn fio(folder: &Path, bytes: u64) -> Duration {
+    let begin = Instant::now();
+    let out = Command::new("fio")
+        .args(["--name=write", "--rw=write", "--direct=1", "--ioengine=io_uring", "--end_fsync=1"])
+        .args(["--fixedbufs=1", "--registerfiles=1", "--fallocate=posix", "--output-format=json"])
+        .arg(format!("--filename={}", folder.join("fio").display()))
+        .arg(format!("--size={bytes}"))
+        .arg(format!("--bs={PART_BYTES}"))
+        .arg(format!("--iodepth={DEPTH}"))
+        .env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+        .output()
+        .expect("fio is installed");
+    assert!(out.status.success(), "fio failed: {}", String::from_utf8_lossy(&out.stdout));
+    let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    // Its own time, without the start of a process; the sync at the end is in it.
+    let milliseconds = told["jobs"][0]["job_runtime"].as_u64().unwrap();
+    Duration::from_millis(milliseconds).min(begin.elapsed())
+}
