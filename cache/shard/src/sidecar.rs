@@ -24,10 +24,11 @@
 //! tell a sidecar of another format from a damaged one.
 //!
 //! The *body* follows: the CRC32C of each 4 MiB block of the shard (the last one shorter), which
-//! cover every byte where members' checksums leave out headers and padding; the fields (`u32` length, UTF-8), the members in tar order (`u32` field,
-//! `u64` offset, `u64` length, `u32` CRC32C: 24 bytes each) and the samples (`u32` members, `u32`
-//! key length, key, `u32` reason length or `u32::MAX` for a good sample, reason). Samples own the
-//! members in order, so their offsets are not repeated.
+//! cover every byte where members' checksums leave out headers and padding; the fields (`u32`
+//! length, UTF-8); the members in tar order (`u32` field, `u64` offset, `u64` length, `u32` CRC32C:
+//! 24 bytes each); and the samples (`u32` members, `u32` key length, key, `u32` reason length or
+//! `u32::MAX` for a good sample, reason). Samples own the members in order, so their offsets are
+//! not repeated.
 
 mod body;
 mod partial;

@@ -208,13 +208,19 @@ impl Job {
         Ok(here.is_none())
     }
 
+    /// Where a part begins, and its bytes.
+    fn extent(&self, part: u64) -> (u64, usize) {
+        let offset = part * PART_BYTES as u64;
+        let left = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX);
+        (offset, left.min(PART_BYTES))
+    }
+
     /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
     /// what was recorded.
     async fn left_here(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
         let recorded = self.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
         let Some(recorded) = recorded.flatten() else { return (frame, None) };
-        let offset = part * PART_BYTES as u64;
-        let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);
+        let (offset, held) = self.extent(part);
         let done = self.engine.read(&self.file, offset, frame).await;
         let is_right =
             done.result.is_ok_and(|read| read >= held) && crc32c(&done.span[..held]) == recorded;
@@ -226,9 +232,8 @@ impl Job {
 
     /// Fetches one part into its frame and writes the frame; with the checksum of what came.
     async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
-        let offset = part * PART_BYTES as u64;
+        let (offset, held) = self.extent(part);
         let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
-        let held = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX).min(PART_BYTES);
         let padded = held.next_multiple_of(self.file.alignment().offset);
         frame[held..padded].fill(0);
         // Some 0.3 ms: shorter than handing it to another thread would be worth.

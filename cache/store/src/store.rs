@@ -293,10 +293,8 @@ impl Store {
     }
 
     async fn open_whole(&self, wanted: &Wanted, space: Arc<Space>) -> Result<Arc<Shard>> {
-        let (this, of) = (self.clone(), wanted.name.clone());
-        let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of))
-            .await
-            .map_err(|_| shutting_down())??;
+        let name = wanted.name.clone();
+        let sidecar = self.on_disk(move |directory| directory.read_sidecar(&name)).await??;
         if (&sidecar.origin, sidecar.len) != (&wanted.origin, wanted.stat.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
@@ -354,9 +352,8 @@ impl Store {
         };
         if is_the_copys_fault(&error) {
             tracing::warn!(shard = name.as_str(), %error, "a part of a shard cannot be resumed");
-            let (this, of) = (self.clone(), name.clone());
-            let removed = tokio::task::spawn_blocking(move || this.0.directory.remove(&of)).await;
-            if let Ok(Ok(())) = removed {
+            let of = name.clone();
+            if let Ok(Ok(())) = self.on_disk(move |directory| directory.remove(&of)).await {
                 return Ok(None);
             }
         }
@@ -365,10 +362,8 @@ impl Store {
     }
 
     async fn open_partial(&self, wanted: &Wanted) -> Result<(DiskFile, Vec<Option<u32>>)> {
-        let (this, of) = (self.clone(), wanted.name.clone());
-        let partial = tokio::task::spawn_blocking(move || this.0.directory.read_partial(&of))
-            .await
-            .map_err(|_| shutting_down())??;
+        let name = wanted.name.clone();
+        let partial = self.on_disk(move |directory| directory.read_partial(&name)).await??;
         if (&partial.origin, partial.len) != (&wanted.origin, wanted.stat.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
         }
@@ -425,10 +420,8 @@ impl Store {
         // Every part is written by then.
         let blocks = job.parts.sums().into_iter().flatten().collect();
         let sidecar = Sidecar { origin, len: job.stat.len, blocks, index };
-        let (this, name) = (self.clone(), job.name.clone());
-        tokio::task::spawn_blocking(move || this.0.directory.commit(&name, &sidecar))
-            .await
-            .map_err(|_| shutting_down())?
+        let name = job.name.clone();
+        self.on_disk(move |directory| directory.commit(&name, &sidecar)).await?
     }
 
     fn assemble(
@@ -493,9 +486,8 @@ impl Store {
         if self.0.scanned.borrow().is_some() {
             return Ok(());
         }
-        let (this, of) = (self.clone(), name.clone());
-        let found = tokio::task::spawn_blocking(move || this.0.directory.probe(&of));
-        if let Some(shard) = found.await.map_err(|_| shutting_down())? {
+        let of = name.clone();
+        if let Some(shard) = self.on_disk(move |directory| directory.probe(&of)).await? {
             self.enter(&mut self.table(), shard, State::Whole);
         }
         Ok(())
@@ -524,13 +516,14 @@ impl Store {
     fn scan(&self) {
         let listed = match self.0.directory.recover() {
             Ok(found) => {
-                let mut table = self.table();
                 tracing::info!(shards = found.whole.len(), "found whole shards on the tier");
+                let whole = self.by_use(found.whole);
+                let mut table = self.table();
                 let dataset = &table.shelf(table.rest()).budget;
                 table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
                 // Wanted before the directory was listed: they are the latest used all the same.
                 let early = table.names();
-                for shard in self.by_use(found.whole) {
+                for shard in whole {
                     self.enter(&mut table, shard, State::Whole);
                 }
                 early.iter().for_each(|name| table.used(name));
@@ -545,6 +538,16 @@ impl Store {
             }
         };
         self.0.scanned.send_replace(Some(listed));
+    }
+
+    /// Does what blocks on the directory, on a thread that may.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Directory) -> T + Send + 'static,
+    ) -> Result<T> {
+        let directory = self.0.directory.clone();
+        let done = tokio::task::spawn_blocking(move || work(&directory)).await;
+        done.map_err(|_| shutting_down())
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

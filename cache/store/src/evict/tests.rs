@@ -13,7 +13,6 @@ struct Cache {
     capacity: usize,
     slots: HashMap<u64, Slot>,
     names: HashMap<Slot, u64>,
-    passing: Option<u64>,
     free: Vec<Slot>,
 }
 
@@ -25,7 +24,6 @@ impl Cache {
             capacity,
             slots: HashMap::new(),
             names: HashMap::new(),
-            passing: None,
             free,
         }
     }
@@ -44,7 +42,6 @@ impl Cache {
         }
         let room = self.slots.len() < self.capacity;
         if !self.policy.admits(room) {
-            self.passing = Some(identity);
             return false;
         }
         if !room {

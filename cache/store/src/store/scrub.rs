@@ -11,7 +11,7 @@ use forebay_shard::{BLOCK_BYTES, Sidecar};
 use forebay_uring::{DiskFile, Open};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, is_the_copys_fault, shutting_down};
+use super::{Store, is_the_copys_fault};
 use crate::budget::Space;
 use crate::directory::ShardName;
 
@@ -93,9 +93,8 @@ impl Store {
     }
 
     async fn check_at_rest(&self, name: &ShardName) -> Result<()> {
-        let (this, of) = (self.clone(), name.clone());
-        let sidecar = tokio::task::spawn_blocking(move || this.0.directory.read_sidecar(&of));
-        let sidecar = sidecar.await.map_err(|_| shutting_down())??;
+        let of = name.clone();
+        let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await??;
         let file = self.0.engine.open(&self.0.directory.data(name), Open::Read).await?;
         for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
             self.check_block(&file, &sidecar, block, offset).await?;

@@ -38,6 +38,20 @@ pub(super) struct Standing {
     pub(super) passes: bool,
 }
 
+/// What a shelf's minimum and ages let go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) may_lose: u64,
+    keep: Option<Duration>,
+}
+
+impl Terms {
+    /// Whether they let this shard go.
+    pub(super) fn allow(self, at: Standing, now: SystemTime) -> bool {
+        at.bytes <= self.may_lose && self.keep.is_none_or(|keep| age(at.since, now) >= keep)
+    }
+}
+
 impl Shelf {
     pub(super) fn new(rule: Dataset) -> Self {
         Self {
@@ -52,11 +66,6 @@ impl Shelf {
         }
     }
 
-    /// Whether a shard may be evicted as far as its age goes.
-    pub(super) fn is_old(&self, since: SystemTime, now: SystemTime) -> bool {
-        self.rule.dont_evict_time.is_none_or(|keep| age(since, now) >= keep)
-    }
-
     /// Whether a shard of `bytes` that comes in now only passes. `room`: it fits without anybody
     /// leaving. What is pinned never only passes, nor what is within the data set's minimum.
     pub(super) fn passes(&self, bytes: u64, room: bool) -> bool {
@@ -69,11 +78,12 @@ impl Shelf {
         self.bytes.saturating_sub(self.rule.min_bytes)
     }
 
-    /// Bytes that may go: all for one of its own, else what is above the minimum; nothing if no
-    /// shard is that small.
-    pub(super) fn may_lose(&self, own: bool) -> u64 {
+    /// What may go: any bytes for one of its own, else those above the minimum; nothing if no shard
+    /// is that small.
+    pub(super) fn terms(&self, own: bool) -> Terms {
         let bytes = if own { self.bytes } else { self.above_minimum() };
-        if bytes < self.smallest { 0 } else { bytes }
+        let may_lose = if bytes < self.smallest { 0 } else { bytes };
+        Terms { may_lose, keep: self.rule.dont_evict_time }
     }
 
     pub(super) fn holding(&self) -> Holding {

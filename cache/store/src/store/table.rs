@@ -15,7 +15,7 @@ use lru::LruCache;
 use super::Urgency;
 use super::identity::Identity;
 use super::room::Room;
-use super::shelf::{Shelf, Standing, age};
+use super::shelf::{Shelf, Standing, Terms, age};
 use super::tally::Holding;
 use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
@@ -345,10 +345,9 @@ impl Table {
             }
             resting += entry.at.bytes;
             let of = &self.shelves[entry.shelf];
-            let by_rule = of.may_lose(entry.shelf == need.shelf) >= entry.at.bytes
-                && (!of.rule.pin || entry.at.passes)
-                && of.is_old(entry.at.since, now);
-            by_rule && !self.is_idle(entry)
+            let terms = of.terms(entry.shelf == need.shelf);
+            let by_rule = (!of.rule.pin || entry.at.passes) && terms.allow(entry.at, now);
+            by_rule && !is_idle(entry, &self.open, &self.opening)
         });
         let held = match need.within {
             true => self.shelves[need.shelf].budget.used(),
@@ -359,10 +358,6 @@ impl Table {
             }
         };
         busy || held > resting
-    }
-
-    fn is_idle(&self, entry: &Entry) -> bool {
-        is_idle(entry, &self.open, &self.opening)
     }
 
     /// Whether bytes are on their way that will be evictable once they are here.
@@ -395,13 +390,11 @@ impl Table {
             let shelf = &shelves[*at];
             (shelf.rule.priority, std::cmp::Reverse(shelf.above_minimum()))
         });
-        let may_go = |shelf: &Shelf, own: bool| {
-            let (may_lose, keep) = (shelf.may_lose(own), shelf.rule.dont_evict_time);
+        let may_go = |terms: Terms| {
             // What costs least to ask comes first: a search may pass many.
             move |slot: Slot| {
                 entries[slot as usize].as_ref().is_some_and(|entry| {
-                    entry.at.bytes <= may_lose
-                        && keep.is_none_or(|keep| age(entry.at.since, now) >= keep)
+                    terms.allow(entry.at, now)
                         && is_idle(entry, open, opening)
                         && (last || !claims.contains_key(&entry.name))
                 })
@@ -409,7 +402,8 @@ impl Table {
         };
         for at in &order {
             let shelf = &shelves[*at];
-            if let Some(spare) = shelf.spare(now, &mut may_go(shelf, *at == need.shelf)) {
+            let terms = shelf.terms(*at == need.shelf);
+            if let Some(spare) = shelf.spare(now, &mut may_go(terms)) {
                 return Some((spare, false));
             }
         }
@@ -417,14 +411,13 @@ impl Table {
             return None;
         }
         for at in order {
-            let own = at == need.shelf;
             let shelf = &mut shelves[at];
+            let terms = shelf.terms(at == need.shelf);
             let more_important = !last && shelf.rule.priority > priority;
-            if shelf.rule.pin || more_important || shelf.may_lose(own) == 0 {
+            if shelf.rule.pin || more_important || terms.may_lose == 0 {
                 continue;
             }
-            let mut may_go = may_go(shelf, own);
-            if let Some(victim) = shelf.victim(&mut may_go) {
+            if let Some(victim) = shelf.victim(&mut may_go(terms)) {
                 return Some((victim, true));
             }
         }
