@@ -9,11 +9,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod dice;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use dice::Dice;
 use forebay_uring::{Arena, DiskFile, Engine, EngineChoice, EngineConfig, Open, Region};
 use futures::stream::{FuturesUnordered, StreamExt};
 use rustix::time::{ClockId, clock_gettime};
@@ -223,16 +226,4 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// A repeatable stream of numbers (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }

@@ -10,15 +10,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod dice;
+mod tier;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_source::{Limits, Options, Sources};
-use forebay_store::{FRAME_BYTES, PART_BYTES, Store, StoreConfig, Urgency};
-use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
+use dice::Dice;
+use forebay_source::Options;
+use forebay_store::{PART_BYTES, Urgency};
 
 /// Bytes of a member: a photo's.
 const MEMBER: usize = 110_000;
@@ -77,17 +80,10 @@ async fn main() {
 /// A tar of members that no drive compresses.
 fn make_shard(path: &Path, bytes: usize) {
     let mut archive = tar::Builder::new(File::create(path).unwrap());
-    let mut word = 1_u64;
+    let mut dice = Dice(1);
     for number in 0..bytes / MEMBER {
-        let member: Vec<u8> = std::iter::repeat_with(|| {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            word.to_le_bytes()
-        })
-        .take(MEMBER / 8)
-        .flatten()
-        .collect();
+        let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
+        let member: Vec<u8> = words.take(MEMBER / 8).flatten().collect();
         let mut header = tar::Header::new_gnu();
         header.set_size(member.len() as u64);
         archive.append_data(&mut header, format!("{number:06}.jpg"), &member[..]).unwrap();
@@ -97,15 +93,7 @@ fn make_shard(path: &Path, bytes: usize) {
 
 /// From nothing to a committed shard.
 async fn fill(cache: &Path, shard: &Path) -> Duration {
-    let choice = EngineChoice::Auto;
-    let config = EngineConfig { name: "fill".to_owned(), choice, ..EngineConfig::default() };
-    let engine = Engine::start(config).unwrap();
-    let region = Region::create("frames", FRAME_BYTES).unwrap();
-    engine.attach(&region).await.unwrap();
-    let sources = Sources::new(engine.clone(), Limits::default()).unwrap();
-    let config =
-        StoreConfig { directory: cache.to_owned(), capacity: 1 << 40, datasets: Vec::new() };
-    let store = Store::open(config, engine, sources, Arena::new(region)).await.unwrap();
+    let store = tier::open(cache).await;
     store.scanned().await.unwrap();
     let url = format!("file://{}", shard.display());
     let begin = Instant::now();

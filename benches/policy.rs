@@ -9,8 +9,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod dice;
+
 use std::time::Instant;
 
+use dice::Dice;
 use forebay_store::Evict;
 use forebay_store::evict::{Newcomer, Slot};
 
@@ -42,16 +45,4 @@ fn main() {
 
 fn newcomer(slot: Slot, identity: u64) -> Newcomer {
     Newcomer { slot, identity, bytes: 500 << 20 }
-}
-
-/// A repeatable stream of numbers (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }

@@ -9,15 +9,17 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod tier;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use forebay_shard::{Index, Origin, Sidecar};
-use forebay_source::{Limits, Options, Sources};
-use forebay_store::{FRAME_BYTES, ShardName, Store, StoreConfig, Urgency};
-use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
+use forebay_source::Options;
+use forebay_store::{FRAME_BYTES, ShardName, Urgency};
+use forebay_uring::{Arena, Region};
 
 /// Bytes of the shards that are only there to be listed.
 const SMALL: u64 = 10_240;
@@ -52,7 +54,7 @@ async fn main() {
     make_shard(&shard);
     let url = format!("file://{}", shard.display());
     // The one that is asked for comes into the cache as any does.
-    let store = open(&cache).await;
+    let store = tier::open(&cache).await;
     store
         .shard(&url, &Options::default(), Urgency::Needed)
         .await
@@ -72,7 +74,7 @@ async fn main() {
     for _ in 0..arguments.rounds {
         let memory = resident_bytes();
         let begin = Instant::now();
-        let store = open(&cache).await;
+        let store = tier::open(&cache).await;
         let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
         let first = read_first(&lease).await;
         let served = begin.elapsed();
@@ -88,20 +90,6 @@ async fn main() {
             grown / arguments.shards as usize
         );
     }
-}
-
-async fn open(cache: &Path) -> Store {
-    let engine = Engine::start(EngineConfig {
-        name: "start".to_owned(),
-        choice: EngineChoice::Auto,
-        ..EngineConfig::default()
-    });
-    let engine = engine.unwrap();
-    let frames = Arena::new(Region::create("frames", FRAME_BYTES).unwrap());
-    let sources = Sources::new(engine.clone(), Limits::default()).unwrap();
-    let config =
-        StoreConfig { directory: cache.to_owned(), capacity: 1 << 40, datasets: Vec::new() };
-    Store::open(config, engine, sources, frames).await.unwrap()
 }
 
 async fn read_first(lease: &forebay_store::Lease) -> Vec<u8> {

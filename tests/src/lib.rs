@@ -7,6 +7,7 @@ mod household;
 mod node;
 mod origin;
 mod patience;
+mod rest;
 mod scripted;
 mod trainer;
 
@@ -14,5 +15,6 @@ pub use household::{Household, Trainer, alive, descriptors, kill};
 pub use node::{Daemon, FRAMES, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
+pub use rest::{flip, resting};
 pub use scripted::{Peer, Scripted};
 pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, play};
+use forebay_tests::{Daemon, Origin, epoch, eventually, flip, job, loader, play, resting};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
@@ -46,9 +46,7 @@ impl Bench {
     }
 
     fn file(&self, ending: &str) -> PathBuf {
-        let files = fs::read_dir(self.disk.path().join("shards")).unwrap();
-        let mut files = files.map(|entry| entry.unwrap().path());
-        files.find(|path| path.to_str().unwrap().ends_with(ending)).unwrap()
+        resting(&self.disk.path().join("shards"), ending).unwrap()
     }
 
     /// Starts a daemon on the harmed cache: the epoch is right, `corruptions` copies counted as
@@ -75,18 +73,12 @@ impl Bench {
     }
 }
 
-fn flip(path: &Path, at: usize) {
-    let mut bytes = fs::read(path).unwrap();
-    bytes[at] ^= 0x10;
-    fs::write(path, bytes).unwrap();
-}
-
 /// Bears promise 1 (origin bytes or nothing): one wrong bit in a member drops the copy.
 #[test]
 fn a_flipped_bit_in_a_cached_shard_is_never_served() {
     let bench = Bench::filled();
     let data = bench.file("-0.tar");
-    flip(&data, fs::metadata(&data).unwrap().len() as usize / 2);
+    flip(&data, fs::metadata(&data).unwrap().len() / 2);
     bench.assert_healed("one bit", 1, 1);
 }
 
@@ -111,7 +103,7 @@ fn a_shard_that_goes_bad_while_it_is_in_use_is_fetched_again() {
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     let data = daemon.data_file("0.tar");
     let len = fs::metadata(&data).unwrap().len();
-    let harms: [&dyn Fn(); 2] = [&|| flip(&data, len as usize / 3), &|| {
+    let harms: [&dyn Fn(); 2] = [&|| flip(&data, len / 3), &|| {
         fs::OpenOptions::new().write(true).open(&data).unwrap().set_len(len / 2).unwrap();
     }];
     for (harmed, harm) in (1..).zip(harms) {
@@ -147,7 +139,7 @@ fn a_start_keeps_what_is_whole_and_discards_everything_else() {
     cut(&sidecar, 7);
     bench.assert_healed("sidecar cut in its head", 0, 1);
     let body = fs::metadata(&sidecar).unwrap().len();
-    flip(&sidecar, body as usize - 100);
+    flip(&sidecar, body - 100);
     bench.assert_healed("sidecar's body wrong", 1, 1);
     cut(&sidecar, body - 1);
     bench.assert_healed("sidecar cut in its body", 1, 1);

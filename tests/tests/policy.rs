@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use forebay_daemon::NodeConfig;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Dataset, Evict, ShardName};
-use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, play};
+use forebay_tests::{Daemon, Origin, epoch, eventually, flip, job, loader, play, resting};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
@@ -75,9 +75,7 @@ impl Bench {
 
 /// Makes a cached shard look as old as that.
 fn age(cache: &Path, n: u64, age: Duration) {
-    let mut files = fs::read_dir(cache.join("shards")).unwrap().map(|file| file.unwrap().path());
-    let end = format!("-{n}.tar.idx");
-    let sidecar = files.find(|file| file.to_str().unwrap().ends_with(&end)).unwrap();
+    let sidecar = resting(&cache.join("shards"), &format!("-{n}.tar.idx")).unwrap();
     File::open(sidecar).unwrap().set_modified(SystemTime::now() - age).unwrap();
 }
 
@@ -300,11 +298,8 @@ fn what_leaves_during_the_listing_is_counted_once() {
     bench.play([0, 1]).unwrap();
     let bench = bench.restarted(|cache| {
         age(cache, 0, 2 * HOUR);
-        let files = fs::read_dir(cache.join("shards")).unwrap().map(|file| file.unwrap().path());
-        let sidecar = files.into_iter().find(|file| file.to_str().unwrap().ends_with("-1.tar.idx"));
-        let mut bytes = fs::read(sidecar.as_ref().unwrap()).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(sidecar.unwrap(), bytes).unwrap();
+        let sidecar = resting(&cache.join("shards"), "-1.tar.idx").unwrap();
+        flip(&sidecar, fs::metadata(&sidecar).unwrap().len() - 1);
         crowd(cache, CROWD);
     });
     // At once, while most of the crowd is unknown.
@@ -312,14 +307,14 @@ fn what_leaves_during_the_listing_is_counted_once() {
     let counters = bench.daemon.node().store().counters();
     assert_eq!(counters.shards, CROWD as usize + 2);
     assert_eq!((counters.fills, counters.corruptions), (2, 1), "{counters:?}");
-    let resting = |bench: &Bench| {
+    let data_bytes = |bench: &Bench| {
         let files = bench.daemon.files().into_iter();
         let data = files.filter(|file| !file.to_str().unwrap().ends_with(".idx"));
         data.map(|file| fs::metadata(file).unwrap().len()).sum::<u64>()
     };
-    assert_eq!(counters.used_bytes, resting(&bench));
+    assert_eq!(counters.used_bytes, data_bytes(&bench));
     bench.play(2..10).unwrap();
     let counters = bench.daemon.node().store().counters();
-    assert_eq!(counters.used_bytes, resting(&bench));
+    assert_eq!(counters.used_bytes, data_bytes(&bench));
     assert_eq!(counters.shards, bench.daemon.files().len() / 2);
 }

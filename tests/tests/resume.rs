@@ -4,12 +4,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_client::Next;
 use forebay_shard::{BLOCK_BYTES, Partial};
 use forebay_tests::{
-    Daemon, Epoch, Household, Origin, epoch, eventually, job, kill, loader, next, play,
+    Daemon, Epoch, Household, Origin, epoch, eventually, job, kill, loader, next, play, resting,
 };
 use forebay_wire::message::Open;
 
@@ -31,16 +31,11 @@ fn stalling() -> (Origin, Open, u64) {
 
 /// Bytes that the record vouches for.
 fn recorded(shards: &Path) -> u64 {
-    let record = fs::read(file(shards, ".part").unwrap()).unwrap();
+    let record = fs::read(resting(shards, ".part").unwrap()).unwrap();
     let blocks = Partial::decode(&record).unwrap().blocks;
     let bytes = blocks.iter().flatten().count() as u64 * BLOCK_BYTES;
     assert!(bytes >= RECORDED, "only {bytes} bytes are recorded");
     bytes
-}
-
-fn file(shards: &Path, end: &str) -> Option<PathBuf> {
-    let mut files = fs::read_dir(shards).ok()?.flatten().map(|file| file.path());
-    files.find(|file| file.to_str().unwrap().ends_with(end))
 }
 
 /// Bears promise 4 (a known partial): a daemon killed at four fifths of a shard is followed by one
@@ -52,7 +47,7 @@ fn a_killed_daemons_shard_is_resumed_by_the_next() {
     let loader = loader(household.address(), open).unwrap();
     loader.start(0, 0);
     let mut epoch = Epoch::default();
-    eventually("a part is recorded", || file(&household.shards(), ".part").is_some());
+    eventually("a part is recorded", || resting(&household.shards(), ".part").is_some());
     kill(loader.stats().daemon_pid.unwrap());
     let recorded = recorded(&household.shards());
     origin.server.release(&Origin::key("0.tar"));
@@ -63,10 +58,10 @@ fn a_killed_daemons_shard_is_resumed_by_the_next() {
         }
     }
     epoch.assert_whole(1, SAMPLES, &SIZES);
-    eventually("it is whole", || file(&household.shards(), ".idx").is_some());
-    assert!(file(&household.shards(), ".part").is_none());
+    eventually("it is whole", || resting(&household.shards(), ".idx").is_some());
+    assert!(resting(&household.shards(), ".part").is_none());
     assert!(
-        fs::read(file(&household.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")
+        fs::read(resting(&household.shards(), "-0.tar").unwrap()).unwrap() == origin.bytes("0.tar")
     );
     let status = household.status().unwrap();
     assert_eq!(status["tier"]["resumed_bytes"], recorded);
@@ -84,13 +79,13 @@ fn a_part_that_went_bad_at_rest_is_fetched_anew() {
     {
         let loader = loader(daemon.address(), open.clone()).unwrap();
         loader.start(0, 0);
-        eventually("a part is recorded", || file(&shards, ".part").is_some());
+        eventually("a part is recorded", || resting(&shards, ".part").is_some());
     }
     daemon.stop();
     let recorded = recorded(&shards);
-    let data = file(&shards, "-0.tar").unwrap();
-    let resting = fs::OpenOptions::new().write(true).open(&data).unwrap();
-    resting.write_all_at(&[0x5a; 64], (5 << 20) + 7).unwrap();
+    let data = resting(&shards, "-0.tar").unwrap();
+    let opened = fs::OpenOptions::new().write(true).open(&data).unwrap();
+    opened.write_all_at(&[0x5a; 64], (5 << 20) + 7).unwrap();
     origin.server.release(&Origin::key("0.tar"));
     let daemon = Daemon::start(disk.path());
     let used = || daemon.node().store().counters().used_bytes;
@@ -116,12 +111,12 @@ fn a_damaged_record_restarts_the_fill() {
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
             loader.start(0, 0);
-            eventually("a part is recorded", || file(&shards, ".part").is_some());
+            eventually("a part is recorded", || resting(&shards, ".part").is_some());
         }
         daemon.stop();
         match harm {
-            "record" => fs::write(file(&shards, ".part").unwrap(), "nonsense").unwrap(),
-            _ => fs::remove_file(file(&shards, "-0.tar").unwrap()).unwrap(),
+            "record" => fs::write(resting(&shards, ".part").unwrap(), "nonsense").unwrap(),
+            _ => fs::remove_file(resting(&shards, "-0.tar").unwrap()).unwrap(),
         }
         origin.server.release(&Origin::key("0.tar"));
         let daemon = Daemon::start(disk.path());
@@ -129,10 +124,10 @@ fn a_damaged_record_restarts_the_fill() {
         play(&loader, 0, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
         eventually("it is whole", || daemon.node().store().counters().fills == 1);
         assert_eq!(daemon.node().store().counters().resumed_bytes, 0, "{harm}");
-        assert!(file(&shards, ".part").is_none());
+        assert!(resting(&shards, ".part").is_none());
         drop(loader);
         daemon.stop();
-        fs::remove_file(file(&shards, ".idx").unwrap()).unwrap();
+        fs::remove_file(resting(&shards, ".idx").unwrap()).unwrap();
     }
 }
 
@@ -150,7 +145,7 @@ fn what_was_recorded_stays_recorded() {
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
             loader.start(0, 0);
-            eventually("a part is recorded", || file(&shards, ".part").is_some());
+            eventually("a part is recorded", || resting(&shards, ".part").is_some());
             // Sixteen batches lie in parts that are here.
             for _ in 0..7 {
                 assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
@@ -181,7 +176,7 @@ fn a_part_outlives_its_origins_absence_and_goes_first() {
         origin.server.stall(&key, len / 5 * 4);
         let loader = loader(daemon.address(), open.clone()).unwrap();
         loader.start(0, 0);
-        eventually("a part is recorded", || file(&shards, ".part").is_some());
+        eventually("a part is recorded", || resting(&shards, ".part").is_some());
         let failed = counters().failed_fills;
         origin.server.deny(&key, true);
         origin.server.cut(&key, 1, u32::MAX);
@@ -198,10 +193,10 @@ fn a_part_outlives_its_origins_absence_and_goes_first() {
     };
     play("1.tar");
     fail();
-    assert!(file(&shards, ".part").is_some());
+    assert!(resting(&shards, ".part").is_some());
     play("0.tar");
     assert!(counters().resumed_bytes >= RECORDED, "{:?}", counters());
-    fs::read(file(&shards, "-0.tar").unwrap()).unwrap();
+    fs::read(resting(&shards, "-0.tar").unwrap()).unwrap();
     assert_eq!(counters().evictions, 0);
 }
 
@@ -227,11 +222,11 @@ fn a_part_goes_before_whole_shards() {
     {
         let loader = loader(daemon.address(), open).unwrap();
         loader.start(0, 0);
-        eventually("a part is recorded", || file(&shards, ".part").is_some());
+        eventually("a part is recorded", || resting(&shards, ".part").is_some());
     }
     daemon.stop();
     let daemon = start();
     play(&daemon, "2.tar");
-    assert!(file(&shards, "-0.tar").is_none() && file(&shards, ".part").is_none());
-    assert!(file(&shards, "-1.tar").is_some());
+    assert!(resting(&shards, "-0.tar").is_none() && resting(&shards, ".part").is_none());
+    assert!(resting(&shards, "-1.tar").is_some());
 }

@@ -3,14 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_error::ErrorKind;
 use forebay_shard::{HEAD_BYTES, Sidecar, checksum};
 use forebay_store::{FaultKind, Scrub, fsck};
-use forebay_tests::{Daemon, Household, Origin, epoch, eventually, job};
+use forebay_tests::{Daemon, Household, Origin, epoch, eventually, flip, job, resting};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -46,9 +45,7 @@ impl Bench {
 
     /// Files of the cache, whose names end like this.
     fn file(&self, end: &str) -> PathBuf {
-        let files = fs::read_dir(self.disk.path().join("shards")).unwrap();
-        let mut files = files.map(|file| file.unwrap().path());
-        files.find(|file| file.to_str().unwrap().ends_with(end)).unwrap()
+        resting(&self.disk.path().join("shards"), end).unwrap()
     }
 
     fn forebay(&self, household: &Household, daemon: &Daemon, arguments: &[&str]) -> Command {
@@ -57,13 +54,6 @@ impl Bench {
         command.env("FOREBAY_CACHE", self.disk.path());
         command
     }
-}
-
-fn flip(path: &Path, at: u64) {
-    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 fn scrub(daemon: &Daemon, keep: bool) -> Scrub {
