@@ -62,6 +62,7 @@ fmt-check:
 rust-lint:
 	$(call heading,clippy)
 	@cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	@cargo clippy --release --locked -p forebay-uring --features tokio-uring --all-targets -- -D warnings
 
 .PHONY: python-lint
 python-lint:
@@ -79,6 +80,8 @@ deny:
 rust-test:
 	$(call heading,Rust tests)
 	@cargo test --release --locked --workspace --no-fail-fast
+	@# Once more with the engine that only tests and benchmarks have, on the crate that has it.
+	@cargo test --release --locked -p forebay-uring --features tokio-uring --no-fail-fast
 
 .PHONY: python-test
 python-test:

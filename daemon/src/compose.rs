@@ -60,6 +60,7 @@ impl Node {
         let engine = Engine::start(EngineConfig {
             name: "tier".to_owned(),
             choice: config.io,
+            near: Some(config.cache.clone()),
             ..EngineConfig::default()
         })?;
         let report = engine.report();

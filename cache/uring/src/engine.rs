@@ -1,11 +1,11 @@
 //! The thread (or pool) that moves bytes between files and spans.
 //!
-//! Its rule: the face is the same over both engines, and which one runs, and why, is never a
+//! Its rule: the face is the same over all engines, and which one runs, and why, is never a
 //! secret: [`Engine::kind`] and [`Engine::report`] say it.
 //!
 //! ```text
-//!  read / write / sync ──► permit ──► queue ──► ring thread: slots ⇄ kernel ──► Done
-//!   (any thread)          (2×depth)   (one lock)     or pool: pread / pwrite
+//!  read / write / sync ──► permit ──► queue ──► carrier: the ring's slots ⇄ kernel ──► Done
+//!   (any thread)          (2×depth)  (one lock)          or pread / pwrite
 //! ```
 //! An operation holds a permit from the queue until the kernel is done with it, so queue and slots
 //! are bounded by the number of permits; an [`Operation`] without one waits when it is polled.
@@ -15,16 +15,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use crate::file::{DiskFile, Open, Opened};
 use crate::region::Region;
 use crate::span::Span;
 
+mod carrier;
 mod config;
 mod counters;
+mod fault;
 mod flight;
+mod node;
 mod operation;
 mod probe;
 mod queue;
@@ -33,21 +36,31 @@ mod ring;
 mod shared;
 mod slots;
 mod threads;
+#[cfg(feature = "tokio-uring")]
+mod tokio_uring;
 
 pub use config::{EngineChoice, EngineConfig};
 pub use counters::Counters;
+pub use fault::{Attempt, AttemptKind, Fate, Faults};
 pub use operation::{Done, Operation, Read};
 pub use report::{EngineKind, EngineReport};
 pub(crate) use shared::{Attachment, Seat};
 
+use carrier::launch;
 use flight::{Direction, Flight, SyncFlight, Transfer};
 use queue::Order;
+use ring::Ring;
 use shared::Shared;
+use threads::Worker;
 
 /// A disk I/O engine. Clones share it; the last drop finishes what is in flight and joins the
 /// threads, so it waits as long as the disk does.
 #[derive(Clone)]
-pub struct Engine(Arc<Running>);
+pub struct Engine {
+    running: Arc<Running>,
+    /// Asked before each operation of this handle, in tests.
+    faults: Option<Arc<dyn Faults>>,
+}
 
 /// The threads, stopped on drop.
 struct Running {
@@ -75,36 +88,49 @@ impl Engine {
     /// io_uring; `Unavailable` if no thread can be started.
     pub fn start(config: EngineConfig) -> Result<Self> {
         let config = config.checked()?;
-        let (shared, threads) = match config.choice {
-            EngineChoice::Ring => ring::start(&config)?,
-            EngineChoice::Threads => threads::start(&config, "chosen by configuration")?,
-            EngineChoice::Auto => match ring::start(&config) {
-                Ok(started) => started,
+        let ring = || launch::<Ring>(&config, EngineKind::Ring);
+        let pool = |reason: String| launch::<Worker>(&config, EngineKind::Threads { reason });
+        let running = match config.choice {
+            EngineChoice::Ring => ring()?,
+            EngineChoice::Threads => pool("chosen by configuration".to_owned())?,
+            #[cfg(feature = "tokio-uring")]
+            EngineChoice::TokioUring => {
+                launch::<tokio_uring::Guest>(&config, EngineKind::TokioUring)?
+            }
+            EngineChoice::Auto => match ring() {
+                Ok(running) => running,
                 Err(error) => {
                     tracing::warn!(engine = config.name, %error, "io_uring is not usable; a thread pool takes over");
-                    threads::start(&config, &error.to_string())?
+                    pool(error.to_string())?
                 }
             },
         };
-        Ok(Self(Arc::new(Running { shared, threads })))
+        Ok(Self { running: Arc::new(running), faults: None })
+    }
+
+    /// The same engine, with `faults` (instead of any before) asked before and told after each
+    /// read, write and sync that begins at the new handle. Other handles are as they were.
+    #[must_use]
+    pub fn with_faults(&self, faults: Arc<dyn Faults>) -> Self {
+        Self { running: Arc::clone(&self.running), faults: Some(faults) }
     }
 
     /// Which engine runs.
     #[must_use]
     pub fn kind(&self) -> EngineKind {
-        self.0.shared.kind.clone()
+        self.running.shared.kind.clone()
     }
 
     /// Everything an operator may ask about the engine.
     #[must_use]
     pub fn report(&self) -> EngineReport {
-        self.0.shared.report()
+        self.running.shared.report()
     }
 
     /// What the engine has done since it started.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.shared.counters()
+        self.running.shared.counters()
     }
 
     /// Registers a region's memory with the ring, which spares pinning pages on every operation.
@@ -118,16 +144,16 @@ impl Engine {
     /// `Closed` if the engine has stopped.
     pub async fn attach(&self, region: &Arc<Region>) -> Result<bool> {
         let (reply, answer) = oneshot::channel();
-        let permit = self.0.shared.queue.permit().await?;
+        let permit = self.running.shared.queue.permit().await?;
         let region = Arc::clone(region);
-        self.0.shared.queue.push([Order::Attach { region, reply, permit }]);
+        self.running.shared.queue.push([Order::Attach { region, reply, permit }]);
         answer.await.map_err(|_| closed())
     }
 
     /// Forgets a region's memory. Operations in flight are not disturbed; later ones go
     /// unregistered.
     pub fn detach(&self, region: &Arc<Region>) {
-        self.0.shared.detach(region);
+        self.running.shared.detach(region);
     }
 
     /// Opens a file past the page cache, or through it where the file system has no O_DIRECT.
@@ -174,10 +200,10 @@ impl Engine {
             .into_iter()
             .map(|Read { file, offset, into }| {
                 let made = Transfer::new(Direction::Read, file, offset, into);
-                Operation::prepare(made, &self.0.shared, &mut ready)
+                self.prepare(made, &mut ready)
             })
             .collect();
-        self.0.shared.queue.push(ready);
+        self.running.shared.queue.push(ready);
         operations
     }
 
@@ -187,24 +213,33 @@ impl Engine {
     /// By errno, with the path; `Closed` if the engine has stopped.
     pub async fn sync_data(&self, file: &DiskFile) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        let permit = self.0.shared.queue.permit().await?;
-        let sync = SyncFlight::new(file.clone(), reply, permit);
-        self.0.shared.queue.push([Order::Fly(Flight::Sync(sync))]);
+        let permit = self.running.shared.queue.permit().await?;
+        let sync = Flight::Sync(SyncFlight::new(file.clone(), reply, permit));
+        let Running { shared, .. } = &*self.running;
+        shared.queue.push(fault::clear(self.faults.as_ref(), sync, shared));
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
     fn submit(&self, direction: Direction, file: DiskFile, offset: u64, span: Span) -> Operation {
         let mut ready = Vec::with_capacity(1);
         let made = Transfer::new(direction, file, offset, span);
-        let operation = Operation::prepare(made, &self.0.shared, &mut ready);
-        self.0.shared.queue.push(ready);
+        let operation = self.prepare(made, &mut ready);
+        self.running.shared.queue.push(ready);
         operation
+    }
+
+    fn prepare(
+        &self,
+        made: std::result::Result<Transfer, Done>,
+        ready: &mut Vec<Order>,
+    ) -> Operation {
+        Operation::prepare(made, &self.running.shared, self.faults.as_ref(), ready)
     }
 
     async fn seat(&self, opened: Opened) -> Result<DiskFile> {
         let (reply, answer) = oneshot::channel();
-        let permit = self.0.shared.queue.permit().await?;
-        self.0.shared.queue.push([Order::Seat { opened, reply, permit }]);
+        let permit = self.running.shared.queue.permit().await?;
+        self.running.shared.queue.push([Order::Seat { opened, reply, permit }]);
         answer.await.map_err(|_| closed())
     }
 }
@@ -212,8 +247,8 @@ impl Engine {
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
-            .field("name", &self.0.shared.name)
-            .field("kind", &self.0.shared.kind)
+            .field("name", &self.running.shared.name)
+            .field("kind", &self.running.shared.kind)
             .finish_non_exhaustive()
     }
 }
@@ -225,12 +260,4 @@ fn closed() -> Error {
 /// A blocking call whose thread panicked or whose runtime is shutting down.
 fn interrupted(doing: &str, error: &tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Closed, format!("failed to {doing}: {error}"))
-}
-
-/// Starts one named engine thread.
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(format!("disk-{name}"))
-        .spawn(body)
-        .doing("start a disk engine thread")
 }

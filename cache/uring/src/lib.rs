@@ -14,6 +14,7 @@
 //! | [`Span`] | exclusive use of one range |
 //! | [`DiskFile`] | a descriptor, its alignment, its place in the ring's file table |
 //! | [`Engine`] | the thread (or pool) that moves bytes between the two |
+//! | [`Faults`] | what tests let go wrong on the way |
 //!
 //! ```
 //! # async fn run() -> forebay_error::Result<()> {
@@ -37,7 +38,8 @@ mod span;
 
 pub use arena::Arena;
 pub use engine::{
-    Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind, EngineReport, Operation, Read,
+    Attempt, AttemptKind, Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind,
+    EngineReport, Fate, Faults, Operation, Read,
 };
 pub use file::{Alignment, DiskFile, Open};
 pub use region::{CHUNK, PageReport, Region};

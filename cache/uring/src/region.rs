@@ -61,6 +61,9 @@ impl Region {
     /// spans; more seals may still be added. Blocks while the kernel zeroes the pages, about a
     /// tenth of a second per GiB and far more in a virtual machine whose host must find them first.
     ///
+    /// On a machine with several NUMA nodes the pages come from the calling thread's node while it
+    /// has some (first touch); they are not bound, whichever disk the region is for.
+    ///
     /// # Errors
     /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the memory.
     pub fn create(name: &str, len: usize) -> Result<Arc<Self>> {

@@ -101,3 +101,16 @@ fn where_io_uring_is_allowed_auto_takes_it() {
     assert_eq!(json["kind"], "ring");
     assert!(json["ring_flags"].is_array());
 }
+
+#[cfg(feature = "tokio-uring")]
+#[test]
+fn where_io_uring_is_forbidden_tokio_uring_says_so() {
+    let refused = on_own_thread(|| {
+        forbid_io_uring();
+        let choice = EngineChoice::TokioUring;
+        Engine::start(EngineConfig { choice, ..EngineConfig::default() })
+            .expect_err("there is none")
+    });
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    assert!(refused.to_string().contains("kernel.io_uring_disabled"), "{refused}");
+}

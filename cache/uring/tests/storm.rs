@@ -3,14 +3,15 @@
 //! Its rule: after the storm every byte of memory is free again, and no operation that was awaited
 //! saw another's bytes.
 
+mod engines;
+
 use std::future::Future;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::task::{Context, Waker};
 
-use forebay_uring::{
-    Arena, DiskFile, Engine, EngineChoice, EngineConfig, GRANULE, Open, Operation, Read, Region,
-};
+use engines::{CHOICES, start};
+use forebay_uring::{Arena, DiskFile, Engine, GRANULE, Open, Operation, Read, Region};
 use futures::future::join_all;
 
 const BLOCK: usize = 4 * GRANULE;
@@ -31,11 +32,6 @@ impl Dice {
         self.0 ^= self.0 << 17;
         (self.0 % sides as u64) as usize
     }
-}
-
-fn start(choice: EngineChoice, depth: u32) -> Engine {
-    Engine::start(EngineConfig { name: "storm".to_owned(), choice, depth })
-        .expect("the engine starts")
 }
 
 /// Drops the operation before, at or after its first poll, or awaits it.
@@ -68,8 +64,8 @@ async fn read_in_a_storm(engine: Engine, file: DiskFile, arena: Arena, seed: u64
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_dropped_at_any_moment_leave_nothing_behind() {
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        let engine = start(choice, 4);
+    for choice in CHOICES {
+        let engine = start(*choice, 4);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("blocks");
         std::fs::write(&path, (0..BLOCKS).flat_map(block).collect::<Vec<u8>>()).unwrap();
@@ -95,8 +91,8 @@ async fn reads_dropped_at_any_moment_leave_nothing_behind() {
 
 #[tokio::test]
 async fn a_dropped_write_is_whole_or_was_never_begun() {
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        let engine = start(choice, 2);
+    for choice in CHOICES {
+        let engine = start(*choice, 2);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("blocks");
         let file = engine.open(&path, Open::Create { len: (BLOCKS * BLOCK) as u64 }).await.unwrap();
@@ -126,8 +122,8 @@ async fn a_dropped_write_is_whole_or_was_never_begun() {
 
 #[tokio::test]
 async fn operations_beyond_the_permits_wait_to_be_polled() {
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        let engine = start(choice, 2);
+    for choice in CHOICES {
+        let engine = start(*choice, 2);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("blocks");
         std::fs::write(&path, (0..BLOCKS).flat_map(block).collect::<Vec<u8>>()).unwrap();
@@ -157,8 +153,8 @@ async fn operations_beyond_the_permits_wait_to_be_polled() {
 
 #[tokio::test]
 async fn what_waits_when_the_engine_goes_is_closed_and_gives_its_span_back() {
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        let engine = start(choice, 1);
+    for choice in CHOICES {
+        let engine = start(*choice, 1);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), block(1)).unwrap();
         let file = engine.open(file.path(), Open::Read).await.unwrap();

@@ -1,42 +1,21 @@
-//! Reads and writes on both engines: every case runs on the ring and on the pool.
+//! Reads and writes: every case runs on each engine.
 //!
-//! Its rule: a test that holds for one engine holds for the other, so each is written once.
+//! Its rule: what is said of an operation is said of bytes in files, read past the engine.
+
+mod engines;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use engines::{CHOICES, MIB, arena, on_each, pattern, start};
 use forebay_error::ErrorKind;
 use forebay_uring::{
     Arena, DiskFile, Engine, EngineChoice, EngineConfig, EngineKind, GRANULE, Open, Read, Region,
 };
 use futures::future::join_all;
 
-const MIB: usize = 1 << 20;
-
 /// `TMPFS_MAGIC`: a file system that is page cache and nothing else.
 const TMPFS: i64 = 0x0102_1994;
-
-fn start(choice: EngineChoice, depth: u32) -> Engine {
-    Engine::start(EngineConfig { name: "test".to_owned(), choice, depth })
-        .expect("the engine starts")
-}
-
-/// Runs a case on each engine.
-async fn on_both<F: AsyncFn(Engine)>(depth: u32, case: F) {
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        case(start(choice, depth)).await;
-    }
-}
-
-fn arena(len: usize) -> Arena {
-    Arena::new(Region::create("test", len).expect("there is memory"))
-}
-
-/// Bytes that differ from place to place, so that a misplaced block shows.
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let word = |i: u64| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    (0..len as u64).step_by(8).flat_map(word).take(len).collect()
-}
 
 async fn written(engine: &Engine, path: &Path, bytes: &[u8]) -> DiskFile {
     std::fs::write(path, bytes).expect("the file is written");
@@ -45,7 +24,7 @@ async fn written(engine: &Engine, path: &Path, bytes: &[u8]) -> DiskFile {
 
 #[tokio::test]
 async fn what_is_written_is_read_back() {
-    on_both(8, async |engine| {
+    on_each(8, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shard");
         let arena = arena(8 * MIB);
@@ -83,7 +62,7 @@ async fn what_is_written_is_read_back() {
 
 #[tokio::test]
 async fn a_read_at_the_end_gives_what_is_there() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let arena = arena(2 * MIB);
         for len in [0, 1, 511, 512, 513, 4095, 4096, 4097, 8192 + 512, MIB - 1] {
@@ -105,14 +84,14 @@ async fn a_read_at_the_end_gives_what_is_there() {
 }
 
 #[tokio::test]
-async fn both_engines_read_equal_bytes() {
+async fn all_engines_read_equal_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shard");
     let bytes = pattern(3 * MIB + 777, 3);
     std::fs::write(&path, &bytes).unwrap();
     let mut seen = Vec::new();
-    for choice in [EngineChoice::Ring, EngineChoice::Threads] {
-        let engine = start(choice, 4);
+    for choice in CHOICES {
+        let engine = start(*choice, 4);
         let arena = arena(4 * MIB);
         let file = engine.open(&path, Open::Read).await.unwrap();
         let mut reads = Vec::new();
@@ -126,13 +105,12 @@ async fn both_engines_read_equal_bytes() {
             done.iter().flat_map(|d| &d.span[..*d.result.as_ref().unwrap()]).copied().collect();
         seen.push(all);
     }
-    assert!(seen[0] == bytes);
-    assert!(seen[0] == seen[1]);
+    assert!(seen.iter().all(|seen| *seen == bytes));
 }
 
 #[tokio::test]
 async fn misaligned_operations_are_invalid_and_give_the_span_back() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let file = written(&engine, &dir.path().join("f"), &pattern(MIB, 1)).await;
         let arena = arena(2 * MIB);
@@ -162,7 +140,7 @@ async fn misaligned_operations_are_invalid_and_give_the_span_back() {
 
 #[tokio::test]
 async fn a_kernel_error_names_the_file_and_the_offset() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("write-only");
         std::fs::write(&path, pattern(MIB, 1)).unwrap();
@@ -186,7 +164,7 @@ async fn a_kernel_error_names_the_file_and_the_offset() {
 
 #[tokio::test]
 async fn a_file_without_direct_io_is_read_all_the_same_and_counted() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let file = engine.open("/proc/version".as_ref(), Open::Read).await.unwrap();
         assert!(!file.direct(), "procfs has no O_DIRECT");
         assert_eq!(engine.report().buffered_files, 1);
@@ -201,7 +179,7 @@ async fn a_file_without_direct_io_is_read_all_the_same_and_counted() {
 
 #[tokio::test]
 async fn pieces_of_a_span_are_read_into_side_by_side() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let bytes = pattern(MIB, 5);
         let file = written(&engine, &dir.path().join("f"), &bytes).await;
@@ -229,7 +207,7 @@ async fn a_full_disk_shows_when_the_file_is_made() {
         eprintln!("skipped: mounting a small file system needs root");
         return;
     };
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let path = mount.0.join("big");
         let error = engine.open(&path, Open::Create { len: 4 << 20 }).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
@@ -325,7 +303,7 @@ async fn a_regions_registration_ends_with_it() {
 
 #[tokio::test]
 async fn many_commands_at_once_leave_the_engine_awake_for_more() {
-    on_both(64, async |engine| {
+    on_each(64, async |engine| {
         let arenas: Vec<Arena> = (0..32).map(|_| arena(1)).collect();
         for _ in 0..50 {
             let attached = join_all(arenas.iter().map(|arena| engine.attach(arena.region()))).await;
@@ -369,7 +347,7 @@ fn a_depth_out_of_range_is_invalid() {
 
 #[tokio::test]
 async fn the_last_handle_waits_for_what_is_in_flight() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         let arena = arena(4 * MIB);
@@ -409,7 +387,7 @@ fn cached_pages(path: &Path) -> usize {
 
 #[tokio::test]
 async fn direct_transfers_leave_the_page_cache_alone() {
-    on_both(4, async |engine| {
+    on_each(4, async |engine| {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shard");
         let file = engine.open(&path, Open::Create { len: MIB as u64 }).await.unwrap();

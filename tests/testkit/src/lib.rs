@@ -1,4 +1,4 @@
-//! Real servers and real shards for tests.
+//! Real servers, real shards and power cuts for tests.
 //!
 //! Its rule: nothing here imitates a protocol. Requests are answered by `s3s` over `hyper`, faults are
 //! made where a network would make them, and a test waits for conditions, never for time.
@@ -7,6 +7,8 @@
 
 mod origin;
 mod tar;
+mod unsynced;
 
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use tar::{field, image, label, shard};
+pub use unsynced::Unsynced;

@@ -2,6 +2,8 @@
 //!
 //! Its rule: every value is checked once, before a thread exists.
 
+use std::path::PathBuf;
+
 use forebay_error::{Error, ErrorKind, Result};
 
 /// Operations in flight by default: 128 × 128 KiB is 16 MiB, several times what the fastest NVMe
@@ -23,6 +25,9 @@ pub enum EngineChoice {
     Ring,
     /// The thread pool.
     Threads,
+    /// tokio-uring or an error: for tests and benchmarks.
+    #[cfg(feature = "tokio-uring")]
+    TokioUring,
 }
 
 /// How to start an engine.
@@ -34,11 +39,16 @@ pub struct EngineConfig {
     pub choice: EngineChoice,
     /// Most operations the kernel works on at once, 1 to 4096. As many again wait in the queue.
     pub depth: u32,
+    /// A directory on the disk that the engine is for. On a machine with several NUMA nodes the
+    /// engine's threads keep to the processors of the node that this disk hangs on. It need not
+    /// exist yet.
+    pub near: Option<PathBuf>,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { name: "disk".to_owned(), choice: EngineChoice::Auto, depth: DEFAULT_DEPTH }
+        let (choice, depth) = (EngineChoice::Auto, DEFAULT_DEPTH);
+        Self { name: "disk".to_owned(), choice, depth, near: None }
     }
 }
 

@@ -10,6 +10,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::counters::{Counting, add};
+use super::fault::{AttemptKind, Watch};
 use super::operation::Done;
 use crate::file::DiskFile;
 use crate::span::Span;
@@ -53,6 +54,8 @@ pub(super) struct Transfer {
     stalls: u32,
     reply: Option<oneshot::Sender<Done>>,
     permit: Option<OwnedSemaphorePermit>,
+    /// Only where faults are asked for.
+    watch: Option<Box<Watch>>,
 }
 
 /// The part of a transfer to ask for next.
@@ -74,14 +77,35 @@ impl Flight {
         }
     }
 
+    /// What is attempted: kind, file, offset and length.
+    pub(super) fn attempted(&self) -> (AttemptKind, &DiskFile, u64, usize) {
+        match self {
+            Self::Transfer(Transfer { file, direction, span, offset, .. }) => {
+                let kind = match direction {
+                    Direction::Read => AttemptKind::Read,
+                    Direction::Write => AttemptKind::Write,
+                };
+                (kind, file, *offset, span.len())
+            }
+            Self::Sync(sync) => (AttemptKind::Sync, &sync.file, 0, 0),
+        }
+    }
+
+    /// Lets `watch` bend the kernel's answers and hear of the end.
+    pub(super) fn watch(&mut self, watch: Box<Watch>) {
+        match self {
+            Self::Transfer(transfer) => transfer.watch = Some(watch),
+            Self::Sync(sync) => sync.watch = Some(watch),
+        }
+    }
+
     /// Keeps what the kernel may touch alive for ever and tells the caller that no answer will come.
     pub(super) fn leak(self) {
         match self {
-            Self::Transfer(Transfer { file, span, .. }) => {
-                std::mem::forget(file);
-                std::mem::forget(span);
+            Self::Transfer(Transfer { file, span, watch, .. }) => {
+                std::mem::forget((file, span, watch));
             }
-            Self::Sync(sync) => std::mem::forget(sync.file),
+            Self::Sync(SyncFlight { file, watch, .. }) => std::mem::forget((file, watch)),
         }
     }
 
@@ -89,8 +113,7 @@ impl Flight {
     pub(super) fn land(self, result: Result<usize>) {
         match self {
             Self::Transfer(transfer) => transfer.land(result),
-            // No one listens any more if the send fails; the sync itself has happened.
-            Self::Sync(sync) => drop(sync.reply.send(result.map(drop))),
+            Self::Sync(sync) => sync.land(result),
         }
     }
 }
@@ -109,7 +132,8 @@ impl Transfer {
         if span.is_empty() {
             return Err(Done { span, result: Ok(0) });
         }
-        Ok(Self { file, direction, span, offset, done: 0, stalls: 0, reply: None, permit: None })
+        let (reply, permit, watch) = (None, None, None);
+        Ok(Self { file, direction, span, offset, done: 0, stalls: 0, reply, permit, watch })
     }
 
     /// Makes it ready to fly.
@@ -118,13 +142,25 @@ impl Transfer {
         self.permit = Some(permit);
     }
 
-    /// The part to ask for next: from the last aligned place that is done.
+    /// The part to ask the kernel for next.
     pub(super) fn window(&self) -> Window {
-        let alignment = self.file.alignment();
-        let unit = alignment.memory.max(alignment.offset);
-        let start = self.done & !(unit - 1);
+        match &self.watch {
+            None => self.rest(),
+            Some(watch) => watch.bound(self.rest(), self.unit()),
+        }
+    }
+
+    /// What is left, from the last aligned place that is done.
+    fn rest(&self) -> Window {
+        let start = self.done & !(self.unit() - 1);
         let len = (self.span.len() - start).min(MAX_TRANSFER);
         Window { start, len, offset: self.offset + start as u64 }
+    }
+
+    /// What offsets, lengths and addresses of one call are all multiples of.
+    fn unit(&self) -> usize {
+        let alignment = self.file.alignment();
+        alignment.memory.max(alignment.offset)
     }
 
     fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
@@ -141,13 +177,20 @@ impl Transfer {
     }
 
     fn judge(&mut self, result: i32, counting: &Counting) -> Step<usize> {
-        let window = self.window();
         let Ok(moved) = usize::try_from(result) else {
             return self.stumble(result);
+        };
+        let window = self.rest();
+        let moved = match &mut self.watch {
+            None => moved,
+            Some(watch) => watch.believe(moved),
         };
         let reached = (window.start + moved).min(self.span.len());
         let progress = reached > self.done;
         self.done = self.done.max(reached);
+        if self.watch.as_ref().is_some_and(|watch| watch.tears_at(self.done)) {
+            return self.stumble(-libc::EIO);
+        }
         if self.done == self.span.len() {
             return Step::Landed(Ok(self.done));
         }
@@ -191,7 +234,10 @@ impl Transfer {
     }
 
     fn land(self, result: Result<usize>) {
-        let Self { span, reply, file, permit, .. } = self;
+        let Self { span, reply, file, permit, watch, .. } = self;
+        if let Some(mut watch) = watch {
+            watch.tell(result.is_ok());
+        }
         // The file goes first, so that a caller who drops its own handle after this knows the
         // descriptor closed; the permit before the answer, so that its next operation finds it.
         drop(file);
@@ -208,7 +254,8 @@ pub(super) struct SyncFlight {
     pub(super) file: DiskFile,
     stalls: u32,
     reply: oneshot::Sender<Result<()>>,
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+    watch: Option<Box<Watch>>,
 }
 
 impl SyncFlight {
@@ -217,7 +264,7 @@ impl SyncFlight {
         reply: oneshot::Sender<Result<()>>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { file, stalls: 0, reply, _permit: permit }
+        Self { file, stalls: 0, reply, permit, watch: None }
     }
 
     fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
@@ -231,6 +278,18 @@ impl SyncFlight {
         };
         count_landed(&counting.syncs, &result, counting);
         Step::Landed(result)
+    }
+
+    fn land(self, result: Result<usize>) {
+        let Self { file, reply, permit, watch, .. } = self;
+        if let Some(mut watch) = watch {
+            watch.tell(result.is_ok());
+        }
+        // As for a transfer.
+        drop(file);
+        drop(permit);
+        // No one listens any more if the send fails; the sync itself has happened.
+        drop(reply.send(result.map(drop)));
     }
 }
 

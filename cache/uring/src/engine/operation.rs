@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use forebay_error::Result;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, oneshot};
 
+use super::fault::{self, Faults};
 use super::flight::{Flight, Transfer};
 use super::queue::Order;
 use super::shared::Shared;
@@ -63,6 +64,7 @@ struct Waiting {
     permit: Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>,
     transfer: Option<Transfer>,
     shared: Arc<Shared>,
+    faults: Option<Arc<dyn Faults>>,
 }
 
 impl Operation {
@@ -71,32 +73,34 @@ impl Operation {
     pub(super) fn prepare(
         made: Result<Transfer, Done>,
         shared: &Arc<Shared>,
+        faults: Option<&Arc<dyn Faults>>,
         ready: &mut Vec<Order>,
     ) -> Self {
         match made {
             Err(done) => Self(State::Ready(Some(done))),
             Ok(transfer) => match shared.queue.try_permit() {
                 Some(permit) => {
-                    let (state, order) = fly(transfer, permit);
-                    ready.push(order);
+                    let (state, flight) = board(transfer, permit);
+                    ready.extend(fault::clear(faults, flight, shared));
                     Self(state)
                 }
                 None => Self(State::Waiting(Box::new(Waiting {
                     permit: Box::pin(shared.queue.permits().acquire_owned()),
                     transfer: Some(transfer),
                     shared: Arc::clone(shared),
+                    faults: faults.cloned(),
                 }))),
             },
         }
     }
 }
 
-/// Splits a transfer into the order for the engine and the state of who awaits it.
-fn fly(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (State, Order) {
+/// Splits a transfer into the flight for the engine and the state of who awaits it.
+fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (State, Flight) {
     let stub = Some(transfer.span.split_to(0));
     let (reply, answer) = oneshot::channel();
     transfer.board(reply, permit);
-    (State::Flying { answer, stub }, Order::Fly(Flight::Transfer(transfer)))
+    (State::Flying { answer, stub }, Flight::Transfer(transfer))
 }
 
 impl Future for Operation {
@@ -113,8 +117,9 @@ impl Future for Operation {
                     let transfer = waiting.transfer.take().expect("a waiting transfer is there");
                     match permit {
                         Ok(permit) => {
-                            let (state, order) = fly(transfer, permit);
-                            waiting.shared.queue.push([order]);
+                            let (state, flight) = board(transfer, permit);
+                            let Waiting { shared, faults, .. } = &**waiting;
+                            shared.queue.push(fault::clear(faults.as_ref(), flight, shared));
                             self.0 = state;
                         }
                         Err(_) => {

@@ -64,7 +64,7 @@ fn climb_down(entries: u32, counting: &Counting) -> Result<(IoUring, Vec<&'stati
 }
 
 /// The likely cause of a refusal, and what to do about it.
-fn explain(error: &io::Error) -> Error {
+pub(super) fn explain(error: &io::Error) -> Error {
     let advice = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "run `sysctl -w kernel.io_uring_disabled=0`, or allow io_uring in the container's seccomp profile"

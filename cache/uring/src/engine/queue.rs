@@ -224,7 +224,7 @@ impl Queue {
 
 impl Order {
     /// Ends an order that will never be carried out.
-    fn refuse(self) {
+    pub(super) fn refuse(self) {
         match self {
             Self::Fly(flight) => flight.land(Err(super::closed())),
             // The senders drop, and whoever asked sees that the engine is gone.

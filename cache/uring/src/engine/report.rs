@@ -17,6 +17,9 @@ pub enum EngineKind {
         /// Why not io_uring.
         reason: String,
     },
+    /// tokio-uring on one thread, for comparison.
+    #[cfg(feature = "tokio-uring")]
+    TokioUring,
 }
 
 /// State of an engine at one moment.
@@ -30,6 +33,9 @@ pub struct EngineReport {
     pub in_flight_limit: u32,
     /// Set-up flags the kernel granted to the ring; empty for a pool.
     pub ring_flags: Vec<&'static str>,
+    /// The NUMA node whose processors the engine's threads keep to: the disk's, where the machine
+    /// has several and [`crate::EngineConfig::near`] names a directory on it.
+    pub node: Option<u32>,
     /// Bytes of attached regions that are registered with the ring.
     pub registered_bytes: usize,
     /// Bytes of attached regions whose registration was refused.
@@ -38,7 +44,7 @@ pub struct EngineReport {
     pub refusal: Option<String>,
     /// Open files of this engine.
     pub files: usize,
-    /// Those in the ring's file table.
+    /// Those in the engine's own table of files; a pool has none.
     pub registered_files: usize,
     /// Those that go through the page cache.
     pub buffered_files: usize,

@@ -7,20 +7,18 @@
 //! flight, for a bounded time) and new orders wait for the end of the turn without a wake-up.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::event::EventfdFlags;
 
-use super::config::EngineConfig;
+use super::carrier::Carrier;
 use super::counters::add;
 use super::flight::{Direction, Flight, Step};
 use super::probe;
 use super::queue::{Bell, Order, Retired};
-use super::report::EngineKind;
 use super::shared::Shared;
 use super::slots::{Slots, WAKE};
 
@@ -43,7 +41,7 @@ const CROWD_WAIT: u32 = 4_000_000;
 /// Turns in a row that the kernel may refuse for want of resources before the engine gives up.
 const MAX_STUMBLES: u32 = 1024;
 
-struct Ring {
+pub(super) struct Ring {
     // The ring drops before the slots, so nothing new starts while they are judged.
     uring: IoUring,
     slots: Slots,
@@ -85,43 +83,22 @@ impl Wait {
     }
 }
 
-pub(super) fn start(config: &EngineConfig) -> Result<(Arc<Shared>, Vec<JoinHandle<()>>)> {
-    // Blocking: the ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
-    let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
-    let shared = Shared::new(config, EngineKind::Ring, config.depth, Bell::Event(event));
-    let (report, started) = mpsc::sync_channel(1);
-    let depth = config.depth;
-    let body = {
-        let shared = Arc::clone(&shared);
-        // The ring is made on its own thread: a single issuer is bound to the thread that sets up.
-        move || match Ring::new(Arc::clone(&shared), depth) {
-            Ok(ring) => {
-                let _end = Abandon(shared);
-                // `start` waits for this message, so it cannot have gone.
-                let _sent = report.send(Ok(()));
-                ring.run();
-            }
-            Err(error) => drop(report.send(Err(error))),
-        }
-    };
-    let thread = super::spawn(&config.name, body)?;
-    match started.recv() {
-        Ok(Ok(())) => Ok((shared, vec![thread])),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(Error::new(ErrorKind::Unavailable, "the ring's thread ended at its start")),
+impl Carrier for Ring {
+    fn threads(_: u32) -> u32 {
+        1
     }
-}
 
-/// Ends what is queued when the thread ends, however it ends.
-struct Abandon(Arc<Shared>);
-
-impl Drop for Abandon {
-    fn drop(&mut self) {
-        self.0.queue.abandon();
+    fn in_flight(depth: u32) -> u32 {
+        depth
     }
-}
 
-impl Ring {
+    fn bell() -> Result<Bell> {
+        // Blocking: the ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
+        Ok(Bell::Event(event))
+    }
+
+    // On the thread that runs it: a single issuer is bound to the thread that sets up.
     fn new(shared: Arc<Shared>, depth: u32) -> Result<Self> {
         // One entry more than the depth, for the read of the eventfd.
         let (uring, flags) = probe::set_up((depth + 1).next_power_of_two(), &shared.counting)?;
@@ -147,7 +124,9 @@ impl Ring {
             tracing::error!(engine = self.shared.name, %error, "a disk engine stopped");
         }
     }
+}
 
+impl Ring {
     fn turn_until_closed(&mut self) -> Result<()> {
         loop {
             let occupied = self.slots.occupied();

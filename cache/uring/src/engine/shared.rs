@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub(super) counting: Counting,
     in_flight_limit: u32,
     ring_flags: OnceLock<Vec<&'static str>>,
+    node: OnceLock<u32>,
     memory: Mutex<Memory>,
     files: Files,
 }
@@ -62,6 +63,7 @@ impl Shared {
             counting: Counting::default(),
             in_flight_limit,
             ring_flags: OnceLock::new(),
+            node: OnceLock::new(),
             memory: Mutex::default(),
             files: Files::default(),
         })
@@ -71,6 +73,12 @@ impl Shared {
     pub(super) fn granted(&self, flags: Vec<&'static str>) {
         // Set once, by the one ring thread.
         let _first = self.ring_flags.set(flags);
+    }
+
+    /// Notes that a thread keeps to a NUMA node.
+    pub(super) fn settled(&self, node: u32) {
+        // All threads of an engine keep to the same one.
+        let _first = self.node.set(node);
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -90,6 +98,7 @@ impl Shared {
             kind: self.kind.clone(),
             in_flight_limit: self.in_flight_limit,
             ring_flags: self.ring_flags.get().cloned().unwrap_or_default(),
+            node: self.node.get().copied(),
             registered_bytes: bytes(true),
             unregistered_bytes: bytes(false),
             refusal: memory.refusal.clone(),

@@ -4,16 +4,14 @@
 //! who waits for the disk differs.
 
 use std::sync::{Arc, Condvar};
-use std::thread::JoinHandle;
 
 use forebay_error::Result;
 use rustix::io::Errno;
 
-use super::config::EngineConfig;
+use super::carrier::Carrier;
 use super::counters::add;
 use super::flight::{Direction, Flight, Step, Transfer};
 use super::queue::{Bell, Order};
-use super::report::EngineKind;
 use super::shared::Shared;
 
 /// Most threads: each has one call in flight, and 16 × 128 KiB is 2 MiB, more than the fastest
@@ -23,44 +21,41 @@ const MAX_THREADS: u32 = 16;
 /// Why memory stays unregistered here.
 const NO_REGISTRATION: &str = "the thread pool does not register memory";
 
-pub(super) fn start(
-    config: &EngineConfig,
-    reason: &str,
-) -> Result<(Arc<Shared>, Vec<JoinHandle<()>>)> {
-    let count = config.depth.min(MAX_THREADS);
-    let kind = EngineKind::Threads { reason: reason.to_owned() };
-    let shared = Shared::new(config, kind, count, Bell::Condvar(Condvar::new()));
-    let mut threads = Vec::with_capacity(count as usize);
-    for _ in 0..count {
-        let body = {
-            let shared = Arc::clone(&shared);
-            move || run(&shared)
-        };
-        match super::spawn(&config.name, body) {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                // Those that started see the closed queue and end.
-                shared.queue.close();
-                return Err(error);
-            }
-        }
-    }
-    Ok((shared, threads))
-}
+/// One thread of the pool.
+pub(super) struct Worker(Arc<Shared>);
 
-fn run(shared: &Arc<Shared>) {
-    while let Some(order) = shared.queue.wait() {
-        match order {
-            Order::Fly(flight) => fly(flight, shared),
-            Order::Attach { region, reply, permit } => {
-                shared.book(&region, Some(NO_REGISTRATION.to_owned()));
-                drop((region, permit));
-                // Whoever asked may have stopped waiting; the booking holds all the same.
-                let _unheard = reply.send(false);
-            }
-            Order::Seat { opened, reply, permit } => {
-                drop(permit);
-                drop(reply.send(shared.seated(opened, None)));
+impl Carrier for Worker {
+    fn threads(depth: u32) -> u32 {
+        depth.min(MAX_THREADS)
+    }
+
+    fn in_flight(depth: u32) -> u32 {
+        Self::threads(depth)
+    }
+
+    fn bell() -> Result<Bell> {
+        Ok(Bell::Condvar(Condvar::new()))
+    }
+
+    fn new(shared: Arc<Shared>, _: u32) -> Result<Self> {
+        Ok(Self(shared))
+    }
+
+    fn run(self) {
+        let Self(shared) = self;
+        while let Some(order) = shared.queue.wait() {
+            match order {
+                Order::Fly(flight) => fly(flight, &shared),
+                Order::Attach { region, reply, permit } => {
+                    shared.book(&region, Some(NO_REGISTRATION.to_owned()));
+                    drop((region, permit));
+                    // Whoever asked may have stopped waiting; the booking holds all the same.
+                    let _unheard = reply.send(false);
+                }
+                Order::Seat { opened, reply, permit } => {
+                    drop(permit);
+                    drop(reply.send(shared.seated(opened, None)));
+                }
             }
         }
     }

@@ -299,7 +299,7 @@ mod tests {
 
     fn slots(limit: usize, prefetch: u32) -> (Slots, mpsc::Receiver<Event>) {
         let choice = EngineChoice::Threads;
-        let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1 };
+        let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1, near: None };
         let engine = Engine::start(engine).unwrap();
         let (events, receiver) = mpsc::channel(8);
         (Slots::new(engine, SlabMemory::new(limit), prefetch, events), receiver)
