@@ -30,19 +30,28 @@ impl Refusals {
         let code = s3_code(&reason);
         let named = |code: Option<&str>| code.map_or(String::new(), |code| format!(" ({code})"));
         let with_code = |text: &str| format!("{text}{}", named(code));
+        // A body that broke off is asked for again inside of object_store, and what is refused then
+        // comes as no more than a message.
+        let status = status(&reason);
         let error = match refusal {
-            Refusal::NotFound { .. } => {
+            _ if matches!(refusal, Refusal::NotFound { .. }) || status == Some(404) => {
                 let what = match code {
                     Some("NoSuchBucket") => "the bucket does not exist",
                     _ => "the shard does not exist",
                 };
                 Error::new(ErrorKind::NotFound, what).advise("check the URL's spelling")
             }
-            Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. } => {
+            _ if matches!(
+                refusal,
+                Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. }
+            ) || matches!(status, Some(401 | 403)) =>
+            {
                 let what = with_code("the store denies access to the shard");
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
-            Refusal::Precondition { .. } | Refusal::NotModified { .. } => {
+            _ if matches!(refusal, Refusal::Precondition { .. } | Refusal::NotModified { .. })
+                || status == Some(412) =>
+            {
                 return crate::stat::changed(url);
             }
             Refusal::InvalidPath { .. } => {
@@ -58,7 +67,7 @@ impl Refusals {
                 let what = with_code("the bucket lies in another region");
                 Error::new(ErrorKind::Invalid, what).advise("set AWS_REGION to the bucket's region")
             }
-            _ if status_class(&reason) == Some(b'4') => {
+            _ if status.is_some_and(|status| (400..500).contains(&status)) => {
                 let what = format!("the store refuses the request: {}", harmless(&reason));
                 Error::new(ErrorKind::Invalid, format!("{what}{}", named(code)))
             }
@@ -86,10 +95,10 @@ fn reason(refusal: &Refusal) -> String {
 /// How object_store starts a message about a status.
 const STATUS: &str = "status code: ";
 
-/// The first digit of the HTTP status in object_store's message, if it holds one.
-fn status_class(reason: &str) -> Option<u8> {
+/// The HTTP status in object_store's message, if it holds one.
+fn status(reason: &str) -> Option<u16> {
     let (_, status) = reason.split_once(STATUS)?;
-    status.bytes().next()
+    status.get(..3)?.parse().ok()
 }
 
 /// The status without the body that follows it, or a short message of the system.
@@ -129,6 +138,19 @@ mod tests {
         let shown = error.to_string();
         assert!(shown.contains("503 Service Unavailable (SlowDown)"), "{shown}");
         assert!(shown.contains("endpoint=http://e") && !shown.contains("hunter2"), "{shown}");
+    }
+
+    /// As it comes when a broken body is asked for again.
+    #[test]
+    fn a_refusal_within_a_body_is_the_same_refusal() {
+        let of = |status: &str| {
+            explain(&format!("Server returned non-2xx status code: {status}: <Error></Error>"))
+        };
+        assert_eq!(of("403 Forbidden").kind(), ErrorKind::PermissionDenied);
+        assert_eq!(of("401 Unauthorized").kind(), ErrorKind::PermissionDenied);
+        assert_eq!(of("404 Not Found").kind(), ErrorKind::NotFound);
+        assert_eq!(of("412 Precondition Failed").kind(), ErrorKind::Unavailable);
+        assert_eq!(of("410 Gone").kind(), ErrorKind::Invalid);
     }
 
     #[test]
