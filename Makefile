@@ -12,8 +12,10 @@ SHELL := /bin/bash
 URLS ?=
 # Samples per epoch of `make run`; empty: all.
 SAMPLES ?=
-# Rounds of `make bench`.
-ROUNDS ?= 5
+# Rounds of `make bench` (5) and of `make torture` (1000), if nothing else is said.
+ROUNDS ?=
+# What the dice of `make torture` begin with.
+SEED ?= 1
 
 python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
@@ -28,6 +30,7 @@ help: ## List the targets
 	@echo
 	@echo "  make run URLS='s3://bucket/train-{000000..000099}.tar'   train on your own shards"
 	@echo "  make bench ROUNDS=9                                       more rounds, tighter figures"
+	@echo "  make torture ROUNDS=100 SEED=7                            fewer kills, by other dice"
 
 .PHONY: setup
 setup: ## Install what is missing: it says what and how large first
@@ -89,10 +92,16 @@ python-test:
 	@# One process per folder: JAX, once imported, warns of every fork that another folder makes.
 	@for tests in $(python_tests); do $(python) -m pytest $$tests; done
 
+.PHONY: torture
+torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
+	$(call heading,torture)
+	@FOREBAY_TORTURE_ROUNDS=$(or $(ROUNDS),1000) FOREBAY_TORTURE_SEED=$(SEED) \
+		cargo test --release --locked -p forebay-tests --test torture -- --nocapture
+
 .PHONY: bench
 bench: setup ## Measure rivals, the disk and starvation; results go to benches/results
 	$(call heading,benchmarks)
-	@ROUNDS=$(ROUNDS) scripts/bench.sh
+	@ROUNDS=$(or $(ROUNDS),5) scripts/bench.sh
 
 .PHONY: clean
 clean: ## Remove what was built and made, but not .venv

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use forebay_shard::{Index, Origin, Sidecar};
 use forebay_source::Options;
-use forebay_store::{FRAME_BYTES, ShardName, Urgency};
+use forebay_store::{FRAME_BYTES, Shard, ShardName, Urgency};
 use forebay_uring::{Arena, Region};
 
 /// Bytes of the shards that are only there to be listed.
@@ -94,9 +94,10 @@ async fn main() {
 
 async fn read_first(lease: &forebay_store::Lease) -> Vec<u8> {
     lease.wait(1).await.unwrap();
-    let member = lease.index().members[0];
+    let first = lease.index().sample(0).unwrap();
+    let member = lease.index().members_of(&first)[0];
     let range = member.offset..member.end();
-    let footprint = lease.footprint(&range);
+    let footprint = Shard::footprint(&range);
     let len = (footprint.end - footprint.start) as usize;
     let span = Arena::new(Region::create("read", len).unwrap()).try_lease(len).unwrap();
     let placed = lease.read(vec![(range, span)]).await.remove(0);

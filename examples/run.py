@@ -47,11 +47,12 @@ def main() -> int:
         trained = subprocess.run(train, env=environment, check=False).returncode
         daemon = stage.status(environment)
         if trained == 0 and daemon is not None:
-            tier = daemon["tier"]
-            engine = "io_uring" if daemon["engine"]["kind"] == "ring" else "threads"
+            cache = daemon["cache"]
+            is_ring = daemon["tiers"][0]["engine"]["kind"] == "ring"
+            engine = "io_uring" if is_ring else "threads"
             print(
-                f"\ndaemon: fetched {tier['origin_bytes'] / 1e9:.3f} GB from the store"
-                f" ({tier['fills']} shards), read {tier['tier_read_bytes'] / 1e9:.3f} GB"
+                f"\ndaemon: fetched {cache['origin_bytes'] / 1e9:.3f} GB from the store"
+                f" ({cache['fills']} shards), read {cache['tier_read_bytes'] / 1e9:.3f} GB"
                 f" from its cache by {engine}"
             )
         return trained

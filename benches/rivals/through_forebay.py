@@ -47,7 +47,8 @@ def counts(loader: forebay.DataLoader) -> dict[str, Any]:
     daemon = stage.status(dict(os.environ))
     if daemon is None:
         raise RuntimeError("the daemon is gone")
-    daemon["tier"]["path"] = Path(daemon["tier"]["path"]).name
+    for tier in daemon["tiers"]:
+        tier["path"] = Path(tier["path"]).name
     return {"loader": loader.stats(), "daemon": daemon}
 
 

@@ -24,11 +24,11 @@ pub(crate) struct Fetches {
 #[derive(Deserialize)]
 struct Status {
     pid: u32,
-    tier: Tier,
+    cache: Cache,
 }
 
 #[derive(Deserialize)]
-struct Tier {
+struct Cache {
     misses: u64,
     fills: u64,
     failed_fills: u64,
@@ -40,9 +40,9 @@ impl Fetches {
     pub(crate) fn settled(address: &Address) -> Result<Self> {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
         let settled = deadline.retry(|| {
-            let Status { pid, tier } = status(address, &deadline)?;
-            let done = tier.fills + tier.failed_fills >= tier.misses;
-            Ok(done.then_some(Self { daemon_pid: pid, bytes: tier.origin_bytes }))
+            let Status { pid, cache } = status(address, &deadline)?;
+            let done = cache.fills + cache.failed_fills >= cache.misses;
+            Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))
         })?;
         settled.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the daemon goes on fetching shards")

@@ -4,11 +4,13 @@
 
 mod bench;
 mod daemon;
+mod dataset;
 mod fsck;
 mod index;
 mod pack;
 mod scrub;
 mod status;
+mod tier;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -40,6 +42,10 @@ enum Verb {
     Index(index::Arguments),
     Scrub(scrub::Arguments),
     Fsck(fsck::Arguments),
+    #[command(subcommand)]
+    Tier(tier::Verb),
+    #[command(subcommand)]
+    Dataset(dataset::Verb),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -66,6 +72,14 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    /// Of a request: the daemon said no, or said nothing.
+    fn of_request(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Closed => Self::Unreachable(error),
+            _ => Self::Failed(error),
+        }
+    }
+
     fn error(&self) -> &Error {
         let (Self::Usage(error) | Self::Unreachable(error) | Self::Failed(error)) = self;
         error
@@ -147,6 +161,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Index(arguments) => index::run(&arguments, launcher),
         Verb::Scrub(arguments) => scrub::run(&arguments, launcher),
         Verb::Fsck(arguments) => fsck::run(&arguments),
+        Verb::Tier(verb) => tier::run(&verb),
+        Verb::Dataset(verb) => dataset::run(&verb),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {

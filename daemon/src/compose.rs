@@ -3,36 +3,108 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Limits, Sources};
-use forebay_store::{Dataset, FRAME_BYTES, Store, StoreConfig};
-use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Region};
+use forebay_store::{
+    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, Store, StoreConfig, TierConfig,
+    Watermarks,
+};
+use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
 use tokio::sync::{Mutex, Semaphore, watch};
 
 /// What a node is made of.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct NodeConfig {
-    /// The cache directory.
-    pub cache: PathBuf,
-    /// Bytes it may hold, at most.
-    pub capacity: u64,
+    /// Where shards rest.
+    pub tiers: Vec<NodeTier>,
     /// How data sets are kept.
     pub datasets: Vec<Dataset>,
-    /// Bytes of frames and slabs together, at most.
+    /// Bytes of frames, slabs and tiers in memory together, at most.
     pub memory: usize,
     /// The I/O engine.
     pub io: EngineChoice,
     /// Bounds on requests to origins.
     pub limits: Limits,
+    /// How often devices are looked after.
+    pub look_after: Duration,
+    /// What changes directories.
+    pub files: Arc<dyn Files>,
+    /// What meddles with the disks' I/O: a test's business.
+    pub faults: Option<Arc<dyn Faults>>,
+}
+
+/// How often devices are looked after: a disk that others fill, or one that fails, is noticed within
+/// this time though nobody touches it. A look costs a few system calls.
+pub const LOOK_AFTER: Duration = Duration::from_secs(5);
+
+/// A tier of a node.
+#[derive(Debug, Clone)]
+pub struct NodeTier {
+    /// What admins call it.
+    pub name: String,
+    /// What it is made of.
+    pub class: Class,
+    /// Its directory; none for memory.
+    pub path: Option<PathBuf>,
+    /// Bytes it may hold, at most.
+    pub capacity: u64,
+    /// What of its disk is left to others.
+    pub keep_free: KeepFree,
+    /// Where given, shards leave ahead of need.
+    pub watermarks: Option<Watermarks>,
+    /// Bytes that may be written a day without anybody waiting for them.
+    pub writes_per_day: Option<u64>,
+}
+
+impl NodeTier {
+    /// A tier of `class` in a directory, and nothing else asked of it.
+    #[must_use]
+    pub fn at(name: &str, class: Class, path: PathBuf, capacity: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            class,
+            path: Some(path),
+            capacity,
+            keep_free: KeepFree::Bytes(0),
+            watermarks: None,
+            writes_per_day: None,
+        }
+    }
+
+    /// Its part of the store, with an engine of its own.
+    fn open(self, config: &NodeConfig) -> Result<TierConfig> {
+        let Self { name, class, path, capacity, keep_free, watermarks, writes_per_day } = self;
+        let disk = match path {
+            None => None,
+            Some(path) => {
+                let engine = EngineConfig {
+                    name: name.clone(),
+                    choice: config.io,
+                    near: Some(path.clone()),
+                    ..EngineConfig::default()
+                };
+                let engine = Engine::start(engine)?;
+                let engine = match &config.faults {
+                    Some(faults) => engine.with_faults(faults.clone()),
+                    None => engine,
+                };
+                tracing::info!(tier = name, engine = ?engine.kind(), "started an I/O engine");
+                let files = config.files.clone();
+                Some(DiskConfig { path, keep_free, writes_per_day, engine, files })
+            }
+        };
+        Ok(TierConfig { name, class, capacity, watermarks, disk })
+    }
 }
 
 /// A running node.
 pub struct Node {
     pub(crate) store: Store,
-    pub(crate) engine: Engine,
+    /// What reads shards that are files.
+    engine: Engine,
     pub(crate) frames: Arena,
     pub(crate) slabs: SlabMemory,
     pub(crate) started: Instant,
@@ -45,35 +117,55 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the engine, maps the frames and opens the tier.
+    /// Starts the engines, maps the frames and opens the tiers.
     ///
     /// # Errors
-    /// If the tier's directory or the memory cannot be had.
+    /// If a tier's directory or the memory cannot be had.
     pub async fn start(config: NodeConfig) -> Result<Arc<Self>> {
-        let Some(slab_bytes) = config.memory.checked_sub(FRAME_BYTES).filter(|left| *left > 0)
-        else {
-            return Err(Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
-                .at("memory", config.memory)
+        let memory = config.memory;
+        let too_small = |wanted: u64| {
+            Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
+                .at("memory", memory)
                 .at("frames", FRAME_BYTES)
-                .advise("give it at least 512 MiB"));
+                .at("tiers_in_memory", wanted)
+                .advise("give it at least 512 MiB more than its tiers in memory hold")
         };
-        let engine = Engine::start(EngineConfig {
-            name: "tier".to_owned(),
-            choice: config.io,
-            near: Some(config.cache.clone()),
-            ..EngineConfig::default()
-        })?;
-        let report = engine.report();
-        tracing::info!(engine = ?engine.kind(), ?report, "started the I/O engine");
+        let left = |tiers: u64| {
+            let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
+            let left = memory.checked_sub(FRAME_BYTES)?.checked_sub(tiers)?;
+            Some(left).filter(|left| *left > 0)
+        };
+        // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
+        let plain = config.tiers.iter().filter(|tier| tier.path.is_none());
+        let plain = plain.fold(0_u64, |sum, tier| sum.saturating_add(tier.capacity));
+        left(plain).ok_or_else(|| too_small(plain))?;
         let region = tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
             .await
             .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
-        engine.attach(&region).await?;
-        let frames = Arena::new(region);
+        let mut tiers = Vec::with_capacity(config.tiers.len());
+        for tier in config.tiers.clone() {
+            tiers.push(tier.open(&config)?);
+        }
+        // Files that are shards are read by a disk's engine: one thread can carry both.
+        let engine = match tiers.iter().find_map(|tier| tier.disk.as_ref()) {
+            Some(disk) => disk.engine.clone(),
+            None => Engine::start(EngineConfig {
+                name: "files".to_owned(),
+                choice: config.io,
+                ..EngineConfig::default()
+            })?,
+        };
+        let frames = Arena::new(region.clone());
         let sources = Sources::new(engine.clone(), config.limits)?;
-        let NodeConfig { cache: directory, capacity, datasets, .. } = config;
-        let tier = StoreConfig { directory, capacity, datasets };
-        let store = Store::open(tier, engine.clone(), sources, frames.clone()).await?;
+        let (datasets, look_after) = (config.datasets, config.look_after);
+        let store = StoreConfig { tiers, datasets, look_after };
+        let store = Store::open(store, sources, frames.clone()).await?;
+        for engine in store.engines() {
+            engine.attach(&region).await?;
+        }
+        let in_memory = store.tiers().into_iter().filter(|tier| tier.class == Class::Memory);
+        let in_memory = in_memory.map(|tier| tier.counters.capacity_bytes).sum();
+        let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
             engine,
@@ -87,20 +179,20 @@ impl Node {
         }))
     }
 
-    /// The tier, for those who compose a node themselves.
+    /// The tiers, for those who compose a node themselves.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The I/O engine.
+    /// The I/O engine of the first disk.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
     pub(crate) fn host(&self) -> Host {
-        Host { store: self.store.clone(), engine: self.engine.clone(), slabs: self.slabs.clone() }
+        Host { store: self.store.clone(), slabs: self.slabs.clone() }
     }
 
     pub(crate) fn next_session(&self) -> u64 {

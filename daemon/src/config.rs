@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_store::{Dataset as Rule, Evict};
+use forebay_store::{Class, Dataset as Rule, Evict, KeepFree, Watermarks};
 use serde::{Deserialize, Deserializer, de};
+
+use crate::compose::NodeTier;
 
 /// `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize)]
@@ -18,7 +20,7 @@ pub struct Config {
     /// The process.
     #[serde(default)]
     pub daemon: Daemon,
-    /// Where shards rest. This release uses exactly one.
+    /// Where shards rest.
     pub tier: Vec<Tier>,
     /// How data sets are kept; the first whose pattern matches a shard's URL counts.
     #[serde(default)]
@@ -41,10 +43,73 @@ pub struct Daemon {
 pub struct Tier {
     /// What admins call it.
     pub name: String,
-    /// The cache directory.
-    pub path: PathBuf,
+    /// What it is made of.
+    #[serde(default = "nvme")]
+    pub class: Class,
+    /// The cache directory; none for memory.
+    pub path: Option<PathBuf>,
     /// What it may hold, at most.
     pub capacity: ByteSize,
+    /// What of its disk is left to others.
+    #[serde(default, deserialize_with = "keep_free")]
+    pub keep_free: Option<KeepFree>,
+    /// Where given, shards leave ahead of need.
+    pub watermarks: Option<Watermarks>,
+    /// What may be written a day without anybody waiting for it.
+    pub writes_per_day: Option<ByteSize>,
+}
+
+fn nvme() -> Class {
+    Class::Nvme
+}
+
+/// A size, or a share of the disk.
+fn keep_free<'de, D: Deserializer<'de>>(from: D) -> Result<Option<KeepFree>, D::Error> {
+    let text = String::deserialize(from)?;
+    let share = text.trim().strip_suffix('%').map(|percent| percent.trim().parse::<f64>());
+    let wrong = || de::Error::custom(format!("`{text}` is neither a share like \"5%\" nor a size"));
+    match share {
+        Some(Ok(percent)) if (0.0..100.0).contains(&percent) => {
+            Ok(Some(KeepFree::Share(percent / 100.0)))
+        }
+        Some(_) => Err(wrong()),
+        None => {
+            let bytes: ByteSize = text.parse().map_err(|_| wrong())?;
+            Ok(Some(KeepFree::Bytes(bytes.as_u64())))
+        }
+    }
+}
+
+impl Tier {
+    /// The tier as a node opens it.
+    fn node(&self) -> Result<NodeTier> {
+        let refuse = |what: &str| {
+            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("tier", &self.name))
+        };
+        match (&self.path, self.class) {
+            (None, Class::Memory) => {}
+            (None, _) => return refuse("the tier needs a path"),
+            (Some(_), Class::Memory) => {
+                return refuse("a tier of class memory has no path: it is the daemon's own memory");
+            }
+            (Some(path), _) if !path.is_absolute() => {
+                return refuse("the tier's path must be absolute");
+            }
+            (Some(_), _) => {}
+        }
+        if self.path.is_none() && (self.keep_free.is_some() || self.writes_per_day.is_some()) {
+            return refuse("keep_free and writes_per_day are for disks");
+        }
+        Ok(NodeTier {
+            name: self.name.clone(),
+            class: self.class,
+            path: self.path.clone(),
+            capacity: self.capacity.as_u64(),
+            keep_free: self.keep_free.unwrap_or(KeepFree::Bytes(0)),
+            watermarks: self.watermarks,
+            writes_per_day: self.writes_per_day.map(|bytes| bytes.as_u64()),
+        })
+    }
 }
 
 /// `[[dataset]]`.
@@ -73,6 +138,12 @@ pub struct Dataset {
     /// Lower ones give up their shards first.
     #[serde(default)]
     pub priority: i32,
+    /// What is read once passes through; only what is used again stays.
+    #[serde(default)]
+    pub scan_bypass: bool,
+    /// The tiers it may lie on; none named: any.
+    #[serde(default)]
+    pub tiers: Vec<String>,
 }
 
 /// `quota = { min, max }`.
@@ -103,6 +174,8 @@ impl Dataset {
             min_bytes: self.quota.min.as_u64(),
             max_bytes: self.quota.max.map(|max| max.as_u64()),
             priority: self.priority,
+            scan_bypass: self.scan_bypass,
+            tiers: self.tiers.clone(),
             ..Rule::new(&self.name, &self.r#match, self.evict)?
         };
         rule.check()?;
@@ -111,6 +184,14 @@ impl Dataset {
 }
 
 impl Config {
+    /// The tiers as a node opens them.
+    ///
+    /// # Errors
+    /// `Invalid` naming the tier whose keys contradict each other.
+    pub fn tiers(&self) -> Result<Vec<NodeTier>> {
+        self.tier.iter().map(Tier::node).collect()
+    }
+
     /// The data sets' rules, in order.
     ///
     /// # Errors
@@ -153,10 +234,10 @@ impl Config {
         let config: Self = toml::from_str(text)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string().trim().to_owned()))?;
         config.datasets()?;
-        match config.tier.as_slice() {
-            [_] => Ok(config),
-            tiers => Err(Error::new(ErrorKind::Invalid, "exactly one [[tier]] is needed")
-                .at("found", tiers.len())),
+        config.tiers()?;
+        match config.tier.is_empty() {
+            false => Ok(config),
+            true => Err(Error::new(ErrorKind::Invalid, "at least one [[tier]] is needed")),
         }
     }
 }
@@ -174,6 +255,28 @@ mod tests {
         .unwrap();
         assert_eq!(config.tier[0].capacity.as_u64(), 3 << 40);
         assert_eq!(config.daemon.memory.unwrap().as_u64(), 16 << 30);
+    }
+
+    #[test]
+    fn tiers_of_every_class_are_read() {
+        let config = Config::parse(
+            "[[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '8GiB'\n\
+             [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TiB'\nkeep_free = '5%'\n\
+             watermarks = { low = 0.9, high = 0.95 }\nwrites_per_day = '10TB'\n\
+             [[tier]]\nname = 'hdd'\nclass = 'hdd'\npath = '/mnt/hdd'\ncapacity = '9TiB'\n\
+             keep_free = '100GiB'\n[[dataset]]\nname = 'all'\nmatch = '**'\n\
+             tiers = ['nvme', 'hdd']\nscan_bypass = true\n",
+        )
+        .unwrap();
+        let tiers = config.tiers().unwrap();
+        let class: Vec<_> = tiers.iter().map(|tier| tier.class).collect();
+        assert_eq!(class, [Class::Memory, Class::Nvme, Class::Hdd]);
+        assert_eq!(tiers[1].keep_free, KeepFree::Share(0.05));
+        assert_eq!(tiers[2].keep_free, KeepFree::Bytes(100 << 30));
+        assert_eq!(tiers[1].watermarks, Some(Watermarks { low: 0.9, high: 0.95 }));
+        assert_eq!(tiers[1].writes_per_day, Some(10_000_000_000_000));
+        let rules = config.datasets().unwrap();
+        assert!(rules[0].scan_bypass && rules[0].tiers == ["nvme", "hdd"]);
     }
 
     #[test]
@@ -231,8 +334,14 @@ mod tests {
         for (text, words) in [
             (format!("{tier}colour = 'red'\n"), ["line 5", "unknown field `colour`"]),
             (tier.replace("1GiB", "1 parsec"), ["line 4", "capacity"]),
-            (format!("{tier}{tier}"), ["exactly one", "found=2"]),
-            ("tier = []".to_owned(), ["exactly one", "found=0"]),
+            (tier.replace("path = '/m'\n", ""), ["needs a path", "tier=nvme"]),
+            (tier.replace("/m", "m"), ["absolute", "tier=nvme"]),
+            (format!("{tier}class = 'memory'\n"), ["has no path", "tier=nvme"]),
+            (format!("{tier}class = 'tape'\n"), ["line 5", "tape"]),
+            (format!("{tier}keep_free = '110%'\n"), ["line 5", "5%"]),
+            (format!("{tier}keep_free = 'some'\n"), ["line 5", "nor a size"]),
+            (tier.replace("1GiB", "-1GiB"), ["line 4", "capacity"]),
+            ("tier = []".to_owned(), ["at least one", "[[tier]]"]),
         ] {
             let error = Config::parse(&text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -10,10 +10,10 @@ use std::time::Duration;
 use forebay_engine::session::{Event, Memory, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::{Scrub, Urgency};
+use forebay_store::{Mode, Scrub, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Open, Reply, Request};
+use forebay_wire::message::{Open, Reply, Request, TierChange};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -123,6 +123,19 @@ impl Peer {
                 }
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::Scrub { keep } => self.scrub(keep).await?,
+                Request::Tier { name, change } => {
+                    let mode = match change {
+                        TierChange::Drain => Mode::Draining,
+                        TierChange::Disable => Mode::Disabled,
+                        TierChange::Enable => Mode::Enabled,
+                    };
+                    let changed = self.node.store.set_mode(&name, mode).await;
+                    self.answer(changed.map(|()| Reply::Changed)).await?;
+                }
+                Request::Forget { url, dry } => {
+                    let forgot = self.node.store.forget(&url, dry).await;
+                    self.answer(forgot.map(|copies| Reply::Forgot { copies })).await?;
+                }
             }
         }
     }
@@ -200,6 +213,11 @@ impl Peer {
 
     async fn reply(&self, reply: &Reply) -> Result<()> {
         send(&self.outgoing, reply).await
+    }
+
+    /// What an admin asked for, or why it failed; the connection lives on either way.
+    async fn answer(&self, outcome: Result<Reply>) -> Result<()> {
+        self.reply(&outcome.unwrap_or_else(|error| Reply::Failed { run: None, error })).await
     }
 
     async fn receive(&mut self) -> Result<Request> {

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
-use forebay_store::{Counters, Holding};
-use forebay_uring::{EngineReport, PageReport};
+use forebay_store::{Counters, Holding, TierReport};
+use forebay_uring::PageReport;
 use serde::{Deserialize, Serialize};
 
 use crate::compose::Node;
@@ -18,12 +18,12 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
-    /// The I/O engine: which one, why, and what it counted.
-    pub engine: EngineReport,
+    /// All tiers together.
+    pub cache: Cache,
+    /// Each tier, the fastest first.
+    pub tiers: Vec<TierReport>,
     /// Memory for bytes on their way in.
     pub frames: Memory,
-    /// The tier.
-    pub tier: Tier,
     /// Bytes of all slabs, and the limit.
     pub slab_bytes: usize,
     /// Bytes all slabs together may have.
@@ -43,15 +43,13 @@ pub struct Memory {
     pub pages: PageReport,
 }
 
-/// A tier.
+/// All tiers together.
 #[derive(Debug, Clone, Serialize)]
-pub struct Tier {
-    /// Its directory.
-    pub path: String,
-    /// What it counted.
+pub struct Cache {
+    /// What they counted.
     #[serde(flatten)]
     pub counters: Counters,
-    /// What it holds of each data set; last what belongs to none.
+    /// What they hold of each data set; last what belongs to none.
     pub datasets: Vec<Holding>,
 }
 
@@ -88,16 +86,12 @@ impl Status {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             uptime_seconds: node.started.elapsed().as_secs_f64(),
-            engine: node.engine.report(),
+            cache: Cache { counters: node.store.counters(), datasets: node.store.holdings() },
+            tiers: node.store.tiers(),
             frames: Memory {
                 bytes: node.frames.capacity(),
                 in_use_bytes: node.frames.in_use(),
                 pages: node.frames.region().pages(),
-            },
-            tier: Tier {
-                path: node.store.directory().display().to_string(),
-                counters: node.store.counters(),
-                datasets: node.store.holdings(),
             },
             slab_bytes: node.slabs.used(),
             slab_limit_bytes: node.slabs.limit(),
@@ -114,89 +108,145 @@ impl Status {
 #[derive(Debug)]
 pub(crate) struct Screen<'a>(pub(crate) &'a serde_json::Value);
 
-impl fmt::Display for Screen<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |path: &str| self.0.pointer(path).and_then(serde_json::Value::as_u64);
-        let size = |path: &str| ByteSize(number(path).unwrap_or(0)).display().iec().to_string();
-        let text = |path: &str| match self.0.pointer(path) {
+/// A part of a status document, read with a word for what is missing.
+struct Part<'a>(&'a serde_json::Value);
+
+impl Part<'_> {
+    fn number(&self, path: &str) -> Option<u64> {
+        self.0.pointer(path).and_then(serde_json::Value::as_u64)
+    }
+
+    fn count(&self, path: &str) -> u64 {
+        self.number(path).unwrap_or(0)
+    }
+
+    fn size(&self, path: &str) -> String {
+        ByteSize(self.count(path)).display().iec().to_string()
+    }
+
+    fn text(&self, path: &str) -> String {
+        match self.0.pointer(path) {
             Some(serde_json::Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
             None => "?".to_owned(),
+        }
+    }
+
+    fn parts(&self, path: &str) -> impl Iterator<Item = Part<'_>> {
+        let parts = self.0.pointer(path).and_then(serde_json::Value::as_array);
+        parts.into_iter().flatten().map(Part)
+    }
+}
+
+/// A tier of a status document, as lines of text.
+pub(crate) struct TierLines<'a>(pub(crate) &'a serde_json::Value);
+
+impl fmt::Display for TierLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tier = Part(self.0);
+        let share = tier.count("/used_bytes") * 100 / tier.count("/capacity_bytes").max(1);
+        write!(
+            f,
+            "{}  {}, {}  {} of {} ({share} %) in {} shards",
+            tier.text("/name"),
+            tier.text("/class"),
+            tier.text("/mode"),
+            tier.size("/used_bytes"),
+            tier.size("/capacity_bytes"),
+            tier.count("/shards"),
+        )?;
+        if tier.number("/path").is_none() && tier.0.pointer("/path").is_some() {
+            write!(f, "  {}", tier.text("/path"))?;
+        }
+        if tier.text("/condition") != "normal" {
+            write!(f, "\n        {}: {}", tier.text("/condition"), tier.text("/why"))?;
+        }
+        if tier.count("/limit_bytes") < tier.count("/capacity_bytes") {
+            let limit = tier.size("/limit_bytes");
+            write!(f, "\n        others fill the disk: it may hold {limit} now")?;
+        }
+        if let Some(left) = tier.0.pointer("/writes_left_bytes").and_then(serde_json::Value::as_i64)
+        {
+            let size = ByteSize(left.unsigned_abs()).display().iec();
+            let what = if left < 0 { "overdrawn by" } else { "left to write today:" };
+            write!(f, "\n        {what} {size}")?;
+        }
+        write!(
+            f,
+            "\n        found {}, missed {}; fetched {} ({}), failed {}, moved in {}, evicted {}, corrupt {}",
+            tier.count("/hits"),
+            tier.count("/misses"),
+            tier.count("/fills"),
+            tier.size("/origin_bytes"),
+            tier.count("/failed_fills"),
+            tier.count("/moved_in"),
+            tier.count("/evictions"),
+            tier.count("/corruptions"),
+        )?;
+        if tier.0.pointer("/engine").is_none() {
+            return Ok(());
+        }
+        let engine = match tier.0.pointer("/engine/kind/threads/reason") {
+            Some(_) => format!("threads ({})", tier.text("/engine/kind/threads/reason")),
+            None => format!("io_uring ({})", tier.text("/engine/ring_flags")),
         };
-        let count = |path: &str| number(path).unwrap_or(0);
-        writeln!(f, "forebay {}  pid {}", text("/release"), text("/pid"))?;
-        writeln!(
-            f,
-            "tier    {}  {} of {} in {} shards",
-            text("/tier/path"),
-            size("/tier/used_bytes"),
-            size("/tier/capacity_bytes"),
-            count("/tier/shards"),
-        )?;
-        writeln!(
-            f,
-            "        found {}, missed {}; fetched {} ({}), failed {}, evicted {}, corrupt {}",
-            count("/tier/hits"),
-            count("/tier/misses"),
-            count("/tier/fills"),
-            size("/tier/origin_bytes"),
-            count("/tier/failed_fills"),
-            count("/tier/evictions"),
-            count("/tier/corruptions"),
-        )?;
-        let datasets = self.0.pointer("/tier/datasets").and_then(serde_json::Value::as_array);
-        // Without rules there is but the rest, which is the tier.
-        for dataset in datasets.filter(|all| all.len() > 1).into_iter().flatten() {
-            let number = |name: &str| dataset.get(name).and_then(serde_json::Value::as_u64);
-            let text = |name: &str| dataset.get(name).and_then(serde_json::Value::as_str);
-            let size = |bytes: u64| ByteSize(bytes).display().iec();
-            let used = size(number("used_bytes").unwrap_or(0));
-            let max = number("max_bytes").map(|max| format!(" of {}", size(max)));
+        let registered = tier.size("/engine/registered_bytes");
+        let plain = tier.size("/engine/unregistered_bytes");
+        write!(f, "\n        {engine}; memory registered {registered}, not {plain}")?;
+        if let Some(refusal) = tier.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
+            write!(f, "\n        registration was refused: {refusal}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Screen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = Part(self.0);
+        writeln!(f, "forebay {}  pid {}", status.text("/release"), status.text("/pid"))?;
+        for tier in status.parts("/tiers") {
+            writeln!(f, "tier    {}", TierLines(tier.0))?;
+        }
+        if status.count("/cache/through_bytes") > 0 {
+            let through = status.size("/cache/through_bytes");
+            writeln!(f, "        read through, past every tier: {through}")?;
+        }
+        // Without rules there is but the rest, which is the cache.
+        let datasets: Vec<_> = status.parts("/cache/datasets").collect();
+        for dataset in datasets.iter().filter(|_| datasets.len() > 1) {
+            let max =
+                dataset.number("/max_bytes").map(|_| format!(" of {}", dataset.size("/max_bytes")));
             writeln!(
                 f,
-                "        {}  {used}{} in {} shards, {}",
-                text("name").unwrap_or("?"),
+                "dataset {}  {}{} in {} shards, {}",
+                dataset.text("/name"),
+                dataset.size("/used_bytes"),
                 max.unwrap_or_default(),
-                number("shards").unwrap_or(0),
-                text("evict").unwrap_or("?"),
+                dataset.count("/shards"),
+                dataset.text("/evict"),
             )?;
         }
-        let engine = match self.0.pointer("/engine/kind/threads/reason") {
-            Some(_) => format!("threads ({})", text("/engine/kind/threads/reason")),
-            None => format!("io_uring ({})", text("/engine/ring_flags")),
-        };
-        let (registered, plain) = (size("/engine/registered_bytes"), "/engine/unregistered_bytes");
-        writeln!(f, "engine  {engine}; memory registered {registered}, not {}", size(plain))?;
-        if let Some(refusal) = self.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
-            writeln!(f, "        registration was refused: {refusal}")?;
-        }
         let mut pages = String::new();
-        let total = count("/frames/bytes").max(1);
+        let total = status.count("/frames/bytes").max(1);
         for (rung, name) in
             [("hugetlb", "2 MiB hugetlb"), ("collapsed", "2 MiB collapsed"), ("small", "4 KiB")]
         {
-            let share = count(&format!("/frames/pages/{rung}")) * 100 / total;
+            let share = status.count(&format!("/frames/pages/{rung}")) * 100 / total;
             write!(pages, "  {share} % {name}")?;
         }
-        writeln!(
-            f,
-            "frames  {} of {}{pages}",
-            size("/frames/in_use_bytes"),
-            size("/frames/bytes")
-        )?;
-        writeln!(f, "slabs   {} of {}", size("/slab_bytes"), size("/slab_limit_bytes"))?;
-        let jobs = self.0.pointer("/jobs").and_then(serde_json::Value::as_array);
-        for job in jobs.into_iter().flatten() {
-            let number = |name: &str| job.get(name).and_then(serde_json::Value::as_u64);
-            let slab = number("slab_bytes").unwrap_or(0);
-            let lent = number("lent_slots").unwrap_or(0);
-            let batches = number("slab_batches").unwrap_or(0);
+        let (used, all) = (status.size("/frames/in_use_bytes"), status.size("/frames/bytes"));
+        writeln!(f, "frames  {used} of {all}{pages}")?;
+        let (used, all) = (status.size("/slab_bytes"), status.size("/slab_limit_bytes"));
+        writeln!(f, "slabs   {used} of {all}")?;
+        for job in status.parts("/jobs") {
             writeln!(
                 f,
-                "job     {} {}  slab {} for {batches} batches, {lent} with the trainer",
-                number("session").unwrap_or(0),
-                job.get("name").and_then(serde_json::Value::as_str).unwrap_or("?"),
-                ByteSize(slab).display().iec(),
+                "job     {} {}  slab {} for {} batches, {} with the trainer",
+                job.count("/session"),
+                job.text("/name"),
+                job.size("/slab_bytes"),
+                job.count("/slab_batches"),
+                job.count("/lent_slots"),
             )?;
         }
         Ok(())

@@ -3,18 +3,32 @@
 //! Its rule: nothing here knows how a layer works inside. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, and the files on the disk.
 
+mod bare;
+mod catalog;
+mod doom;
+mod faulty;
 mod household;
+mod loops;
+mod mount;
 mod node;
 mod origin;
 mod patience;
+mod process;
 mod rest;
 mod scripted;
 mod trainer;
 
+pub use bare::{Bare, BareConfig};
+pub use catalog::{Catalog, SIZES};
+pub use doom::{Doom, Doomed, How, Spot};
+pub use faulty::Faulty;
 pub use household::{Household, Trainer, alive, descriptors, kill};
+pub use loops::LoopDisk;
+pub use mount::Mount;
 pub use node::{Daemon, FRAMES, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
-pub use rest::{flip, resting};
+pub use process::{NodeProcess, Reader, Setup, read_until_eof, serve_until_eof};
+pub use rest::{Rest, flip, resting};
 pub use scripted::{Peer, Scripted};
 pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};

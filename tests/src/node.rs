@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_client::{Address, Connection, Deadline};
-use forebay_daemon::{Listener, Node, NodeConfig, serve};
+use forebay_daemon::{LOOK_AFTER, Listener, Node, NodeConfig, NodeTier, serve};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Limits;
+use forebay_store::{Class, LocalFiles, Store};
 use forebay_uring::EngineChoice;
 use forebay_wire::message::{Reply, Request};
 use tempfile::TempDir;
@@ -28,8 +29,9 @@ pub struct Daemon {
     runtime: Option<Runtime>,
     serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     socket: PathBuf,
+    /// The first tier's directory.
     cache: PathBuf,
-    _directory: TempDir,
+    _directory: Option<TempDir>,
 }
 
 impl Daemon {
@@ -37,12 +39,14 @@ impl Daemon {
     #[must_use]
     pub fn config(cache: &Path, capacity: u64) -> NodeConfig {
         NodeConfig {
-            cache: cache.to_owned(),
-            capacity,
+            tiers: vec![NodeTier::at("nvme", Class::Nvme, cache.to_owned(), capacity)],
             datasets: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             limits: Limits::default(),
+            look_after: LOOK_AFTER,
+            files: Arc::new(LocalFiles),
+            faults: None,
         }
     }
 
@@ -73,13 +77,47 @@ impl Daemon {
     pub fn try_start(config: NodeConfig) -> Result<Self> {
         let directory = TempDir::new().doing("make a temp directory")?;
         let socket = directory.path().join("d.sock");
-        let cache = config.cache.clone();
+        Self::at(config, socket, Some(directory), None)
+    }
+
+    /// A daemon as configured that listens where others did before.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub fn try_start_at(config: NodeConfig, socket: &Path) -> Result<Self> {
+        Self::at(config, socket.to_owned(), None, None)
+    }
+
+    /// The same, once its directories are listed and `check` was content; nobody can connect before.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub fn try_start_after(
+        config: NodeConfig,
+        socket: &Path,
+        check: impl Fn(&Store),
+    ) -> Result<Self> {
+        Self::at(config, socket.to_owned(), None, Some(&check))
+    }
+
+    fn at(
+        config: NodeConfig,
+        socket: PathBuf,
+        directory: Option<TempDir>,
+        check: Option<&dyn Fn(&Store)>,
+    ) -> Result<Self> {
+        let first = config.tiers.first().and_then(|tier| tier.path.clone());
+        let cache = first.unwrap_or_default();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .doing("start a runtime")?;
         let node = runtime.block_on(Node::start(config))?;
+        if let Some(check) = check {
+            runtime.block_on(node.store().scanned())?;
+            check(node.store());
+        }
         let listener = {
             let _runtime = runtime.enter();
             Listener::bind(&socket)?
@@ -119,6 +157,15 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
         status(&self.socket)
+    }
+
+    /// What it answers to one request on a connection of its own.
+    ///
+    /// # Errors
+    /// If it does not answer, or refuses.
+    pub fn ask(&self, request: &Request) -> Result<Reply> {
+        let deadline = Deadline::after(PATIENCE);
+        Connection::open(&self.socket, &deadline)?.ask(request, &deadline)
     }
 
     /// A number of its status document.

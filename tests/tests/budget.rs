@@ -1,16 +1,16 @@
 //! The cache's limits: capacity, a full disk, a directory that cannot be used.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
-use forebay_tests::{Daemon, Origin, epoch, job, loader, play};
+use forebay_store::{Class, KeepFree, Watermarks};
+use forebay_tests::{Daemon, Mount, Origin, epoch, eventually, job, loader, play};
 use forebay_wire::message::Shuffle;
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
@@ -72,27 +72,66 @@ fn a_shard_larger_than_the_cache_is_refused_naming_the_capacity() {
     assert_eq!(daemon.files(), Vec::<PathBuf>::new());
 }
 
-/// Bears promises 3 and 9: a disk that is full before the capacity is reached is told to the
-/// trainer, leaves nothing behind, and serves what is there.
+/// Bears promise 3: a disk that others fill below the capacity costs the cache room, and jobs
+/// nothing; nothing half done is left.
 #[test]
-fn a_full_disk_ends_the_epoch_with_full_and_leaves_nothing_half_done() {
+fn a_disk_that_others_fill_costs_room_and_no_job() {
+    const SIZE: u64 = 16 << 20;
     let Some(mount) = Mount::new("size=16m") else { return };
+    fs::write(mount.path().join("others"), vec![1; 6 << 20]).unwrap();
     let origin = Origin::with_shards(9, SAMPLES, &SIZES);
-    let daemon = Daemon::start(&mount.path().join("cache"));
-    let error = epoch(daemon.address(), job(&origin, Origin::urls(9))).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.place("url").is_some(), "{error}");
-    // Fetches that were under way when the epoch failed may still end well.
-    let whole = || daemon.node().store().counters().fills;
-    forebay_tests::eventually("only whole shards are left", || {
-        whole() > 0 && daemon.files().len() as u64 == 2 * whole()
+    let all = (0..9).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).sum::<u64>();
+    assert!(all > SIZE - (6 << 20), "the shards fit beside what others wrote");
+    let config = Daemon::config(&mount.path().join("cache"), SIZE);
+    let daemon = Daemon::try_start(config).unwrap();
+    epoch(daemon.address(), job(&origin, Origin::urls(9)))
+        .unwrap()
+        .assert_whole(9, SAMPLES, &SIZES);
+    let counters = || daemon.node().store().counters();
+    eventually("all fills ended", || {
+        counters().misses == counters().fills + counters().failed_fills
     });
-    let there = (0..9).filter(|n| {
-        daemon.files().iter().any(|file| file.to_string_lossy().ends_with(&format!("-{n}.tar")))
-    });
-    let urls = there.map(|n: u64| Origin::url(&format!("{n}.tar"))).collect::<Vec<_>>();
-    let samples = urls.len() as u64 * SAMPLES;
-    assert_eq!(epoch(daemon.address(), job(&origin, urls)).unwrap().announced.1, samples);
+    assert!(counters().limit_bytes <= SIZE - (6 << 20), "{:?}", counters());
+    assert!(counters().evictions > 0, "{:?}", counters());
+    assert_eq!(resting(&mount.path().join("cache")), counters().used_bytes);
+    let tier = &daemon.status()["tiers"][0];
+    assert_eq!(tier["class"], "memory", "what lies on tmpfs takes memory: {tier}");
+    let slabs = daemon.number("/slab_limit_bytes");
+    let disk = Daemon::disk();
+    let plain = Daemon::start(disk.path()).number("/slab_limit_bytes");
+    assert_eq!(slabs, plain - SIZE, "and counts as such");
+}
+
+/// Bears promise 9 for tiers that cannot be: each is refused by name, and nothing is touched.
+#[test]
+fn tiers_that_cannot_be_are_refused() {
+    let disk = Daemon::disk();
+    let at = |name: &str, folder: &str, capacity| {
+        NodeTier::at(name, Class::Nvme, disk.path().join(folder), capacity)
+    };
+    let ram = |capacity| NodeTier { path: None, class: Class::Memory, ..at("ram", "", capacity) };
+    let marks = Some(Watermarks { low: 0.9, high: 0.5 });
+    let share = KeepFree::Share(1.5);
+    for (tiers, words) in [
+        (vec![at("a", "a", 1 << 60)], ["larger than its disk", "tier=a"]),
+        (vec![at("a", "a", 0)], ["no capacity", "tier=a"]),
+        (vec![at("a", "a", 1), at("a", "b", 1)], ["one name", "tier=a"]),
+        (vec![at("a", "a", 1), at("b", "a", 1)], ["share a directory", "other=a"]),
+        (vec![at("a", "a", 1), at("b", "a/b", 1)], ["share a directory", "other=a"]),
+        (vec![at("a", "a", 1), at("b", "b/../a", 1)], ["share a directory", "other=a"]),
+        (vec![NodeTier { path: None, ..at("a", "a", 1) }], ["needs a path", "tier=a"]),
+        (vec![NodeTier { watermarks: marks, ..at("a", "a", 1) }], ["low <= high", "tier=a"]),
+        (vec![NodeTier { keep_free: share, ..at("a", "a", 1) }], ["below 1", "tier=a"]),
+        (vec![ram(1 << 50)], ["memory is too small", "tiers_in_memory"]),
+        (vec![], ["at least one tier", ""]),
+    ] {
+        fs::create_dir_all(disk.path().join("b")).unwrap();
+        fs::create_dir_all(disk.path().join("a")).unwrap();
+        let config = NodeConfig { tiers, ..Daemon::config(disk.path(), 1) };
+        let error = Daemon::try_start(config).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+    }
 }
 
 /// Bears promise 9 (bad input is named) for cache directories.
@@ -151,35 +190,4 @@ fn resting(cache: &Path) -> u64 {
     let files = fs::read_dir(cache.join("shards")).into_iter().flatten().flatten();
     let data = files.filter(|file| !file.file_name().to_string_lossy().contains(".idx"));
     data.filter_map(|file| file.metadata().ok()).map(|found| found.len()).sum()
-}
-
-/// A file system of its own, unmounted when dropped.
-struct Mount(Option<tempfile::TempDir>);
-
-impl Mount {
-    /// `None`, with the reason printed, where this process may not mount.
-    fn new(options: &str) -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
-        let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "forebay-test"]).arg(directory.path());
-        match command.output() {
-            Ok(done) if done.status.success() => Some(Self(Some(directory))),
-            refused => {
-                println!("skipped: cannot mount a tmpfs here: {refused:?}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.as_ref().unwrap().path()
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        // Lazily: a daemon that a failed test left may still hold files.
-        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
-        drop(self.0.take());
-    }
 }

@@ -179,7 +179,7 @@ fn a_directory_half_made_is_made_whole() {
     let disk = Daemon::disk();
     fs::write(disk.path().join("FORMAT.new"), "for").unwrap();
     let daemon = Daemon::start(disk.path());
-    assert_eq!(daemon.number("/tier/shards"), 0);
+    assert_eq!(daemon.number("/cache/shards"), 0);
 }
 
 /// A shard may be called as it likes: one whose name ends like a sidecar's is found again.

@@ -40,7 +40,7 @@ impl Bench {
     /// The same after a restart, and what is done to its directory in between.
     fn restarted(self, between: impl FnOnce(&Path)) -> Self {
         self.daemon.stop();
-        between(&self.config.cache);
+        between(self.config.tiers[0].path.as_deref().unwrap());
         let daemon = Daemon::try_start(self.config.clone()).unwrap();
         Self { daemon, ..self }
     }
@@ -106,7 +106,7 @@ fn quotas_bound_a_data_set_from_below_and_above() {
     bench.play([0, 1, 2, 3, 4, 5]).unwrap();
     assert_eq!(bench.resting(), [0, 1, 4, 5], "its own oldest go above the maximum");
     let status = bench.daemon.status();
-    let told = |at: usize, what: &str| status["tier"]["datasets"][at][what].clone();
+    let told = |at: usize, what: &str| status["cache"]["datasets"][at][what].clone();
     assert_eq!(told(1, "name"), "**/[23456].tar");
     assert_eq!(told(1, "max_bytes"), 2 * bench.shard_bytes);
     assert_eq!(told(1, "used_bytes"), 2 * bench.shard_bytes);

@@ -3,6 +3,7 @@
 //! One rule: the sum of all reservations never passes the capacity through [`Budget::reserve`];
 //! what recovery finds on disk is entered as it is, and evicted down before anything new comes in.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -11,6 +12,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Budget {
     capacity: u64,
+    /// What may be used now: less than the capacity where others use the disk, too.
+    limit: AtomicU64,
     used: Mutex<u64>,
     freed: Notify,
 }
@@ -49,7 +52,12 @@ impl Space {
 
 impl Budget {
     pub(crate) fn new(capacity: u64) -> Arc<Self> {
-        Arc::new(Self { capacity, used: Mutex::new(0), freed: Notify::new() })
+        Arc::new(Self {
+            capacity,
+            limit: AtomicU64::new(capacity),
+            used: Mutex::new(0),
+            freed: Notify::new(),
+        })
     }
 
     pub(crate) fn capacity(&self) -> u64 {
@@ -60,10 +68,23 @@ impl Budget {
         *self.lock()
     }
 
+    /// What may be used now.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Lowers (or raises again) what may be used, never past the capacity.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        let before = self.limit.swap(bytes.min(self.capacity), Ordering::Relaxed);
+        if before < bytes {
+            self.wake();
+        }
+    }
+
     /// Takes `bytes` if that many are free.
     fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let mut used = self.lock();
-        let after = used.checked_add(bytes).filter(|after| *after <= self.capacity)?;
+        let after = used.checked_add(bytes).filter(|after| *after <= self.limit())?;
         *used = after;
         Some(Reservation { budget: self.clone(), bytes })
     }
@@ -77,7 +98,7 @@ impl Budget {
 
     /// Whether `bytes` are free.
     pub(crate) fn has(&self, bytes: u64) -> bool {
-        self.lock().checked_add(bytes).is_some_and(|after| after <= self.capacity)
+        self.lock().checked_add(bytes).is_some_and(|after| after <= self.limit())
     }
 
     /// Completes when bytes were freed after this call.

@@ -3,6 +3,7 @@
 //! ```text
 //!   FORMAT                       "forebay 1": what may use this directory
 //!   RECENCY                      in which order shards were last used; a hint
+//!   WEAR                         what of a day's writing was left; a hint
 //!   LOCK                         flock held while a daemon runs; its pid inside
 //!   shards/<hash>-<name>         the origin's tar, byte for byte (`+` for `-` where a newer release
 //!                                holds the name)
@@ -16,6 +17,7 @@
 
 mod recency;
 mod survey;
+mod wear;
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,6 +30,8 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Origin, Partial, Sidecar};
 use rustix::fs::{FlockOperation, flock};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use crate::files::{Extent, Files};
 
 pub(crate) use survey::{Finding, Found};
 
@@ -120,28 +124,59 @@ pub(crate) struct Directory {
     root: PathBuf,
     /// Names that shards of a newer release hold.
     held: Mutex<HashSet<ShardName>>,
+    files: Arc<dyn Files>,
+    /// What tells it from a directory that takes its place.
+    identity: (u64, u64),
     _lock: File,
 }
 
 impl Directory {
     /// Opens `root`, making it if it is missing; only one process at a time can.
-    pub(crate) fn open(root: &Path) -> Result<Self> {
+    pub(crate) fn open(root: &Path, files: Arc<dyn Files>) -> Result<Self> {
         let at = |error: Error| error.at("directory", root.display());
         let shards = root.join("shards");
         make_private(root).doing("make the cache directory").map_err(at)?;
         let lock = lock(root).map_err(at)?;
-        check_format(root).map_err(at)?;
+        check_format(root, &*files).map_err(at)?;
         make_private(&shards).doing("make the shard directory").map_err(at)?;
-        sync_directory(root).map_err(at)?;
-        Ok(Self { shards, root: root.to_owned(), held: Mutex::default(), _lock: lock })
+        files.sync_directory(root).doing("sync a directory").map_err(at)?;
+        let identity = files.identity(&shards).doing("look at the shard directory").map_err(at)?;
+        let (root, held) = (root.to_owned(), Mutex::default());
+        Ok(Self { shards, root, held, files, identity, _lock: lock })
+    }
+
+    /// Refuses a directory that is not the one that was opened: a disk was unmounted, or another
+    /// directory took its place. What would be written there is not ours to write.
+    pub(crate) fn check_identity(&self) -> Result<()> {
+        let at = |error: Error| error.at("directory", self.root.display());
+        let now = self.files.identity(&self.shards).doing("look at the shard directory");
+        match now.map_err(at)? == self.identity {
+            true => Ok(()),
+            false => Err(at(Error::new(
+                ErrorKind::Unavailable,
+                "another directory has taken the place of the cache",
+            ))
+            .advise("mount the device again, or run `forebay tier disable` and `enable`")),
+        }
+    }
+
+    /// The file system it lies on.
+    pub(crate) fn extent(&self) -> Result<Extent> {
+        let extent = self.files.extent(&self.shards).doing("ask for the room on a disk");
+        extent.map_err(|error| error.at("directory", self.root.display()))
+    }
+
+    /// Cuts the padding that O_DIRECT asked for behind a shard's last byte.
+    pub(crate) fn trim(&self, name: &ShardName, len: u64) -> Result<()> {
+        let cut = self.files.truncate(&self.data(name), len).doing("cut a shard to its length");
+        cut.map_err(|error| error.at("path", self.data(name).display()))
     }
 
     /// The name under which a shard rests, or would rest, here.
-    pub(crate) fn name_for(&self, origin: &Origin) -> ShardName {
-        let name = ShardName::new(origin);
-        match self.held().contains(&name) {
+    pub(crate) fn name_for(&self, name: &ShardName) -> ShardName {
+        match self.held().contains(name) {
             true => name.beside(),
-            false => name,
+            false => name.clone(),
         }
     }
 
@@ -197,7 +232,7 @@ impl Directory {
 
     /// Forgets how far a shard had come.
     pub(crate) fn remove_record(&self, name: &ShardName) -> Result<()> {
-        remove(&self.partial(name))
+        self.remove_path(&self.partial(name))
     }
 
     /// Whether an unfinished shard has a record.
@@ -207,7 +242,7 @@ impl Directory {
 
     /// Removes one file of the shard directory. What is gone already is no error.
     pub(crate) fn remove_file(&self, file: &str) -> Result<()> {
-        remove(&self.shards.join(file))
+        self.remove_path(&self.shards.join(file))
     }
 
     /// Reads the record of an unfinished shard.
@@ -219,40 +254,38 @@ impl Directory {
 
     /// Puts a file in its place, whole and durable or not at all.
     fn put(&self, path: &Path, aside: &Path, bytes: &[u8]) -> Result<()> {
-        let written = (|| {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(aside)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(aside, path)
-        })();
+        self.check_identity()?;
+        let files = &self.files;
+        let written = files.write(aside, bytes).and_then(|()| files.rename(aside, path));
         if written.is_err() {
             // On a full disk every file counts; what cannot be removed either is swept at the start.
-            let _ = fs::remove_file(aside);
+            let _ = files.remove(aside);
         }
         written
             .doing("write a file of the cache's")
             .map_err(|error| error.at("path", path.display()))?;
-        sync_directory(path.parent().unwrap_or(&self.root))
+        let directory = path.parent().unwrap_or(&self.root);
+        self.files
+            .sync_directory(directory)
+            .doing("sync a directory")
+            .map_err(|error| error.at("path", directory.display()))
     }
 
     /// Removes a shard, sidecar first. What is gone already is no error.
     pub(crate) fn remove(&self, name: &ShardName) -> Result<()> {
+        self.check_identity()?;
         [self.sidecar(name), self.partial(name), self.data(name)]
             .iter()
-            .try_for_each(|path| remove(path))
+            .try_for_each(|path| self.remove_path(path))
     }
-}
 
-/// Removes a file of a shard. What is gone already is no error.
-fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other.doing("remove a shard").map_err(|error| error.at("path", path.display())),
+    fn remove_path(&self, path: &Path) -> Result<()> {
+        match self.files.remove(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            other => {
+                other.doing("remove a shard").map_err(|error| error.at("path", path.display()))
+            }
+        }
     }
 }
 
@@ -260,34 +293,32 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Takes the lock. Its descriptor is open for reading only, so that the file system may be remounted
+/// read-only under a daemon.
 fn lock(root: &Path) -> Result<File> {
     let path = root.join("LOCK");
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .doing("open the cache directory's lock")?;
-    if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let mut options = OpenOptions::new();
+    let note = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut note = note.doing("open the cache directory's lock")?;
+    let lock = File::open(&path).doing("open the cache directory's lock")?;
+    if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if error != rustix::io::Errno::WOULDBLOCK {
             return Err(error).doing("lock the cache directory");
         }
         let mut pid = String::new();
         // The pid only helps the reader; without it the message still stands.
-        let _ = (&file).take(32).read_to_string(&mut pid);
+        let _ = (&lock).take(32).read_to_string(&mut pid);
         return Err(Error::new(ErrorKind::Invalid, "another daemon uses this cache directory")
             .at("pid", if pid.trim().is_empty() { "unknown" } else { pid.trim() })
             .advise("stop it, or give this one a directory of its own"));
     }
-    file.set_len(0).doing("note the pid in the lock")?;
-    writeln!(file, "{}", std::process::id()).doing("note the pid in the lock")?;
-    Ok(file)
+    note.set_len(0).doing("note the pid in the lock")?;
+    writeln!(note, "{}", std::process::id()).doing("note the pid in the lock")?;
+    Ok(lock)
 }
 
 /// Refuses a directory that holds something else: eviction deletes files.
-fn check_format(root: &Path) -> Result<()> {
+fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
     let path = root.join("FORMAT");
     match fs::read_to_string(&path) {
         Ok(text) if text == FORMAT => Ok(()),
@@ -308,18 +339,13 @@ fn check_format(root: &Path) -> Result<()> {
             }
             // Aside and renamed: half a format would keep every later start out.
             let aside = root.join(FORMAT_ASIDE);
-            fs::write(&aside, FORMAT)
-                .and_then(|()| File::open(&aside)?.sync_all())
-                .and_then(|()| fs::rename(&aside, &path))
+            // Synced before anything else is made here, which without it would be taken for foreign.
+            files
+                .write(&aside, FORMAT.as_bytes())
+                .and_then(|()| files.rename(&aside, &path))
+                .and_then(|()| files.sync_directory(root))
                 .doing("write the cache directory's format")
         }
         Err(error) => Err(error).doing("read the cache directory's format"),
     }
-}
-
-fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .doing("sync a directory")
-        .map_err(|error| error.at("path", path.display()))
 }

@@ -11,24 +11,24 @@
 
 mod bytes;
 mod parts;
+mod target;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
-use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial};
+use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial, Sidecar};
 use forebay_source::{Source, Stat};
-use forebay_uring::{Arena, DiskFile, Engine, Span};
+use forebay_uring::{Arena, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::directory::{Directory, ShardName};
 use crate::shard::Growth;
 use bytes::FillBytes;
 pub(crate) use parts::{Frame, Parts, copy};
+pub(crate) use target::{Blocks, DiskTarget, Target};
 
 /// Bytes asked for at once: large enough that a ranged GET's round trip (some 20–50 ms on S3) is
 /// small beside its transfer, small enough that several are under way within one shard.
@@ -61,18 +61,17 @@ pub(crate) struct Job {
     pub(crate) url: String,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) stat: Stat,
-    pub(crate) engine: Engine,
+    /// Memory for parts: the daemon's frames, or the memory they stay in.
     pub(crate) frames: Arena,
-    pub(crate) file: DiskFile,
+    pub(crate) target: Target,
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
-    pub(crate) directory: Arc<Directory>,
-    pub(crate) name: ShardName,
     pub(crate) origin: Origin,
-    /// Checksums of the parts that an earlier fill left here.
-    pub(crate) here: Vec<Option<u32>>,
-    /// Bytes taken from there.
+    /// Bytes that an earlier fill left here.
     pub(crate) resumed: AtomicU64,
+    /// Why the target took no more. The fill goes on without it: whoever waits for samples gets
+    /// them, only nothing is kept.
+    pub(crate) fault: Arc<OnceLock<Error>>,
 }
 
 /// Gives the parts up when it is dropped, however the fill ends: a thread that waits for a part
@@ -88,8 +87,9 @@ impl Drop for GiveUp {
 }
 
 impl Job {
-    /// Streams the shard in; at the end its data is on the disk, synced, and indexed.
-    pub(crate) async fn run(&self, path: &Path) -> Result<()> {
+    /// Streams the shard in: at the end it is indexed, and what its target keeps is there for good,
+    /// unless that failed ([`Job::fault`]).
+    pub(crate) async fn run(&self) -> Result<()> {
         let bytes = FillBytes::new(self.parts.clone());
         let (len, growth, url) = (self.stat.len, self.growth.clone(), self.url.clone());
         let _give_up = GiveUp(Some(self.parts.clone()));
@@ -121,8 +121,30 @@ impl Job {
             (_, Err(error)) | (Err(error), _) => return Err(error),
             (Ok(()), Ok(())) => {}
         }
-        self.trim(path).await?;
-        self.engine.sync_data(&self.file).await.map_err(|error| error.at("url", &self.url))
+        if let (Target::Disk(disk), None) = (&self.target, self.fault.get())
+            && let Err(error) = self.commit(disk).await
+        {
+            self.give_up_target(error);
+        }
+        Ok(())
+    }
+
+    /// Makes the shard visible on its tier.
+    async fn commit(&self, disk: &DiskTarget) -> Result<()> {
+        let len = self.stat.len;
+        disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
+        disk.engine.sync_data(&disk.file).await?;
+        let (origin, index) = (self.origin.clone(), self.growth.index().index());
+        // Every part is written by then.
+        let blocks = self.parts.sums().into_iter().flatten().collect();
+        let sidecar = Sidecar { origin, len, blocks, index };
+        disk.on_disk(move |directory, name| directory.commit(name, &sidecar)).await
+    }
+
+    /// The target takes no more: from here on the fill only passes samples on.
+    fn give_up_target(&self, error: Error) {
+        // The first reason is the one to tell.
+        let _late = self.fault.set(error.at("url", &self.url));
     }
 
     async fn transfer(&self) -> Result<()> {
@@ -142,7 +164,7 @@ impl Job {
                     next += 1;
                 }
                 Some(fetched) = under_way.next() => landed += usize::from(fetched?),
-                Some(recorded) = recording.next() => recorded?,
+                Some(()) = recording.next() => {}
                 else => return Ok(()),
             }
         }
@@ -151,41 +173,40 @@ impl Job {
     /// Makes the parts that are written durable, then records them.
     ///
     /// What an earlier record said of parts that this fill has not come to stays said: whoever goes
-    /// on with them compares.
-    ///
-    /// # Errors
-    /// If the data cannot be made durable: a later sync of the same file need not tell again. A
-    /// record that cannot be written only costs a restart.
-    async fn record(&self) -> Result<()> {
-        let here = self.here.iter().copied().chain(std::iter::repeat(None));
+    /// on with them compares. Data that cannot be made durable ends the target: a later sync of the
+    /// same file need not tell again. A record that cannot be written only costs a restart.
+    async fn record(&self) {
+        let (Target::Disk(disk), None) = (&self.target, self.fault.get()) else { return };
+        let here = disk.here.iter().copied().chain(std::iter::repeat(None));
         let blocks = self.parts.sums().into_iter().zip(here).map(|(now, then)| now.or(then));
         let partial =
             Partial { origin: self.origin.clone(), len: self.stat.len, blocks: blocks.collect() };
-        self.engine.sync_data(&self.file).await?;
-        let (directory, name) = (self.directory.clone(), self.name.clone());
-        let recorded = tokio::task::spawn_blocking(move || directory.record(&name, &partial));
-        if let Ok(Err(error)) = recorded.await {
-            let shard = self.name.as_str();
+        if let Err(error) = disk.engine.sync_data(&disk.file).await {
+            return self.give_up_target(error);
+        }
+        let recorded = disk.on_disk(move |directory, name| directory.record(name, &partial)).await;
+        if let Err(error) = recorded {
+            let shard = disk.name.as_str();
             tracing::warn!(shard, %error, "failed to record a fill; a crash restarts it");
         }
-        Ok(())
     }
 
     /// Whether the next fill can go on with what is here, now that this one failed with `error`. A
     /// record of an archive that is broken is removed: its bytes may have been garbled on the way.
     pub(crate) async fn left_for_the_next(&self, error: &Error) -> bool {
-        let keep = matches!(
-            error.kind(),
-            ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::PermissionDenied
-        );
-        let (directory, name) = (self.directory.clone(), self.name.clone());
-        let look = tokio::task::spawn_blocking(move || match keep {
-            true => directory.is_recorded(&name),
+        let Target::Disk(disk) = &self.target else { return false };
+        let keep = self.fault.get().is_none()
+            && matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::PermissionDenied
+            );
+        let look = disk.on_disk(move |directory, name| match keep {
+            true => Ok(directory.is_recorded(name)),
             false => {
-                if let Err(error) = directory.remove_record(&name) {
+                if let Err(error) = directory.remove_record(name) {
                     tracing::warn!(shard = name.as_str(), %error, "failed to remove a record");
                 }
-                false
+                Ok(false)
             }
         });
         // The runtime ends: then the next start looks.
@@ -204,6 +225,10 @@ impl Job {
             Some(crc32c) => (frame, crc32c),
             None => self.part(part, frame).await?,
         };
+        let frame = Arc::new(frame);
+        if let Target::Memory(blocks) = &self.target {
+            blocks.put(usize::try_from(part).expect("parts are counted in usize"), frame.clone());
+        }
         self.parts.arrived(part, frame, crc32c, window);
         Ok(here.is_none())
     }
@@ -218,10 +243,11 @@ impl Job {
     /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
     /// what was recorded.
     async fn left_here(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
-        let recorded = self.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
+        let Target::Disk(disk) = &self.target else { return (frame, None) };
+        let recorded = disk.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
         let Some(recorded) = recorded.flatten() else { return (frame, None) };
         let (offset, held) = self.extent(part);
-        let done = self.engine.read(&self.file, offset, frame).await;
+        let done = disk.engine.read(&disk.file, offset, frame).await;
         let is_right =
             done.result.is_ok_and(|read| read >= held) && crc32c(&done.span[..held]) == recorded;
         if is_right {
@@ -234,32 +260,31 @@ impl Job {
     async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
         let (offset, held) = self.extent(part);
         let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
-        let padded = held.next_multiple_of(self.file.alignment().offset);
-        frame[held..padded].fill(0);
         // Some 0.3 ms: shorter than handing it to another thread would be worth.
         let crc = crc32c(&frame[..held]);
+        let (Target::Disk(disk), None) = (&self.target, self.fault.get()) else {
+            return Ok((frame, crc));
+        };
+        let padded = held.next_multiple_of(disk.file.alignment().offset);
+        frame[held..padded].fill(0);
         let frame = frame.split_to(padded);
-        let done = self.engine.write(&self.file, offset, frame).await;
+        let done = disk.engine.write(&disk.file, offset, frame).await;
         match done.result {
-            Ok(written) if written == padded => Ok((done.span, crc)),
-            Ok(written) => {
-                Err(Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
-                    .at("url", &self.url)
+            Ok(written) if written == padded => {}
+            Ok(written) => self.give_up_target(
+                Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
                     .at("offset", offset)
-                    .at("written", written))
-            }
-            Err(error) => Err(error.at("url", &self.url)),
+                    .at("written", written),
+            ),
+            // What the caller is told of by its own end: nobody will go on.
+            Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
+            Err(error) => self.give_up_target(error),
         }
-    }
-
-    /// Cuts the padding that O_DIRECT asked for behind the last byte.
-    async fn trim(&self, path: &Path) -> Result<()> {
-        let (path, len) = (path.to_owned(), self.stat.len);
-        let cut = move || std::fs::OpenOptions::new().write(true).open(path)?.set_len(len);
-        tokio::task::spawn_blocking(cut)
-            .await
-            .unwrap_or_else(|_| Err(std::io::Error::other("the task was cancelled")))
-            .doing("cut a shard to its length")
+        // An engine that died took the frame with it.
+        match done.span.len() >= held {
+            true => Ok((done.span, crc)),
+            false => Err(Error::new(ErrorKind::Closed, "the disk engine has stopped")),
+        }
     }
 }
 

@@ -5,11 +5,13 @@
 //! `scrub`'s to check.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::directory::{Directory, Finding};
+use crate::files::LocalFiles;
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -71,7 +73,7 @@ pub fn fsck(root: &Path, repair: bool, mut progress: impl FnMut(u64, u64)) -> Re
             .at("directory", root.display())
             .advise("name the directory that the daemon's configuration names"));
     }
-    let directory = Directory::open(root)?;
+    let directory = Directory::open(root, Arc::new(LocalFiles))?;
     let findings = directory.survey()?;
     let total = findings.len() as u64;
     let mut checkup = Checkup::default();

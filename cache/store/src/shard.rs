@@ -2,20 +2,25 @@
 //!
 //! One rule: while anybody holds a [`Lease`] its file is not evicted under them, and whoever waits
 //! for room hears of its end. Holders keep it for a read, never for an epoch.
+//!
+//! A shard whose tier fails in mid-use is lost to the tier, not to its readers: from then on they read
+//! it through, from its origin, checked as ever.
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
-use forebay_shard::{Index, Member};
-use forebay_uring::{DiskFile, Engine, Read, Span};
+use forebay_shard::{Catalogue, Index, Member, Origin};
+use forebay_source::{Source, Stat};
+use forebay_uring::{DiskFile, Engine, GRANULE, Read, Span};
 use tokio::sync::watch;
 
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
-use crate::fill::{self, Parts};
+use crate::fill::{self, Blocks, Parts};
+use crate::tier::WeakTier;
 
 /// How far a shard is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +36,7 @@ pub struct Progress {
 /// A shard's growing index and who waits for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Growth {
-    index: Arc<RwLock<Index>>,
+    index: Arc<RwLock<Catalogue>>,
     progress: Arc<watch::Sender<Progress>>,
 }
 
@@ -45,7 +50,7 @@ impl Growth {
         let progress =
             Progress { samples: index.samples.len() as u64, counted: true, failed: None };
         Self {
-            index: Arc::new(RwLock::new(index)),
+            index: Arc::new(RwLock::new(Catalogue::whole(index))),
             progress: Arc::new(watch::Sender::new(progress)),
         }
     }
@@ -53,16 +58,17 @@ impl Growth {
     /// Takes over sample `at` of the indexer's own index, and everything before it.
     pub(crate) fn add(&self, from: &Index, at: usize) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        copy_upto(&mut index, from, at + 1);
-        let samples = index.samples.len() as u64;
+        if let Catalogue::Plain(index) = &mut *index {
+            copy_upto(index, from, at + 1);
+        }
         drop(index);
-        self.progress.send_modify(|progress| progress.samples = samples);
+        self.progress.send_modify(|progress| progress.samples = at as u64 + 1);
     }
 
     /// The indexer saw the archive's end.
     pub(crate) fn counted(&self, from: &Index) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        copy_upto(&mut index, from, from.samples.len());
+        *index = Catalogue::whole(from.clone());
         drop(index);
         self.progress.send_modify(|progress| progress.counted = true);
     }
@@ -71,7 +77,7 @@ impl Growth {
         self.progress.send_modify(|progress| progress.failed = Some(error.clone()));
     }
 
-    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Catalogue> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,6 +94,8 @@ fn copy_upto(to: &mut Index, from: &Index, samples: usize) {
 pub(crate) struct Traffic {
     pub(crate) tier_bytes: AtomicU64,
     pub(crate) copied_bytes: AtomicU64,
+    /// Read from the origin for a batch, past the cache.
+    pub(crate) through_bytes: AtomicU64,
     /// Set by a test: from now on a copy is a bug.
     pub(crate) no_copies: AtomicBool,
 }
@@ -100,18 +108,26 @@ pub struct Lease {
     _end: EndOfLease,
 }
 
+/// Wakes whoever waits for room on the shard's tier.
 #[derive(Debug)]
-struct EndOfLease(Arc<Budget>);
+struct EndOfLease(Option<Arc<Budget>>);
 
 impl Drop for EndOfLease {
     fn drop(&mut self) {
-        self.0.wake();
+        if let Some(budget) = &self.0 {
+            budget.wake();
+        }
     }
 }
 
 impl Lease {
-    pub(crate) fn new(shard: Arc<Shard>, budget: &Arc<Budget>) -> Self {
-        Self { shard, _end: EndOfLease(budget.clone()) }
+    pub(crate) fn new(shard: Arc<Shard>) -> Self {
+        let end = EndOfLease(shard.home.as_ref().map(|home| home.budget.clone()));
+        Self { shard, _end: end }
+    }
+
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
     }
 }
 
@@ -123,20 +139,46 @@ impl Deref for Lease {
     }
 }
 
-/// A shard in use.
+/// Where a shard's bytes are.
 #[derive(Debug)]
+pub(crate) enum Body {
+    /// In a file of a tier.
+    Disk { engine: Engine, file: DiskFile },
+    /// In a tier's memory.
+    Memory(Arc<Blocks>),
+    /// Nowhere here: it is read through.
+    Origin,
+}
+
+/// The tier a shard in use belongs to.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) tier: WeakTier,
+    pub(crate) budget: Arc<Budget>,
+    /// Held for as long as the file may be open, and what tells this copy from its successors.
+    pub(crate) space: Arc<Space>,
+}
+
+/// A shard in use.
 pub struct Shard {
     pub(crate) name: ShardName,
     pub(crate) url: String,
-    pub(crate) len: u64,
     pub(crate) growth: Growth,
-    pub(crate) engine: Engine,
-    pub(crate) file: DiskFile,
+    pub(crate) body: Body,
     /// The fill's frames while it runs.
     pub(crate) parts: Mutex<Option<Arc<Parts>>>,
     pub(crate) traffic: Arc<Traffic>,
-    /// Held for as long as the file may be open, and what tells this copy from its successors.
-    pub(crate) space: Arc<Space>,
+    pub(crate) home: Option<Home>,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) stat: Stat,
+    /// Why its tier does not have it any more, if so.
+    pub(crate) lost: Arc<OnceLock<Error>>,
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Shard {
@@ -155,13 +197,13 @@ impl Shard {
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.len
+        self.stat.len
     }
 
     /// Whether it has no bytes at all (never: a tar has end blocks).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.stat.len == 0
     }
 
     /// What is known of its samples now.
@@ -186,52 +228,161 @@ impl Shard {
     }
 
     /// The index as far as it is known. Held for look-ups only: the indexer waits for it.
-    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub fn index(&self) -> RwLockReadGuard<'_, Catalogue> {
         self.growth.index()
     }
 
-    /// The bytes on disk that a read of `range` transfers: `range` grown to the device's alignment.
+    /// The bytes that a read of `range` transfers: `range` grown to what every disk is content with,
+    /// so that a slot which was cut for one tier suits any other.
     #[must_use]
-    pub fn footprint(&self, range: &Range<u64>) -> Range<u64> {
-        let align = self.alignment();
+    pub fn footprint(range: &Range<u64>) -> Range<u64> {
+        let align = GRANULE as u64;
         range.start / align * align..range.end.next_multiple_of(align)
     }
 
     /// Reads ranges, each into a span as long as its footprint. What failed shows when a member of
-    /// it is checked; the span comes back either way.
+    /// it is checked; the span comes back either way, unless it was the origin that failed.
     ///
-    /// Ranges whose frames are still in memory are copied from them; all others go to the disk
-    /// together.
+    /// Ranges whose frames are still in memory are copied from them; all others are read together,
+    /// from the tier, or from the origin if the tier does not have them any more.
     pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut placed = Vec::with_capacity(wanted.len());
-        let mut reads = Vec::new();
         let mut pending = Vec::new();
         for (range, mut span) in wanted {
-            let footprint = self.footprint(&range);
-            if let Some(frames) = parts.as_ref().and_then(|parts| parts.held(&range)) {
-                self.copy(&frames, &range, footprint.start, &mut span);
-                let start = footprint.start;
-                placed.push(Some(Placed { span, start, from_tier: false, outcome: Ok(()) }));
-            } else {
-                pending.push((placed.len(), footprint.start, range.end));
-                reads.push(Read { file: self.file.clone(), offset: footprint.start, into: span });
-                placed.push(None);
+            let Range { start, end } = Self::footprint(&range);
+            if (span.len() as u64) < end - start {
+                // The origin failed on it before, and kept the memory.
+                let what = "the memory for a range was lost with its last read";
+                let outcome = Err(Error::new(ErrorKind::Unavailable, what));
+                placed.push(Some(Placed { span, start, from_tier: false, outcome }));
+                continue;
+            }
+            let held = parts.as_ref().and_then(|parts| parts.held(&range));
+            let here = match (held, &self.body) {
+                (Some(frames), _) => {
+                    self.copy(&frames, &range, start, &mut span);
+                    Some(false)
+                }
+                (None, Body::Memory(blocks)) if self.lost.get().is_none() => {
+                    let at = usize::try_from(range.start - start).expect("within a granule");
+                    let len = usize::try_from(range.end - range.start).expect("within a span");
+                    let is_there = blocks.copy(range.start, &mut span[at..at + len]);
+                    self.traffic.tier_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                    is_there.then_some(true)
+                }
+                (None, _) => None,
+            };
+            match here {
+                Some(from_tier) => {
+                    placed.push(Some(Placed { span, start, from_tier, outcome: Ok(()) }));
+                }
+                None => {
+                    pending.push(Pending { at: placed.len(), start, end: range.end, span });
+                    placed.push(None);
+                }
             }
         }
-        for (operation, (at, start, end)) in self.engine.read_many(reads).into_iter().zip(pending) {
-            let done = operation.await;
-            let outcome = done.result.and_then(|transferred| {
-                self.traffic.tier_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
-                if start + (transferred as u64) < end {
-                    let error = Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
-                    return Err(error.at("offset", start + transferred as u64));
-                }
-                Ok(())
-            });
-            placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
+        let through = match (&self.body, self.lost.get()) {
+            (Body::Disk { engine, file }, None) => {
+                self.read_disk(engine, file, pending, &mut placed).await
+            }
+            _ => pending,
+        };
+        let reads = through.into_iter().map(|pending| self.read_through(pending));
+        for (at, read) in futures::future::join_all(reads).await {
+            placed[at] = Some(read);
         }
         placed.into_iter().flatten().collect()
+    }
+
+    /// Reads from the tier's file; what the device failed on comes back.
+    async fn read_disk(
+        &self,
+        engine: &Engine,
+        file: &DiskFile,
+        pending: Vec<Pending>,
+        placed: &mut [Option<Placed>],
+    ) -> Vec<Pending> {
+        let mut reads = Vec::with_capacity(pending.len());
+        let mut places = Vec::with_capacity(pending.len());
+        for Pending { at, start, end, span } in pending {
+            reads.push(Read { file: file.clone(), offset: start, into: span });
+            places.push((at, start, end));
+        }
+        let mut failed = Vec::new();
+        for (operation, (at, start, end)) in engine.read_many(reads).into_iter().zip(places) {
+            let done = operation.await;
+            let outcome = match done.result {
+                // Of the engine's errors these two are about the request or the daemon's end.
+                Err(error) if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Closed) => {
+                    self.lose(&error);
+                    failed.push(Pending { at, start, end, span: done.span });
+                    continue;
+                }
+                Err(error) => Err(error),
+                Ok(transferred) => {
+                    self.traffic.tier_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
+                    let reached = start + transferred as u64;
+                    let cut = || Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
+                    if reached < end { Err(cut().at("offset", reached)) } else { Ok(()) }
+                }
+            };
+            placed[at] = Some(Placed { span: done.span, start, from_tier: true, outcome });
+        }
+        failed
+    }
+
+    /// The same shard without a tier, read from its origin: it holds no file and no room.
+    pub(crate) fn read_only_through(&self, traffic: &Arc<Traffic>) -> Arc<Self> {
+        let why = self.lost.get().cloned();
+        let why = why.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no tier has it"));
+        Arc::new(Self {
+            name: self.name.clone(),
+            url: self.url.clone(),
+            growth: self.growth.clone(),
+            body: Body::Origin,
+            parts: Mutex::default(),
+            traffic: traffic.clone(),
+            home: None,
+            source: self.source.clone(),
+            stat: self.stat.clone(),
+            lost: Arc::new(OnceLock::from(why)),
+        })
+    }
+
+    /// Where it came from, and which version of it.
+    pub(crate) fn origin(&self) -> Origin {
+        Origin {
+            endpoint: self.source.endpoint().to_owned(),
+            url: self.url.clone(),
+            version: self.stat.version.clone(),
+        }
+    }
+
+    /// The device failed under a reader: the tier hears of it, and readers go to the origin.
+    fn lose(&self, error: &Error) {
+        if self.lost.set(error.clone()).is_ok()
+            && let Some(tier) = self.home.as_ref().and_then(|home| home.tier.upgrade())
+        {
+            tier.lost(self, error);
+        }
+    }
+
+    /// Reads a range from the origin.
+    async fn read_through(&self, pending: Pending) -> (usize, Placed) {
+        let Pending { at, start, end, mut span } = pending;
+        // The span is the source's until it succeeds.
+        let stub = span.split_to(0);
+        let read = self.source.read_part(&self.url, &self.stat, start, span).await;
+        let placed = match read {
+            Ok(span) => {
+                self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);
+                Placed { span, start, from_tier: false, outcome: Ok(()) }
+            }
+            Err(error) => Placed { span: stub, start, from_tier: false, outcome: Err(error) },
+        };
+        (at, placed)
     }
 
     fn copy(&self, frames: &[Arc<fill::Frame>], range: &Range<u64>, start: u64, span: &mut Span) {
@@ -244,13 +395,17 @@ impl Shard {
         fill::copy(frames, range, &mut span[from..from + len]);
         self.traffic.copied_bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
+}
 
-    /// What offsets and lengths of reads on the tier are multiples of, in bytes.
-    #[must_use]
-    pub fn alignment(&self) -> u64 {
-        let alignment = self.file.alignment();
-        alignment.offset.max(alignment.memory) as u64
-    }
+/// A range on its way into its span.
+struct Pending {
+    /// Its place in the answer.
+    at: usize,
+    /// The shard's offset of the span's first byte.
+    start: u64,
+    /// The last byte that is wanted ends here.
+    end: u64,
+    span: Span,
 }
 
 /// Bytes of a shard in a span, not yet checked.
@@ -284,6 +439,11 @@ impl Placed {
     #[must_use]
     pub fn from_tier(&self) -> bool {
         self.from_tier
+    }
+
+    /// The memory, if the read did not fail; nothing of it is checked.
+    pub(crate) fn whole(self) -> Result<Span> {
+        self.outcome.map(|()| self.span)
     }
 
     /// The memory, to be kept for as long as the bytes are in use.

@@ -133,6 +133,12 @@ impl Engine {
         self.running.shared.counters()
     }
 
+    /// Operations that wait or are with the kernel now: how busy the device is.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.running.shared.queue.under_way()
+    }
+
     /// Registers a region's memory with the ring, which spares pinning pages on every operation.
     ///
     /// `Ok(false)`: the kernel refused (usually the memlock limit) or a pool has no use for it;

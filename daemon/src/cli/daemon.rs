@@ -5,20 +5,21 @@ use std::io::{Stderr, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
 use forebay_client::{NODE_SOCKET, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Limits;
+use forebay_store::{Class, LocalFiles};
 use forebay_uring::EngineChoice;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Done, Failure};
-use crate::compose::{Node, NodeConfig};
+use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier};
 use crate::config::Config;
 use crate::embedded;
 use crate::serve::{Listener, serve};
@@ -158,21 +159,21 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         ),
         _ => error,
     })?;
-    let datasets = config.datasets()?;
-    // `Config` makes sure that there is exactly one.
-    let tier = config.tier.into_iter().next().expect("a checked configuration has a tier");
+    let (tiers, datasets) = (config.tiers()?, config.datasets()?);
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
     }
     let memory = config.daemon.memory.map_or_else(embedded::memory, |size| bytes(size) as usize);
     let node = NodeConfig {
-        cache: tier.path,
-        capacity: bytes(tier.capacity),
+        tiers,
         datasets,
         memory,
         io,
         limits: Limits::default(),
+        look_after: LOOK_AFTER,
+        files: Arc::new(LocalFiles),
+        faults: None,
     };
     Ok(Place { node, socket, idle: None, announce: false, lock: None })
 }
@@ -186,13 +187,16 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
     let runtime = RuntimeDirectory::of_this_user()?;
     let Some(lock) = take_over(&runtime)? else { return Ok(None) };
     let cache = embedded::cache_directory()?;
+    let capacity = embedded::capacity(&cache, capacity)?;
     let node = NodeConfig {
-        capacity: embedded::capacity(&cache, capacity)?,
-        cache,
+        tiers: vec![NodeTier::at("cache", Class::Nvme, cache, capacity)],
         datasets: Vec::new(),
         memory: embedded::memory(),
         io,
         limits: Limits::default(),
+        look_after: LOOK_AFTER,
+        files: Arc::new(LocalFiles),
+        faults: None,
     };
     Ok(Some(Place {
         node,

@@ -68,7 +68,7 @@ fn tell(scrub: &Scrub, json: bool) -> Done {
     }
     for flaw in &scrub.flaws {
         let what = if flaw.dropped { "dropped" } else { "left" };
-        print(&format!("{}  {}  {what}", flaw.file, flaw.why))?;
+        print(&format!("{}  {}  {}  {what}", flaw.tier, flaw.file, flaw.why))?;
     }
     let size = bytesize::ByteSize(scrub.bytes_done).display().iec();
     Ok(print(&format!("{} shards, {size}, {} wrong", scrub.shards_done, scrub.wrong))?)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::Store;
-use forebay_uring::{Engine, Region};
+use forebay_uring::Region;
 use forebay_wire::message::{Batch, Open, Opened};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
@@ -91,10 +91,8 @@ pub struct Session {
 
 /// What a session needs from its daemon.
 pub struct Host {
-    /// The tier.
+    /// The tiers, whose engines read into slabs.
     pub store: Store,
-    /// The engine whose ring reads into slabs.
-    pub engine: Engine,
     /// Memory all sessions share for their slabs.
     pub slabs: SlabMemory,
 }
@@ -115,7 +113,7 @@ impl Session {
         let job = Job {
             origin: Options::from(spec.origin.clone()),
             lanes,
-            slots: Slots::new(host.engine, host.slabs, spec.prefetch, events.clone()),
+            slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
             store: host.store,
             spec,
         };

@@ -50,6 +50,31 @@ pub enum Request {
         /// Only tell: what is wrong stays.
         keep: bool,
     },
+    /// Asks that a tier be used otherwise; answered by [`Reply::Changed`].
+    Tier {
+        /// What admins call it.
+        name: String,
+        /// What is to become of it.
+        change: TierChange,
+    },
+    /// Asks that every copy of what came from a URL be dropped; answered by [`Reply::Forgot`].
+    Forget {
+        /// The shard.
+        url: String,
+        /// Only count the copies.
+        dry: bool,
+    },
+}
+
+/// What is to become of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TierChange {
+    /// Nothing new comes; what is there moves to other tiers, or goes.
+    Drain,
+    /// It is let go of: its device may be taken away.
+    Disable,
+    /// It is used, and its directory listed anew if it was let go of.
+    Enable,
 }
 
 /// From daemon to trainer.
@@ -109,6 +134,13 @@ pub enum Reply {
     },
     /// How far a scrub has come, as a JSON document; the last one says that it is.
     Scrub(String),
+    /// What was asked for is done.
+    Changed,
+    /// Copies that were dropped, or would be.
+    Forgot {
+        /// How many.
+        copies: u64,
+    },
 }
 
 /// What a job reads and how.

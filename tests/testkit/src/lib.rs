@@ -5,10 +5,18 @@
 //!
 //! Only tests, benches and the demonstration depend on this crate; nothing that ships does.
 
+mod dice;
 mod origin;
+mod power;
 mod tar;
 mod unsynced;
+mod unsynced_files;
+mod weather;
 
+pub use dice::{Dice, for_seeds, say};
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
+pub use power::Power;
 pub use tar::{field, image, label, shard};
 pub use unsynced::Unsynced;
+pub use unsynced_files::{Lost, UnsyncedFiles};
+pub use weather::{Sky, Weather};

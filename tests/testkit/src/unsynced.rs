@@ -3,8 +3,8 @@
 //! Its rule: a write is safe when a sync succeeded that began after the write was over, and never
 //! before. Until then each of its sectors may be found old or new, whichever the others are.
 //!
-//! Only bytes are undone. A file's length, its name and its being there are a directory's matter;
-//! Forebay's files have their length from the start.
+//! Only bytes are undone. A file's length, its name and its being there are another matter
+//! ([`UnsyncedFiles`](crate::UnsyncedFiles)).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -13,6 +13,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay_uring::{Attempt, AttemptKind, DiskFile, Fate, Faults};
+
+use crate::dice::Dice;
 
 /// What a disk writes whole or not at all, in bytes: the sector of NVMe drives today, and what is
 /// asked of O_DIRECT where the file system says nothing.
@@ -30,7 +32,7 @@ pub struct Unsynced {
 }
 
 /// Device and inode: what stays when a file is renamed.
-type Identity = (u64, u64);
+pub(crate) type Identity = (u64, u64);
 
 /// The writes of one file that may be lost, oldest first.
 struct Journal {
@@ -50,6 +52,12 @@ struct Written {
     /// The bytes that were there, whole sectors.
     old: Vec<u8>,
     over: Option<u64>,
+}
+
+impl std::fmt::Debug for Unsynced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Unsynced")
+    }
 }
 
 impl Unsynced {
@@ -82,8 +90,7 @@ impl Unsynced {
     pub fn cut(&self, seed: u64) -> usize {
         let mut journals: Vec<_> = std::mem::take(&mut *self.lock()).into_iter().collect();
         journals.sort_by_key(|(identity, _)| *identity);
-        // Any seed will do, zero too.
-        let mut dice = seed ^ 0x9e37_79b9_7f4a_7c15;
+        let mut dice = Dice::new(seed);
         journals.into_iter().map(|(_, journal)| journal.undo(&mut dice)).sum()
     }
 
@@ -180,13 +187,12 @@ impl Journal {
         sectors
     }
 
-    fn undo(self, dice: &mut u64) -> usize {
+    fn undo(self, dice: &mut Dice) -> usize {
         let len = self.file.metadata().expect("an open file has a length").len();
         let mut lost = 0;
         for (at, olds) in self.sectors() {
             // Before any of the writes, or after the last.
-            let chosen =
-                usize::try_from(roll(dice) % (olds.len() as u64 + 1)).expect("it is small");
+            let chosen = usize::try_from(dice.below(olds.len() as u64 + 1)).expect("it is small");
             let Some(old) = olds.get(chosen) else { continue };
             let within = len.saturating_sub(at).min(SECTOR as u64);
             let within = usize::try_from(within).expect("a sector is small");
@@ -197,17 +203,8 @@ impl Journal {
     }
 }
 
-/// The next number of a stream that looks random (splitmix64's step and finish).
-fn roll(dice: &mut u64) -> u64 {
-    *dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *dice;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
 /// The same file opened once more, whatever it is called by now, without O_DIRECT.
-fn own(file: &DiskFile) -> (Identity, File) {
+pub(crate) fn own(file: &DiskFile) -> (Identity, File) {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let own = OpenOptions::new().read(true).write(true).open(path);
     let own = own.expect("a file that is open for writing can be opened again");
@@ -215,7 +212,7 @@ fn own(file: &DiskFile) -> (Identity, File) {
     ((about.dev(), about.ino()), own)
 }
 
-fn identity(file: &DiskFile) -> Identity {
+pub(crate) fn identity(file: &DiskFile) -> Identity {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let about = std::fs::metadata(path).expect("an open file has an identity");
     (about.dev(), about.ino())

@@ -104,6 +104,15 @@ impl Directory {
         Ok(findings)
     }
 
+    /// Where a shard that rests here came from.
+    pub(crate) fn url_of(&self, name: &ShardName) -> Option<String> {
+        match self.headline(name) {
+            Ok(Headline::Ours(head, _)) => Some(head.origin.url),
+            Ok(Headline::Newer) => None,
+            Err(_) => self.unfinished(name).map(|found| found.url),
+        }
+    }
+
     /// This one shard, if it is whole; a name that a newer release holds is noted.
     pub(crate) fn probe(&self, name: &ShardName) -> Option<Found> {
         // No metadata, no data: then the listing will say what is to be done about it.

@@ -15,7 +15,7 @@ use super::{PART_BYTES, RETAINED, WINDOW};
 /// A part in memory; its place in the window is free when the last reader let go of it.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    span: Span,
+    span: Arc<Span>,
     _window: OwnedSemaphorePermit,
 }
 
@@ -67,7 +67,13 @@ impl Parts {
     }
 
     /// Publishes a part that is written, and the checksum of what its origin sent.
-    pub(super) fn arrived(&self, part: u64, span: Span, crc32c: u32, window: OwnedSemaphorePermit) {
+    pub(super) fn arrived(
+        &self,
+        part: u64,
+        span: Arc<Span>,
+        crc32c: u32,
+        window: OwnedSemaphorePermit,
+    ) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
         state.sums[part] = Some(crc32c);

@@ -19,7 +19,7 @@ use super::Store;
 const IDENTITY_TTL: Duration = Duration::from_secs(60);
 
 /// What an origin said, or will say, and when it was asked.
-pub(super) struct Identity {
+pub(crate) struct Identity {
     stat: Shared<BoxFuture<'static, Result<Stat>>>,
     asked: Instant,
 }
@@ -37,9 +37,8 @@ impl Store {
     pub(super) async fn identity(&self, source: &Arc<dyn Source>, url: &str) -> Result<Stat> {
         let key = (source.endpoint().to_owned(), url.to_owned());
         let (stat, refresh) = {
-            let mut table = self.table();
-            let known =
-                table.identities.get_or_insert_mut(key.clone(), || Identity::ask(source, url));
+            let mut identities = self.0.commons.identities();
+            let known = identities.get_or_insert_mut(key.clone(), || Identity::ask(source, url));
             let old = known.asked.elapsed() >= IDENTITY_TTL
                 && known.stat.peek().is_some_and(Result::is_ok);
             if old {
@@ -53,10 +52,10 @@ impl Store {
         }
         let answer = stat.clone().await;
         if answer.is_err() {
-            let mut table = self.table();
+            let mut identities = self.0.commons.identities();
             // Everybody who waited has this error; whoever asks next asks the origin.
-            if table.identities.peek(&key).is_some_and(|known| known.stat.ptr_eq(&stat)) {
-                table.identities.pop(&key);
+            if identities.peek(&key).is_some_and(|known| known.stat.ptr_eq(&stat)) {
+                identities.pop(&key);
             }
         }
         answer
@@ -65,11 +64,11 @@ impl Store {
     async fn refresh(self, key: (String, String), source: Arc<dyn Source>) {
         let fresh = Identity::ask(&source, &key.1);
         match fresh.stat.clone().await {
-            Ok(_) => drop(self.table().identities.put(key, fresh)),
+            Ok(_) => drop(self.0.commons.identities().put(key, fresh)),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
             {
-                self.table().identities.pop(&key);
+                self.0.commons.identities().pop(&key);
             }
             Err(error) => tracing::debug!(%error, "kept an object's old identity"),
         }

@@ -53,6 +53,7 @@ pub(super) enum Bell {
 pub(super) struct Queue {
     state: Mutex<State>,
     permits: Arc<Semaphore>,
+    limit: usize,
     bell: Bell,
     wakes: AtomicU64,
 }
@@ -89,6 +90,7 @@ impl Queue {
                 closed: false,
             }),
             permits: Arc::new(Semaphore::new(permits)),
+            limit: permits,
             bell,
             wakes: AtomicU64::new(0),
         }
@@ -102,6 +104,11 @@ impl Queue {
     /// The same without waiting.
     pub(super) fn try_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
+    }
+
+    /// Permits that are taken.
+    pub(super) fn under_way(&self) -> usize {
+        self.limit - self.permits.available_permits()
     }
 
     /// The permits, for a future that outlives a borrow of the queue.

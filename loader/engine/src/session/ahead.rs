@@ -60,7 +60,7 @@ impl Ahead {
                 match fetched {
                     Ok(arriving) => {
                         if let Some(claim) = claims.get_mut(&shard) {
-                            *claim = Some(job.store.claim(arriving.name()));
+                            *claim = Some(job.store.claim(&arriving));
                         }
                     }
                     Err(error) => {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_shard::{Index, Member};
+use forebay_shard::Member;
 use forebay_store::{Lease, Placed, Shard, Urgency};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
@@ -76,7 +76,7 @@ struct Part {
 struct Run {
     shard: u32,
     range: Range<u64>,
-    /// Bytes the read transfers: `range` grown to the device's alignment.
+    /// Bytes the read transfers: `range` grown to what every disk is content with.
     footprint: usize,
     parts: Vec<Part>,
 }
@@ -95,7 +95,6 @@ pub(super) struct Assembly {
     fields: Vec<String>,
     records: Vec<Record>,
     runs: Vec<Run>,
-    align: u64,
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
@@ -117,7 +116,6 @@ impl Assembly {
             fields: Vec::new(),
             records: places.iter().map(record).collect(),
             runs: Vec::new(),
-            align: 1,
             errors: Vec::new(),
             slot: None,
             stages: Vec::new(),
@@ -127,19 +125,19 @@ impl Assembly {
 
     /// Notes where the batch's samples of `shard` lie, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
-        self.align = self.align.max(shard.alignment());
         let index = shard.index();
         let wanted = self.job.spec.fields.as_deref();
         for record in self.records.iter_mut().filter(|record| record.place.shard == number) {
             let ordinal = usize::try_from(record.place.ordinal).unwrap_or(usize::MAX);
-            match (index.samples.get(ordinal), broken) {
+            match (index.sample(ordinal), broken) {
                 (Some(sample), _) => {
                     record.key.clone_from(&sample.key);
                     record.members = match &sample.bad {
                         None => {
-                            let (members, complete) = wanted_members(&index, sample, wanted);
+                            let (fields, all) = (index.fields(), index.members_of(&sample));
+                            let (members, complete) = wanted_members(fields, &all, wanted);
                             if !complete {
-                                record.has = names(&index, sample);
+                                record.has = names(fields, &all);
                             }
                             Ok(members
                                 .into_iter()
@@ -193,9 +191,9 @@ impl Assembly {
             }
         }
         for run in &mut self.runs {
-            let start = run.range.start / self.align * self.align;
-            let end = run.range.end.next_multiple_of(self.align);
-            run.footprint = usize::try_from(end - start).expect("a run is bounded");
+            let transferred = Shard::footprint(&run.range);
+            let bytes = transferred.end - transferred.start;
+            run.footprint = usize::try_from(bytes).expect("a run is bounded");
         }
     }
 
@@ -361,20 +359,19 @@ fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
 }
 
 /// The names of a sample's fields, as many as a message shows.
-fn names(index: &Index, sample: &forebay_shard::Sample) -> Vec<String> {
-    let members = index.members_of(sample).iter().take(NAMES_SHOWN);
-    members.map(|member| index.fields[member.field as usize].clone()).collect()
+fn names(fields: &[String], members: &[Member]) -> Vec<String> {
+    let members = members.iter().take(NAMES_SHOWN);
+    members.map(|member| fields[member.field as usize].clone()).collect()
 }
 
 /// The members the job asked for, of each list of alternatives the first one present; and whether
 /// each list had one.
 fn wanted_members<'a>(
-    index: &'a Index,
-    sample: &forebay_shard::Sample,
+    names: &'a [String],
+    members: &'a [Member],
     fields: Option<&[Vec<String>]>,
 ) -> (Vec<(&'a str, &'a Member)>, bool) {
-    let named = |member: &'a Member| (index.fields[member.field as usize].as_str(), member);
-    let members = index.members_of(sample);
+    let named = |member: &'a Member| (names[member.field as usize].as_str(), member);
     let Some(fields) = fields else { return (members.iter().map(named).collect(), true) };
     let mut wanted: Vec<(&str, &Member)> = fields
         .iter()

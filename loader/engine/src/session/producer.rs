@@ -207,7 +207,7 @@ impl Producer {
         if let Ok(open) = &open
             && self.used.insert(shard)
         {
-            self.job.store.used(open.name());
+            self.job.store.used(open);
         }
         open
     }

@@ -146,7 +146,7 @@ struct State {
 }
 
 pub(crate) struct Slots {
-    engine: Engine,
+    engines: Vec<Engine>,
     memory: SlabMemory,
     prefetch: u32,
     credits: Arc<Semaphore>,
@@ -156,13 +156,13 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(super) fn new(
-        engine: Engine,
+        engines: Vec<Engine>,
         memory: SlabMemory,
         prefetch: u32,
         events: mpsc::Sender<Event>,
     ) -> Self {
         let credits = Arc::new(Semaphore::new(prefetch as usize));
-        Self { engine, memory, prefetch, credits, events, state: Mutex::default() }
+        Self { engines, memory, prefetch, credits, events, state: Mutex::default() }
     }
 
     /// Leases `bytes` for the next batch, waiting until the trainer has made room.
@@ -271,7 +271,9 @@ impl Slots {
         })
         .await
         .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
-        self.engine.attach(&region).await?;
+        for engine in &self.engines {
+            engine.attach(&region).await?;
+        }
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
@@ -302,7 +304,7 @@ mod tests {
         let engine = EngineConfig { name: "slots".to_owned(), choice, depth: 1, near: None };
         let engine = Engine::start(engine).unwrap();
         let (events, receiver) = mpsc::channel(8);
-        (Slots::new(engine, SlabMemory::new(limit), prefetch, events), receiver)
+        (Slots::new(vec![engine], SlabMemory::new(limit), prefetch, events), receiver)
     }
 
     /// Samples may grow in mid-epoch: the larger slab waits for what the trainer is about to give

@@ -1,5 +1,6 @@
 //! What the store counts.
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
@@ -32,9 +33,13 @@ pub(super) struct Tally {
     pub(super) corruptions: Count,
     pub(super) origin_bytes: Count,
     pub(super) resumed_bytes: Count,
+    pub(super) moved_in: Count,
+    pub(super) moved_bytes: Count,
+    pub(super) written_bytes: Count,
+    pub(super) io_errors: Count,
 }
 
-/// What a data set holds now.
+/// What a data set holds now, on all tiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holding {
     /// The data set.
@@ -49,11 +54,14 @@ pub struct Holding {
     pub shards: usize,
 }
 
-/// Counts since the store was opened; bytes and shards are what is there now.
+/// Counts of a tier, or of all of them together, since the store was opened; bytes and shards are what
+/// is there now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Bytes the tier may hold.
     pub capacity_bytes: u64,
+    /// Bytes it may hold now: less where others fill the disk.
+    pub limit_bytes: u64,
     /// Bytes reserved on it.
     pub used_bytes: u64,
     /// Shards on it, arriving ones included.
@@ -62,7 +70,7 @@ pub struct Counters {
     pub hits: u64,
     /// Shards opened that were not.
     pub misses: u64,
-    /// Shards fetched whole.
+    /// Shards fetched whole, and kept.
     pub fills: u64,
     /// Fetches that ended in an error.
     pub failed_fills: u64,
@@ -74,10 +82,49 @@ pub struct Counters {
     pub origin_bytes: u64,
     /// Bytes of whole shards that a fill which did not end had left.
     pub resumed_bytes: u64,
+    /// Shards that came from another tier.
+    pub moved_in: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Bytes written for fills and moves.
+    pub written_bytes: u64,
+    /// Operations that the device failed.
+    pub io_errors: u64,
     /// Bytes read from the tier for batches.
     pub tier_read_bytes: u64,
     /// Bytes copied for batches out of frames of running fills.
     pub copied_bytes: u64,
+    /// Bytes read from the origin for batches, because no tier holds the shard.
+    pub through_bytes: u64,
+}
+
+impl Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let sum = |of: fn(&Self) -> u64| of(&self).saturating_add(of(&other));
+        Self {
+            capacity_bytes: sum(|c| c.capacity_bytes),
+            limit_bytes: sum(|c| c.limit_bytes),
+            used_bytes: sum(|c| c.used_bytes),
+            shards: self.shards + other.shards,
+            hits: sum(|c| c.hits),
+            misses: sum(|c| c.misses),
+            fills: sum(|c| c.fills),
+            failed_fills: sum(|c| c.failed_fills),
+            evictions: sum(|c| c.evictions),
+            corruptions: sum(|c| c.corruptions),
+            origin_bytes: sum(|c| c.origin_bytes),
+            resumed_bytes: sum(|c| c.resumed_bytes),
+            moved_in: sum(|c| c.moved_in),
+            moved_bytes: sum(|c| c.moved_bytes),
+            written_bytes: sum(|c| c.written_bytes),
+            io_errors: sum(|c| c.io_errors),
+            tier_read_bytes: sum(|c| c.tier_read_bytes),
+            copied_bytes: sum(|c| c.copied_bytes),
+            through_bytes: sum(|c| c.through_bytes),
+        }
+    }
 }
 
 impl Tally {
@@ -85,6 +132,7 @@ impl Tally {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
             capacity_bytes: budget.capacity(),
+            limit_bytes: budget.limit(),
             used_bytes: budget.used(),
             shards,
             hits: get(&self.hits),
@@ -95,8 +143,13 @@ impl Tally {
             corruptions: get(&self.corruptions),
             origin_bytes: get(&self.origin_bytes),
             resumed_bytes: get(&self.resumed_bytes),
+            moved_in: get(&self.moved_in),
+            moved_bytes: get(&self.moved_bytes),
+            written_bytes: get(&self.written_bytes),
+            io_errors: get(&self.io_errors),
             tier_read_bytes: traffic.tier_bytes.load(Ordering::Relaxed),
             copied_bytes: traffic.copied_bytes.load(Ordering::Relaxed),
+            through_bytes: traffic.through_bytes.load(Ordering::Relaxed),
         }
     }
 }

@@ -8,16 +8,18 @@ use std::sync::Weak;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
-use forebay_uring::{DiskFile, Open};
+use forebay_uring::{DiskFile, Engine, Open};
 use serde::{Deserialize, Serialize};
 
-use super::{Store, is_the_copys_fault};
+use super::{Tier, is_the_copys_fault};
 use crate::budget::Space;
 use crate::directory::ShardName;
 
 /// A shard whose bytes at rest are wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flaw {
+    /// The tier it lies on.
+    pub tier: String,
     /// Its data file within the directory's `shards`.
     pub file: String,
     /// What is wrong, and where.
@@ -50,18 +52,28 @@ pub struct Scrub {
 /// Flaws told one by one: a device with more of them is beyond that.
 const FLAWS_TOLD: usize = 1000;
 
-impl Store {
-    /// Checks every whole shard on the tier, telling `progress` after each. With `keep`, what is
-    /// wrong is told and left.
+impl Tier {
+    /// What a scrub of it would check: nothing of memory, which is checked at each read.
     ///
     /// # Errors
-    /// If the directory could not be listed; what is wrong with a shard is told, not failed with.
-    pub async fn scrub(&self, keep: bool, mut progress: impl FnMut(&Scrub)) -> Result<Scrub> {
+    /// If the directory could not be listed.
+    pub(crate) async fn to_scrub(&self) -> Result<Vec<(ShardName, Weak<Space>, u64)>> {
+        if self.engine().is_none() || !self.is_readable() {
+            return Ok(Vec::new());
+        }
         self.scanned().await?;
-        let shards = self.table().whole_shards();
-        let bytes = shards.iter().map(|(.., bytes)| bytes).sum();
-        let mut scrub = Scrub { shards: shards.len() as u64, bytes, ..Scrub::default() };
-        let mut flaws = Vec::new();
+        Ok(self.table().whole_shards())
+    }
+
+    /// Checks shards, telling `progress` after each. With `keep`, what is wrong is told and left.
+    pub(crate) async fn scrub(
+        &self,
+        shards: Vec<(ShardName, Weak<Space>, u64)>,
+        keep: bool,
+        scrub: &mut Scrub,
+        flaws: &mut Vec<Flaw>,
+        progress: &mut impl FnMut(&Scrub),
+    ) {
         for (name, space, bytes) in shards {
             if let Some(why) = self.flaw_of(&name, &space).await {
                 // A limit of the machine is no fault of the copy's.
@@ -71,15 +83,14 @@ impl Store {
                 scrub.dropped += u64::from(dropped);
                 if flaws.len() < FLAWS_TOLD {
                     let file = name.as_str().to_owned();
-                    flaws.push(Flaw { file, why: why.to_string(), dropped });
+                    let tier = self.name().to_owned();
+                    flaws.push(Flaw { tier, file, why: why.to_string(), dropped });
                 }
             }
             scrub.shards_done += 1;
             scrub.bytes_done += bytes;
-            progress(&scrub);
+            progress(scrub);
         }
-        (scrub.flaws, scrub.done) = (flaws, true);
-        Ok(scrub)
     }
 
     /// What is wrong with a shard at rest; one that left meanwhile has no flaw.
@@ -94,24 +105,25 @@ impl Store {
 
     async fn check_at_rest(&self, name: &ShardName) -> Result<()> {
         let of = name.clone();
-        let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await??;
-        let file = self.0.engine.open(&self.0.directory.data(name), Open::Read).await?;
+        let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
+        let Some(engine) = self.engine() else { return Ok(()) };
+        let file = engine.open(&self.directory()?.data(name), Open::Read).await?;
         for (block, offset) in (0..).zip((0..sidecar.len).step_by(BLOCK_BYTES as usize)) {
-            self.check_block(&file, &sidecar, block, offset).await?;
+            self.check_block((engine, &file), &sidecar, block, offset).await?;
         }
         Ok(())
     }
 
     async fn check_block(
         &self,
-        file: &DiskFile,
+        (engine, file): (&Engine, &DiskFile),
         sidecar: &Sidecar,
         block: usize,
         offset: u64,
     ) -> Result<()> {
         let wanted = (sidecar.len - offset).min(BLOCK_BYTES) as usize;
-        let frame = self.0.frames.lease(BLOCK_BYTES as usize).await?;
-        let done = self.0.engine.read(file, offset, frame).await;
+        let frame = self.0.commons.frames.lease(BLOCK_BYTES as usize).await?;
+        let done = engine.read(file, offset, frame).await;
         let wrong = |what: &str| Err(Error::new(ErrorKind::Corrupt, what).at("offset", offset));
         match done.result? {
             // A read that reaches the file's end brings no padding.

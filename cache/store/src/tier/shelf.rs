@@ -5,18 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use super::tally::Holding;
-use crate::budget::Budget;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Share};
 use crate::evict::{List, Newcomer, Policy, Slot};
 
-/// One data set's shards.
+/// One data set's shards on one tier.
 pub(super) struct Shelf {
-    pub(super) rule: Dataset,
-    /// What the data set may hold; readers of evicted copies keep their share of it.
-    pub(super) budget: Arc<Budget>,
+    pub(super) share: Arc<Share>,
     policy: Box<dyn Policy>,
     /// Shards that were not admitted: they go before all others.
     passing: List,
@@ -53,29 +50,45 @@ impl Terms {
 }
 
 impl Shelf {
-    pub(super) fn new(rule: Dataset) -> Self {
+    pub(super) fn new(share: Arc<Share>) -> Self {
         Self {
-            budget: Budget::new(rule.max_bytes.unwrap_or(u64::MAX)),
-            policy: rule.evict.policy(),
+            policy: share.rule.evict.policy(),
             passing: List::default(),
             aging: BTreeSet::new(),
             shards: 0,
             bytes: 0,
             smallest: u64::MAX,
-            rule,
+            share,
         }
+    }
+
+    pub(super) fn rule(&self) -> &Dataset {
+        &self.share.rule
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards
     }
 
     /// Whether a shard of `bytes` that comes in now only passes. `room`: it fits without anybody
     /// leaving. What is pinned never only passes, nor what is within the data set's minimum.
-    pub(super) fn passes(&self, bytes: u64, room: bool) -> bool {
-        let due = self.bytes.saturating_add(bytes) <= self.rule.min_bytes;
-        !self.rule.pin && !self.policy.admits(room || due)
+    pub(super) fn passes(&mut self, identity: u64, bytes: u64, room: bool) -> bool {
+        let held = self.share.held.load(Ordering::Relaxed);
+        let due = held.saturating_add(bytes) <= self.rule().min_bytes;
+        let scanned = self.rule().scan_bypass && !due && !self.share.saw(identity);
+        !self.rule().pin && (scanned || !self.policy.admits(room || due))
     }
 
-    /// Bytes that others may take of it.
+    /// Bytes of the data set that are reserved, but for those of shards that rest on other tiers.
+    pub(super) fn held_here(&self) -> u64 {
+        let elsewhere = self.share.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
+        self.share.budget.used().saturating_sub(elsewhere)
+    }
+
+    /// Bytes that others may take of it here.
     pub(super) fn above_minimum(&self) -> u64 {
-        self.bytes.saturating_sub(self.rule.min_bytes)
+        let held = self.share.held.load(Ordering::Relaxed);
+        held.saturating_sub(self.rule().min_bytes).min(self.bytes)
     }
 
     /// What may go: any bytes for one of its own, else those above the minimum; nothing if no shard
@@ -83,17 +96,7 @@ impl Shelf {
     pub(super) fn terms(&self, own: bool) -> Terms {
         let bytes = if own { self.bytes } else { self.above_minimum() };
         let may_lose = if bytes < self.smallest { 0 } else { bytes };
-        Terms { may_lose, keep: self.rule.dont_evict_time }
-    }
-
-    pub(super) fn holding(&self) -> Holding {
-        Holding {
-            name: self.rule.name.clone(),
-            evict: self.rule.evict,
-            used_bytes: self.budget.used(),
-            max_bytes: self.rule.max_bytes,
-            shards: self.shards,
-        }
+        Terms { may_lose, keep: self.rule().dont_evict_time }
     }
 
     pub(super) fn insert(&mut self, at: Standing, identity: u64) {
@@ -102,15 +105,24 @@ impl Shelf {
             true => self.passing.push(slot),
             false => self.policy.insert(Newcomer { slot, identity, bytes }),
         }
+        if self.rule().scan_bypass {
+            self.share.see(identity);
+        }
+        self.share.held.fetch_add(bytes, Ordering::Relaxed);
         self.aging.extend(self.stale_at(at));
         self.shards += 1;
         self.bytes += bytes;
         self.smallest = self.smallest.min(bytes);
     }
 
-    pub(super) fn hit(&mut self, slot: Slot, passes: bool) {
-        if !passes {
-            self.policy.hit(slot);
+    /// A shard was used again. One that only passed because it was new is no scan's any more.
+    pub(super) fn hit(&mut self, at: &mut Standing, identity: u64) {
+        if !at.passes {
+            self.policy.hit(at.slot);
+        } else if self.rule().scan_bypass && self.policy.admits(true) {
+            self.passing.remove(at.slot);
+            at.passes = false;
+            self.policy.insert(Newcomer { slot: at.slot, identity, bytes: at.bytes });
         }
     }
 
@@ -125,10 +137,11 @@ impl Shelf {
         }
         self.shards -= 1;
         self.bytes -= at.bytes;
+        self.share.held.fetch_sub(at.bytes, Ordering::Relaxed);
     }
 
     fn stale_at(&self, at: Standing) -> Option<(SystemTime, Slot)> {
-        Some((at.since.checked_add(self.rule.ttl?)?, at.slot))
+        Some((at.since.checked_add(self.rule().ttl?)?, at.slot))
     }
 
     /// A shard that is here for no reason any more: it only passes, or is stale.

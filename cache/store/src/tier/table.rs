@@ -4,24 +4,19 @@
 //! forgotten meanwhile. So no shard is opened twice, and none is evicted under a lease.
 
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-use forebay_error::Result;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 
-use super::Urgency;
-use super::identity::Identity;
-use super::room::Room;
+use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
-use super::tally::Holding;
 use crate::budget::{Budget, Space};
-use crate::dataset::Dataset;
+use crate::dataset::Share;
 use crate::directory::ShardName;
 use crate::evict::Slot;
-use crate::shard::Shard;
+use crate::shard::{Body, Shard};
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.
@@ -30,12 +25,6 @@ const OPEN_SHARDS: usize = 256;
 /// Bytes of indexes kept with them. A sample takes some 150 bytes, so this holds 1.7 million: all
 /// shards of a large window.
 const OPEN_INDEX_BYTES: usize = 256 << 20;
-
-/// Identities remembered: a URL and a version are some 200 bytes, so 13 MB at most.
-const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
-
-/// The outcome of opening or beginning a shard, for everybody who asked meanwhile.
-pub(super) type Opened = BoxFuture<'static, Result<Arc<Shard>>>;
 
 /// The end of a removal.
 pub(super) type Gone = BoxFuture<'static, ()>;
@@ -49,15 +38,14 @@ pub(super) struct Table {
     /// Uses so far, comings in included.
     uses: u64,
     open: OpenShards,
-    /// Shards being opened or begun, and who asked first.
-    pub(super) opening: HashMap<ShardName, (Urgency, Shared<Opened>)>,
+    /// Shards being opened, begun or moved, and by how many.
+    opening: HashMap<ShardName, usize>,
     /// Shards whose files are being removed; their names are free again afterwards.
     pub(super) leaving: HashMap<ShardName, Shared<Gone>>,
     /// Shards whose files could not be removed: their bytes are still there.
     pub(super) stuck: Vec<Entry>,
     /// Bytes of shards that a newer release left here.
     pub(super) newer: Option<Space>,
-    pub(super) identities: LruCache<(String, String), Identity>,
     claims: HashMap<ShardName, usize>,
 }
 
@@ -70,15 +58,23 @@ pub(super) struct Entry {
     fresh: bool,
     /// When it was used last, by the count of uses.
     used: u64,
+    /// How often it was used since it came to this node.
+    pub(super) uses: u32,
+    /// It arrives from another tier: nobody reads it before it is whole.
+    moves: bool,
+    /// It leaves when its fill ends.
+    doomed: bool,
     state: State,
     pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
     shard: Weak<Shard>,
+    /// The same, where nothing else holds its bytes: in memory.
+    kept: Option<Arc<Shard>>,
 }
 
 /// How much of a shard is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// Its bytes are on their way.
     Arriving,
     /// Its fill did not end; the next goes on with what is there.
@@ -89,22 +85,42 @@ pub(super) enum State {
     Broken,
 }
 
+impl State {
+    /// Whether a shard can be served from the tier.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Self::Whole | Self::Broken)
+    }
+}
+
 impl Entry {
     /// Whether this is the copy that holds `space`, and can be served.
     pub(super) fn is_copy(&self, space: &Weak<Space>) -> bool {
         self.is_whole() && std::ptr::eq(Arc::as_ptr(&self.space), space.as_ptr())
     }
 
+    pub(super) fn name(&self) -> &ShardName {
+        &self.name
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) fn since(&self) -> SystemTime {
+        self.at.since
+    }
+
     /// Whether it can be served from the tier.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.state, State::Whole | State::Broken)
+        self.state.is_whole()
     }
 }
 
 /// What room is made for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    pub(super) shelf: usize,
+    /// The data set that needs it; none if room is made ahead of need.
+    pub(super) shelf: Option<usize>,
     pub(super) urgency: Urgency,
     /// The data set's own limit is what is short, not the tier.
     pub(super) within: bool,
@@ -113,26 +129,25 @@ pub(super) struct Need {
 }
 
 /// Shards open ahead of their next use.
-struct OpenShards {
+pub(crate) struct OpenShards {
     by_use: LruCache<ShardName, (Arc<Shard>, usize)>,
     index_bytes: usize,
 }
 
 impl Table {
     /// An empty table with a shelf for each data set, the last for what belongs to none.
-    pub(super) fn new(datasets: Vec<Dataset>) -> Self {
+    pub(super) fn new(datasets: &[Arc<Share>]) -> Self {
         Self {
             names: HashMap::new(),
             entries: Vec::new(),
             vacant: Vec::new(),
-            shelves: datasets.into_iter().map(Shelf::new).collect(),
+            shelves: datasets.iter().cloned().map(Shelf::new).collect(),
             uses: 0,
-            open: OpenShards { by_use: LruCache::unbounded(), index_bytes: 0 },
+            open: OpenShards::new(),
             opening: HashMap::new(),
             leaving: HashMap::new(),
             stuck: Vec::new(),
             newer: None,
-            identities: LruCache::new(IDENTITIES),
             claims: HashMap::new(),
         }
     }
@@ -145,15 +160,56 @@ impl Table {
     /// The data set that `url` belongs to.
     pub(super) fn shelf_of(&self, url: &str) -> usize {
         let rest = self.rest();
-        self.shelves[..rest].iter().position(|shelf| shelf.rule.has(url)).unwrap_or(rest)
+        self.shelves[..rest].iter().position(|shelf| shelf.rule().has(url)).unwrap_or(rest)
     }
 
     pub(super) fn shelf(&self, at: usize) -> &Shelf {
         &self.shelves[at]
     }
 
-    pub(super) fn holdings(&self) -> Vec<Holding> {
-        self.shelves.iter().map(Shelf::holding).collect()
+    pub(super) fn shelf_mut(&mut self, at: usize) -> &mut Shelf {
+        &mut self.shelves[at]
+    }
+
+    /// Whether a shard is here, and nobody reads it, or is about to.
+    pub(super) fn is_resting(&self, name: &ShardName) -> bool {
+        self.get(name).is_some_and(|entry| is_idle(entry, &self.open, &self.opening))
+    }
+
+    /// Any shard that nobody reads, or is about to.
+    pub(super) fn any_resting(&self) -> Option<ShardName> {
+        let mut entries = self.entries.iter().flatten();
+        let resting = entries.find(|entry| is_idle(entry, &self.open, &self.opening));
+        resting.map(|entry| entry.name.clone())
+    }
+
+    /// A shard came whole from another tier, where it was used so often. On a disk it is opened anew
+    /// by whoever reads it: what filled it has no origin to fall back to.
+    pub(super) fn moved(&mut self, shard: &Arc<Shard>, uses: u32) {
+        let in_memory = matches!(shard.body, Body::Memory(_));
+        if let Some(entry) = self.get_mut(shard.name()) {
+            (entry.uses, entry.fresh, entry.state, entry.moves) =
+                (uses, false, State::Whole, false);
+            match in_memory {
+                true => entry.kept = Some(shard.clone()),
+                false => entry.shard = Weak::new(),
+            }
+        }
+    }
+
+    /// A shard is being opened, begun or moved: it does not leave meanwhile.
+    pub(super) fn hold(&mut self, name: &ShardName) {
+        *self.opening.entry(name.clone()).or_default() += 1;
+    }
+
+    /// The end of that.
+    pub(super) fn release(&mut self, name: &ShardName) {
+        decrease(&mut self.opening, name);
+    }
+
+    /// Shards on each shelf.
+    pub(super) fn shards(&self) -> Vec<usize> {
+        self.shelves.iter().map(Shelf::shards).collect()
     }
 
     /// Every shard's name, the one used longest ago first.
@@ -194,30 +250,71 @@ impl Table {
     }
 
     /// The shard, if it is arriving or open; using it makes it recent among those open.
-    pub(super) fn in_use(&mut self, name: &ShardName) -> Option<Arc<Shard>> {
+    pub(super) fn in_use(&mut self, name: &ShardName) -> Option<(Arc<Shard>, State)> {
         if self.is_stale(name) {
             return None;
         }
-        let shard = self.get(name)?.shard.upgrade()?;
+        let entry = self.get(name).filter(|entry| !entry.moves || entry.is_whole())?;
+        let found = (entry.shard.upgrade()?, entry.state);
         self.open.by_use.promote(name);
-        Some(shard)
+        Some(found)
+    }
+
+    /// Forgets every shard; whoever reads one still may.
+    pub(super) fn clear(&mut self) {
+        let names: Vec<_> = self.names.keys().cloned().collect();
+        for name in names {
+            self.forget(&name, false);
+        }
+        (self.newer, self.stuck) = (None, Vec::new());
+    }
+
+    /// Whether the files of an earlier copy could not be removed.
+    pub(super) fn is_stuck(&self, name: &ShardName) -> bool {
+        self.stuck.iter().any(|entry| entry.name == *name)
+    }
+
+    /// Names and shards that are arriving or open, to find one by its URL.
+    pub(super) fn live(&self) -> Vec<(ShardName, Option<Arc<Shard>>)> {
+        let entries = self.entries.iter().flatten();
+        entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
     }
 
     /// Whether a copy is older than its data set allows, and nobody needs it now.
     pub(super) fn is_stale(&self, name: &ShardName) -> bool {
         let Some(entry) = self.get(name) else { return false };
-        let ttl = self.shelves[entry.shelf].rule.ttl;
+        let ttl = self.shelves[entry.shelf].rule().ttl;
         ttl.is_some_and(|ttl| age(entry.at.since, SystemTime::now()) >= ttl)
             && is_idle(entry, &self.open, &HashMap::new())
             && !self.claims.contains_key(name)
     }
 
     /// A shard begins to arrive.
-    pub(super) fn begun(&mut self, shard: &Arc<Shard>, shelf: usize, passes: bool) {
-        let space = shard.space.clone();
-        let weak = Arc::downgrade(shard);
-        let since = SystemTime::now();
-        self.enter(shard.name().clone(), shelf, space, since, (State::Arriving, passes, weak));
+    /// `moved`: from another tier, and since when it is on this node.
+    pub(super) fn begun(
+        &mut self,
+        shard: &Arc<Shard>,
+        space: Arc<Space>,
+        room: &Room,
+        moved: Option<SystemTime>,
+    ) {
+        let since = moved.unwrap_or_else(SystemTime::now);
+        let state = (State::Arriving, room.passes, Arc::downgrade(shard));
+        self.enter(shard.name().clone(), room.shelf, space, since, state);
+        if let Some(entry) = self.get_mut(shard.name()) {
+            entry.moves = moved.is_some();
+        }
+    }
+
+    /// An arriving shard is to leave as soon as its fill ends.
+    pub(super) fn doom(&mut self, name: &ShardName) {
+        if let Some(entry) = self.get_mut(name) {
+            entry.doomed = true;
+        }
+    }
+
+    pub(super) fn is_doomed(&self, name: &ShardName) -> bool {
+        self.get(name).is_some_and(|entry| entry.doomed)
     }
 
     /// A shard was found on the tier. What is not all there goes before what is.
@@ -250,7 +347,8 @@ impl Table {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
         let (space, shelf) = (entry.space.clone(), entry.shelf);
         self.forget(name, false);
-        Some(Room { passes: self.shelves[shelf].passes(space.bytes(), true), space, shelf })
+        let passes = self.shelves[shelf].passes(name.hash(), space.bytes(), true);
+        Some(Room { passes, space, shelf })
     }
 
     fn enter(
@@ -273,8 +371,20 @@ impl Table {
         self.shelves[shelf].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
         let fresh = state != State::Whole;
-        self.entries[slot as usize] =
-            Some(Entry { name, shelf, at, fresh, used, state, space, shard });
+        self.entries[slot as usize] = Some(Entry {
+            name,
+            shelf,
+            at,
+            fresh,
+            used,
+            uses: 0,
+            moves: false,
+            doomed: false,
+            state,
+            space,
+            shard,
+            kept: None,
+        });
     }
 
     /// A shard was opened, or begun.
@@ -285,8 +395,8 @@ impl Table {
             return;
         }
         entry.shard = Arc::downgrade(shard);
-        if entry.is_whole() {
-            self.open.keep(shard);
+        if entry.is_whole() && entry.kept.is_none() {
+            self.open.keep(shard.name().clone(), shard);
         }
     }
 
@@ -294,7 +404,10 @@ impl Table {
     pub(super) fn whole(&mut self, shard: &Arc<Shard>, state: State) {
         if let Some(entry) = self.get_mut(shard.name()) {
             entry.state = state;
-            self.open.keep(shard);
+            match shard.body {
+                Body::Memory(_) => entry.kept = Some(shard.clone()),
+                Body::Disk { .. } | Body::Origin => self.open.keep(shard.name().clone(), shard),
+            }
         }
     }
 
@@ -313,25 +426,21 @@ impl Table {
         *self.claims.entry(name.clone()).or_default() += 1;
     }
 
-    /// Somebody begins to use a shard.
-    pub(super) fn used(&mut self, name: &ShardName) {
-        let Some(&slot) = self.names.get(name) else { return };
-        let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+    /// Somebody begins to use a shard; with how often that was so since it came to this node.
+    pub(super) fn used(&mut self, name: &ShardName) -> u32 {
+        let Some(&slot) = self.names.get(name) else { return 0 };
+        let Some(entry) = self.entries[slot as usize].as_mut() else { return 0 };
         self.uses += 1;
-        entry.used = self.uses;
+        (entry.used, entry.uses) = (self.uses, entry.uses.saturating_add(1));
         if !std::mem::take(&mut entry.fresh) {
-            self.shelves[entry.shelf].hit(slot, entry.at.passes);
+            self.shelves[entry.shelf].hit(&mut entry.at, entry.name.hash());
         }
+        entry.uses
     }
 
     /// The end of a claim.
     pub(super) fn unclaim(&mut self, name: &ShardName) {
-        if let Some(claims) = self.claims.get_mut(name) {
-            *claims -= 1;
-            if *claims == 0 {
-                self.claims.remove(name);
-            }
-        }
+        decrease(&mut self.claims, name);
     }
 
     /// Whether waiting may make room: bytes are on their way out, or somebody uses a shard that
@@ -340,18 +449,19 @@ impl Table {
         let now = SystemTime::now();
         let mut resting = 0;
         let busy = self.entries.iter().flatten().any(|entry| {
-            if need.within && entry.shelf != need.shelf {
+            if need.within && Some(entry.shelf) != need.shelf {
                 return false;
             }
             resting += entry.at.bytes;
             let of = &self.shelves[entry.shelf];
-            let terms = of.terms(entry.shelf == need.shelf);
-            let by_rule = (!of.rule.pin || entry.at.passes) && terms.allow(entry.at, now);
+            let terms = of.terms(Some(entry.shelf) == need.shelf);
+            let by_rule = (!of.rule().pin || entry.at.passes) && terms.allow(entry.at, now);
             by_rule && !is_idle(entry, &self.open, &self.opening)
         });
-        let held = match need.within {
-            true => self.shelves[need.shelf].budget.used(),
-            false => {
+        let held = match need.shelf.filter(|_| need.within) {
+            // What other tiers hold of it does not come free here.
+            Some(shelf) => self.shelves[shelf].held_here(),
+            None => {
                 let newer = self.newer.as_ref().map_or(0, Space::bytes);
                 let stuck: u64 = self.stuck.iter().map(|entry| entry.at.bytes).sum();
                 tier.used().saturating_sub(newer + stuck)
@@ -378,17 +488,17 @@ impl Table {
     /// Goes through the shelves, the least important first. As a `last` resort what somebody
     /// claimed may go, and what is more important than the newcomer.
     fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
-        let priority = self.shelves[need.shelf].rule.priority;
-        let mut order: Vec<usize> = match need.within {
-            true => vec![need.shelf],
-            false => (0..self.shelves.len()).collect(),
+        let priority = need.shelf.map_or(i32::MAX, |shelf| self.shelves[shelf].rule().priority);
+        let mut order: Vec<usize> = match need.shelf.filter(|_| need.within) {
+            Some(shelf) => vec![shelf],
+            None => (0..self.shelves.len()).collect(),
         };
         let Self { entries, shelves, open, opening, claims, .. } = self;
         // Shared from here on, so that each shelf's rule can borrow them again.
         let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
         order.sort_by_cached_key(|at| {
             let shelf = &shelves[*at];
-            (shelf.rule.priority, std::cmp::Reverse(shelf.above_minimum()))
+            (shelf.rule().priority, std::cmp::Reverse(shelf.above_minimum()))
         });
         let may_go = |terms: Terms| {
             // What costs least to ask comes first: a search may pass many.
@@ -402,7 +512,7 @@ impl Table {
         };
         for at in &order {
             let shelf = &shelves[*at];
-            let terms = shelf.terms(*at == need.shelf);
+            let terms = shelf.terms(Some(*at) == need.shelf);
             if let Some(spare) = shelf.spare(now, &mut may_go(terms)) {
                 return Some((spare, false));
             }
@@ -412,9 +522,9 @@ impl Table {
         }
         for at in order {
             let shelf = &mut shelves[at];
-            let terms = shelf.terms(at == need.shelf);
-            let more_important = !last && shelf.rule.priority > priority;
-            if shelf.rule.pin || more_important || terms.may_lose == 0 {
+            let terms = shelf.terms(Some(at) == need.shelf);
+            let more_important = !last && shelf.rule().priority > priority;
+            if shelf.rule().pin || more_important || terms.may_lose == 0 {
                 continue;
             }
             if let Some(victim) = shelf.victim(&mut may_go(terms)) {
@@ -425,23 +535,42 @@ impl Table {
     }
 }
 
+fn decrease(counts: &mut HashMap<ShardName, usize>, name: &ShardName) {
+    if let Some(count) = counts.get_mut(name) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(name);
+        }
+    }
+}
+
 /// Whether nobody reads a whole shard, or is about to.
-fn is_idle(
-    entry: &Entry,
-    open: &OpenShards,
-    opening: &HashMap<ShardName, (Urgency, Shared<Opened>)>,
-) -> bool {
-    let kept = usize::from(open.by_use.contains(&entry.name));
+fn is_idle(entry: &Entry, open: &OpenShards, opening: &HashMap<ShardName, usize>) -> bool {
+    let kept = usize::from(open.by_use.contains(&entry.name)) + usize::from(entry.kept.is_some());
     entry.state != State::Arriving
         && entry.shard.strong_count() <= kept
         && !opening.contains_key(&entry.name)
 }
 
 impl OpenShards {
-    fn keep(&mut self, shard: &Arc<Shard>) {
+    pub(crate) fn new() -> Self {
+        Self { by_use: LruCache::unbounded(), index_bytes: 0 }
+    }
+
+    pub(crate) fn get(&mut self, name: &ShardName) -> Option<Arc<Shard>> {
+        self.by_use.get(name).map(|(shard, _)| shard.clone())
+    }
+
+    pub(crate) fn forget_url(&mut self, url: &str) {
+        let shards = self.by_use.iter().filter(|(_, (shard, _))| shard.url() == url);
+        let names: Vec<_> = shards.map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.forget(name));
+    }
+
+    pub(crate) fn keep(&mut self, name: ShardName, shard: &Arc<Shard>) {
         let bytes = shard.index().bytes();
-        self.forget(shard.name());
-        self.by_use.put(shard.name().clone(), (shard.clone(), bytes));
+        self.forget(&name);
+        self.by_use.put(name, (shard.clone(), bytes));
         self.index_bytes += bytes;
         while self.by_use.len() > OPEN_SHARDS
             || (self.index_bytes > OPEN_INDEX_BYTES && self.by_use.len() > 1)
@@ -451,7 +580,7 @@ impl OpenShards {
         }
     }
 
-    fn forget(&mut self, name: &ShardName) {
+    pub(crate) fn forget(&mut self, name: &ShardName) {
         if let Some((_, bytes)) = self.by_use.pop(name) {
             self.index_bytes -= bytes;
         }

@@ -1,0 +1,34 @@
+//! What of a drive's daily allowance was left, for the next start.
+//!
+//! One rule: as with the order of use, it is a hint: a file that is missing or damaged gives a whole
+//! day's allowance.
+//!
+//! # Layout
+//! One line of text: bytes left (negative if overdrawn), and the seconds since 1970 at which that was so.
+
+use std::fs;
+use std::time::{Duration, SystemTime};
+
+use forebay_error::Result;
+
+use super::Directory;
+
+/// Longer than any line this file can hold: two numbers of 20 digits.
+const LINE: usize = 64;
+
+impl Directory {
+    /// Keeps what is left for the next start.
+    pub(crate) fn save_wear(&self, left: i64, at: SystemTime) -> Result<()> {
+        let seconds = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let line = format!("{left} {seconds}\n");
+        self.put(&self.root.join("WEAR"), &self.root.join("WEAR.new"), line.as_bytes())
+    }
+
+    /// What the last daemon kept.
+    pub(crate) fn load_wear(&self) -> Option<(i64, SystemTime)> {
+        let text = fs::read_to_string(self.root.join("WEAR")).ok().filter(|t| t.len() <= LINE)?;
+        let (left, seconds) = text.trim_end().split_once(' ')?;
+        let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.parse().ok()?))?;
+        Some((left.parse().ok()?, at))
+    }
+}

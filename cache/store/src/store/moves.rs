@@ -1,0 +1,302 @@
+//! Shards on their way between tiers.
+//!
+//! One rule: moving waits for nobody and nobody waits for it. One shard moves at a time, as a fill whose
+//! origin is another tier: its blocks are compared with what the origin once sent, and it is committed
+//! like any other.
+//!
+//! *Up* goes what is used more often than the least of what is there, twice at least; its slower copy
+//! stays, and goes when its room is needed. *Down* goes what a tier above its watermark, or one that
+//! drains, would give up, if a slower tier has room; else it is let go.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::Origin;
+use forebay_shard::checksum::crc32c;
+use forebay_source::{Source, Stat};
+use forebay_uring::Span;
+use futures::FutureExt;
+use tokio::sync::oneshot;
+
+use super::{Inner, Store};
+use crate::directory::ShardName;
+use crate::fill::PART_BYTES;
+use crate::shard::{Lease, Shard};
+use crate::tier::{Arrival, Class, Commons, Mode, Opening, State, Tier, Urgency, Wanted};
+
+/// Uses after which a shard may move up: one may have been the last.
+const USES: u32 = 2;
+
+/// How many uses more than the least of what is there: below that, shards that are used alike would
+/// change places for ever.
+const MARGIN: u32 = 2;
+
+/// Shards noted to move up: the next use notes again what found no place.
+const NOTED: usize = 64;
+
+/// Shards that might move up, in the order in which they were noticed.
+#[derive(Default)]
+pub(super) struct Promotions(Mutex<VecDeque<Weak<Shard>>>);
+
+impl Promotions {
+    fn note(&self, shard: &Arc<Shard>) -> bool {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_noted = |other: &Weak<Shard>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(shard));
+        let news = noted.len() < NOTED && !noted.iter().any(is_noted);
+        if news {
+            // Not held: what waits here may leave meanwhile.
+            noted.push_back(Arc::downgrade(shard));
+        }
+        news
+    }
+
+    fn next(&self) -> Option<Arc<Shard>> {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::from_fn(|| noted.pop_front()).find_map(|shard| shard.upgrade())
+    }
+}
+
+/// Moves shards as long as the store is there.
+pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
+    loop {
+        // Taken first, so that what is noted while one moves is seen.
+        let woken = commons.moves.notified();
+        let Some(inner) = store.upgrade() else { return };
+        let store = Store(inner);
+        while store.move_one().await {}
+        drop(store);
+        woken.await;
+    }
+}
+
+impl Store {
+    /// Notes a shard that might be better off on a faster tier.
+    pub(super) fn consider(&self, tier: &Tier, shard: &Lease, uses: u32) {
+        let is_faster = |other: &&Tier| other.class() < tier.class() && other.is_writable();
+        let is_kept = tier.state(shard.name()) == Some(State::Whole);
+        if uses >= USES
+            && is_kept
+            && self.0.tiers.iter().any(|other| is_faster(&other))
+            && self.0.promotions.note(shard.shard())
+        {
+            self.0.commons.moves.notify_one();
+        }
+    }
+
+    /// Does the most urgent move, if there is one; false if nothing is to be done.
+    async fn move_one(&self) -> bool {
+        // What cannot be removed from there would leave for nothing.
+        for tier in self.0.tiers.iter().filter(|tier| tier.is_normal()) {
+            let drains = tier.mode() == Mode::Draining;
+            if !drains && tier.excess() == 0 {
+                continue;
+            }
+            let candidate = if drains { tier.any_resting() } else { tier.candidate() };
+            if let Some(name) = candidate {
+                self.move_down(tier, &name).await;
+                return true;
+            }
+        }
+        if let Some(shard) = self.0.promotions.next() {
+            if let Err(error) = self.move_up(&shard).await {
+                tracing::debug!(shard = shard.name().as_str(), %error, "a shard does not move up");
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Takes a shard off a tier; where a slower one has room for it, it moves there first.
+    async fn move_down(&self, from: &Tier, name: &ShardName) {
+        if let Err(error) = self.copy_down(from, name).await {
+            tracing::debug!(shard = name.as_str(), %error, "a shard does not move down");
+        }
+        from.evict(name).await;
+    }
+
+    /// Copies a shard to the first lasting tier that takes it, if none has it yet.
+    async fn copy_down(&self, from: &Tier, name: &ShardName) -> Result<()> {
+        if from.class() == Class::Memory {
+            return Ok(());
+        }
+        let Some((source, wanted, uses)) = TierSource::of(from, name).await? else { return Ok(()) };
+        let source = Arc::new(source);
+        let share = self.share_of(&wanted.origin.url);
+        let drains = from.mode() == Mode::Draining;
+        let logical = ShardName::new(&wanted.origin);
+        // Memory ends with the daemon, and gives its shards up for good.
+        let lasting =
+            || self.0.tiers.iter().filter(|to| !to.is(from) && to.class() != Class::Memory);
+        let has_it = |tier: &Tier| {
+            tier.is_readable() && tier.state(&tier.name_for(&logical)).is_some_and(State::is_whole)
+        };
+        if lasting().any(has_it) {
+            return Ok(());
+        }
+        for to in lasting() {
+            let len = wanted.stat.len;
+            let takes = share.rule.allows(to.name())
+                && (to.class() > from.class() || drains)
+                && to.is_writable()
+                && to.allows_writing(len)
+                && to.welcomes(&wanted.origin.url, &to.name_for(&logical), len).1;
+            if takes && self.copy(&source, wanted.clone(), uses, to).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn move_up(&self, shard: &Arc<Shard>) -> Result<()> {
+        let Some(from) = shard.home.as_ref().and_then(|home| home.tier.upgrade()) else {
+            return Ok(());
+        };
+        let Some((source, wanted, uses)) = TierSource::of(&from, shard.name()).await? else {
+            return Ok(());
+        };
+        let share = self.share_of(&wanted.origin.url);
+        if share.rule.pin {
+            // A second copy that never leaves would take the room of what is pinned.
+            return Ok(());
+        }
+        let logical = ShardName::new(&wanted.origin);
+        let source = Arc::new(source);
+        for to in self.0.tiers.iter().take_while(|tier| tier.class() < from.class()) {
+            let name = to.name_for(&logical);
+            if !share.rule.allows(to.name())
+                || !to.is_writable()
+                || to.state(&name).is_some()
+                || !to.allows_writing(wanted.stat.len)
+            {
+                continue;
+            }
+            let (has_room, stays) = to.welcomes(&wanted.origin.url, &name, wanted.stat.len);
+            let least = to.candidate().map(|name| to.uses(&name));
+            let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
+            if stays && worth {
+                self.copy(&source, wanted, uses, to).await?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a shard to a tier, as a fill; false if the tier does not have it then.
+    async fn copy(
+        &self,
+        source: &Arc<TierSource>,
+        wanted: Wanted,
+        uses: u32,
+        to: &Tier,
+    ) -> Result<bool> {
+        let logical = ShardName::new(&wanted.origin);
+        let wanted = Wanted { name: to.name_for(&logical), ..wanted };
+        let arrival = Arrival::Move { uses, since: source.since, from: source.clone() };
+        let moving = {
+            let mut opening = self.opening();
+            if opening.contains_key(&logical) {
+                return Err(Error::new(ErrorKind::Unavailable, "the shard is being opened"));
+            }
+            // Under the same key as those who want the shard: none of them begins it meanwhile. They
+            // wait for no more than the beginning, and then look for themselves.
+            let (begun, waiting) = oneshot::channel::<()>();
+            let again = async move {
+                drop(waiting.await);
+                Err(Error::new(ErrorKind::Full, "the shard was about to move"))
+            };
+            opening.insert(logical.clone(), (Urgency::Ahead, again.boxed().shared()));
+            Moving { store: self.clone(), name: logical, _begun: begun }
+        };
+        let begun = to.begin(&wanted, arrival, false).await;
+        drop(moving);
+        let filling = match begun {
+            Ok((_, filling)) => filling,
+            Err(error) => {
+                tracing::debug!(tier = to.name(), %error, "there was no place for a move");
+                return Ok(false);
+            }
+        };
+        drop(filling.await);
+        Ok(to.state(&wanted.name).is_some_and(State::is_whole))
+    }
+}
+
+/// A move that begins; those who want the shard wait for its end.
+struct Moving {
+    store: Store,
+    name: ShardName,
+    _begun: oneshot::Sender<()>,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.store.opening().remove(&self.name);
+    }
+}
+
+/// A tier as the origin of a move.
+struct TierSource {
+    lease: Lease,
+    /// Checksums of its blocks: a block is a part.
+    blocks: Vec<u32>,
+    /// The origin's, so that the copy goes by the same name.
+    endpoint: String,
+    /// Since when the shard is on this node.
+    since: SystemTime,
+    _held: Opening,
+}
+
+impl TierSource {
+    /// A whole shard of `tier`, what a fill of it wants, and how often it was used; `None` if it is
+    /// not there any more, or in memory, where only copies are.
+    async fn of(tier: &Tier, name: &ShardName) -> Result<Option<(Self, Wanted, u32)>> {
+        let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
+        let uses = tier.uses(name);
+        let Origin { endpoint, version, .. } = sidecar.origin.clone();
+        let stat = Stat { len: sidecar.len, version, strong: false };
+        let source = lease.source.clone();
+        let wanted = Wanted { name: name.clone(), origin: sidecar.origin, source, stat };
+        let blocks = sidecar.blocks;
+        let since = tier.since(name);
+        Ok(Some((Self { lease, blocks, endpoint, since, _held: held }, wanted, uses)))
+    }
+}
+
+#[async_trait]
+impl Source for TierSource {
+    async fn stat(&self, _url: &str) -> Result<Stat> {
+        Ok(self.lease.stat.clone())
+    }
+
+    async fn read_part(&self, _url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
+        let held = (stat.len - offset).min(into.len() as u64);
+        let placed = self.lease.read(vec![(offset..offset + held, into)]).await;
+        let gone = || Error::new(ErrorKind::Unavailable, "the shard left its tier");
+        let placed = placed.into_iter().next().ok_or_else(gone)?;
+        let span = placed.whole()?;
+        let part = usize::try_from(offset / PART_BYTES as u64).unwrap_or(usize::MAX);
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        match self.blocks.get(part) {
+            Some(sum) if span.get(..held).is_some_and(|bytes| crc32c(bytes) == *sum) => Ok(span),
+            _ => {
+                let error =
+                    Error::new(ErrorKind::Corrupt, "a block differs from what its origin sent");
+                let error = error.at("offset", offset);
+                if let Some(home) = &self.lease.home
+                    && let Some(tier) = home.tier.upgrade()
+                {
+                    let copy = Arc::downgrade(&home.space);
+                    tier.drop_corrupt(self.lease.name(), &copy, &error).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}

@@ -1,0 +1,444 @@
+//! A tier: one place where shards rest, its device, and what is known of both.
+//!
+//! One rule: a tier answers for its own bytes only. Which tier a shard comes to, and from which it is
+//! read, is the store's to say; whether it may come, stay or must go is decided here.
+//!
+//! ```text
+//!   Tier
+//!     ├─ Medium ── a directory and its engine, or memory
+//!     ├─ Table ── who is here, who may stay            table.rs, shelf.rs
+//!     ├─ Budget, Wear ── what may be kept and written   room.rs, wear.rs
+//!     └─ Health, Mode ── what the device does, what the admin wants
+//! ```
+
+mod attach;
+mod health;
+mod open;
+mod room;
+mod scrub;
+mod shelf;
+mod table;
+mod tally;
+mod wear;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Instant, SystemTime};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::{Arena, Engine, EngineReport, PageReport};
+use lru::LruCache;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, watch};
+
+use crate::budget::Budget;
+use crate::dataset::Share;
+use crate::directory::{Directory, ShardName};
+use crate::files::Files;
+use crate::shard::{Shard, Traffic};
+use crate::store::Identity;
+pub use health::Condition;
+use health::Health;
+pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
+pub use room::Urgency;
+pub use scrub::{Flaw, Scrub};
+use table::Table;
+pub(crate) use table::{OpenShards, State};
+use tally::Tally;
+pub use tally::{Counters, Holding};
+use wear::Wear;
+
+/// What a tier is made of, the fastest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Memory of the daemon's.
+    Memory,
+    /// NVMe drives.
+    Nvme,
+    /// SATA and SAS solid-state drives.
+    Ssd,
+    /// Spinning disks.
+    Hdd,
+}
+
+/// What an admin wants of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It is used.
+    Enabled,
+    /// It is read; nothing new comes, and what is there moves to other tiers or goes.
+    Draining,
+    /// It is let go of: its device may be taken away.
+    Disabled,
+}
+
+/// Between which shares of its capacity a tier is kept, ahead of need.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watermarks {
+    /// Down to here shards leave …
+    pub low: f64,
+    /// … once this is passed.
+    pub high: f64,
+}
+
+/// How a tier is set up.
+#[derive(Debug, Clone)]
+pub struct TierConfig {
+    /// What admins call it.
+    pub name: String,
+    /// What it is made of.
+    pub class: Class,
+    /// Bytes it may hold, at most.
+    pub capacity: u64,
+    /// Where given, shards leave ahead of need.
+    pub watermarks: Option<Watermarks>,
+    /// Where it lies; none for memory.
+    pub disk: Option<DiskConfig>,
+}
+
+/// Where a tier lies.
+#[derive(Debug, Clone)]
+pub struct DiskConfig {
+    /// Its directory, made if missing.
+    pub path: PathBuf,
+    /// What of the file system is left to others.
+    pub keep_free: KeepFree,
+    /// Bytes that may be written a day without anybody waiting for them.
+    pub writes_per_day: Option<u64>,
+    /// What moves its bytes: its device's own.
+    pub engine: Engine,
+    /// What changes its directory.
+    pub files: Arc<dyn Files>,
+}
+
+/// What of a file system is left to others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KeepFree {
+    /// So many bytes.
+    Bytes(u64),
+    /// This share of its size, 0 to 1.
+    Share(f64),
+}
+
+impl KeepFree {
+    fn of(self, total: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => (total as f64 * share) as u64,
+        }
+    }
+}
+
+/// What all tiers of a store share.
+pub(crate) struct Commons {
+    pub(crate) frames: Arena,
+    /// The right to run a fill.
+    pub(crate) flights: Semaphore,
+    pub(crate) shares: Vec<Arc<Share>>,
+    /// Wakes whoever moves shards between tiers.
+    pub(crate) moves: tokio::sync::Notify,
+    /// Shards that no tier holds, and are read from their origin.
+    pub(crate) through: Mutex<OpenShards>,
+    /// What their reads come to.
+    pub(crate) traffic: Arc<Traffic>,
+    /// What origins said of objects.
+    pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
+}
+
+/// One tier. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Tier(Arc<Inner>);
+
+/// A tier that may be gone.
+#[derive(Clone)]
+pub(crate) struct WeakTier(Weak<Inner>);
+
+impl std::fmt::Debug for WeakTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakTier")
+    }
+}
+
+impl WeakTier {
+    pub(crate) fn upgrade(&self) -> Option<Tier> {
+        self.0.upgrade().map(Tier)
+    }
+}
+
+struct Inner {
+    name: String,
+    class: Class,
+    medium: Medium,
+    watermarks: Option<Watermarks>,
+    /// The high one was passed, and the low is not reached yet.
+    relieving: AtomicBool,
+    budget: Arc<Budget>,
+    table: Mutex<Table>,
+    /// How listing the directory went, once it is over.
+    scanned: watch::Sender<Option<Result<()>>>,
+    tally: Tally,
+    traffic: Arc<Traffic>,
+    health: Health,
+    mode: AtomicU8,
+    wear: Option<Mutex<Wear>>,
+    commons: Arc<Commons>,
+}
+
+enum Medium {
+    Disk(Disk),
+    Memory(Arena),
+}
+
+struct Disk {
+    path: PathBuf,
+    keep_free: u64,
+    engine: Engine,
+    files: Arc<dyn Files>,
+    /// None while it is disabled.
+    directory: RwLock<Option<Arc<Directory>>>,
+}
+
+/// What a tier is and does now.
+#[derive(Debug, Clone, Serialize)]
+pub struct TierReport {
+    /// What admins call it.
+    pub name: String,
+    /// What it is made of.
+    pub class: Class,
+    /// Its directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// What the admin wants of it.
+    pub mode: Mode,
+    /// What is thought of its device.
+    pub condition: Condition,
+    /// Why, if it is not normal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What it counted.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// Bytes that may be written now without anybody waiting for them; negative if overdrawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writes_left_bytes: Option<i64>,
+    /// What moves its bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
+    /// Its memory by page size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages: Option<PageReport>,
+}
+
+impl Tier {
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.0.class
+    }
+
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.0.budget
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakTier {
+        WeakTier(Arc::downgrade(&self.0))
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Its engine and directory's path, if it has them.
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        match &self.0.medium {
+            Medium::Disk(disk) => Some(&disk.engine),
+            Medium::Memory(_) => None,
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        match self.0.mode.load(Ordering::Relaxed) {
+            0 => Mode::Enabled,
+            1 => Mode::Draining,
+            _ => Mode::Disabled,
+        }
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        self.0.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// Whether shards may be read from it.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.mode() != Mode::Disabled
+            && matches!(self.0.health.condition(), Condition::Normal | Condition::ReadOnly)
+    }
+
+    /// Whether shards may be read from it and removed.
+    pub(crate) fn is_normal(&self) -> bool {
+        self.mode() != Mode::Disabled && self.0.health.condition() == Condition::Normal
+    }
+
+    /// Whether shards may come to it.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.mode() == Mode::Enabled && self.0.health.condition() == Condition::Normal
+    }
+
+    /// Whether so many bytes may be written that nobody waits for.
+    pub(crate) fn allows_writing(&self, bytes: u64) -> bool {
+        self.wear().is_none_or(|mut wear| wear.allows(bytes, SystemTime::now()))
+    }
+
+    fn wear(&self) -> Option<MutexGuard<'_, Wear>> {
+        let wear = self.0.wear.as_ref()?;
+        Some(wear.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How a shard of this tier is doing.
+    pub(crate) fn state(&self, name: &ShardName) -> Option<State> {
+        let table = self.table();
+        table.get(name).filter(|_| !table.is_stale(name)).map(table::Entry::state)
+    }
+
+    pub(crate) fn in_use(&self, name: &ShardName) -> Option<(Arc<Shard>, State)> {
+        self.table().in_use(name)
+    }
+
+    pub(crate) fn claim(&self, name: &ShardName) {
+        self.table().claim(name);
+    }
+
+    pub(crate) fn unclaim(&self, name: &ShardName) {
+        self.table().unclaim(name);
+        self.0.budget.wake();
+    }
+
+    pub(crate) fn used(&self, name: &ShardName) -> u32 {
+        self.table().used(name)
+    }
+
+    /// What was counted since the start.
+    pub(crate) fn counters(&self) -> Counters {
+        let shards = self.table().len();
+        self.0.tally.read(&self.0.budget, &self.0.traffic, shards)
+    }
+
+    /// Shards of each data set.
+    pub(crate) fn shards(&self) -> Vec<usize> {
+        self.table().shards()
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.0.traffic
+    }
+
+    pub(crate) fn report(&self) -> TierReport {
+        let (condition, why) = self.0.health.verdict();
+        let (path, engine, pages) = match &self.0.medium {
+            Medium::Disk(disk) => {
+                (Some(disk.path.display().to_string()), Some(disk.engine.report()), None)
+            }
+            Medium::Memory(arena) => (None, None, Some(arena.region().pages())),
+        };
+        TierReport {
+            name: self.0.name.clone(),
+            class: self.0.class,
+            path,
+            mode: self.mode(),
+            condition,
+            why,
+            counters: self.counters(),
+            writes_left_bytes: self.wear().map(|mut wear| wear.left(SystemTime::now())),
+            engine,
+            pages,
+        }
+    }
+
+    /// The device failed an operation.
+    pub(crate) fn trouble(&self, error: &Error) {
+        self.0.tally.io_errors.inc();
+        let changed = match error.kind() {
+            ErrorKind::Unavailable => self.0.health.failed(error, Instant::now()),
+            // A file system that was remounted read-only says so by EROFS.
+            ErrorKind::PermissionDenied => self.0.health.refused_writes(error),
+            _ => None,
+        };
+        self.tell(changed, Some(error));
+    }
+
+    /// Says aloud, once, what has become of the device.
+    fn tell(&self, changed: Option<Condition>, why: Option<&Error>) {
+        let Some(condition) = changed else { return };
+        let tier = self.name();
+        match (condition, why) {
+            (Condition::Normal, _) => tracing::info!(tier, "the device is used again"),
+            (_, Some(error)) => tracing::error!(tier, ?condition, %error, "the device fails"),
+            (_, None) => tracing::error!(tier, ?condition, "the device fails"),
+        }
+        self.0.budget.wake();
+    }
+
+    /// A reader met a failure of the device: the copy goes, the reader does without.
+    pub(crate) fn lost(&self, shard: &Shard, error: &Error) {
+        self.trouble(error);
+        // Its index is worth keeping: should no tier take it, it need not be fetched for that.
+        if shard.progress().counted {
+            self.0.commons.read_through(shard);
+        }
+        let mut table = self.table();
+        let space = shard.home.as_ref().map(|home| Arc::downgrade(&home.space));
+        let is_there = space.is_some_and(|space| {
+            table.get(shard.name()).is_some_and(|entry| entry.is_copy(&space))
+        });
+        if is_there {
+            drop(self.leave(&mut table, shard.name(), false));
+        }
+    }
+
+    fn disk(&self) -> Option<&Disk> {
+        match &self.0.medium {
+            Medium::Disk(disk) => Some(disk),
+            Medium::Memory(_) => None,
+        }
+    }
+
+    /// The directory, which a disabled tier and one of memory do not have.
+    fn directory(&self) -> Result<Arc<Directory>> {
+        let directory = self
+            .disk()
+            .and_then(|disk| disk.directory.read().unwrap_or_else(PoisonError::into_inner).clone());
+        directory.ok_or_else(|| {
+            Error::new(ErrorKind::Closed, "the tier is not attached").at("tier", self.name())
+        })
+    }
+
+    /// Does what blocks on the directory, on a thread that may.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Directory) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let directory = self.directory()?;
+        let done = tokio::task::spawn_blocking(move || work(&directory)).await;
+        done.map_err(|_| shutting_down())?
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until everything the directory held at the start is known.
+    ///
+    /// # Errors
+    /// If it could not be listed: what is on the disk is not known then, and nothing may be added.
+    pub(crate) async fn scanned(&self) -> Result<()> {
+        let mut scanned = self.0.scanned.subscribe();
+        let listed = scanned.wait_for(Option::is_some).await.map(|listed| listed.clone());
+        listed.ok().flatten().unwrap_or_else(|| Err(shutting_down()))
+    }
+}

@@ -1,0 +1,365 @@
+//! A tier's directory: opened, listed, looked after, let go of and taken up again.
+//!
+//! One rule: a directory is used only while it is the one that was opened. What was mounted over it
+//! or put in its place belongs to somebody else.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_uring::{Arena, Open, Region, Span};
+use tokio::sync::watch;
+
+use super::health::{Condition, Health};
+use super::table::{State, Table};
+use super::tally::Tally;
+use super::wear::Wear;
+use super::{
+    Class, Commons, Disk, DiskConfig, Inner, Medium, Mode, Tier, TierConfig, shutting_down,
+};
+use crate::budget::{Budget, Space};
+use crate::directory::{Directory, Found, ShardName};
+use crate::fill::PART_BYTES;
+
+/// Bytes a probe writes and reads back: one block of the strictest disk.
+const PROBE_BYTES: usize = forebay_uring::GRANULE;
+
+/// How long a probe may take: a device that needs longer for 4 KiB is not one to wait for.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Tier {
+    /// Opens a tier; listing what it holds starts at once.
+    ///
+    /// # Errors
+    /// If its directory cannot be used: another daemon has it, it holds something else, it is not
+    /// writable, or smaller than the capacity; if its memory cannot be had.
+    pub(crate) async fn open(config: TierConfig, commons: Arc<Commons>) -> Result<Self> {
+        let mut class = config.class;
+        let (capacity, medium, wear) = match config.disk {
+            None => {
+                // Whole parts: pieces of one size leave no holes.
+                let capacity = config.capacity / PART_BYTES as u64 * PART_BYTES as u64;
+                if capacity == 0 {
+                    let what =
+                        "a tier in memory holds whole parts of 4 MiB: it is too small for one";
+                    return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
+                }
+                let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
+                let region = tokio::task::spawn_blocking(move || {
+                    Region::create("forebay-memory-tier", bytes)
+                });
+                let region = region.await.map_err(|_| shutting_down())?;
+                let region = region.map_err(|error| error.at("tier", &config.name))?;
+                (capacity, Medium::Memory(Arena::new(region)), None)
+            }
+            Some(DiskConfig { path, keep_free, writes_per_day, engine, files }) => {
+                let (root, of) = (path.clone(), files.clone());
+                let opened = tokio::task::spawn_blocking(move || Directory::open(&root, of));
+                let directory = opened.await.map_err(|_| shutting_down())??;
+                let extent = directory.extent()?;
+                let keep_free = keep_free.of(extent.total);
+                if writes_per_day == Some(0) {
+                    let what = "writes_per_day of 0 allows nothing: leave the tier out";
+                    return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
+                }
+                if config.capacity.saturating_add(keep_free) > extent.total {
+                    return Err(Error::new(ErrorKind::Invalid, "the tier is larger than its disk")
+                        .at("tier", &config.name)
+                        .at("directory", path.display())
+                        .at("capacity", config.capacity)
+                        .at("keep_free", keep_free)
+                        .at("disk", extent.total)
+                        .advise("lower the tier's capacity: sidecars need some room beside it"));
+                }
+                if extent.in_memory && class != Class::Memory {
+                    let tier = config.name.as_str();
+                    tracing::warn!(tier, "the directory lies in memory: the tier counts as memory");
+                    class = Class::Memory;
+                }
+                let now = SystemTime::now();
+                let wear = writes_per_day.map(|bytes| {
+                    let mut wear = Wear::new(bytes, now);
+                    if let Some((left, at)) = directory.load_wear() {
+                        wear.resume(left, at, now);
+                    }
+                    Mutex::new(wear)
+                });
+                let directory = RwLock::new(Some(Arc::new(directory)));
+                let disk = Disk { path, keep_free, engine, files, directory };
+                (config.capacity, Medium::Disk(disk), wear)
+            }
+        };
+        let tier = Self(Arc::new(Inner {
+            name: config.name,
+            class,
+            medium,
+            watermarks: config.watermarks,
+            relieving: AtomicBool::new(false),
+            budget: Budget::new(capacity),
+            table: Mutex::new(Table::new(&commons.shares)),
+            scanned: watch::Sender::new(None),
+            tally: Tally::default(),
+            traffic: Arc::default(),
+            health: Health::new(),
+            mode: AtomicU8::new(Mode::Enabled as u8),
+            wear,
+            commons,
+        }));
+        tier.list();
+        Ok(tier)
+    }
+
+    /// Begins to list what the directory holds.
+    fn list(&self) {
+        match self.directory() {
+            Ok(directory) => {
+                let tier = self.clone();
+                tokio::task::spawn_blocking(move || tier.scan(&directory));
+            }
+            // Memory begins empty.
+            Err(_) => drop(self.0.scanned.send_replace(Some(Ok(())))),
+        }
+    }
+
+    fn scan(&self, directory: &Directory) {
+        let listed = match directory.recover() {
+            Ok(found) => {
+                let tier = self.name();
+                tracing::info!(tier, shards = found.whole.len(), "found whole shards on the tier");
+                let whole = by_use(directory, found.whole);
+                let mut table = self.table();
+                if !self.directory().is_ok_and(|now| std::ptr::eq(&*now, directory)) {
+                    // Let go of meanwhile: what was found is not ours to count any more.
+                    return;
+                }
+                let dataset = &table.shelf(table.rest()).share.budget;
+                table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
+                // Wanted before the directory was listed: they are the latest used all the same.
+                let early = table.names();
+                for shard in whole {
+                    self.enter(&mut table, shard, State::Whole);
+                }
+                for name in &early {
+                    table.used(name);
+                }
+                for shard in found.partial {
+                    self.enter(&mut table, shard, State::Partial);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(tier = self.name(), %error, "failed to list the tier; nothing is added to it");
+                Err(error)
+            }
+        };
+        self.0.scanned.send_replace(Some(listed));
+    }
+
+    /// While the directory is still being listed: looks for this one shard, so that nobody who
+    /// wants what is there waits for the rest.
+    pub(crate) async fn probe(&self, name: &ShardName) -> Result<()> {
+        if self.0.scanned.borrow().is_some() {
+            return Ok(());
+        }
+        let of = name.clone();
+        if let Some(shard) = self.on_disk(move |directory| Ok(directory.probe(&of))).await? {
+            self.enter(&mut self.table(), shard, State::Whole);
+        }
+        Ok(())
+    }
+
+    /// Notes a shard that was found, unless it is known already, or has left since it was seen.
+    fn enter(&self, table: &mut Table, found: Found, state: State) {
+        if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
+            tracing::debug!(url = shown(&found.url), "found a shard");
+            let shelf = table.shelf_of(&found.url);
+            let dataset = &table.shelf(shelf).share.budget;
+            let space = Space::enter(&self.0.budget, dataset, found.bytes);
+            table.found(found.name, shelf, space, (found.written, state));
+        }
+    }
+
+    /// The name under which a shard rests, or would rest, here.
+    pub(crate) fn name_for(&self, name: &ShardName) -> ShardName {
+        match self.directory() {
+            Ok(directory) => directory.name_for(name),
+            Err(_) => name.clone(),
+        }
+    }
+
+    /// Keeps for the next start in which order shards were used, and what may be written.
+    pub(crate) async fn save(&self) {
+        // Before the listing is over the order on the disk is the better one.
+        if !matches!(*self.0.scanned.borrow(), Some(Ok(()))) {
+            return;
+        }
+        if self.0.health.condition() != Condition::Normal {
+            return;
+        }
+        let order = self.table().recency();
+        let now = SystemTime::now();
+        let left = self.wear().map(|mut wear| wear.left(now));
+        let saved = self.on_disk(move |directory| {
+            directory.save_recency(&order)?;
+            left.map_or(Ok(()), |left| directory.save_wear(left, now))
+        });
+        match saved.await {
+            Err(error) if error.kind() != ErrorKind::Closed => {
+                tracing::warn!(tier = self.name(), %error, "failed to keep in which order shards were used");
+            }
+            _ => {}
+        }
+    }
+
+    /// What is to be done now and then: is the directory still there, how much of the disk is left to
+    /// us, is a device that failed well again.
+    pub(crate) async fn look_after(&self) {
+        let Ok(directory) = self.directory() else { return };
+        let of = directory.clone();
+        let looked =
+            tokio::task::spawn_blocking(move || of.check_identity().and_then(|()| of.extent()));
+        let Ok(looked) = looked.await else { return };
+        match looked {
+            Ok(extent) => self.limit(extent.available),
+            Err(error) => {
+                self.tell(self.0.health.vanished(&error), Some(&error));
+                return;
+            }
+        }
+        if self.0.health.condition() == Condition::Normal {
+            // A device that failed too seldom to be judged by it may do now what it did not then.
+            self.remove_stuck();
+            return;
+        }
+        // Taken beforehand: fills that hold all frames say nothing about the device.
+        let Ok(span) = self.0.commons.frames.lease(PROBE_BYTES).await else { return };
+        let probed = match tokio::time::timeout(PROBE_TIMEOUT, self.try_device(span)).await {
+            // It answers; that it is full is another matter.
+            Ok(Err(error)) if error.kind() == ErrorKind::Full => Ok(()),
+            Ok(probed) => probed,
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "the device does not answer")),
+        };
+        let changed = self.0.health.probed(&probed);
+        self.tell(changed, probed.as_ref().err());
+        if changed == Some(Condition::Normal) {
+            self.remove_stuck();
+        }
+    }
+
+    /// What the tier may hold now that others left so much of the disk.
+    pub(super) fn limit(&self, available: u64) {
+        let Some(disk) = self.disk() else { return };
+        let ours = self.0.budget.used().saturating_add(available);
+        self.0.budget.set_limit(ours.saturating_sub(disk.keep_free));
+        if self.0.budget.used() > self.0.budget.limit() {
+            self.0.commons.moves.notify_one();
+        }
+    }
+
+    /// Writes a block, syncs it and reads it back.
+    async fn try_device(&self, mut span: Span) -> Result<()> {
+        let (Some(disk), directory) = (self.disk(), self.directory()?) else { return Ok(()) };
+        let path = directory.root().join("PROBE");
+        let (files, stale) = (disk.files.clone(), path.clone());
+        let cleared = tokio::task::spawn_blocking(move || files.remove(&stale)).await;
+        // The next line says what cannot be removed.
+        drop(cleared);
+        let file = disk.engine.open(&path, Open::Create { len: PROBE_BYTES as u64 }).await?;
+        span.fill(0xf0);
+        let done = disk.engine.write(&file, 0, span).await;
+        done.result?;
+        disk.engine.sync_data(&file).await?;
+        let mut span = done.span;
+        span.fill(0);
+        let done = disk.engine.read(&file, 0, span).await;
+        if done.result? != PROBE_BYTES || done.span.iter().any(|byte| *byte != 0xf0) {
+            return Err(Error::new(ErrorKind::Unavailable, "a probe came back changed"));
+        }
+        let files = disk.files.clone();
+        let removed = tokio::task::spawn_blocking(move || files.remove(&path)).await;
+        removed
+            .map_err(|_| shutting_down())?
+            .map_err(|error| Error::from_io("remove a probe", &error))
+    }
+
+    /// Tries once more to remove what could not be removed. Names stay taken until that is done.
+    fn remove_stuck(&self) {
+        let Ok(directory) = self.directory() else { return };
+        let names: Vec<_> = self.table().stuck.iter().map(|entry| entry.name().clone()).collect();
+        if names.is_empty() {
+            return;
+        }
+        let tier = self.clone();
+        tokio::task::spawn_blocking(move || {
+            for name in names {
+                if directory.remove(&name).is_ok() {
+                    tier.table().stuck.retain(|entry| *entry.name() != name);
+                }
+            }
+            tier.0.budget.wake();
+        });
+    }
+
+    /// Reads only, from now on; what is there moves or goes.
+    ///
+    /// # Errors
+    /// `Invalid` if it is disabled.
+    pub(crate) fn drain(&self) -> Result<()> {
+        if self.mode() == Mode::Disabled {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the tier is disabled: nothing is read from it",
+            )
+            .at("tier", self.name())
+            .advise("enable it first"));
+        }
+        self.set_mode(Mode::Draining);
+        Ok(())
+    }
+
+    /// Lets go of the directory: its device may be taken away once nobody reads any more.
+    pub(crate) async fn disable(&self) {
+        self.save().await;
+        self.set_mode(Mode::Disabled);
+        self.table().clear();
+        if let Some(disk) = self.disk() {
+            disk.directory.write().unwrap_or_else(PoisonError::into_inner).take();
+            let gone = Error::new(ErrorKind::Closed, "the tier is disabled");
+            self.0.scanned.send_replace(Some(Err(gone.at("tier", self.name()))));
+        }
+    }
+
+    /// Uses the tier again, listing the directory anew if it was let go of.
+    ///
+    /// # Errors
+    /// As [`Tier::open`].
+    pub(crate) async fn enable(&self) -> Result<()> {
+        if let Some(disk) = self.disk().filter(|_| self.mode() == Mode::Disabled) {
+            let (root, files) = (disk.path.clone(), disk.files.clone());
+            let opened = tokio::task::spawn_blocking(move || match root.join("FORMAT").exists() {
+                true => Directory::open(&root, files),
+                // Made anew it would lie on whatever disk the mount point does.
+                false => Err(Error::new(ErrorKind::NotFound, "the cache directory is not there")
+                    .at("directory", root.display())
+                    .advise("mount its device, or restart the daemon to begin a new cache")),
+            });
+            let directory = opened.await.map_err(|_| shutting_down())??;
+            let attached = Some(Arc::new(directory));
+            *disk.directory.write().unwrap_or_else(PoisonError::into_inner) = attached;
+            self.0.scanned.send_replace(None);
+            self.list();
+        }
+        self.set_mode(Mode::Enabled);
+        Ok(())
+    }
+}
+
+/// Shards in the order in which the last daemon used them; those it did not know, later.
+fn by_use(directory: &Directory, mut shards: Vec<Found>) -> Vec<Found> {
+    let order: HashMap<u64, usize> = directory.load_recency().into_iter().zip(0..).collect();
+    // Stable: those that are not in the order stay sorted by when they were written.
+    shards.sort_by_key(|found| order.get(&found.name.hash()).copied().unwrap_or(usize::MAX));
+    shards
+}

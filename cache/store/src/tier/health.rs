@@ -1,0 +1,199 @@
+//! A device's health: when it is used, when it is let alone, and when it is trusted again.
+//!
+//! One rule: a device is judged by what it was seen to do. Three I/O errors within a minute make it
+//! unstable: nothing is read from it or written to it then but probes. Three bad probes in a row make
+//! it down, three good ones bring it back; a directory that is not the one that was opened is down at
+//! once.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_error::Error;
+use serde::{Deserialize, Serialize};
+
+/// I/O errors within [`WITHIN`] that a healthy device does not show: one may be a bad sector.
+const ERRORS: usize = 3;
+
+/// How long an I/O error counts.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Probes in a row that change a verdict: one may be luck, either way.
+const PROBES: u32 = 3;
+
+/// What is thought of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// It is used.
+    Normal,
+    /// It takes no writes (a file system that was remounted read-only); it is read.
+    ReadOnly,
+    /// It fails: it is probed, and not used.
+    Unstable,
+    /// It failed the probes, too.
+    Down,
+}
+
+/// What was seen of a device.
+#[derive(Debug)]
+pub(crate) struct Health(Mutex<Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    condition: Condition,
+    errors: VecDeque<Instant>,
+    good: u32,
+    bad: u32,
+    why: Option<String>,
+}
+
+impl Health {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Seen {
+            condition: Condition::Normal,
+            errors: VecDeque::with_capacity(ERRORS),
+            good: 0,
+            bad: 0,
+            why: None,
+        }))
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        self.lock().condition
+    }
+
+    /// The condition, and what led to it.
+    pub(crate) fn verdict(&self) -> (Condition, Option<String>) {
+        let seen = self.lock();
+        (seen.condition, seen.why.clone())
+    }
+
+    /// An operation failed. Returns the condition if that changed it.
+    pub(crate) fn failed(&self, error: &Error, now: Instant) -> Option<Condition> {
+        let mut seen = self.lock();
+        seen.errors.push_back(now);
+        while seen.errors.front().is_some_and(|then| now.duration_since(*then) >= WITHIN) {
+            seen.errors.pop_front();
+        }
+        // More than that say nothing more.
+        seen.errors.truncate(ERRORS);
+        match seen.condition {
+            Condition::Normal | Condition::ReadOnly if seen.errors.len() >= ERRORS => {
+                Some(seen.turn(Condition::Unstable, error))
+            }
+            _ => None,
+        }
+    }
+
+    /// The file system takes no writes. Returns the condition if that is news.
+    pub(crate) fn refused_writes(&self, error: &Error) -> Option<Condition> {
+        let mut seen = self.lock();
+        let news = seen.condition == Condition::Normal;
+        news.then(|| seen.turn(Condition::ReadOnly, error))
+    }
+
+    /// The directory is gone, or another is in its place. Returns the condition if that is news.
+    pub(crate) fn vanished(&self, error: &Error) -> Option<Condition> {
+        let mut seen = self.lock();
+        seen.good = 0;
+        let news = seen.condition != Condition::Down;
+        news.then(|| seen.turn(Condition::Down, error))
+    }
+
+    /// A probe wrote, synced and read back, or did not. Returns the condition if that changed it.
+    pub(crate) fn probed(&self, outcome: &Result<(), Error>) -> Option<Condition> {
+        let mut seen = self.lock();
+        match (outcome, seen.condition) {
+            (_, Condition::Normal) => None,
+            (Ok(()), _) => {
+                (seen.good, seen.bad) = (seen.good + 1, 0);
+                (seen.good >= PROBES).then(|| {
+                    *seen = Seen {
+                        condition: Condition::Normal,
+                        errors: VecDeque::with_capacity(ERRORS),
+                        good: 0,
+                        bad: 0,
+                        why: None,
+                    };
+                    Condition::Normal
+                })
+            }
+            (Err(error), Condition::Unstable) => {
+                (seen.good, seen.bad) = (0, seen.bad + 1);
+                (seen.bad >= PROBES).then(|| seen.turn(Condition::Down, error))
+            }
+            (Err(_), Condition::ReadOnly | Condition::Down) => {
+                seen.good = 0;
+                None
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn turn(&mut self, condition: Condition, why: &Error) -> Condition {
+        self.condition = condition;
+        self.why = Some(why.to_string());
+        (self.good, self.bad) = (0, 0);
+        condition
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_error::ErrorKind;
+
+    use super::*;
+
+    fn error() -> Error {
+        Error::new(ErrorKind::Unavailable, "input/output error")
+    }
+
+    #[test]
+    fn three_errors_within_a_minute_are_too_many() {
+        let health = Health::new();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(health.failed(&error(), after(0)), None);
+        assert_eq!(health.failed(&error(), after(30)), None);
+        assert_eq!(health.failed(&error(), after(61)), None, "the first is forgotten");
+        assert_eq!(health.failed(&error(), after(80)), Some(Condition::Unstable));
+        assert_eq!(health.failed(&error(), after(81)), None, "told once");
+        assert!(health.verdict().1.is_some_and(|why| why.contains("input/output")));
+    }
+
+    #[test]
+    fn probes_decide_what_becomes_of_it() {
+        let health = Health::new();
+        for _ in 0..3 {
+            health.failed(&error(), Instant::now());
+        }
+        let (good, bad) = (|| health.probed(&Ok(())), || health.probed(&Err(error())));
+        assert_eq!([good(), good(), bad()], [None; 3]);
+        assert_eq!([good(), bad(), bad()], [None; 3], "a good one in between counts");
+        assert_eq!(bad(), Some(Condition::Down));
+        assert_eq!([good(), good(), bad(), good(), good()], [None; 5]);
+        assert_eq!(good(), Some(Condition::Normal));
+        assert_eq!(health.verdict(), (Condition::Normal, None));
+        assert_eq!(health.failed(&error(), Instant::now()), None, "it starts anew");
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_writes_is_told_from_one_that_fails() {
+        let health = Health::new();
+        assert_eq!(health.refused_writes(&error()), Some(Condition::ReadOnly));
+        assert_eq!(health.refused_writes(&error()), None);
+        assert_eq!(health.probed(&Err(error())), None);
+        assert_eq!(health.vanished(&error()), Some(Condition::Down));
+        assert_eq!(health.vanished(&error()), None);
+        for _ in 0..2 {
+            health.probed(&Ok(()));
+        }
+        assert_eq!(health.probed(&Ok(())), Some(Condition::Normal));
+    }
+}

@@ -1,0 +1,92 @@
+//! Bytes written per day, for a drive's endurance.
+//!
+//! One rule: the allowance comes back evenly over the day, so that a morning's burst does not leave
+//! the afternoon without. What somebody waits for is written all the same, and counted as overdrawn;
+//! everything that could be done without is not.
+
+use std::time::{Duration, SystemTime};
+
+/// The time in which a whole allowance comes back.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A day's allowance, and what is left of it. Negative: overdrawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wear {
+    per_day: f64,
+    left: f64,
+    at: SystemTime,
+}
+
+impl Wear {
+    /// A whole day's allowance of `per_day` bytes.
+    pub(crate) fn new(per_day: u64, now: SystemTime) -> Self {
+        Self { per_day: per_day as f64, left: per_day as f64, at: now }
+    }
+
+    /// Takes up where the last daemon was: `left` bytes at the time `at`.
+    pub(crate) fn resume(&mut self, left: i64, at: SystemTime, now: SystemTime) {
+        (self.left, self.at) = ((left as f64).min(self.per_day), at.min(now));
+        self.refill(now);
+    }
+
+    fn refill(&mut self, now: SystemTime) {
+        // A clock that was set back gives nothing.
+        let passed = now.duration_since(self.at).unwrap_or_default();
+        let back = self.per_day * passed.as_secs_f64() / DAY.as_secs_f64();
+        self.left = (self.left + back).min(self.per_day);
+        self.at = now;
+    }
+
+    /// Whether so many bytes may be written that nobody waits for.
+    pub(crate) fn allows(&mut self, bytes: u64, now: SystemTime) -> bool {
+        self.refill(now);
+        bytes as f64 <= self.left
+    }
+
+    /// So many bytes are written.
+    pub(crate) fn spend(&mut self, bytes: u64, now: SystemTime) {
+        self.refill(now);
+        self.left -= bytes as f64;
+    }
+
+    /// They were not written after all.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.left = (self.left + bytes as f64).min(self.per_day);
+    }
+
+    /// Bytes left; negative if overdrawn.
+    pub(crate) fn left(&mut self, now: SystemTime) -> i64 {
+        self.refill(now);
+        self.left as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_comes_back_evenly_and_is_never_more_than_a_day() {
+        let start = SystemTime::UNIX_EPOCH + DAY;
+        let hours = |hours: u64| start + Duration::from_secs(3600 * hours);
+        let mut wear = Wear::new(2400, start);
+        assert!(wear.allows(2400, start) && !wear.allows(2401, start));
+        wear.spend(2400, start);
+        assert!(!wear.allows(1, start));
+        assert!(wear.allows(100, hours(1)) && !wear.allows(110, hours(1)));
+        wear.spend(200, hours(1));
+        assert_eq!(wear.left(hours(1)), -100, "overdrawn");
+        assert_eq!(wear.left(start), -100, "a clock set back gives nothing");
+        assert_eq!(wear.left(hours(100)), 2400);
+    }
+
+    #[test]
+    fn a_restart_goes_on_where_it_was() {
+        let start = SystemTime::UNIX_EPOCH + DAY;
+        let mut wear = Wear::new(2400, start);
+        wear.resume(-1200, start, start + DAY / 2);
+        assert_eq!(wear.left(start + DAY / 2), 0);
+        wear.resume(9999, start + 9 * DAY, start);
+        assert_eq!(wear.left(start), 2400, "a state from the future, or of a larger allowance");
+    }
+}

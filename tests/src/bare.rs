@@ -1,0 +1,164 @@
+//! A store without a daemon: for tests that ask it more than a trainer can.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use forebay_daemon::LOOK_AFTER;
+use forebay_error::{ErrorKind, Result};
+use forebay_source::{Limits, Options, Sources};
+use forebay_store::{
+    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
+    StoreConfig, TierConfig, Urgency,
+};
+use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
+use tokio::runtime::Runtime;
+
+/// Frames of all stores of a test: mapped once, since all of it is touched.
+static FRAMES: LazyLock<Arc<Region>> = LazyLock::new(|| {
+    Region::create("bare-frames", FRAME_BYTES).expect("the machine has memory for frames")
+});
+
+/// How often a copy that proves wrong is asked for again, as a batch does.
+const TRIES: u32 = 4;
+
+/// How a bare store is set up.
+#[derive(Clone)]
+pub struct BareConfig {
+    /// Its only tier's directory.
+    pub cache: PathBuf,
+    /// Bytes it may hold.
+    pub capacity: u64,
+    /// How data sets are kept.
+    pub datasets: Vec<Dataset>,
+    /// How often the device is looked after.
+    pub look_after: Duration,
+    /// What changes the directory.
+    pub files: Arc<dyn Files>,
+    /// What meddles with the disk's I/O.
+    pub faults: Option<Arc<dyn Faults>>,
+}
+
+/// A store, and the runtime it lives on.
+pub struct Bare {
+    /// Its runtime.
+    pub runtime: Runtime,
+    /// The store.
+    pub store: Store,
+    /// Its frames.
+    pub frames: Arena,
+}
+
+impl BareConfig {
+    /// A plain store in `cache`.
+    #[must_use]
+    pub fn new(cache: PathBuf, capacity: u64) -> Self {
+        let (datasets, files) = (Vec::new(), Arc::new(LocalFiles));
+        Self { cache, capacity, datasets, look_after: LOOK_AFTER, files, faults: None }
+    }
+
+    /// Opens it, and lists what it holds.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
+    #[must_use]
+    pub fn open(self) -> Bare {
+        let engine = |name: &str| {
+            let name = name.to_owned();
+            Engine::start(EngineConfig { name, ..EngineConfig::default() }).expect("engines start")
+        };
+        let disk = engine("tier");
+        let disk = match self.faults {
+            Some(faults) => disk.with_faults(faults),
+            None => disk,
+        };
+        let tier = TierConfig {
+            name: "nvme".to_owned(),
+            class: Class::Nvme,
+            capacity: self.capacity,
+            watermarks: None,
+            disk: Some(DiskConfig {
+                path: self.cache,
+                keep_free: KeepFree::Bytes(0),
+                writes_per_day: None,
+                engine: disk,
+                files: self.files,
+            }),
+        };
+        let (datasets, look_after) = (self.datasets, self.look_after);
+        let config = StoreConfig { tiers: vec![tier], datasets, look_after };
+        // Origins are files, read by an engine that nothing meddles with.
+        let sources = Sources::new(engine("origin"), Limits::default()).expect("limits make sense");
+        let frames = Arena::new(FRAMES.clone());
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().expect("threads can be had");
+        let store = runtime.block_on(Store::open(config, sources, frames.clone()));
+        let store = store.expect("the store opens");
+        runtime.block_on(store.scanned()).expect("the directory can be listed");
+        Bare { runtime, store, frames }
+    }
+}
+
+impl Bare {
+    /// Every member of a shard, in order, each checked; a copy that proves wrong is fetched anew, as for
+    /// a batch.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    ///
+    /// # Panics
+    /// If memory cannot be had.
+    pub fn read_all(&self, url: &str) -> Result<Vec<Vec<u8>>> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let outcome = self.runtime.block_on(async {
+                let lease = self.store.shard(url, &Options::default(), Urgency::Needed).await?;
+                self.store.used(&lease);
+                match self.read(&lease).await {
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        self.store.condemn(&lease, &error).await;
+                        Err(error)
+                    }
+                    other => other,
+                }
+            });
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::Corrupt && tries < TRIES => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn read(&self, shard: &Shard) -> Result<Vec<Vec<u8>>> {
+        shard.wait(u64::MAX).await?;
+        let members = shard.index().index().members;
+        let mut all = Vec::with_capacity(members.len());
+        for member in &members {
+            let range = member.offset..member.end();
+            let footprint = Shard::footprint(&range);
+            let len = usize::try_from(footprint.end - footprint.start).expect("a member is small");
+            // Of the frames there are enough: nothing else uses as many.
+            let span = self.frames.lease(len).await?;
+            let placed = shard.read(vec![(range, span)]).await.pop().expect("one is asked for");
+            let from = placed.check(member)?;
+            let span = placed.into_span();
+            let from = from - span.offset();
+            let len = usize::try_from(member.len).expect("a member is small");
+            all.push(span[from..from + len].to_vec());
+        }
+        Ok(all)
+    }
+
+    /// Ends it in order; everything it had of memory is back then.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn end(self) {
+        let Self { runtime, store, frames } = self;
+        runtime.block_on(store.close());
+        drop(store);
+        drop(runtime);
+        assert_eq!(frames.in_use(), 0, "frames outlive their store");
+    }
+}

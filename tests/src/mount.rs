@@ -1,0 +1,58 @@
+//! A file system of a test's own.
+
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A tmpfs, unmounted when dropped.
+pub struct Mount(Option<TempDir>);
+
+impl Mount {
+    /// `None`, with the reason printed, where this process may not mount.
+    ///
+    /// # Panics
+    /// If there is no temp directory or no `mount`.
+    #[must_use]
+    pub fn new(options: &str) -> Option<Self> {
+        let directory = TempDir::new().expect("there is a temp directory");
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "forebay-test"]).arg(directory.path());
+        match command.output() {
+            Ok(done) if done.status.success() => Some(Self(Some(directory))),
+            refused => {
+                println!("skipped: cannot mount a tmpfs here: {refused:?}");
+                None
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    ///
+    /// # Panics
+    /// Never: it is there until dropped.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.as_ref().expect("taken only by drop").path()
+    }
+
+    /// Mounts it again with other options.
+    ///
+    /// # Panics
+    /// If that is refused.
+    pub fn remount(&self, options: &str) {
+        let options = format!("remount,{options}");
+        let done = Command::new("mount").args(["-o", &options]).arg(self.path()).status();
+        assert!(done.expect("mount runs").success(), "a remount was refused");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: a daemon that a failed test left may still hold files.
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+        drop(self.0.take());
+    }
+}

@@ -1,0 +1,207 @@
+//! A node, and a trainer without a household, as processes of their own.
+//!
+//! Its rule: whoever starts one holds its standard input; when that ends, however it does, the process
+//! ends. So a test that fails leaves nothing behind.
+
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use forebay_client::{Address, Next};
+use forebay_error::{Doing, Result};
+use forebay_wire::message::Open;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::doom::{Doom, Doomed};
+use crate::node::Daemon;
+use crate::rest::Rest;
+use crate::trainer::{loader, next};
+
+/// What a node in a process of its own is to be.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Setup {
+    /// Its cache.
+    pub cache: PathBuf,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Bytes it may hold.
+    pub capacity: u64,
+    /// When it dies by itself.
+    pub doom: Option<Doom>,
+}
+
+/// A node in a process of its own; killed when dropped.
+pub struct NodeProcess(Process);
+
+/// A trainer in a process of its own that reads a job again and again; killed when dropped.
+pub struct Reader(Process);
+
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(actor: &str, verb: &str, what: &impl Serialize) -> Self {
+        let mut child = Command::new(actor)
+            .arg(verb)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the actor starts");
+        let stdin = child.stdin.as_mut().expect("piped just above");
+        let line = serde_json::to_string(what).expect("it is JSON");
+        writeln!(stdin, "{line}").expect("the actor reads its part");
+        let lines = BufReader::new(child.stdout.take().expect("piped just above")).lines();
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> Option<String> {
+        self.lines.next()?.ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // It may have ended by itself.
+        let _ = kill_process(pid.expect("a process id"), signal);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl NodeProcess {
+    /// Starts one that runs the program `actor`, and waits until it listens, or died.
+    ///
+    /// # Panics
+    /// If it does not start for a reason that it was not told, or if what it found in its directory is
+    /// not what counts.
+    #[must_use]
+    pub fn start(actor: &str, setup: &Setup) -> (Self, Option<String>) {
+        let mut process = Process::start(actor, "node", setup);
+        let line = process.line();
+        let died = line.clone().filter(|line| line.starts_with("died "));
+        assert!(died.is_some() || line.as_deref() == Some("ready"), "{line:?}");
+        (Self(process), died)
+    }
+
+    /// Kills it, as the kernel would.
+    pub fn kill(&self) {
+        self.0.signal(Signal::KILL);
+    }
+
+    /// Waits until it died by itself or by a kill; with its last line, if it said one.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    #[must_use]
+    pub fn end(mut self) -> Option<String> {
+        let mut last = None;
+        while let Some(line) = self.0.line() {
+            last = Some(line);
+        }
+        self.0.child.wait().expect("a child can be waited for");
+        last
+    }
+
+    /// Asks it to end, and waits.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    #[must_use]
+    pub fn stop(mut self) -> ExitStatus {
+        drop(self.0.child.stdin.take());
+        while self.0.line().is_some() {}
+        self.0.child.wait().expect("a child can be waited for")
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.0.child.id()
+    }
+}
+
+impl Reader {
+    /// A trainer of `open` at the daemon that listens there, and its first batch.
+    ///
+    /// # Panics
+    /// If it gets none.
+    #[must_use]
+    pub fn start(actor: &str, socket: &Path, open: &Open) -> Self {
+        let mut process = Process::start(actor, "read", &(socket, open));
+        assert_eq!(process.line().as_deref(), Some("batch"), "the reader gets a batch");
+        Self(process)
+    }
+
+    /// Stops it, as Ctrl-Z does: it holds whatever it has.
+    pub fn pause(&self) {
+        self.0.signal(Signal::STOP);
+    }
+}
+
+/// What the actor does as a node: it serves until standard input ends. Whether what counts is what
+/// lies on the disk is compared before anybody can connect.
+///
+/// # Errors
+/// Why it does not start.
+///
+/// # Panics
+/// If it counts other bytes than lie on the disk.
+pub fn serve_until_eof() -> Result<()> {
+    let mut input = BufReader::new(std::io::stdin());
+    let mut line = String::new();
+    input.read_line(&mut line).doing("read what to do")?;
+    let setup: Setup = serde_json::from_str(&line).expect("a set-up is given");
+    let doomed = Arc::new(Doomed::new(setup.doom));
+    let mut config = Daemon::config(&setup.cache, setup.capacity);
+    config.files = doomed.clone();
+    config.faults = Some(doomed);
+    let check = |store: &forebay_store::Store| {
+        let (used, rest) = (store.counters().used_bytes, Rest::of(&setup.cache));
+        assert!(used == rest.bytes() && rest.others.is_empty(), "{used} bytes count of {rest:?}");
+    };
+    let daemon = Daemon::try_start_after(config, &setup.socket, check)?;
+    let mut out = std::io::stdout();
+    writeln!(out, "ready").doing("tell that it is ready")?;
+    // Nothing more is said: the end is what matters.
+    let _ = input.read_to_end(&mut Vec::new());
+    daemon.stop();
+    Ok(())
+}
+
+/// What the actor does as a reader: it tells of its first batch and reads on until it is killed, or
+/// standard input ends.
+///
+/// # Errors
+/// Why it got no batch.
+///
+/// # Panics
+/// If it is not told what to read.
+pub fn read_until_eof() -> Result<()> {
+    let mut input = BufReader::new(std::io::stdin());
+    let mut line = String::new();
+    input.read_line(&mut line).doing("read what to do")?;
+    let (socket, open): (PathBuf, Open) = serde_json::from_str(&line).expect("a job is given");
+    std::thread::spawn(move || {
+        let _ = input.read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let loader = loader(Address::Unix(socket), open)?;
+    for number in 0.. {
+        loader.start(number, 0);
+        while let Next::Batch(batch) = next(&loader)? {
+            if (number, batch.index) == (0, 0) {
+                writeln!(std::io::stdout(), "batch").doing("tell of a batch")?;
+            }
+        }
+    }
+    Ok(())
+}

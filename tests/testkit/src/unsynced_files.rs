@@ -1,0 +1,470 @@
+//! What a power cut may take away beside bytes: names and lengths.
+//!
+//! Its rule: POSIX orders nothing but by syncs. A change of a directory is safe when a sync of that
+//! directory succeeded that began after the change, a file's length when its own sync did. Of all other
+//! changes any may be lost, each for itself; what is left is what the others make of the directory in
+//! the order in which they were made. A rename is one change.
+//!
+//! Calls are carried out for real. Whatever they take from a directory is kept by a hard link in a
+//! folder aside, for as long as it may have to come back.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_store::{Extent, Files, LocalFiles};
+use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
+use rustix::io::Errno;
+
+use crate::dice::Dice;
+use crate::power::{Moment, Power};
+use crate::unsynced::{Identity, Unsynced, identity, own};
+
+/// A disk that forgets what was not synced when its power goes: to be a node's `files` and `faults`.
+#[derive(Debug)]
+pub struct UnsyncedFiles {
+    power: Arc<Power>,
+    bytes: Arc<Unsynced>,
+    then: Arc<dyn Files>,
+    aside: PathBuf,
+    journal: Mutex<Journal>,
+}
+
+/// What a cut took away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Changes of directories.
+    pub names: usize,
+    /// Lengths of files.
+    pub lengths: usize,
+    /// Sectors of files.
+    pub sectors: usize,
+}
+
+#[derive(Debug, Default)]
+struct Journal {
+    /// By path, so that the same seed loses the same.
+    directories: BTreeMap<PathBuf, Directory>,
+    lengths: Vec<Length>,
+    /// When each sync of a file under way began.
+    syncs: HashMap<u64, u64>,
+    /// Files that a change or the start told of: the first write to any other tells that it is new.
+    known: HashSet<Identity>,
+    kept: u64,
+    now: u64,
+}
+
+/// Changes of one directory that may be lost, oldest first, and what the names in them were before.
+#[derive(Debug, Default)]
+struct Directory {
+    changes: Vec<(u64, Change)>,
+    before: BTreeMap<OsString, Option<Kept>>,
+}
+
+#[derive(Debug)]
+enum Change {
+    Made(OsString, Kept),
+    Removed(OsString),
+    Renamed(OsString, OsString, Kept),
+}
+
+/// A file, whatever becomes of its names.
+#[derive(Debug, Clone)]
+struct Kept(Arc<Aside>);
+
+#[derive(Debug)]
+struct Aside {
+    path: PathBuf,
+    identity: Identity,
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // The folder goes at the test's end, whatever is left in it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A length that is not safe.
+#[derive(Debug)]
+struct Length {
+    at: u64,
+    of: Identity,
+    file: File,
+    was: Was,
+}
+
+#[derive(Debug)]
+enum Was {
+    /// The file is new: it may be any shorter.
+    New,
+    /// It was cut, and had more.
+    Longer { len: u64, tail: Vec<u8> },
+}
+
+impl UnsyncedFiles {
+    /// The machine's file systems, with the files under `root` as safe as they can be; what may have to
+    /// come back is kept in `aside`, a folder on the same file system that is nobody else's.
+    ///
+    /// # Panics
+    /// If a directory cannot be listed or made.
+    #[must_use]
+    pub fn new(root: &Path, aside: &Path) -> Arc<Self> {
+        Self::over(root, aside, Arc::new(LocalFiles), None)
+    }
+
+    /// The same over other files and faults.
+    ///
+    /// # Panics
+    /// If a directory cannot be listed or made.
+    #[must_use]
+    pub fn over(
+        root: &Path,
+        aside: &Path,
+        then: Arc<dyn Files>,
+        faults: Option<Arc<dyn Faults>>,
+    ) -> Arc<Self> {
+        fs::create_dir_all(aside).expect("the folder aside can be made");
+        let power = Power::on(faults);
+        let bytes = Unsynced::over(power.clone());
+        let mut journal = Journal::default();
+        list(root, &mut journal.known);
+        let (journal, aside) = (Mutex::new(journal), aside.to_owned());
+        Arc::new(Self { power, bytes, then, aside, journal })
+    }
+
+    /// Its power.
+    #[must_use]
+    pub fn power(&self) -> &Arc<Power> {
+        &self.power
+    }
+
+    /// Takes back what a power cut may, as `seed` has it.
+    ///
+    /// Nothing may be under way: end the daemon first, as a cut does.
+    ///
+    /// # Panics
+    /// If a file cannot be changed.
+    pub fn cut(&self, seed: u64) -> Lost {
+        self.power.off();
+        let mut dice = Dice::new(seed);
+        // Some cuts take all they may, and some nothing.
+        let chance = *dice.pick(&[0, 20, 50, 80, 100]);
+        let journal = std::mem::take(&mut *self.journal());
+        let mut lost = Lost::default();
+        let (new, cut): (Vec<_>, Vec<_>) =
+            journal.lengths.into_iter().partition(|length| matches!(length.was, Was::New));
+        // The last cut first; and before bytes come back that lie there.
+        for length in cut.into_iter().rev() {
+            lost.lengths += usize::from(length.undo(chance, &mut dice));
+        }
+        if chance > 0 {
+            lost.sectors = self.bytes.cut(dice.roll());
+        }
+        for length in new.into_iter() {
+            lost.lengths += usize::from(length.undo(chance, &mut dice));
+        }
+        for (path, directory) in journal.directories {
+            lost.names += directory.undo(&path, chance, &mut dice);
+        }
+        lost
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries a call out, as far as there is power.
+    fn carry<T>(&self, call: impl FnOnce(&mut Journal, bool) -> io::Result<T>) -> io::Result<T> {
+        // Decided under the lock: the order of calls is the order in which they are noted.
+        let mut journal = self.journal();
+        match self.power.call() {
+            Moment::On => call(&mut journal, true),
+            Moment::Going => {
+                // Nobody hears of it.
+                let _ = call(&mut journal, false);
+                Err(gone())
+            }
+            Moment::Off => Err(gone()),
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    Errno::IO.into()
+}
+
+/// Notes every file under `root`.
+fn list(root: &Path, known: &mut HashSet<Identity>) {
+    let Ok(entries) = fs::read_dir(root) else { return };
+    for entry in entries {
+        let entry = entry.expect("a directory can be listed");
+        let about = entry.metadata().expect("what is listed is there");
+        match about.is_dir() {
+            true => list(&entry.path(), known),
+            false => drop(known.insert((about.dev(), about.ino()))),
+        }
+    }
+}
+
+impl Files for UnsyncedFiles {
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.carry(|journal, whole| {
+            let is_new = journal.touch(&self.aside, path)?.is_none();
+            // A file that is being written when the power goes has a part of its bytes.
+            let bytes = if whole { bytes } else { &bytes[..bytes.len() / 2] };
+            let written = self.then.write(path, bytes);
+            if is_new && let Some(file) = journal.keep(&self.aside, path)? {
+                journal.change(path, |name| Change::Made(name, file));
+            }
+            written
+        })
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.carry(|journal, _| {
+            journal.touch(&self.aside, to)?;
+            let file = journal.touch(&self.aside, from)?;
+            self.then.rename(from, to)?;
+            let file = file.expect("what is renamed is there");
+            let to = to.file_name().expect("a file has a name").to_owned();
+            journal.change(from, |from| Change::Renamed(from, to, file));
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.carry(|journal, _| {
+            let file = journal.touch(&self.aside, path)?;
+            self.then.remove(path)?;
+            if let Some(file) = file {
+                // Another file may get its number once nothing keeps this one.
+                journal.known.remove(&file.0.identity);
+            }
+            journal.change(path, Change::Removed);
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.carry(|journal, _| {
+            let file = OpenOptions::new().read(true).write(true).open(path)?;
+            let about = file.metadata()?;
+            let tail = about.len().saturating_sub(len);
+            let mut tail = vec![0; usize::try_from(tail).expect("padding is short")];
+            file.read_exact_at(&mut tail, len.min(about.len()))?;
+            self.then.truncate(path, len)?;
+            let was = Was::Longer { len: about.len(), tail };
+            journal.length((about.dev(), about.ino()), file, was);
+            Ok(())
+        })
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        let begun = {
+            let mut journal = self.journal();
+            match self.power.call() {
+                Moment::On => journal.tick(),
+                Moment::Going | Moment::Off => return Err(gone()),
+            }
+        };
+        self.then.sync_directory(path)?;
+        // What fell due while the power went is as good as not synced.
+        let mut journal = self.journal();
+        if self.power.is_off() {
+            return Err(gone());
+        }
+        if let Some(directory) = journal.directories.get_mut(path) {
+            directory.synced(begun);
+        }
+        Ok(())
+    }
+
+    fn extent(&self, path: &Path) -> io::Result<Extent> {
+        if self.power.is_off() { Err(gone()) } else { self.then.extent(path) }
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<(u64, u64)> {
+        if self.power.is_off() { Err(gone()) } else { self.then.identity(path) }
+    }
+}
+
+impl Faults for UnsyncedFiles {
+    fn fate(&self, attempt: &Attempt<'_>) -> Fate {
+        let fate = self.bytes.fate(attempt);
+        match attempt.kind {
+            AttemptKind::Read => {}
+            AttemptKind::Write => {
+                let of = identity(attempt.file);
+                let mut journal = self.journal();
+                if journal.known.insert(of)
+                    && let Some(path) = attempt.file.path()
+                    && let Ok(Some(file)) = journal.keep(&self.aside, path)
+                {
+                    let before = journal.directory(path).before.entry(name_of(path));
+                    before.or_insert(None);
+                    journal.change(path, |name| Change::Made(name, file));
+                    journal.length(of, own(attempt.file).1, Was::New);
+                }
+            }
+            AttemptKind::Sync => {
+                let mut journal = self.journal();
+                let now = journal.tick();
+                journal.syncs.insert(attempt.id, now);
+            }
+        }
+        fate
+    }
+
+    fn landed(&self, attempt: &Attempt<'_>, is_ok: bool) {
+        self.bytes.landed(attempt, is_ok);
+        if attempt.kind == AttemptKind::Sync {
+            let of = identity(attempt.file);
+            let mut journal = self.journal();
+            if let Some(begun) = journal.syncs.remove(&attempt.id).filter(|_| is_ok) {
+                journal.lengths.retain(|length| length.of != of || length.at > begun);
+            }
+        }
+    }
+}
+
+fn name_of(path: &Path) -> OsString {
+    path.file_name().expect("a file has a name").to_owned()
+}
+
+impl Journal {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn directory(&mut self, of: &Path) -> &mut Directory {
+        let parent = of.parent().expect("a file lies in a directory");
+        self.directories.entry(parent.to_owned()).or_default()
+    }
+
+    /// Keeps the file at `path`, if there is one.
+    fn keep(&mut self, aside: &Path, path: &Path) -> io::Result<Option<Kept>> {
+        let about = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            about => about?,
+        };
+        self.kept += 1;
+        let kept = aside.join(self.kept.to_string());
+        fs::hard_link(path, &kept)?;
+        let identity = (about.dev(), about.ino());
+        self.known.insert(identity);
+        Ok(Some(Kept(Arc::new(Aside { path: kept, identity }))))
+    }
+
+    /// Keeps what `path` is, before it is changed.
+    fn touch(&mut self, aside: &Path, path: &Path) -> io::Result<Option<Kept>> {
+        let now = self.keep(aside, path)?;
+        let before = self.directory(path).before.entry(name_of(path));
+        before.or_insert_with(|| now.clone());
+        Ok(now)
+    }
+
+    fn change(&mut self, path: &Path, change: impl FnOnce(OsString) -> Change) {
+        let now = self.tick();
+        self.directory(path).changes.push((now, change(name_of(path))));
+    }
+
+    fn length(&mut self, of: Identity, file: File, was: Was) {
+        let at = self.tick();
+        self.lengths.push(Length { at, of, file, was });
+    }
+}
+
+impl Directory {
+    /// Everything that was changed until `begun` is safe.
+    fn synced(&mut self, begun: u64) {
+        let (safe, left) =
+            std::mem::take(&mut self.changes).into_iter().partition(|(at, _)| *at <= begun);
+        self.changes = left;
+        let safe: Vec<(u64, Change)> = safe;
+        for (_, change) in &safe {
+            change.make(&mut self.before);
+        }
+        let named: HashSet<_> =
+            self.changes.iter().flat_map(|(_, change)| change.names()).collect();
+        self.before.retain(|name, _| named.contains(name));
+    }
+
+    fn undo(mut self, path: &Path, chance: u64, dice: &mut Dice) -> usize {
+        let mut lost = 0;
+        for (_, change) in &self.changes {
+            match dice.percent(chance) {
+                true => lost += 1,
+                false => change.make(&mut self.before),
+            }
+        }
+        for (name, kept) in &self.before {
+            let at = path.join(name);
+            let now = fs::metadata(&at).ok().map(|about| (about.dev(), about.ino()));
+            if now == kept.as_ref().map(|kept| kept.0.identity) {
+                continue;
+            }
+            if now.is_some() {
+                fs::remove_file(&at).expect("a name can be taken back");
+            }
+            if let Some(kept) = kept {
+                fs::hard_link(&kept.0.path, &at).expect("a name can be given back");
+            }
+        }
+        lost
+    }
+}
+
+impl Change {
+    fn make(&self, names: &mut BTreeMap<OsString, Option<Kept>>) {
+        match self {
+            Self::Made(name, file) => {
+                names.insert(name.clone(), Some(file.clone()));
+            }
+            Self::Removed(name) => {
+                names.insert(name.clone(), None);
+            }
+            Self::Renamed(from, to, file) => {
+                let is_it = |kept: &Kept| kept.0.identity == file.0.identity;
+                if names.get(from).is_some_and(|at| at.as_ref().is_some_and(is_it)) {
+                    names.insert(from.clone(), None);
+                }
+                names.insert(to.clone(), Some(file.clone()));
+            }
+        }
+    }
+
+    fn names(&self) -> Vec<OsString> {
+        match self {
+            Self::Made(name, _) | Self::Removed(name) => vec![name.clone()],
+            Self::Renamed(from, to, _) => vec![from.clone(), to.clone()],
+        }
+    }
+}
+
+impl Length {
+    /// Takes it back, or not; whether it did.
+    fn undo(self, chance: u64, dice: &mut Dice) -> bool {
+        if !dice.percent(chance) {
+            return false;
+        }
+        match self.was {
+            Was::New => {
+                let len = self.file.metadata().expect("an open file has a length").len();
+                let shorter = dice.below(len + 1);
+                self.file.set_len(shorter).expect("a file can be cut");
+            }
+            Was::Longer { len, tail } => {
+                let cut = len.saturating_sub(tail.len() as u64);
+                self.file.set_len(len).expect("a file can have its length back");
+                self.file.write_all_at(&tail, cut).expect("a file can have its bytes back");
+            }
+        }
+        true
+    }
+}

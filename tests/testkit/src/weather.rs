@@ -1,0 +1,161 @@
+//! A disk that has good days and bad ones.
+//!
+//! Its rule: what goes wrong is what kernels answer, as often as the weather says and at moments that the
+//! dice choose; a clear day has nothing of it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use forebay_store::{Extent, Files, LocalFiles};
+use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
+use rustix::io::Errno;
+
+use crate::dice::Dice;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sky {
+    /// Nothing.
+    Clear,
+    /// Reads fail with EIO.
+    Reads,
+    /// Writes and syncs fail with EIO, some of them with a part written.
+    Writes,
+    /// Writes and new files fail with ENOSPC.
+    Full,
+    /// Changes of directories fail with EIO.
+    Names,
+    /// Transfers are short, at first.
+    Short,
+    /// Transfers take longer than others that began later.
+    Late,
+}
+
+/// Polls that a late transfer takes: some others land meanwhile.
+const LATE: u32 = 20;
+
+/// Files and faults of such a disk.
+pub struct Weather(Mutex<Day>);
+
+struct Day {
+    sky: Sky,
+    /// Of a hundred operations so many meet it.
+    chance: u64,
+    dice: Dice,
+}
+
+impl fmt::Debug for Weather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Weather").field(&self.day().sky).finish()
+    }
+}
+
+impl Weather {
+    /// A clear day.
+    #[must_use]
+    pub fn new(dice: Dice) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Day { sky: Sky::Clear, chance: 0, dice })))
+    }
+
+    /// From now on `chance` of a hundred operations meet this.
+    pub fn turn(&self, sky: Sky, chance: u64) {
+        let mut day = self.day();
+        (day.sky, day.chance) = (sky, chance);
+    }
+
+    /// The weather, where an operation meets it; and a number for what it does with it.
+    fn meets(&self) -> Option<(Sky, u64)> {
+        let mut day = self.day();
+        let chance = day.chance;
+        (day.sky != Sky::Clear && day.dice.percent(chance)).then(|| (day.sky, day.dice.roll()))
+    }
+
+    fn day(&self) -> MutexGuard<'_, Day> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match self.meets() {
+            Some((Sky::Names, _)) => Err(Errno::IO.into()),
+            _ => call(),
+        }
+    }
+}
+
+impl Faults for Weather {
+    fn fate(&self, attempt: &Attempt<'_>) -> Fate {
+        let Some((sky, number)) = self.meets() else { return Fate::Pass };
+        let some = usize::try_from(number % (attempt.len as u64 + 1)).expect("a length fits");
+        match (sky, attempt.kind) {
+            (Sky::Reads, AttemptKind::Read) | (Sky::Writes, AttemptKind::Sync) => {
+                Fate::Fail(Errno::IO.raw_os_error())
+            }
+            (Sky::Writes, AttemptKind::Write) => Fate::Torn(some),
+            (Sky::Full, AttemptKind::Write) => Fate::Fail(Errno::NOSPC.raw_os_error()),
+            (Sky::Short, AttemptKind::Read | AttemptKind::Write) => Fate::Short(some),
+            (Sky::Late, _) => Fate::Wait(Box::pin(Late(LATE))),
+            _ => Fate::Pass,
+        }
+    }
+
+    fn landed(&self, _: &Attempt<'_>, _: bool) {}
+}
+
+/// Ready after so many polls.
+struct Late(u32);
+
+impl Future for Late {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.0 == 0 {
+            return Poll::Ready(());
+        }
+        self.0 -= 1;
+        std::thread::yield_now();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Files for Weather {
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match self.meets() {
+            Some((Sky::Names, _)) => Err(Errno::IO.into()),
+            Some((Sky::Full, _)) => {
+                // As a full disk does: the file is there, and not all of it.
+                LocalFiles.write(path, &bytes[..bytes.len() / 2])?;
+                Err(Errno::NOSPC.into())
+            }
+            _ => LocalFiles.write(path, bytes),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change(|| LocalFiles.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(|| LocalFiles.remove(path))
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.change(|| LocalFiles.truncate(path, len))
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.change(|| LocalFiles.sync_directory(path))
+    }
+
+    fn extent(&self, path: &Path) -> io::Result<Extent> {
+        LocalFiles.extent(path)
+    }
+
+    fn identity(&self, path: &Path) -> io::Result<(u64, u64)> {
+        LocalFiles.identity(path)
+    }
+}

@@ -1,0 +1,238 @@
+//! Devices that fail, fill up, forget how to write or go away: jobs go on, and it is told once.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_store::{Class, Condition, TierReport};
+use forebay_tests::{Daemon, Faulty, Mount, Origin, epoch, eventually, job, loader, play};
+
+const SIZES: std::ops::Range<usize> = 30_000..30_001;
+const SAMPLES: u64 = 20;
+const SHARDS: u64 = 6;
+/// What Linux calls an input/output error.
+const EIO: i32 = 5;
+/// A read-only file system.
+const EROFS: i32 = 30;
+
+/// A node with one or more disks, of which `a` can be made to fail.
+struct Bench {
+    origin: Origin,
+    daemon: Daemon,
+    faulty: Arc<Faulty>,
+    config: NodeConfig,
+    disk: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(tiers: &[&str]) -> Self {
+        Self::with(tiers, |_, _| {})
+    }
+
+    fn with(tiers: &[&str], change: impl FnOnce(&mut NodeConfig, u64)) -> Self {
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let bytes = origin.bytes("0.tar").len() as u64;
+        let disk = Daemon::disk();
+        let faulty = Faulty::below(&disk.path().join("a"));
+        let mut config = Daemon::config(disk.path(), 1);
+        let tier =
+            |name: &&str| NodeTier::at(name, Class::Nvme, disk.path().join(name), 10 * bytes);
+        config.tiers = tiers.iter().map(tier).collect();
+        config.faults = Some(faulty.clone());
+        config.look_after = Duration::from_millis(50);
+        change(&mut config, bytes);
+        let daemon = Daemon::try_start(config.clone()).unwrap();
+        Self { origin, daemon, faulty, config, disk }
+    }
+
+    fn restarted(self) -> Self {
+        self.daemon.stop();
+        Self { daemon: Daemon::try_start(self.config.clone()).unwrap(), ..self }
+    }
+
+    /// Plays every shard: no sample is missed and none is wrong.
+    fn play(&self) {
+        let open = job(&self.origin, Origin::urls(SHARDS));
+        let epoch = epoch(self.daemon.address(), open).unwrap();
+        epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+        eventually("nothing is under way", || {
+            let counters = self.daemon.node().store().counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
+    }
+
+    fn tier(&self, name: &str) -> TierReport {
+        let tiers = self.daemon.node().store().tiers();
+        tiers.into_iter().find(|tier| tier.name == name).unwrap()
+    }
+
+    fn becomes(&self, name: &str, condition: Condition) {
+        eventually(&format!("{name} is {condition:?}"), || self.tier(name).condition == condition);
+    }
+}
+
+/// A disk that fails every read in mid-epoch costs nothing but speed: the job reads on from the
+/// origin, the disk is let alone, probed, and used again when it is well.
+#[test]
+fn reads_that_fail_in_mid_epoch_cost_no_sample() {
+    let bench = Bench::new(&["a"]);
+    bench.play();
+    let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+    bench.faulty.fail_reads(EIO);
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    let tier = bench.tier("a");
+    assert!(tier.condition != Condition::Normal, "{tier:?}");
+    assert!(tier.why.is_some_and(|why| why.contains("Input/output error")));
+    assert!(bench.daemon.node().store().counters().through_bytes > 0);
+    bench.becomes("a", Condition::Down);
+    play(&loader, 1, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.faulty.fail_reads(0);
+    bench.becomes("a", Condition::Normal);
+    play(&loader, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    let through = bench.daemon.node().store().counters().through_bytes;
+    bench.play();
+    assert_eq!(bench.daemon.node().store().counters().through_bytes, through, "cached again");
+    eventually("what counts is there", || {
+        bench.tier("a").counters.used_bytes == bytes_in(&bench, "a")
+    });
+}
+
+/// A disk that takes no writes keeps no shard, and a second one takes what comes.
+#[test]
+fn writes_that_fail_go_to_the_other_disk() {
+    let bench = Bench::new(&["a", "b"]);
+    bench.faulty.fail_writes(EIO);
+    bench.play();
+    bench.becomes("a", Condition::Down);
+    bench.play();
+    bench.play();
+    assert_eq!(bench.tier("b").counters.shards, SHARDS as usize, "all of it is on the other");
+    eventually("nothing is left", || bench.tier("a").counters.used_bytes == 0);
+    bench.faulty.fail_writes(0);
+    bench.becomes("a", Condition::Normal);
+}
+
+/// With one disk, and that one broken from the first byte, jobs run all the same.
+#[test]
+fn a_disk_that_never_worked_stops_no_job() {
+    let bench = Bench::new(&["a"]);
+    bench.faulty.fail_writes(EIO);
+    (0..3).for_each(|_| bench.play());
+    eventually("nothing is left", || bench.tier("a").counters.used_bytes == 0);
+    assert!(bench.faulty.failed() > 0);
+    bench.faulty.fail_writes(0);
+    bench.becomes("a", Condition::Normal);
+    bench.play();
+    assert_eq!(bench.tier("a").counters.shards, SHARDS as usize);
+}
+
+/// One bad sector is no bad disk: that copy goes, and comes again.
+#[test]
+fn a_single_error_costs_one_copy() {
+    let bench = Bench::new(&["a"]);
+    bench.play();
+    let url = vec![Origin::url("0.tar")];
+    bench.faulty.fail_reads(EIO);
+    let one = loader(bench.daemon.address(), job(&bench.origin, url)).unwrap();
+    one.start(0, 0);
+    eventually("a read failed", || bench.faulty.failed() > 0);
+    bench.faulty.fail_reads(0);
+    drop(one);
+    bench.play();
+    let tier = bench.tier("a");
+    assert!(tier.counters.io_errors > 0);
+    eventually("all is there again", || bench.tier("a").counters.shards == SHARDS as usize);
+}
+
+/// A file system that was remounted read-only serves what it has; what comes goes elsewhere.
+#[test]
+fn a_read_only_disk_is_read_and_not_written() {
+    let bench = Bench::new(&["a", "b"]);
+    bench.faulty.fail_writes(EROFS);
+    bench.play();
+    bench.becomes("a", Condition::ReadOnly);
+    bench.play();
+    assert_eq!(bench.tier("a").counters.fills, 0);
+    assert!(bench.tier("b").counters.fills > 0);
+    bench.faulty.fail_writes(0);
+    bench.becomes("a", Condition::Normal);
+}
+
+/// The same by a real mount.
+#[test]
+fn a_file_system_that_is_remounted_read_only_is_read() {
+    let Some(mount) = Mount::new("size=16m") else { return };
+    let mut bench = Bench::with(&["a"], |config, bytes| {
+        config.tiers[0] = NodeTier::at("a", Class::Nvme, mount.path().join("a"), 3 * bytes);
+    });
+    let play = |bench: &Bench, n: u64| {
+        let open = job(&bench.origin, vec![Origin::url(&format!("{n}.tar"))]);
+        let epoch = epoch(bench.daemon.address(), open).unwrap();
+        assert_eq!((epoch.announced.1, epoch.errors.len()), (SAMPLES, 0));
+    };
+    play(&bench, 0);
+    eventually("it is whole", || bench.tier("a").counters.fills == 1);
+    // A kernel that found the disk broken does not ask who has files open for writing; `mount` does.
+    bench = bench.restarted();
+    mount.remount("ro");
+    play(&bench, 0);
+    assert_eq!(bench.tier("a").counters.hits, 1, "what it has is served");
+    (1..3).for_each(|n| play(&bench, n));
+    bench.becomes("a", Condition::ReadOnly);
+    mount.remount("rw");
+    bench.becomes("a", Condition::Normal);
+    play(&bench, 1);
+    eventually("it is used again", || bench.tier("a").counters.fills == 1);
+}
+
+/// A disk out of inodes has room no file can have.
+#[test]
+fn a_disk_without_inodes_stops_no_job() {
+    // The root, four files and a folder of ours, and one shard with its sidecar.
+    let Some(mount) = Mount::new("size=16m,nr_inodes=14") else { return };
+    let bench = Bench::with(&["a"], |config, bytes| {
+        config.tiers[0] = NodeTier::at("a", Class::Nvme, mount.path().join("a"), 6 * bytes);
+    });
+    (0..2).for_each(|_| bench.play());
+    assert_eq!(bench.tier("a").counters.corruptions, 0);
+}
+
+/// A cache whose files somebody removed, and one whose directory was swapped for another.
+#[test]
+fn what_others_do_to_the_directory_costs_no_sample() {
+    let bench = Bench::new(&["a"]);
+    bench.play();
+    let shards = bench.disk.path().join("a/shards");
+    for file in fs::read_dir(&shards).unwrap().flatten() {
+        fs::remove_file(file.path()).unwrap();
+    }
+    bench.play();
+    // A job holds the files it reads; the next one finds them gone.
+    bench.play();
+
+    let away = bench.disk.path().join("away");
+    fs::rename(bench.disk.path().join("a"), &away).unwrap();
+    fs::create_dir_all(&shards).unwrap();
+    bench.becomes("a", Condition::Down);
+    assert!(bench.tier("a").why.unwrap().contains("taken the place"));
+    bench.play();
+    assert_eq!(
+        fs::read_dir(&shards).unwrap().count(),
+        0,
+        "nothing was written to what is not ours"
+    );
+    fs::remove_dir_all(bench.disk.path().join("a")).unwrap();
+    fs::rename(&away, bench.disk.path().join("a")).unwrap();
+    bench.becomes("a", Condition::Normal);
+    bench.play();
+}
+
+/// Bytes of shards in a tier's directory.
+fn bytes_in(bench: &Bench, name: &str) -> u64 {
+    let files = fs::read_dir(bench.disk.path().join(name).join("shards")).unwrap().flatten();
+    let tars = files.filter(|file| file.path().extension().is_some_and(|end| end == "tar"));
+    tars.map(|file| file.metadata().unwrap().len()).sum()
+}

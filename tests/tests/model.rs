@@ -1,0 +1,522 @@
+//! A store under random operations and faults, against a model that knows what each URL must give.
+//!
+//! The model is a list of what each object's bytes were. After each step: what was read is the origin's,
+//! no more is reserved than there is room, what is reserved is what lies on the disk, no memory is lost,
+//! each miss has ended, and what is pinned is there. When the weather clears, the device is used again.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_error::{ErrorKind, Result};
+use forebay_source::Options;
+use forebay_store::{Claim, Condition, Counters, Dataset, Evict, Lease, Shard, Store, Urgency};
+use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
+use forebay_tests::{Bare, BareConfig, Daemon, Rest, SIZES, eventually, flip};
+use forebay_uring::{Arena, Region};
+use tempfile::TempDir;
+
+/// Seeds in a normal run: some 20 s on two cores.
+const SEEDS: u64 = 12;
+
+/// Steps of a seed.
+const STEPS: u64 = 40;
+
+/// Samples of each object: one to three parts. The first is pinned.
+const SAMPLES: [u64; 8] = [30, 12, 50, 90, 110, 150, 210, 25];
+
+/// Reads that begin together, at most.
+const TOGETHER: u64 = 4;
+
+/// Shards held or claimed over several steps, at most.
+const HELD: usize = 2;
+
+/// How often the device is looked after: soon, so that a probe needs no patience.
+const LOOK_AFTER: Duration = Duration::from_millis(10);
+
+/// How often a copy that proves wrong is asked for again, as a batch does.
+const TRIES: u32 = 4;
+
+/// Memory for what is read.
+const BUFFERS: usize = 16 << 20;
+
+/// A store, and what is held of it.
+struct Life {
+    bare: Bare,
+    held: Vec<Held>,
+}
+
+/// What is kept over several steps.
+enum Held {
+    Lease { _lease: Lease },
+    Claim { _claim: Claim },
+}
+
+/// An object and what it was.
+struct Object {
+    url: String,
+    path: PathBuf,
+    samples: u64,
+    /// Seeds of its contents, the newest last.
+    versions: Vec<u64>,
+    /// Before this one nothing may be served any more: its origin was asked since.
+    oldest: usize,
+}
+
+struct Model {
+    dice: Dice,
+    disk: TempDir,
+    weather: Arc<Weather>,
+    sky: Sky,
+    objects: Vec<Object>,
+    capacity: u64,
+    files: Arc<UnsyncedFiles>,
+    buffers: Arena,
+    /// Whether changes of the directory failed in this life.
+    names_failed: bool,
+    life: Option<Life>,
+    log: Vec<String>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let disk = Daemon::disk();
+        let mut objects = Vec::new();
+        let (mut all, mut largest, mut pinned) = (0, 0, 0);
+        for (n, samples) in (0..).zip(SAMPLES) {
+            let path = disk.path().join(format!("{n}.tar"));
+            let bytes = shard(samples, n, &SIZES);
+            fs::write(&path, &bytes).unwrap();
+            let len = bytes.len() as u64;
+            (all, largest) = (all + len, len.max(largest));
+            pinned = if n == 0 { len } else { pinned };
+            let url = format!("file://{}", path.display());
+            objects.push(Object { url, path, samples, versions: vec![n], oldest: 0 });
+        }
+        // Replaced, the pinned one is there twice. What is held is at most as large as what comes.
+        let least = 4 * pinned + (1 + HELD as u64) * largest;
+        let capacity = dice.within(least..(least + 1).max(all));
+        let weather = Weather::new(dice.split());
+        let files = Self::files(&disk, &weather);
+        let buffers = Arena::new(Region::create("model-buffers", BUFFERS).unwrap());
+        let sky = Sky::Clear;
+        let (names_failed, life, log) = (false, None, Vec::new());
+        let mut model = Self {
+            dice,
+            disk,
+            weather,
+            sky,
+            objects,
+            capacity,
+            files,
+            buffers,
+            names_failed,
+            life,
+            log,
+        };
+        model.start();
+        model
+    }
+
+    fn files(disk: &TempDir, weather: &Arc<Weather>) -> Arc<UnsyncedFiles> {
+        let (root, aside) = (disk.path().join("cache"), disk.path().join("aside"));
+        UnsyncedFiles::over(&root, &aside, weather.clone(), Some(weather.clone()))
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.disk.path().join("cache")
+    }
+
+    fn start(&mut self) {
+        let pinned =
+            Dataset { pin: true, ..Dataset::new("pinned", "**/0.tar", Evict::Lru).unwrap() };
+        let bare = BareConfig {
+            datasets: vec![pinned],
+            look_after: LOOK_AFTER,
+            files: self.files.clone(),
+            faults: Some(self.files.clone()),
+            ..BareConfig::new(self.cache(), self.capacity)
+        };
+        let bare = bare.open();
+        // A new daemon knows no identity.
+        for object in &mut self.objects {
+            object.oldest = object.versions.len() - 1;
+        }
+        self.names_failed = false;
+        self.life = Some(Life { bare, held: Vec::new() });
+    }
+
+    fn life(&self) -> &Life {
+        self.life.as_ref().unwrap()
+    }
+
+    fn counters(&self) -> Counters {
+        self.life().bare.store.counters()
+    }
+
+    /// Reads objects, all at the same time; with what became of each.
+    fn read(&mut self, which: &[usize]) -> Vec<Result<()>> {
+        let life = self.life.as_ref().unwrap();
+        let tasks = which.iter().map(|at| {
+            let object = &self.objects[*at];
+            let urgency = if self.dice.percent(15) { Urgency::Ahead } else { Urgency::Needed };
+            let seeds = object.versions[object.oldest..].to_vec();
+            let read = Read {
+                store: life.bare.store.clone(),
+                buffers: self.buffers.clone(),
+                url: object.url.clone(),
+                samples: object.samples,
+                seeds,
+                dice: self.dice.split(),
+                urgency,
+            };
+            life.bare.runtime.spawn(read.run())
+        });
+        let tasks: Vec<_> = tasks.collect();
+        tasks.into_iter().map(|task| life.bare.runtime.block_on(task).unwrap()).collect()
+    }
+
+    fn some(&mut self) -> usize {
+        self.dice.below(SAMPLES.len() as u64) as usize
+    }
+
+    /// One step; what it was.
+    fn step(&mut self) -> String {
+        match self.dice.below(100) {
+            0..45 => {
+                let times = self.dice.within(1..TOGETHER + 1);
+                let which: Vec<_> = (0..times).map(|_| self.some()).collect();
+                let outcomes = self.read(&which);
+                for (at, outcome) in which.iter().zip(&outcomes) {
+                    self.judge(*at, outcome);
+                }
+                format!("read {which:?}: {outcomes:?}")
+            }
+            45..53 => self.hold(),
+            53..58 => {
+                self.life.as_mut().unwrap().held.clear();
+                "let go".to_owned()
+            }
+            58..63 => self.forget(),
+            63..68 => self.replace(),
+            68..74 => self.harm(),
+            74..78 => self.scrub(),
+            78..88 => self.turn(),
+            88..94 => self.restart(),
+            _ => self.cut(),
+        }
+    }
+
+    /// Whether a read may have ended so.
+    fn judge(&mut self, at: usize, outcome: &Result<()>) {
+        let Err(error) = outcome else { return };
+        let was_replaced = {
+            let object = &self.objects[at];
+            object.oldest + 1 < object.versions.len()
+        };
+        // Whoever only looks ahead is not let in at any price.
+        let is_full = error.kind() == ErrorKind::Full;
+        let ok = is_full || was_replaced || self.sky != Sky::Clear || self.files.power().is_off();
+        assert!(ok, "read of {at} under a clear sky: {error}");
+        if was_replaced && !is_full {
+            // An origin that differs is asked anew, by the next.
+            self.settle();
+        }
+    }
+
+    fn hold(&mut self) -> String {
+        let at = self.some();
+        let life = self.life.as_mut().unwrap();
+        if life.held.len() >= HELD {
+            life.held.clear();
+        }
+        let url = &self.objects[at].url;
+        let opened = life.bare.runtime.block_on(life.bare.store.shard(
+            url,
+            &Options::default(),
+            Urgency::Needed,
+        ));
+        match opened {
+            Ok(lease) if self.dice.percent(50) => {
+                life.held.push(Held::Claim { _claim: life.bare.store.claim(&lease) });
+                format!("claim {at}")
+            }
+            Ok(lease) => {
+                life.held.push(Held::Lease { _lease: lease });
+                format!("hold {at}")
+            }
+            Err(error) => format!("hold {at}: {error}"),
+        }
+    }
+
+    fn forget(&mut self) -> String {
+        let at = self.some();
+        let life = self.life.as_mut().unwrap();
+        // What somebody reads is forgotten, and its bytes go when the reader does.
+        life.held.clear();
+        let url = self.objects[at].url.clone();
+        let forgot = life.bare.runtime.block_on(life.bare.store.forget(&url, false));
+        if forgot.is_ok() {
+            let object = &mut self.objects[at];
+            object.oldest = object.versions.len() - 1;
+        } else {
+            assert!(self.sky != Sky::Clear, "forget under a clear sky: {forgot:?}");
+        }
+        format!("forget {at}: {forgot:?}")
+    }
+
+    /// A new object comes in an old one's place.
+    fn replace(&mut self) -> String {
+        let at = self.some();
+        let object = &mut self.objects[at];
+        if object.versions.len() > 1 && at == 0 {
+            return "the pinned one is replaced once at most".to_owned();
+        }
+        let seed = object.versions.last().unwrap() + 100;
+        let aside = object.path.with_extension("new");
+        fs::write(&aside, shard(object.samples, seed, &SIZES)).unwrap();
+        fs::rename(&aside, &object.path).unwrap();
+        object.versions.push(seed);
+        format!("replace {at}")
+    }
+
+    /// A bit goes wrong at rest.
+    fn harm(&mut self) -> String {
+        let whole: Vec<_> = Rest::of(&self.cache()).whole.into_iter().collect();
+        if whole.is_empty() {
+            return "nothing to harm".to_owned();
+        }
+        let (data, (_, len)) = self.dice.pick(&whole).clone();
+        let at = self.dice.below(len);
+        flip(&self.cache().join("shards").join(&data), at);
+        format!("harm {data} at {at}")
+    }
+
+    fn scrub(&mut self) -> String {
+        let life = self.life();
+        let scrub = life.bare.runtime.block_on(life.bare.store.scrub(false, |_| ()));
+        if self.sky == Sky::Clear {
+            let wrong = scrub.unwrap().wrong;
+            self.settle();
+            for (data, (url, _)) in Rest::of(&self.cache()).whole {
+                let bytes = fs::read(self.cache().join("shards").join(&data)).unwrap();
+                let object = self.objects.iter().find(|object| object.url == url).unwrap();
+                let is_right = |seed: &u64| shard(object.samples, *seed, &SIZES) == bytes;
+                assert!(object.versions.iter().any(is_right), "scrub passed {data}");
+            }
+            return format!("scrub: {wrong} wrong");
+        }
+        "scrub in bad weather".to_owned()
+    }
+
+    fn turn(&mut self) -> String {
+        const SKIES: [Sky; 6] =
+            [Sky::Reads, Sky::Writes, Sky::Full, Sky::Names, Sky::Short, Sky::Late];
+        if self.sky != Sky::Clear {
+            self.clear();
+            return "the sky clears".to_owned();
+        }
+        self.sky = *self.dice.pick(&SKIES);
+        let chance = *self.dice.pick(&[5, 20, 60]);
+        self.weather.turn(self.sky, chance);
+        self.names_failed |= self.sky == Sky::Names;
+        format!("{:?} of {chance} %", self.sky)
+    }
+
+    /// Good weather: the device comes back, and takes what is read.
+    fn clear(&mut self) {
+        self.weather.turn(Sky::Clear, 0);
+        self.sky = Sky::Clear;
+        self.life.as_mut().unwrap().held.clear();
+        eventually("the device is used again", || {
+            self.life().bare.store.tiers()[0].condition == Condition::Normal
+        });
+        self.settle();
+        let at = self.some();
+        let before = self.counters();
+        for outcome in self.read(&[at]) {
+            self.judge(at, &outcome);
+        }
+        self.settle();
+        let after = self.counters();
+        let used = after.hits > before.hits || after.fills > before.fills;
+        let was_open = after.misses == before.misses;
+        assert!(used || was_open, "{at} is not kept though all is well: {after:?}");
+    }
+
+    fn end(&mut self) {
+        let Life { bare, held } = self.life.take().unwrap();
+        drop(held);
+        bare.end();
+    }
+
+    fn restart(&mut self) -> String {
+        self.weather.turn(Sky::Clear, 0);
+        self.sky = Sky::Clear;
+        self.end();
+        self.start();
+        "restart".to_owned()
+    }
+
+    fn cut(&mut self) -> String {
+        self.weather.turn(Sky::Clear, 0);
+        self.sky = Sky::Clear;
+        let calls = self.dice.within(1..60);
+        self.files.power().goes_after(calls);
+        // Less than that may happen in these; then it goes when nothing does.
+        for _ in 0..self.dice.below(4) {
+            let which: Vec<_> = (0..3).map(|_| self.some()).collect();
+            drop(self.read(&which));
+        }
+        self.files.power().off();
+        self.end();
+        let lost = self.files.cut(self.dice.roll());
+        self.files = Self::files(&self.disk, &self.weather);
+        self.start();
+        format!("cut within {calls} calls: {lost:?}")
+    }
+
+    /// Waits until nothing is under way.
+    fn settle(&self) {
+        eventually("every miss has ended", || {
+            let counters = self.counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
+    }
+
+    fn check(&self) {
+        self.settle();
+        eventually("memory comes back", || {
+            self.life().bare.frames.in_use() == 0 && self.buffers.in_use() == 0
+        });
+        let used = self.counters().used_bytes;
+        assert!(used <= self.capacity, "{used} of {}", self.capacity);
+        // A shard that left while it is held keeps its bytes.
+        if self.sky == Sky::Clear && self.life().held.is_empty() {
+            eventually("what is reserved lies on the disk", || {
+                let rest = Rest::of(&self.cache());
+                let same = self.counters().used_bytes == rest.bytes();
+                // A sidecar aside that could be neither renamed nor removed waits for the next start.
+                let mut others = rest.others.iter();
+                same && others.all(|file| self.names_failed && file.ends_with(".idx.new"))
+            });
+            let all: u64 = self.life().bare.store.holdings().iter().map(|set| set.used_bytes).sum();
+            assert_eq!(all, self.counters().used_bytes, "data sets and tier differ");
+        }
+    }
+
+    /// What was there and pinned is there, unless this step may have dropped it.
+    fn check_pinned(&self, before: &BTreeMap<String, (String, u64)>, step: &str) {
+        let may = ["forget 0", "harm", "scrub", "cut"];
+        let drops = may.iter().any(|word| step.starts_with(word))
+            || self.sky != Sky::Clear
+            || self.counters().corruptions > 0
+            || step.starts_with("the sky");
+        let now = Rest::of(&self.cache()).whole;
+        for (data, (url, _)) in before.iter().filter(|(_, (url, _))| *url == self.objects[0].url) {
+            assert!(drops || now.contains_key(data), "{url} was pinned, and is gone");
+        }
+    }
+}
+
+/// One reader of one object.
+struct Read {
+    store: Store,
+    buffers: Arena,
+    url: String,
+    samples: u64,
+    seeds: Vec<u64>,
+    dice: Dice,
+    urgency: Urgency,
+}
+
+impl Read {
+    async fn run(mut self) -> Result<()> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            let lease = self.store.shard(&self.url, &Options::default(), self.urgency).await?;
+            self.store.used(&lease);
+            let samples = self.samples;
+            lease.wait(samples).await?;
+            match self.read(&lease).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    self.store.condemn(&lease, &error).await;
+                    last = Some(error);
+                }
+                other => return other,
+            }
+        }
+        Err(last.unwrap())
+    }
+
+    /// Reads some samples' images, neighbours in one read now and then.
+    async fn read(&mut self, lease: &Lease) -> Result<()> {
+        // All that is read has one version.
+        let mut version = None;
+        for _ in 0..self.dice.within(1..6) {
+            let first = self.dice.below(self.samples);
+            let last = (first + self.dice.below(3)).min(self.samples - 1);
+            let (members, range) = {
+                let index = lease.index();
+                let of = |at: u64| {
+                    let sample = index.sample(at as usize).unwrap();
+                    index.members_of(&sample)[0]
+                };
+                let members: Vec<_> = (first..=last).map(|at| (at, of(at))).collect();
+                let range = members[0].1.offset..members[members.len() - 1].1.end();
+                (members, range)
+            };
+            let footprint = Shard::footprint(&range);
+            let len = usize::try_from(footprint.end - footprint.start).unwrap();
+            let span = self.buffers.lease(len).await?;
+            let placed = lease.read(vec![(range, span)]).await.pop().unwrap();
+            let places: Vec<_> =
+                members.iter().map(|(_, member)| placed.check(member)).collect::<Result<_>>()?;
+            let span = placed.into_span();
+            for ((at, member), place) in members.iter().zip(places) {
+                let from = place - span.offset();
+                let bytes = &span[from..from + usize::try_from(member.len).unwrap()];
+                let is_it = |seed: &&u64| image(**seed, *at, &SIZES) == bytes;
+                let seed = self.seeds.iter().find(is_it);
+                let seed =
+                    seed.unwrap_or_else(|| panic!("{} sample {at} is not its origin's", self.url));
+                assert_eq!(*version.get_or_insert(*seed), *seed, "two versions in one shard");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(seed: u64) {
+    let mut model = Model::new(seed);
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for _ in 0..STEPS {
+            let before = Rest::of(&model.cache()).whole;
+            let step = model.step();
+            model.log.push(step.clone());
+            model.check();
+            model.check_pinned(&before, &step);
+        }
+        model.end();
+    }));
+    if let Err(panic) = told {
+        for line in &model.log {
+            forebay_testkit::say(line);
+        }
+        let rest = Rest::of(&model.cache());
+        let life = model.life.as_ref();
+        forebay_testkit::say(&format!("{rest:?} {:?}", life.map(|life| life.bare.store.tiers())));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Bears promises 1 (origin bytes or nothing), 3 (budgets) and 4 (crash at any instant).
+#[test]
+fn a_store_does_what_its_model_says() {
+    for_seeds("FOREBAY_MODEL_SEED", "FOREBAY_MODEL_ROUNDS", SEEDS, run);
+}

@@ -1,0 +1,381 @@
+//! Several tiers: where shards come to rest, move to, and are read from.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::time::Duration;
+
+use forebay_client::Loader;
+use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_error::{Error, ErrorKind};
+use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermarks};
+use forebay_tests::{Daemon, FRAMES, Household, Origin, epoch, eventually, job, loader, play};
+use forebay_wire::message::{Reply, Request, TierChange};
+
+const SIZES: std::ops::Range<usize> = 30_000..30_001;
+const SAMPLES: u64 = 20;
+/// Memory takes shards in parts of this size.
+const PART: u64 = forebay_store::PART_BYTES as u64;
+
+/// A node with tiers of given classes and shards' worth of room, and an origin with ten.
+struct Bench {
+    origin: Origin,
+    daemon: Daemon,
+    config: NodeConfig,
+    shard_bytes: u64,
+    disk: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(tiers: &[(&str, Class, u64)]) -> Self {
+        Self::with(tiers, |_, _| {})
+    }
+
+    fn with(tiers: &[(&str, Class, u64)], change: impl FnOnce(&mut NodeConfig, u64)) -> Self {
+        let origin = Origin::with_shards(10, SAMPLES, &SIZES);
+        let shard_bytes = origin.bytes("0.tar").len() as u64;
+        let disk = Daemon::disk();
+        let tier = |&(name, class, shards): &(&str, Class, u64)| match class {
+            Class::Memory => {
+                NodeTier { path: None, ..NodeTier::at(name, class, "/".into(), shards * PART) }
+            }
+            _ => NodeTier::at(name, class, disk.path().join(name), shards * shard_bytes),
+        };
+        let mut config = Daemon::config(disk.path(), 1);
+        config.tiers = tiers.iter().map(tier).collect();
+        config.memory = 3 * FRAMES;
+        config.look_after = Duration::from_millis(50);
+        change(&mut config, shard_bytes);
+        let daemon = Daemon::try_start(config.clone()).unwrap();
+        Self { origin, daemon, config, shard_bytes, disk }
+    }
+
+    fn loader(&self, shards: impl IntoIterator<Item = u64>) -> Loader {
+        let urls = shards.into_iter().map(|n| Origin::url(&format!("{n}.tar"))).collect();
+        loader(self.daemon.address(), job(&self.origin, urls)).unwrap()
+    }
+
+    /// Plays these shards, in an epoch of its own, and waits until nothing is under way.
+    fn play(&self, shards: impl IntoIterator<Item = u64>) {
+        let shards: Vec<_> = shards.into_iter().collect();
+        let count = shards.len() as u32;
+        let urls = shards.iter().map(|n| Origin::url(&format!("{n}.tar"))).collect();
+        let mut epoch = epoch(self.daemon.address(), job(&self.origin, urls)).unwrap();
+        for sample in &mut epoch.samples {
+            // A shard's number tells its bytes.
+            sample.shard = shards[sample.shard as usize] as u32;
+        }
+        assert_eq!(epoch.errors, []);
+        assert_eq!(epoch.announced.1, u64::from(count) * SAMPLES);
+        epoch.assert_bytes(&SIZES);
+        self.settle();
+    }
+
+    fn settle(&self) {
+        eventually("nothing is under way", || {
+            let counters = self.daemon.node().store().counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
+    }
+
+    fn tier(&self, name: &str) -> TierReport {
+        let tiers = self.daemon.node().store().tiers();
+        tiers.into_iter().find(|tier| tier.name == name).unwrap()
+    }
+
+    fn change(&self, name: &str, change: TierChange) -> Result<(), Error> {
+        let changed = self.daemon.ask(&Request::Tier { name: name.to_owned(), change })?;
+        assert!(matches!(changed, Reply::Changed), "{changed:?}");
+        Ok(())
+    }
+
+    /// Bytes of shards in a tier's directory.
+    fn resting(&self, name: &str) -> u64 {
+        let files = fs::read_dir(self.disk.path().join(name).join("shards")).unwrap().flatten();
+        let tars = files.filter(|file| file.path().extension().is_some_and(|end| end == "tar"));
+        tars.map(|file| file.metadata().unwrap().len()).sum()
+    }
+}
+
+/// What is used again moves into memory, is read from there, and stays on its disk.
+#[test]
+fn what_is_used_again_moves_into_memory() {
+    let bench = Bench::new(&[("nvme", Class::Nvme, 10), ("ram", Class::Memory, 4)]);
+    bench.play([0, 1]);
+    assert_eq!(bench.tier("ram").counters.shards, 0, "one use may be the last");
+    bench.play([0, 1]);
+    eventually("both moved", || bench.tier("ram").counters.moved_in == 2);
+    let before = bench.tier("nvme").counters.tier_read_bytes;
+    bench.play([0, 1]);
+    assert_eq!(bench.tier("nvme").counters.tier_read_bytes, before, "the disk was not read");
+    assert!(bench.tier("ram").counters.tier_read_bytes > 0);
+    assert_eq!(bench.tier("ram").counters.used_bytes, 2 * PART);
+    assert_eq!(bench.tier("nvme").counters.shards, 2);
+    assert_eq!(bench.origin.served("0.tar"), bench.shard_bytes, "one fetch");
+}
+
+/// Memory alone is a cache, too; and what it holds ends with the daemon.
+#[test]
+fn a_node_without_disks_caches_in_memory() {
+    let bench = Bench::new(&[("ram", Class::Memory, 3)]);
+    bench.play([0, 1, 2]);
+    bench.play([0, 1, 2]);
+    assert_eq!(bench.origin.served("0.tar"), bench.shard_bytes);
+    bench.play([3, 4]);
+    let counters = bench.tier("ram").counters;
+    assert_eq!((counters.shards, counters.evictions, counters.used_bytes), (3, 2, 3 * PART));
+}
+
+/// Two disks of one class share what comes, by the room they have.
+#[test]
+fn disks_of_one_class_share_what_comes() {
+    let bench = Bench::new(&[("a", Class::Nvme, 4), ("b", Class::Nvme, 8)]);
+    bench.play(0..9);
+    let (a, b) = (bench.tier("a").counters, bench.tier("b").counters);
+    assert_eq!((a.shards + b.shards, a.evictions + b.evictions), (9, 0));
+    assert!(b.shards > a.shards && a.shards >= 2, "{} and {}", a.shards, b.shards);
+    assert_eq!(bench.resting("a") + bench.resting("b"), 9 * bench.shard_bytes);
+    bench.play(0..9);
+    assert_eq!(bench.daemon.node().store().counters().fills, 9);
+}
+
+/// Above its high watermark a disk gives to the slower one, down to its low; nothing is fetched again.
+#[test]
+fn a_full_disk_gives_to_the_slower_one() {
+    let bench = Bench::with(&[("nvme", Class::Nvme, 5), ("hdd", Class::Hdd, 10)], |config, _| {
+        config.tiers[0].watermarks = Some(Watermarks { low: 0.4, high: 0.8 });
+    });
+    bench.play(0..4);
+    assert_eq!(bench.tier("hdd").counters.shards, 0, "not above the high watermark yet");
+    bench.play([4]);
+    eventually("shards moved down", || {
+        bench.tier("nvme").counters.used_bytes == 2 * bench.shard_bytes
+            && bench.tier("hdd").counters.moved_in == 3
+    });
+    bench.play(0..5);
+    assert_eq!(bench.daemon.node().store().counters().fills, 5);
+    assert!(bench.tier("hdd").counters.tier_read_bytes > 0);
+    eventually("what moved is where it counts", || {
+        bench.resting("nvme") == bench.tier("nvme").counters.used_bytes
+            && bench.resting("hdd") == bench.tier("hdd").counters.used_bytes
+    });
+}
+
+/// What is used much more often than the least of a faster disk takes its place.
+#[test]
+fn what_is_used_more_moves_up() {
+    let bench = Bench::with(&[("nvme", Class::Nvme, 1), ("hdd", Class::Hdd, 4)], |config, _| {
+        config.datasets = vec![Dataset {
+            tiers: vec!["hdd".into()],
+            ..Dataset::new("slow", "**/9.tar", Evict::Lru).unwrap()
+        }];
+    });
+    bench.play([0]);
+    bench.play([1]);
+    // The faster disk is full of what came last; what it gave up is gone, not slower.
+    assert_eq!(bench.tier("nvme").counters.shards, 1);
+    bench.play([9]);
+    assert_eq!(bench.tier("hdd").counters.shards, 1, "its rule names that disk");
+    (0..4).for_each(|_| bench.play([9]));
+    assert_eq!(bench.tier("nvme").counters.moved_in, 0, "and no other");
+}
+
+/// A tier is drained, let go of and taken back while a job runs, and no sample is missed.
+#[test]
+fn a_tier_is_drained_and_taken_back_under_a_job() {
+    let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)]);
+    bench.play(0..6);
+    let loader = bench.loader(0..6);
+    let whole = |epoch: u64| {
+        let played = play(&loader, epoch, 0).unwrap();
+        assert_eq!((played.announced.1, played.errors.len()), (6 * SAMPLES, 0));
+        played.assert_bytes(&SIZES);
+        bench.settle();
+    };
+    bench.change("a", TierChange::Drain).unwrap();
+    whole(0);
+    eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
+    assert_eq!(bench.tier("b").counters.shards, 6, "everything moved");
+    assert_eq!(bench.resting("a"), 0);
+    assert_eq!(bench.daemon.node().store().counters().fills, 6, "nothing was fetched again");
+
+    bench.change("a", TierChange::Disable).unwrap();
+    // Its directory is another daemon's to take now.
+    eventually("the directory is free", || {
+        let other = Daemon::config(&bench.disk.path().join("a"), bench.shard_bytes);
+        Daemon::try_start(other).is_ok()
+    });
+    whole(1);
+    bench.change("b", TierChange::Disable).unwrap();
+    bench.change("a", TierChange::Enable).unwrap();
+    whole(2);
+    assert_eq!(bench.tier("a").counters.shards, 6, "fetched anew, to the tier that is there");
+    eventually("b is free", || bench.change("b", TierChange::Enable).is_ok());
+    whole(3);
+    eventually("what it held counts again", || bench.tier("b").counters.shards == 6);
+    assert_eq!(bench.daemon.node().store().counters().fills, 12);
+    assert_eq!(bench.change("c", TierChange::Drain).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// With no tier at all to use, jobs read through: slower, right, and nothing is kept.
+#[test]
+fn without_a_tier_jobs_read_through() {
+    let bench = Bench::new(&[("a", Class::Nvme, 10)]);
+    bench.change("a", TierChange::Disable).unwrap();
+    bench.play(0..3);
+    let counters = bench.daemon.node().store().counters();
+    assert_eq!((counters.fills, counters.shards), (0, 0));
+    assert!(counters.through_bytes + counters.copied_bytes > 0, "{counters:?}");
+    bench.change("a", TierChange::Enable).unwrap();
+    bench.play(0..3);
+    assert_eq!(bench.daemon.node().store().counters().fills, 3);
+}
+
+/// What admins leave to others of a disk stays theirs.
+#[test]
+fn a_disk_is_left_to_others_as_asked() {
+    let Some(mount) = forebay_tests::Mount::new("size=8m") else { return };
+    let bench = Bench::with(&[("a", Class::Nvme, 10)], |config, shard_bytes| {
+        config.tiers[0].path = Some(mount.path().join("cache"));
+        config.tiers[0].capacity = 4 * shard_bytes;
+        config.tiers[0].keep_free = KeepFree::Share(0.25);
+    });
+    bench.play(0..4);
+    fs::write(mount.path().join("others"), vec![1; 4 << 20]).unwrap();
+    let left = || bench.tier("a").counters.limit_bytes;
+    eventually("the limit follows", || left() < 4 * bench.shard_bytes);
+    eventually("shards leave", || bench.tier("a").counters.used_bytes <= left());
+    bench.play(0..6);
+    fs::remove_file(mount.path().join("others")).unwrap();
+    eventually("the limit comes back", || left() == 4 * bench.shard_bytes);
+}
+
+/// A day's writing spent, nothing is fetched ahead or moved; what a trainer waits for still comes.
+#[test]
+fn a_spent_days_writing_leaves_what_is_needed() {
+    let bench = Bench::with(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)], |config, bytes| {
+        config.tiers[0].writes_per_day = Some(2 * bytes);
+        config.tiers[1].writes_per_day = Some(3 * bytes);
+    });
+    (0..5).for_each(|n| bench.play([n]));
+    let (a, b) = (bench.tier("a").counters.fills, bench.tier("b").counters.fills);
+    assert_eq!((a, b), (2, 3), "each as far as its allowance goes");
+    bench.play([5]);
+    let left =
+        bench.tier("a").writes_left_bytes.unwrap().min(bench.tier("b").writes_left_bytes.unwrap());
+    assert!(left < 0, "what is needed is overdrawn: {left}");
+    let config = bench.config.clone();
+    let Bench { daemon, disk: _disk, .. } = bench;
+    daemon.stop();
+    let daemon = Daemon::try_start(config).unwrap();
+    let tiers = daemon.node().store().tiers();
+    let left = tiers.iter().filter_map(|tier| tier.writes_left_bytes).min().unwrap();
+    assert!(left < 0, "a restart gives nothing back: {left}");
+}
+
+/// What is read once passes through; what is used again stays.
+#[test]
+fn a_scan_does_not_push_out_what_is_used() {
+    let bench = Bench::with(&[("a", Class::Nvme, 3)], |config, _| {
+        let all = Dataset::new("all", "**", Evict::Lru).unwrap();
+        config.datasets = vec![Dataset { scan_bypass: true, ..all }];
+    });
+    bench.play([0]);
+    bench.play([0]);
+    bench.play([1]);
+    bench.play([1]);
+    (2..10).for_each(|n| bench.play([n]));
+    let before = bench.daemon.node().store().counters();
+    bench.play([0, 1]);
+    assert_eq!(bench.daemon.node().store().counters().fills, before.fills, "both are still there");
+}
+
+/// "Forget this URL now" removes every copy, on every tier, whatever its version.
+#[test]
+fn a_url_is_forgotten_on_every_tier() {
+    let bench = Bench::new(&[("nvme", Class::Nvme, 10), ("ram", Class::Memory, 4)]);
+    bench.play([0, 1]);
+    bench.play([0, 1]);
+    eventually("both moved", || bench.tier("ram").counters.moved_in == 2);
+    bench.origin.put("0.tar", &forebay_testkit::shard(SAMPLES, 99, &SIZES));
+    let forget = |dry| {
+        let forgot = bench.daemon.ask(&Request::Forget { url: Origin::url("0.tar"), dry }).unwrap();
+        let Reply::Forgot { copies } = forgot else { panic!("{forgot:?}") };
+        copies
+    };
+    assert_eq!((forget(true), forget(false), forget(false)), (2, 2, 0));
+    assert_eq!((bench.tier("ram").counters.shards, bench.tier("nvme").counters.shards), (1, 1));
+    assert_eq!(bench.resting("nvme"), bench.shard_bytes);
+    bench.play([1]);
+    let urls = vec![Origin::url("0.tar")];
+    let fresh = epoch(bench.daemon.address(), job(&bench.origin, urls)).unwrap();
+    assert_eq!(fresh.errors, []);
+    bench.settle();
+    assert_eq!(bench.tier("nvme").counters.shards, 2, "the new version came");
+}
+
+/// The command line as an admin uses it: lists, rehearses, drains with a bar, and takes back.
+#[test]
+fn admins_change_tiers_by_the_command_line() {
+    let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)]);
+    bench.play(0..4);
+    let household = Household::new(env!("CARGO_BIN_EXE_forebay-actor"));
+    let run = |arguments: &[&str]| {
+        let mut command = household.forebay(arguments);
+        command.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
+        let done = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    };
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let (code, out, err) = run(arguments);
+        assert_eq!(code, Some(0), "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let listed = run(&["tier", "ls"]).1;
+    assert!(listed.contains("a  nvme, enabled") && listed.contains("b  nvme, enabled"), "{listed}");
+    assert_eq!(json(&["tier", "ls", "--json"]).as_array().unwrap().len(), 2);
+    let (_, rehearsed, _) = run(&["tier", "drain", "a", "--dry-run"]);
+    assert!(rehearsed.contains("nothing was changed"), "{rehearsed}");
+    assert_eq!(bench.tier("a").mode, Mode::Enabled);
+    let drained = json(&["tier", "drain", "a", "--wait", "--json"]);
+    assert_eq!((&drained["mode"], &drained["used_bytes"]), (&"draining".into(), &0.into()));
+    assert_eq!(bench.tier("b").counters.shards, 4);
+    assert_eq!(json(&["tier", "disable", "a", "--json"])["mode"], "disabled");
+    assert_eq!(json(&["tier", "enable", "a", "--json"])["mode"], "enabled");
+    let (code, _, err) = run(&["tier", "drain", "c"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("no tier of this name") && err.contains("a, b"), "{err}");
+
+    let url = Origin::url("0.tar");
+    let told = json(&["dataset", "evict", &url, "--dry-run", "--json"]);
+    assert_eq!((&told[0]["copies"], &told[0]["dropped"]), (&1.into(), &false.into()));
+    let (_, told, _) = run(&["dataset", "evict", &url, "s3://bucket/none.tar"]);
+    assert!(told.contains("1 dropped") && told.contains("0 dropped"), "{told}");
+    assert_eq!(bench.tier("b").counters.shards, 3);
+}
+
+/// Pins that could not be kept are refused before anything starts.
+#[test]
+fn pins_beyond_the_capacity_are_refused() {
+    let bench = Bench::new(&[("a", Class::Nvme, 2)]);
+    let pinned = |max| Dataset {
+        pin: true,
+        max_bytes: Some(max),
+        ..Dataset::new("pinned", "**/0.tar", Evict::Lru).unwrap()
+    };
+    let start = |max| {
+        let disk = Daemon::disk();
+        let mut config = Daemon::config(disk.path(), 2 * bench.shard_bytes);
+        config.datasets = vec![pinned(max)];
+        Daemon::try_start(config).map(drop)
+    };
+    start(2 * bench.shard_bytes).unwrap();
+    let error = start(2 * bench.shard_bytes + 1).unwrap_err();
+    assert!(error.to_string().contains("pinned exceeds the capacity"), "{error}");
+    let mut config = bench.config.clone();
+    config.datasets = vec![Dataset { tiers: vec!["b".into()], ..pinned(1) }];
+    config.tiers[0].path = Some(Daemon::disk().path().to_owned());
+    let error = Daemon::try_start(config).map(drop).unwrap_err();
+    assert!(error.to_string().contains("no tier of this name"), "{error}");
+}
