@@ -11,20 +11,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
 mod dice;
+mod photos;
 mod tier;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use dice::Dice;
 use forebay_source::Options;
 use forebay_store::{PART_BYTES, Urgency};
-
-/// Bytes of a member: a photo's.
-const MEMBER: usize = 110_000;
 
 /// Writes fio has under way: as many as a fill has parts.
 const DEPTH: usize = 6;
@@ -55,7 +51,7 @@ async fn main() {
     let source = tempfile::Builder::new().prefix("fill-bench-").tempdir_in(arguments.memory);
     let source = source.unwrap();
     let shard = source.path().join("shard.tar");
-    make_shard(&shard, arguments.mib << 20);
+    photos::make_shard(&shard, arguments.mib << 20);
     let bytes = shard.metadata().unwrap().len();
     let mut ratios = Vec::new();
     for round in 0..arguments.rounds {
@@ -75,20 +71,6 @@ async fn main() {
     }
     ratios.sort_by(f64::total_cmp);
     println!("fill of fio's write, median of {}: {:.2}", ratios.len(), ratios[ratios.len() / 2]);
-}
-
-/// A tar of members that no drive compresses.
-fn make_shard(path: &Path, bytes: usize) {
-    let mut archive = tar::Builder::new(File::create(path).unwrap());
-    let mut dice = Dice(1);
-    for number in 0..bytes / MEMBER {
-        let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
-        let member: Vec<u8> = words.take(MEMBER / 8).flatten().collect();
-        let mut header = tar::Header::new_gnu();
-        header.set_size(member.len() as u64);
-        archive.append_data(&mut header, format!("{number:06}.jpg"), &member[..]).unwrap();
-    }
-    archive.finish().unwrap();
 }
 
 /// From nothing to a committed shard.

@@ -161,23 +161,69 @@ fn a_full_disk_gives_to_the_slower_one() {
     });
 }
 
-/// What is used much more often than the least of a faster disk takes its place.
+/// What is used again moves up to a faster disk that has room, and to no other than its rule names.
 #[test]
-fn what_is_used_more_moves_up() {
-    let bench = Bench::with(&[("nvme", Class::Nvme, 1), ("hdd", Class::Hdd, 4)], |config, _| {
-        config.datasets = vec![Dataset {
-            tiers: vec!["hdd".into()],
-            ..Dataset::new("slow", "**/9.tar", Evict::Lru).unwrap()
-        }];
+fn what_is_used_again_moves_up() {
+    let bench = Bench::with(&[("nvme", Class::Nvme, 2), ("hdd", Class::Hdd, 6)], |config, _| {
+        let slow = Dataset::new("slow", "**/9.tar", Evict::Lru).unwrap();
+        config.datasets = vec![Dataset { tiers: vec!["hdd".into()], ..slow }];
+        config.tiers[0].watermarks = Some(Watermarks { low: 0.5, high: 0.9 });
     });
     bench.play([0]);
     bench.play([1]);
-    // The faster disk is full of what came last; what it gave up is gone, not slower.
-    assert_eq!(bench.tier("nvme").counters.shards, 1);
+    eventually("one moved down", || {
+        bench.tier("hdd").counters.moved_in == 1 && bench.tier("nvme").counters.shards == 1
+    });
     bench.play([9]);
-    assert_eq!(bench.tier("hdd").counters.shards, 1, "its rule names that disk");
+    let fills = bench.daemon.node().store().counters().fills;
     (0..4).for_each(|_| bench.play([9]));
-    assert_eq!(bench.tier("nvme").counters.moved_in, 0, "and no other");
+    assert_eq!(bench.tier("nvme").counters.moved_in, 0, "its rule names the slower disk");
+    bench.play([0]);
+    bench.play([0]);
+    eventually("it moved up", || bench.tier("nvme").counters.moved_in == 1);
+    let before = bench.tier("hdd").counters.tier_read_bytes;
+    bench.play([0]);
+    assert_eq!(bench.tier("hdd").counters.tier_read_bytes, before, "read from the faster one");
+    assert_eq!(bench.daemon.node().store().counters().fills, fills, "nothing was fetched again");
+}
+
+/// A drained disk gives to a disk: copies in memory are none that last.
+#[test]
+fn a_drained_disk_gives_nothing_up_to_memory() {
+    let tiers = [("ram", Class::Memory, 2), ("a", Class::Nvme, 6), ("b", Class::Nvme, 6)];
+    let bench = Bench::with(&tiers, |config, _| {
+        let first = Dataset::new("first", "**", Evict::Lru).unwrap();
+        config.datasets = vec![Dataset { tiers: vec!["a".into(), "b".into()], ..first }];
+    });
+    bench.play(0..5);
+    bench.change("a", TierChange::Drain).unwrap();
+    eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
+    assert_eq!(bench.tier("b").counters.shards, 5);
+    assert_eq!(bench.daemon.node().store().counters().fills, 5);
+
+    let bench = Bench::new(&tiers);
+    bench.play(0..5);
+    bench.play(0..2);
+    eventually("two have copies in memory", || bench.tier("ram").counters.moved_in == 2);
+    bench.change("a", TierChange::Drain).unwrap();
+    eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
+    assert_eq!(bench.tier("b").counters.shards, 5, "all of them, though memory has two");
+}
+
+/// What outlives its ttl is stale wherever it moved.
+#[test]
+fn a_move_makes_no_copy_younger() {
+    let bench = Bench::with(&[("ram", Class::Memory, 4), ("a", Class::Nvme, 6)], |config, _| {
+        let all = Dataset::new("all", "**", Evict::Lru).unwrap();
+        config.datasets = vec![Dataset { ttl: Some(Duration::from_secs(2)), ..all }];
+    });
+    let begun = std::time::Instant::now();
+    bench.play([0]);
+    bench.play([0]);
+    eventually("it is older than allowed", || begun.elapsed() > Duration::from_secs(3));
+    let fills = bench.daemon.node().store().counters().fills;
+    bench.play([0]);
+    assert_eq!(bench.daemon.node().store().counters().fills, fills + 1, "fetched anew");
 }
 
 /// A tier is drained, let go of and taken back while a job runs, and no sample is missed.

@@ -133,10 +133,11 @@ impl Engine {
         self.running.shared.counters()
     }
 
-    /// Operations that wait or are with the kernel now: how busy the device is.
+    /// How busy the device is now: the share of all operations that may wait or be with the kernel
+    /// at once, 0 to 1.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.running.shared.queue.under_way()
+    pub fn load(&self) -> f64 {
+        self.running.shared.queue.load()
     }
 
     /// Registers a region's memory with the ring, which spares pinning pages on every operation.

@@ -174,13 +174,13 @@ impl Store {
 }
 
 /// How much a tier should get, among its like: its free bytes (all of it where none is free, so that
-/// turnover follows size), divided among what its device has under way.
+/// turnover follows size), less as its device is busy.
 fn weight(tier: &Tier) -> f64 {
     let budget = tier.budget();
     let free = budget.limit().saturating_sub(budget.used());
     let bytes = if free > 0 { free } else { budget.capacity() };
-    let under_way = tier.engine().map_or(0, forebay_uring::Engine::under_way);
-    bytes as f64 / (1 + under_way) as f64
+    let load = tier.engine().map_or(0.0, forebay_uring::Engine::load);
+    bytes as f64 * (1.0 - load)
 }
 
 /// A weight, in the order of numbers.

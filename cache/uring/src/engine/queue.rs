@@ -106,9 +106,9 @@ impl Queue {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
-    /// Permits that are taken.
-    pub(super) fn under_way(&self) -> usize {
-        self.limit - self.permits.available_permits()
+    /// The share of permits that are taken.
+    pub(super) fn load(&self) -> f64 {
+        (self.limit - self.permits.available_permits()) as f64 / self.limit as f64
     }
 
     /// The permits, for a future that outlives a borrow of the queue.

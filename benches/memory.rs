@@ -1,0 +1,114 @@
+//! What the memory tier delivers into a slab, against one core copying the same records.
+//!
+//! Its rule: both sides take turns on the same records in the same order, from memory far larger than
+//! the processor's caches into memory of a slab's kind. Two figures: the read as a batch makes it, and
+//! with the checksum of every member that a trainer's read has.
+//!
+//! ```text
+//! cargo bench -p forebay-benches --bench memory
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
+
+mod dice;
+mod photos;
+mod tier;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use dice::Dice;
+use forebay_shard::Member;
+use forebay_source::Options;
+use forebay_store::{Lease, Shard, Urgency};
+use forebay_uring::{Arena, Region, Span};
+use photos::MEMBER;
+
+/// Compares the memory tier with memcpy.
+#[derive(Parser)]
+struct Arguments {
+    /// Directory in memory for the shard's origin.
+    #[arg(long, default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// Size of the shard in MiB.
+    #[arg(long, default_value_t = 1024)]
+    mib: usize,
+    /// Rounds; each runs every contender once.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let arguments = Arguments::parse();
+    let folder = tempfile::Builder::new().prefix("memory-bench-").tempdir_in(arguments.memory);
+    let folder = folder.unwrap();
+    let tar = folder.path().join("shard.tar");
+    photos::make_shard(&tar, arguments.mib << 20);
+    let store = tier::in_memory(tar.metadata().unwrap().len()).await;
+    let url = format!("file://{}", tar.display());
+    let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
+    lease.wait(u64::MAX).await.unwrap();
+    let mut looks = tokio::time::interval(std::time::Duration::from_millis(1));
+    while store.counters().fills == 0 {
+        looks.tick().await;
+    }
+    let members = members(&lease);
+    let bytes: u64 = members.iter().map(|member| member.len).sum();
+    let plain = std::fs::read(&tar).unwrap();
+    let len = 2 * MEMBER.next_multiple_of(4096);
+    // The slab's kind of memory, and as little of it: a slot is written again and again.
+    let arena = Arena::new(Region::create("slot", 64 * len).unwrap());
+    let mut slots: Vec<Option<Span>> = (0..64).map(|_| arena.try_lease(len)).collect();
+    let (mut reads, mut checked) = (Vec::new(), Vec::new());
+    for round in 0..arguments.rounds {
+        let mut rates = [0.0; 3];
+        for turn in 0..3 {
+            let contender = (turn + round) % 3;
+            let begin = Instant::now();
+            for (number, member) in members.iter().enumerate() {
+                let slot = &mut slots[number % 64];
+                let mut span = slot.take().unwrap();
+                let range = member.offset..member.end();
+                let footprint = Shard::footprint(&range);
+                let start = (member.offset - footprint.start) as usize;
+                if contender == 0 {
+                    let from = member.offset as usize;
+                    let into = &mut span[start..start + member.len as usize];
+                    into.copy_from_slice(&plain[from..from + member.len as usize]);
+                } else {
+                    let placed = lease.read(vec![(range, span)]).await.remove(0);
+                    if contender == 2 {
+                        placed.check(member).unwrap();
+                    }
+                    span = placed.into_span();
+                }
+                *slot = Some(std::hint::black_box(span));
+            }
+            rates[contender] = bytes as f64 / begin.elapsed().as_secs_f64() / 1e9;
+        }
+        let [copy, read, with_check] = rates;
+        println!("  memcpy {copy:6.2} GB/s  tier {read:6.2} GB/s  checked {with_check:6.2} GB/s");
+        reads.push(read / copy);
+        checked.push(with_check / copy);
+    }
+    let median = |mut ratios: Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    println!("memory tier of memcpy: {:.2}; checked {:.2}", median(reads), median(checked));
+}
+
+/// Every member of the shard, in an order that no prefetcher guesses.
+fn members(lease: &Lease) -> Vec<Member> {
+    let mut members = lease.index().index().members;
+    let mut dice = Dice(3);
+    for at in (1..members.len()).rev() {
+        members.swap(at, (dice.roll() % (at as u64 + 1)) as usize);
+    }
+    members
+}

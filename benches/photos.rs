@@ -1,0 +1,23 @@
+//! A shard of members as large as photos.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::dice::Dice;
+
+/// Bytes of a member: a photo's.
+pub(crate) const MEMBER: usize = 110_000;
+
+/// A tar of members that no drive compresses.
+pub(crate) fn make_shard(path: &Path, bytes: usize) {
+    let mut archive = tar::Builder::new(File::create(path).unwrap());
+    let mut dice = Dice(1);
+    for number in 0..bytes / MEMBER {
+        let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
+        let member: Vec<u8> = words.take(MEMBER / 8).flatten().collect();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(member.len() as u64);
+        archive.append_data(&mut header, format!("{number:06}.jpg"), &member[..]).unwrap();
+    }
+    archive.finish().unwrap();
+}
