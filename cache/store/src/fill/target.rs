@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use forebay_error::{Error, Result};
+use forebay_error::Result;
 use forebay_uring::{DiskFile, Engine, Span};
 
 use super::PART_BYTES;
 use crate::directory::{Directory, ShardName};
+use crate::tier::shutting_down;
 
 /// Where a fill puts its parts.
 pub(crate) enum Target {
@@ -36,9 +37,7 @@ impl DiskTarget {
     ) -> Result<T> {
         let (directory, name) = (self.directory.clone(), self.name.clone());
         let done = tokio::task::spawn_blocking(move || work(&directory, &name)).await;
-        done.unwrap_or_else(|_| {
-            Err(Error::new(forebay_error::ErrorKind::Closed, "the daemon is shutting down"))
-        })
+        done.map_err(|_| shutting_down())?
     }
 }
 

@@ -95,6 +95,14 @@ impl Tier {
         }
     }
 
+    /// Waits until the files of a copy that leaves are removed: its name is free then.
+    async fn gone(&self, name: &ShardName) {
+        let leaving = self.table().leaving.get(name).cloned();
+        if let Some(gone) = leaving {
+            gone.await;
+        }
+    }
+
     /// Notes that a shard is being opened, until dropped: it does not leave meanwhile.
     fn opening(&self, name: &ShardName) -> Opening {
         self.table().hold(name);
@@ -104,10 +112,7 @@ impl Tier {
     /// The space of a whole shard, waiting for the scan only if it is not yet known. A copy that
     /// is older than its data set allows leaves.
     async fn known(&self, name: &ShardName) -> Result<Option<Arc<Space>>> {
-        let leaving = self.table().leaving.get(name).cloned();
-        if let Some(gone) = leaving {
-            gone.await;
-        }
+        self.gone(name).await;
         let look = || {
             let table = self.table();
             table.get(name).filter(|entry| entry.is_whole()).map(|entry| entry.space.clone())
@@ -188,10 +193,7 @@ impl Tier {
         let Wanted { name, origin, source, stat } = wanted;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check()?;
-        let leaving = self.table().leaving.get(name).cloned();
-        if let Some(gone) = leaving {
-            gone.await;
-        }
+        self.gone(name).await;
         let taken = {
             let table = self.table();
             let arrives = table.get(name).is_some_and(|entry| entry.state() == State::Arriving);

@@ -7,6 +7,7 @@
 use std::sync::{Arc, mpsc};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::event::EventfdFlags;
 
 use super::Running;
 use super::config::EngineConfig;
@@ -15,16 +16,25 @@ use super::queue::Bell;
 use super::report::EngineKind;
 use super::shared::Shared;
 
-/// One thread's way to carry orders out.
+/// One thread's way to carry orders out. Unless it says otherwise, that thread is the only one and
+/// keeps a read of an eventfd in flight.
 pub(super) trait Carrier: Sized {
     /// Threads for `depth` operations at once; each makes a carrier of its own.
-    fn threads(depth: u32) -> u32;
+    fn threads(_depth: u32) -> u32 {
+        1
+    }
 
     /// Operations that all of them have with the kernel at most.
-    fn in_flight(depth: u32) -> u32;
+    fn in_flight(depth: u32) -> u32 {
+        depth
+    }
 
     /// What wakes those threads.
-    fn bell() -> Result<Bell>;
+    fn bell() -> Result<Bell> {
+        // Blocking: a ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
+        Ok(Bell::Event(event))
+    }
 
     /// A carrier for the calling thread, which is the one that will run it.
     fn new(shared: Arc<Shared>, depth: u32) -> Result<Self>;

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use rustix::event::EventfdFlags;
 
 use super::carrier::Carrier;
 use super::counters::add;
 use super::flight::{Direction, Flight, Step};
 use super::probe;
-use super::queue::{Bell, Order, Retired};
+use super::queue::{Order, Retired};
 use super::shared::Shared;
 use super::slots::{Slots, WAKE};
 
@@ -84,20 +83,6 @@ impl Wait {
 }
 
 impl Carrier for Ring {
-    fn threads(_: u32) -> u32 {
-        1
-    }
-
-    fn in_flight(depth: u32) -> u32 {
-        depth
-    }
-
-    fn bell() -> Result<Bell> {
-        // Blocking: the ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
-        Ok(Bell::Event(event))
-    }
-
     // On the thread that runs it: a single issuer is bound to the thread that sets up.
     fn new(shared: Arc<Shared>, depth: u32) -> Result<Self> {
         // One entry more than the depth, for the read of the eventfd.

@@ -17,13 +17,12 @@ use std::sync::Arc;
 use ::tokio_uring::buf::{IoBuf, IoBufMut};
 use ::tokio_uring::fs::File;
 use forebay_error::{Doing, Result};
-use rustix::event::EventfdFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::carrier::Carrier;
 use super::flight::{Direction, Flight, Step};
 use super::probe;
-use super::queue::{Bell, Order, Retired};
+use super::queue::{Order, Retired};
 use super::shared::Shared;
 use crate::file::DiskFile;
 
@@ -37,20 +36,6 @@ pub(super) struct Guest {
 }
 
 impl Carrier for Guest {
-    fn threads(_: u32) -> u32 {
-        1
-    }
-
-    fn in_flight(depth: u32) -> u32 {
-        depth
-    }
-
-    fn bell() -> Result<Bell> {
-        // Blocking, as for the ring.
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;
-        Ok(Bell::Event(event))
-    }
-
     fn new(shared: Arc<Shared>, depth: u32) -> Result<Self> {
         // No set-up flags: with deferred task work this runtime never hears of completions.
         // One entry more than the depth, for the read of the eventfd.
