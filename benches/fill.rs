@@ -1,8 +1,8 @@
 //! How fast a shard comes onto the tier, against `fio` writing as much to the same disk.
 //!
 //! Its rule: both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes
-//! from memory, so that neither a link nor a second disk is measured; indexing, checksums, records
-//! and commit are Forebay's to carry.
+//! from memory by one copy into each frame, so that neither a link nor a second disk is measured;
+//! that copy, indexing, checksums, records and commit are Forebay's to carry.
 //!
 //! ```text
 //! cargo bench -p forebay-benches --bench fill -- --directory /mnt/nvme
@@ -16,11 +16,15 @@ mod tier;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use clap::Parser;
-use forebay_source::Options;
+use forebay_error::Result;
+use forebay_source::{Options, Source, Stat};
 use forebay_store::{PART_BYTES, Urgency};
+use forebay_uring::Span;
 
 /// Writes fio has under way: as many as a fill has parts.
 const DEPTH: usize = 6;
@@ -31,9 +35,6 @@ struct Arguments {
     /// Directory on the disk to measure; a folder is made there and removed.
     #[arg(long, default_value = ".")]
     directory: PathBuf,
-    /// Directory in memory for the shard.
-    #[arg(long, default_value = "/dev/shm")]
-    memory: PathBuf,
     /// Size of the shard in MiB.
     #[arg(long, default_value_t = 1024)]
     mib: usize,
@@ -48,11 +49,10 @@ struct Arguments {
 #[tokio::main]
 async fn main() {
     let arguments = Arguments::parse();
-    let source = tempfile::Builder::new().prefix("fill-bench-").tempdir_in(arguments.memory);
-    let source = source.unwrap();
-    let shard = source.path().join("shard.tar");
-    photos::make_shard(&shard, arguments.mib << 20);
-    let bytes = shard.metadata().unwrap().len();
+    let mut shard = Vec::with_capacity(arguments.mib << 20);
+    photos::make_shard(&mut shard, arguments.mib << 20);
+    let shard = Arc::new(InMemory(shard));
+    let bytes = shard.0.len() as u64;
     let mut ratios = Vec::new();
     for round in 0..arguments.rounds {
         let folder =
@@ -62,7 +62,7 @@ async fn main() {
         for turn in [round % 2, (round + 1) % 2] {
             let took = match turn {
                 0 => fio(folder.path(), bytes),
-                _ => fill(&folder.path().join("cache"), &shard).await,
+                _ => fill(&folder.path().join("cache"), shard.clone()).await,
             };
             rates[turn] = bytes as f64 / took.as_secs_f64() / 1e9;
         }
@@ -73,13 +73,34 @@ async fn main() {
     println!("fill of fio's write, median of {}: {:.2}", ratios.len(), ratios[ratios.len() / 2]);
 }
 
+/// An origin as fast as memory.
+struct InMemory(Vec<u8>);
+
+#[async_trait]
+impl Source for InMemory {
+    async fn stat(&self, _url: &str) -> Result<Stat> {
+        let len = self.0.len() as u64;
+        Ok(Stat { len, version: "1".to_owned(), strong: true })
+    }
+
+    async fn read_part(&self, _: &str, _: &Stat, offset: u64, mut into: Span) -> Result<Span> {
+        let from = &self.0[usize::try_from(offset).unwrap()..];
+        let len = from.len().min(into.len());
+        into[..len].copy_from_slice(&from[..len]);
+        Ok(into)
+    }
+
+    fn endpoint(&self) -> &str {
+        "memory"
+    }
+}
+
 /// From nothing to a committed shard.
-async fn fill(cache: &Path, shard: &Path) -> Duration {
-    let store = tier::open(cache).await;
+async fn fill(cache: &Path, shard: Arc<InMemory>) -> Duration {
+    let store = tier::open_from(cache, Some(shard)).await;
     store.scanned().await.unwrap();
-    let url = format!("file://{}", shard.display());
     let begin = Instant::now();
-    let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
+    let lease = store.shard("memory://shard", &Options::default(), Urgency::Needed).await.unwrap();
     lease.wait(u64::MAX).await.unwrap();
     drop(lease);
     // The last sample comes before the commit; a scrub of a store waits for neither, so look.

@@ -48,7 +48,7 @@ async fn main() {
     let folder = tempfile::Builder::new().prefix("memory-bench-").tempdir_in(arguments.memory);
     let folder = folder.unwrap();
     let tar = folder.path().join("shard.tar");
-    photos::make_shard(&tar, arguments.mib << 20);
+    photos::make_shard(std::fs::File::create(&tar).unwrap(), arguments.mib << 20);
     let store = tier::in_memory(tar.metadata().unwrap().len()).await;
     let url = format!("file://{}", tar.display());
     let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();

@@ -1,7 +1,6 @@
 //! A shard of members as large as photos.
 
-use std::fs::File;
-use std::path::Path;
+use std::io::Write;
 
 use crate::dice::Dice;
 
@@ -9,8 +8,8 @@ use crate::dice::Dice;
 pub(crate) const MEMBER: usize = 110_000;
 
 /// A tar of members that no drive compresses.
-pub(crate) fn make_shard(path: &Path, bytes: usize) {
-    let mut archive = tar::Builder::new(File::create(path).unwrap());
+pub(crate) fn make_shard(to: impl Write, bytes: usize) {
+    let mut archive = tar::Builder::new(to);
     let mut dice = Dice(1);
     for number in 0..bytes / MEMBER {
         let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());

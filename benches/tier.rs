@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_source::{Limits, Sources};
+use forebay_source::{Limits, Source, Sources};
 use forebay_store::{
     Class, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES, Store, StoreConfig,
     TierConfig,
@@ -15,6 +15,11 @@ use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
 /// A tier in a directory, as large as its disk.
 pub(crate) async fn open(cache: &Path) -> Store {
+    open_from(cache, None).await
+}
+
+/// The same, with a source of the caller's for `memory://…`.
+pub(crate) async fn open_from(cache: &Path, memory: Option<Arc<dyn Source>>) -> Store {
     std::fs::create_dir_all(cache).unwrap();
     let capacity = LocalFiles.extent(cache).unwrap().total;
     let engine = engine();
@@ -25,22 +30,32 @@ pub(crate) async fn open(cache: &Path) -> Store {
         engine: engine.clone(),
         files: Arc::new(LocalFiles),
     };
-    store(engine, Class::Nvme, capacity, Some(disk)).await
+    store(engine, Class::Nvme, capacity, Some(disk), memory).await
 }
 
 /// A tier in memory, with room for a shard of `bytes`.
 pub(crate) async fn in_memory(bytes: u64) -> Store {
-    store(engine(), Class::Memory, bytes.next_multiple_of(PART_BYTES as u64), None).await
+    let capacity = bytes.next_multiple_of(PART_BYTES as u64);
+    store(engine(), Class::Memory, capacity, None, None).await
 }
 
 fn engine() -> Engine {
     Engine::start(EngineConfig { name: "bench".to_owned(), ..EngineConfig::default() }).unwrap()
 }
 
-async fn store(engine: Engine, class: Class, capacity: u64, disk: Option<DiskConfig>) -> Store {
+async fn store(
+    engine: Engine,
+    class: Class,
+    capacity: u64,
+    disk: Option<DiskConfig>,
+    memory: Option<Arc<dyn Source>>,
+) -> Store {
     let frames = Region::create("frames", FRAME_BYTES).unwrap();
     engine.attach(&frames).await.unwrap();
-    let sources = Sources::new(engine, Limits::default()).unwrap();
+    let mut sources = Sources::new(engine, Limits::default()).unwrap();
+    if let Some(memory) = memory {
+        sources = sources.with("memory", memory);
+    }
     let name = "bench".to_owned();
     let tier = TierConfig { name, class, capacity, watermarks: None, disk };
     let look_after = Duration::from_secs(3600);

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::patience::PATIENCE;
 
 /// Memory a node keeps for frames; what it is given beyond is for slabs.
-pub const FRAMES: usize = 128 << 20;
+pub const FRAMES: usize = 192 << 20;
 
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;

@@ -24,6 +24,8 @@ type Key = (String, Options);
 pub struct Sources {
     posix: Arc<Posix>,
     wire: Arc<Wire>,
+    /// What whoever composes them brought, by scheme.
+    brought: Vec<(String, Arc<dyn Source>)>,
     open: Mutex<LruCache<Key, Arc<dyn Source>>>,
 }
 
@@ -36,8 +38,16 @@ impl Sources {
         Ok(Self {
             posix: Arc::new(Posix::new(engine)),
             wire: Arc::new(Wire::new(limits)?),
+            brought: Vec::new(),
             open: Mutex::new(LruCache::new(REMEMBERED)),
         })
+    }
+
+    /// The same, with a source of the caller's own for URLs of the form `scheme://…`.
+    #[must_use]
+    pub fn with(mut self, scheme: &str, source: Arc<dyn Source>) -> Self {
+        self.brought.push((scheme.to_owned(), source));
+        self
     }
 
     /// The source that serves `url` to a client with `options`. Does not connect.
@@ -52,6 +62,9 @@ impl Sources {
             path_of(url)?;
             return Ok(Arc::clone(&self.posix) as Arc<dyn Source>);
         };
+        if let Some((_, source)) = self.brought.iter().find(|(brought, _)| brought == scheme) {
+            return Ok(Arc::clone(source));
+        }
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
         let options = if scheme == "s3" { options.understood() } else { Options::default() };

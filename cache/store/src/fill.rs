@@ -5,6 +5,8 @@
 //!                                        │
 //!                                        └── in order ──▶ indexer (headers, CRC32C per member)
 //! ```
+//! A frame is frozen once its bytes are there: it is indexed, served and written at the same time.
+//!
 //! One rule: frames are bounded by the [`WINDOW`]. A part is asked for only while its frame fits
 //! the window, and the window moves when the indexer has passed a part whose write is done. So a
 //! slow disk, a slow checksum or a stalled part slows the origin down instead of growing memory.
@@ -20,12 +22,14 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial, Sidecar};
 use forebay_source::{Source, Stat};
-use forebay_uring::{Arena, Span};
+use forebay_uring::{Arena, Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 
 use crate::shard::Growth;
+use crate::tier::shutting_down;
 use bytes::FillBytes;
 pub(crate) use parts::{Frame, Parts, copy};
 pub(crate) use target::{Blocks, DiskTarget, Target};
@@ -43,8 +47,15 @@ const PARTS_AT_ONCE: usize = 6;
 /// Frames kept behind the indexer, so that samples just indexed are served from memory.
 pub(crate) const RETAINED: usize = 2;
 
+/// Parts of one shard being written while others arrive. Drives complete large writes in bursts; what
+/// waits behind a burst keeps them busy while the next parts come and are checked.
+const WRITTEN_AT_ONCE: usize = 12;
+
 /// Frames one fill holds at most.
-pub(crate) const WINDOW: usize = PARTS_AT_ONCE + RETAINED;
+pub(crate) const WINDOW: usize = PARTS_AT_ONCE + WRITTEN_AT_ONCE + RETAINED;
+
+/// Frames without which a fill cannot go on: those behind the indexer, its own, and the next.
+const LEAST: usize = RETAINED + 2;
 
 /// Parts after which what is here is synced and recorded: a crash costs 64 MiB of fetching at most,
 /// about a second's worth, and a shard below that size is never recorded.
@@ -53,8 +64,9 @@ const RECORD_PARTS: usize = 16;
 /// Shards filled at once. More would not add bandwidth, only delay the first to be whole.
 pub const FILLS: usize = 4;
 
-/// Frame memory with which no fill ever waits for another's frames.
-pub const FRAME_BYTES: usize = FILLS * WINDOW * PART_BYTES;
+/// Frame memory of all fills together: two whose disks hang with all that they may hold leave the
+/// others what they need.
+pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2) * LEAST) * PART_BYTES;
 
 /// What a fill works with.
 pub(crate) struct Job {
@@ -78,6 +90,15 @@ pub(crate) struct Job {
 /// hears of it though nobody runs the fill any more.
 struct GiveUp(Option<Arc<Parts>>);
 
+/// Says that nothing is being written any more, however that came.
+struct End(Arc<Parts>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 impl Drop for GiveUp {
     fn drop(&mut self) {
         if let Some(parts) = self.0.take() {
@@ -86,10 +107,18 @@ impl Drop for GiveUp {
     }
 }
 
+/// The right to ask for a part, and its place.
+struct Admitted {
+    part: u64,
+    window: OwnedSemaphorePermit,
+    frame: Span,
+    asking: OwnedSemaphorePermit,
+}
+
 impl Job {
     /// Streams the shard in: at the end it is indexed, and what its target keeps is there for good,
     /// unless that failed ([`Job::fault`]).
-    pub(crate) async fn run(&self) -> Result<()> {
+    pub(crate) async fn run(self: &Arc<Self>) -> Result<()> {
         let bytes = FillBytes::new(self.parts.clone());
         let (len, growth, url) = (self.stat.len, self.growth.clone(), self.url.clone());
         let _give_up = GiveUp(Some(self.parts.clone()));
@@ -109,9 +138,6 @@ impl Job {
             indexed
         });
         let transferred = self.transfer().await;
-        if let Err(error) = &transferred {
-            self.parts.fail(error);
-        }
         let indexed = indexing.await.map_err(|_| {
             Error::new(ErrorKind::Corrupt, "the indexer stopped on this shard").at("url", &self.url)
         })?;
@@ -147,9 +173,22 @@ impl Job {
         let _late = self.fault.set(error.at("url", &self.url));
     }
 
-    async fn transfer(&self) -> Result<()> {
+    async fn transfer(self: &Arc<Self>) -> Result<()> {
+        // Tasks of their own: the checksum of one part must not keep others from being written.
+        let mut under_way = JoinSet::new();
+        let _end = End(self.parts.clone());
+        let transferred = self.land_all(&mut under_way).await;
+        if let Err(error) = &transferred {
+            self.parts.fail(error);
+        }
+        // What was served is written to its end: it may be read again.
+        while under_way.join_next().await.is_some() {}
+        transferred
+    }
+
+    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<bool>>) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
-        let mut under_way = FuturesUnordered::new();
+        let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
         let (mut next, mut landed, mut recorded) = (0, 0, 0);
         loop {
@@ -159,11 +198,14 @@ impl Job {
             }
             tokio::select! {
                 // In order: the part the indexer waits for always gets its frame first.
-                admitted = self.admit(next), if next < parts && under_way.len() < PARTS_AT_ONCE => {
-                    under_way.push(self.land(admitted?));
+                admitted = self.admit(next, &asking), if next < parts => {
+                    let (job, admitted) = (self.clone(), admitted?);
+                    under_way.spawn(async move { job.land(admitted).await });
                     next += 1;
                 }
-                Some(fetched) = under_way.next() => landed += usize::from(fetched?),
+                Some(landing) = under_way.join_next() => {
+                    landed += usize::from(landing.map_err(|_| shutting_down())??);
+                }
                 Some(()) = recording.next() => {}
                 else => return Ok(()),
             }
@@ -176,11 +218,15 @@ impl Job {
     /// on with them compares. Data that cannot be made durable ends the target: a later sync of the
     /// same file need not tell again. A record that cannot be written only costs a restart.
     async fn record(&self) {
-        let (Target::Disk(disk), None) = (&self.target, self.fault.get()) else { return };
+        let Target::Disk(disk) = &self.target else { return };
         let here = disk.here.iter().copied().chain(std::iter::repeat(None));
         let blocks = self.parts.sums().into_iter().zip(here).map(|(now, then)| now.or(then));
         let partial =
             Partial { origin: self.origin.clone(), len: self.stat.len, blocks: blocks.collect() };
+        // Asked last: parts that a failed target lost are noted after its fault.
+        if self.fault.get().is_some() {
+            return;
+        }
         if let Err(error) = disk.engine.sync_data(&disk.file).await {
             return self.give_up_target(error);
         }
@@ -213,24 +259,48 @@ impl Job {
         look.await.unwrap_or(keep)
     }
 
-    async fn admit(&self, part: u64) -> Result<(u64, OwnedSemaphorePermit, Span)> {
+    /// Waits until one more part may be asked for.
+    async fn admit(&self, part: u64, asking: &Arc<Semaphore>) -> Result<Admitted> {
         let window = self.parts.admit().await?;
-        Ok((part, window, self.frames.lease(PART_BYTES).await?))
+        let frame = self.frames.lease(PART_BYTES).await?;
+        let asking = asking.clone().acquire_owned().await.map_err(|_| shutting_down())?;
+        Ok(Admitted { part, window, frame, asking })
     }
 
-    /// Gets one part; false if it was here already.
-    async fn land(&self, (part, window, frame): (u64, OwnedSemaphorePermit, Span)) -> Result<bool> {
+    /// Gets one part and keeps it; false if it was here already.
+    async fn land(&self, Admitted { part, window, frame, asking }: Admitted) -> Result<bool> {
+        let (offset, held) = self.extent(part);
         let (frame, here) = self.left_here(part, frame).await;
-        let (frame, crc32c) = match here {
-            Some(crc32c) => (frame, crc32c),
-            None => self.part(part, frame).await?,
-        };
-        let frame = Arc::new(frame);
-        if let Target::Memory(blocks) = &self.target {
-            blocks.put(usize::try_from(part).expect("parts are counted in usize"), frame.clone());
+        if let Some(crc32c) = here {
+            self.parts.arrived(part, Frame::new(frame.freeze(), window));
+            self.parts.kept(part, crc32c);
+            return Ok(false);
         }
-        self.parts.arrived(part, frame, crc32c, window);
-        Ok(here.is_none())
+        let mut frame = tokio::select! {
+            read = self.source.read_part(&self.url, &self.stat, offset, frame) => read?,
+            () = self.parts.failed() => {
+                return Err(Error::new(ErrorKind::Closed, "the fill was given up"));
+            }
+        };
+        // The origin may be asked for another while this one is written.
+        drop(asking);
+        let padded = match &self.target {
+            Target::Disk(disk) => held.next_multiple_of(disk.file.alignment().offset),
+            Target::Memory(_) | Target::Nowhere => held,
+        };
+        frame[held..padded].fill(0);
+        let bytes = frame.freeze();
+        if let Target::Memory(blocks) = &self.target {
+            blocks.put(usize::try_from(part).expect("parts are counted in usize"), bytes.clone());
+        }
+        // From here on it is indexed and served, beside being written.
+        self.parts.arrived(part, Frame::new(bytes.clone(), window));
+        let writing = self.write(offset, bytes.head(padded));
+        // Some 0.4 ms: shorter than handing it to another thread would be worth.
+        let crc = crc32c(&bytes[..held]);
+        writing.await?;
+        self.parts.kept(part, crc);
+        Ok(true)
     }
 
     /// Where a part begins, and its bytes.
@@ -256,34 +326,27 @@ impl Job {
         (done.span, is_right.then_some(recorded))
     }
 
-    /// Fetches one part into its frame and writes the frame; with the checksum of what came.
-    async fn part(&self, part: u64, frame: Span) -> Result<(Span, u32)> {
-        let (offset, held) = self.extent(part);
-        let mut frame = self.source.read_part(&self.url, &self.stat, offset, frame).await?;
-        // Some 0.3 ms: shorter than handing it to another thread would be worth.
-        let crc = crc32c(&frame[..held]);
-        let (Target::Disk(disk), None) = (&self.target, self.fault.get()) else {
-            return Ok((frame, crc));
+    /// Writes a part where its target wants it written; the write begins with the call.
+    fn write(&self, offset: u64, bytes: Frozen) -> impl Future<Output = Result<()>> + Send {
+        let len = bytes.len();
+        let writing = match (&self.target, self.fault.get()) {
+            (Target::Disk(disk), None) => Some(disk.engine.write_frozen(&disk.file, offset, bytes)),
+            _ => None,
         };
-        let padded = held.next_multiple_of(disk.file.alignment().offset);
-        frame[held..padded].fill(0);
-        let frame = frame.split_to(padded);
-        let done = disk.engine.write(&disk.file, offset, frame).await;
-        match done.result {
-            Ok(written) if written == padded => {}
-            Ok(written) => self.give_up_target(
-                Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
-                    .at("offset", offset)
-                    .at("written", written),
-            ),
-            // What the caller is told of by its own end: nobody will go on.
-            Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
-            Err(error) => self.give_up_target(error),
-        }
-        // An engine that died took the frame with it.
-        match done.span.len() >= held {
-            true => Ok((done.span, crc)),
-            false => Err(Error::new(ErrorKind::Closed, "the disk engine has stopped")),
+        async move {
+            let Some(writing) = writing else { return Ok(()) };
+            match writing.await.result {
+                Ok(written) if written == len => {}
+                Ok(written) => self.give_up_target(
+                    Error::new(ErrorKind::Unavailable, "the tier took only part of a write")
+                        .at("offset", offset)
+                        .at("written", written),
+                ),
+                // What the caller is told of by its own end: nobody will go on.
+                Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
+                Err(error) => self.give_up_target(error),
+            }
+            Ok(())
         }
     }
 }

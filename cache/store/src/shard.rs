@@ -278,6 +278,10 @@ impl Shard {
                     placed.push(Some(Placed { span, start, from_tier, outcome: Ok(()) }));
                 }
                 None => {
+                    if let Some(parts) = &parts {
+                        // A record of several parts may reach into one that is still written.
+                        parts.settled(&range).await;
+                    }
                     pending.push(Pending { at: placed.len(), start, end: range.end, span });
                     placed.push(None);
                 }

@@ -295,7 +295,7 @@ impl Store {
             lost: Arc::new(OnceLock::from(why.clone())),
         });
         self.0.commons.through().keep(wanted.name.clone(), &shard);
-        let job = Job {
+        let job = Arc::new(Job {
             url: wanted.origin.url.clone(),
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
@@ -306,7 +306,7 @@ impl Store {
             origin: wanted.origin.clone(),
             resumed: AtomicU64::new(0),
             fault: shard.lost.clone(),
-        };
+        });
         let (commons, indexed) = (self.0.commons.clone(), shard.clone());
         tokio::spawn(async move {
             let filled = match commons.flights.acquire().await {

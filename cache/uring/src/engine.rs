@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::file::{DiskFile, Open, Opened};
 use crate::region::Region;
-use crate::span::Span;
+use crate::span::{Frozen, Memory, Span};
 
 mod carrier;
 mod config;
@@ -190,12 +190,18 @@ impl Engine {
     /// Offset, span start and span length must meet the file's alignment; else the operation is
     /// done at once with `Invalid`.
     pub fn read(&self, file: &DiskFile, offset: u64, into: Span) -> Operation {
-        self.submit(Direction::Read, file.clone(), offset, into)
+        self.submit(Direction::Read, file.clone(), offset, Memory::Span(into))
     }
 
     /// Writes all of `from` at `offset`. The same alignment holds as for [`Engine::read`].
     pub fn write(&self, file: &DiskFile, offset: u64, from: Span) -> Operation {
-        self.submit(Direction::Write, file.clone(), offset, from)
+        self.submit(Direction::Write, file.clone(), offset, Memory::Span(from))
+    }
+
+    /// Writes all of `from` at `offset` while others read it; the same alignment holds. The caller
+    /// has the bytes already: no span comes back.
+    pub fn write_frozen(&self, file: &DiskFile, offset: u64, from: Frozen) -> Operation {
+        self.submit(Direction::Write, file.clone(), offset, Memory::Frozen(from))
     }
 
     /// Many reads with at most one wake-up of the engine; operations come in the order of `reads`.
@@ -206,7 +212,7 @@ impl Engine {
         let operations = reads
             .into_iter()
             .map(|Read { file, offset, into }| {
-                let made = Transfer::new(Direction::Read, file, offset, into);
+                let made = Transfer::new(Direction::Read, file, offset, Memory::Span(into));
                 self.prepare(made, &mut ready)
             })
             .collect();
@@ -227,9 +233,15 @@ impl Engine {
         answer.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    fn submit(&self, direction: Direction, file: DiskFile, offset: u64, span: Span) -> Operation {
+    fn submit(
+        &self,
+        direction: Direction,
+        file: DiskFile,
+        offset: u64,
+        memory: Memory,
+    ) -> Operation {
         let mut ready = Vec::with_capacity(1);
-        let made = Transfer::new(direction, file, offset, span);
+        let made = Transfer::new(direction, file, offset, memory);
         let operation = self.prepare(made, &mut ready);
         self.running.shared.queue.push(ready);
         operation

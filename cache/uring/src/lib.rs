@@ -12,6 +12,7 @@
 //! | [`Region`] | one shared mapping on the best pages to be had |
 //! | [`Arena`] | which bytes of a region are whose |
 //! | [`Span`] | exclusive use of one range |
+//! | [`Frozen`] | the same range once nobody writes to it: read, and written out, at the same time |
 //! | [`DiskFile`] | a descriptor, its alignment, its place in the ring's file table |
 //! | [`Engine`] | the thread (or pool) that moves bytes between the two |
 //! | [`Faults`] | what tests let go wrong on the way |
@@ -43,7 +44,7 @@ pub use engine::{
 };
 pub use file::{Alignment, DiskFile, Open};
 pub use region::{CHUNK, PageReport, Region};
-pub use span::Span;
+pub use span::{Frozen, Span};
 
 /// Granule of every lease, in bytes: the page size, and the strictest alignment that O_DIRECT asks
 /// for on disks in use today (4 KiB sectors). A span that starts on a granule suits every file.

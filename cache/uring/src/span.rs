@@ -80,11 +80,121 @@ impl Span {
         piece
     }
 
-    /// Address of the first byte, for the kernel. Using it needs ownership of the span.
+    /// An empty piece, which overlaps nothing.
+    fn stub(&self) -> Self {
+        Self { block: Arc::clone(&self.block), offset: self.offset, len: 0 }
+    }
+
+    /// Address of the first byte, for the kernel. Writing there needs ownership of the span.
     pub(crate) fn address(&self) -> NonNull<u8> {
         // SAFETY: offset is at most the region's length, so the result is inside the mapping or
         // one past its end, which an empty span never reads.
         unsafe { self.region().base().add(self.offset) }
+    }
+}
+
+/// The bytes of a span that nobody writes any more, shared: they may be read, and written to a file,
+/// at the same time. The range is free again when the last holder drops it.
+#[derive(Debug, Clone)]
+pub struct Frozen {
+    span: Arc<Span>,
+    len: usize,
+}
+
+impl Span {
+    /// Gives up writing to the bytes; they can be shared from now on.
+    #[must_use]
+    pub fn freeze(self) -> Frozen {
+        let len = self.len;
+        Frozen { span: Arc::new(self), len }
+    }
+}
+
+impl Frozen {
+    /// The first `len` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[must_use]
+    pub fn head(&self, len: usize) -> Self {
+        assert!(len <= self.len, "head({len}) of {} frozen bytes", self.len);
+        Self { span: Arc::clone(&self.span), len }
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.span[..self.len]
+    }
+}
+
+/// What an operation moves bytes from or to.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// Of the operation alone.
+    Span(Span),
+    /// Only read from: others may read it at the same time.
+    Frozen(Frozen),
+}
+
+impl Memory {
+    fn span(&self) -> &Span {
+        match self {
+            Self::Span(span) => span,
+            Self::Frozen(frozen) => &frozen.span,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Span(span) => span.len,
+            Self::Frozen(frozen) => frozen.len,
+        }
+    }
+
+    /// Where it starts in its region, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.span().offset
+    }
+
+    /// The region it lies in.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.span().region()
+    }
+
+    /// Address of the first byte, for the kernel, which writes there only if it is a span.
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.span().address()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Span(span) => span,
+            Self::Frozen(frozen) => frozen,
+        }
+    }
+
+    /// The bytes, to be written to; none of what is frozen.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Span(span) => span,
+            Self::Frozen(_) => &mut [],
+        }
+    }
+
+    /// What goes back to the caller: of what is frozen, an empty piece.
+    pub(crate) fn into_span(self) -> Span {
+        match self {
+            Self::Span(span) => span,
+            Self::Frozen(frozen) => frozen.span.stub(),
+        }
+    }
+
+    /// An empty piece of it.
+    pub(crate) fn stub(&self) -> Span {
+        self.span().stub()
     }
 }
 

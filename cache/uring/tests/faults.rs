@@ -405,3 +405,31 @@ async fn the_ending_is_told_before_the_caller_hears() {
     })
     .await;
 }
+
+/// What is frozen may be read while it is written; nothing of it comes back with the answer, and its
+/// memory is free when the last holder is gone.
+#[tokio::test]
+async fn frozen_bytes_are_read_and_written_at_once() {
+    on_each(4, async |engine| {
+        let bench = Bench::new(engine).await;
+        let (release, released) = oneshot::channel::<()>();
+        let script = Script::of([Fate::Wait(Box::pin(async { drop(released.await) }))]);
+        let mut span = bench.arena.lease(LEN).await.unwrap();
+        span.copy_from_slice(&pattern(LEN, 7));
+        let frozen = span.freeze();
+        let engine = bench.engine.with_faults(script);
+        let writing = engine.write_frozen(&bench.file, 0, frozen.head(LEN - GRANULE));
+        assert!(*frozen == pattern(LEN, 7), "readable while it is written");
+        release.send(()).unwrap();
+        let done = writing.await;
+        assert_eq!((done.result.unwrap(), done.span.len()), (LEN - GRANULE, 0));
+        let mut wanted = pattern(LEN, 7);
+        wanted[LEN - GRANULE..].copy_from_slice(&pattern(LEN, 1)[LEN - GRANULE..]);
+        assert!(bench.bytes() == wanted, "the head was written, and only that");
+        drop(done.span);
+        assert!(bench.arena.in_use() > 0, "somebody still holds it");
+        drop(frozen);
+        assert_eq!(bench.arena.in_use(), 0);
+    })
+    .await;
+}

@@ -1,21 +1,21 @@
 //! Which parts of a filling shard are in memory.
 //!
-//! One rule: a frame is given back as soon as the indexer is [`RETAINED`] parts past it, and at
-//! once when the fill fails; nobody waits for a part of a failed fill.
+//! One rule: a frame is given back as soon as it is written and the indexer is [`RETAINED`] parts past
+//! it, and at once when the fill fails; nobody waits for a part of a failed fill.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::Span;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use forebay_uring::Frozen;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::{PART_BYTES, RETAINED, WINDOW};
 
 /// A part in memory; its place in the window is free when the last reader let go of it.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    span: Arc<Span>,
+    bytes: Frozen,
     _window: OwnedSemaphorePermit,
 }
 
@@ -23,11 +23,13 @@ pub(crate) struct Frame {
 struct State {
     /// Frames by part; `None` is a part still coming, or one given back.
     frames: Vec<Option<Arc<Frame>>>,
-    /// CRC32C of each part that is written.
+    /// CRC32C of each part that is where it stays.
     sums: Vec<Option<u32>>,
-    /// The first part not given back yet.
+    /// The first part that the indexer may still need.
     kept_from: usize,
     failed: Option<Error>,
+    /// Nothing is being written any more.
+    over: bool,
 }
 
 /// The parts of one fill.
@@ -37,6 +39,8 @@ pub(crate) struct Parts {
     state: Mutex<State>,
     arrived: Condvar,
     window: Arc<Semaphore>,
+    /// Told of each part that is kept, and of the end.
+    changed: Notify,
 }
 
 impl Parts {
@@ -47,12 +51,14 @@ impl Parts {
             sums: vec![None; parts],
             kept_from: 0,
             failed: None,
+            over: false,
         };
         Arc::new(Self {
             len,
             state: Mutex::new(state),
             arrived: Condvar::new(),
             window: Arc::new(Semaphore::new(WINDOW)),
+            changed: Notify::new(),
         })
     }
 
@@ -66,25 +72,63 @@ impl Parts {
         self.window.clone().acquire_owned().await.map_err(closed)
     }
 
-    /// Publishes a part that is written, and the checksum of what its origin sent.
-    pub(super) fn arrived(
-        &self,
-        part: u64,
-        span: Arc<Span>,
-        crc32c: u32,
-        window: OwnedSemaphorePermit,
-    ) {
+    /// Publishes a part that came from its origin.
+    pub(super) fn arrived(&self, part: u64, frame: Frame) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
-        state.sums[part] = Some(crc32c);
-        if state.failed.is_none() && part >= state.kept_from {
-            state.frames[part] = Some(Arc::new(Frame { span, _window: window }));
+        if state.failed.is_none() {
+            state.frames[part] = Some(Arc::new(frame));
         }
         drop(state);
         self.arrived.notify_all();
     }
 
-    /// The checksums of the parts that are written.
+    /// Notes that an arrived part is where it stays, and the checksum of what its origin sent.
+    pub(super) fn kept(&self, part: u64, crc32c: u32) {
+        let part = usize::try_from(part).expect("parts are counted in usize");
+        let mut state = self.lock();
+        state.sums[part] = Some(crc32c);
+        if part < state.kept_from {
+            state.frames[part] = None;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until the parts that `range` touches, which have arrived, can be read from where they
+    /// stay, or were given up.
+    pub(crate) async fn settled(&self, range: &Range<u64>) {
+        let settled = |state: &State| {
+            state.over
+                || parts_of(range).all(|part| state.sums.get(part).is_none_or(Option::is_some))
+        };
+        self.until(settled).await;
+    }
+
+    /// Waits until the fill fails.
+    pub(super) async fn failed(&self) {
+        self.until(|state| state.failed.is_some()).await;
+    }
+
+    async fn until(&self, come: impl Fn(&State) -> bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Before the look: what changes after it is heard of.
+            changed.as_mut().enable();
+            if come(&self.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Nothing is being written any more.
+    pub(super) fn end(&self) {
+        self.lock().over = true;
+        self.changed.notify_waiters();
+    }
+
+    /// The checksums of the parts that are where they stay.
     pub(crate) fn sums(&self) -> Vec<Option<u32>> {
         self.lock().sums.clone()
     }
@@ -97,6 +141,7 @@ impl Parts {
         drop(state);
         self.window.close();
         self.arrived.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// The indexer is done with everything before `offset`; at the end nothing is retained.
@@ -110,7 +155,12 @@ impl Parts {
             .saturating_sub(retained);
         if upto > state.kept_from {
             let from = std::mem::replace(&mut state.kept_from, upto);
-            state.frames[from..upto].fill(None);
+            let State { frames, sums, .. } = &mut *state;
+            for (frame, sum) in frames.iter_mut().zip(sums).take(upto).skip(from) {
+                if sum.is_some() {
+                    *frame = None;
+                }
+            }
         }
     }
 
@@ -146,8 +196,12 @@ impl Parts {
 }
 
 impl Frame {
+    pub(super) fn new(bytes: Frozen, window: OwnedSemaphorePermit) -> Self {
+        Self { bytes, _window: window }
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.span
+        &self.bytes
     }
 }
 

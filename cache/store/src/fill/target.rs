@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use forebay_error::Result;
-use forebay_uring::{DiskFile, Engine, Span};
+use forebay_uring::{DiskFile, Engine, Frozen};
 
 use super::PART_BYTES;
 use crate::directory::{Directory, ShardName};
@@ -41,20 +41,20 @@ impl DiskTarget {
     }
 }
 
-/// A shard in memory: one span per part.
+/// A shard in memory: one piece per part.
 #[derive(Debug)]
-pub(crate) struct Blocks(Vec<OnceLock<Arc<Span>>>);
+pub(crate) struct Blocks(Vec<OnceLock<Frozen>>);
 
 impl Blocks {
-    /// Room for `len` bytes; the spans come one by one.
+    /// Room for `len` bytes; the pieces come one by one.
     pub(crate) fn new(len: u64) -> Self {
         let parts = usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX);
         Self((0..parts).map(|_| OnceLock::new()).collect())
     }
 
-    pub(super) fn put(&self, part: usize, span: Arc<Span>) {
+    pub(super) fn put(&self, part: usize, bytes: Frozen) {
         // A part arrives once.
-        let _first = self.0[part].set(span);
+        let _first = self.0[part].set(bytes);
     }
 
     /// Copies from `offset` on until `into` is full; false if a part is not there.

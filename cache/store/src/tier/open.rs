@@ -235,7 +235,7 @@ impl Tier {
             Medium::Disk(_) => self.0.commons.frames.clone(),
             Medium::Memory(arena) => arena.clone(),
         };
-        let job = Job {
+        let job = Arc::new(Job {
             url: origin.url.clone(),
             source: match &arrival {
                 Arrival::Fetch(_) => source.clone(),
@@ -249,7 +249,7 @@ impl Tier {
             origin: origin.clone(),
             resumed: AtomicU64::new(0),
             fault: shard.lost.clone(),
-        };
+        });
         // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
         if let Arrival::Fetch(_) = arrival {
             self.0.tally.misses.inc();
@@ -380,7 +380,7 @@ impl Tier {
     }
 
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
-    async fn fill(self, job: Job, shard: Arc<Shard>, arrival: Arrival) {
+    async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival) {
         let name = shard.name().clone();
         let filled = match self.0.commons.flights.acquire().await {
             Ok(_flight) => job.run().await,

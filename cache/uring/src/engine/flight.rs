@@ -13,7 +13,7 @@ use super::counters::{Counting, add};
 use super::fault::{AttemptKind, Watch};
 use super::operation::Done;
 use crate::file::DiskFile;
-use crate::span::Span;
+use crate::span::Memory;
 
 /// Most bytes asked of the kernel at once: Linux moves at most 2 GiB − 4 KiB per call, and a
 /// gibibyte keeps the rest aligned.
@@ -48,7 +48,7 @@ pub(super) enum Flight {
 pub(super) struct Transfer {
     pub(super) file: DiskFile,
     pub(super) direction: Direction,
-    pub(super) span: Span,
+    pub(super) memory: Memory,
     offset: u64,
     done: usize,
     stalls: u32,
@@ -61,7 +61,7 @@ pub(super) struct Transfer {
 /// The part of a transfer to ask for next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Where it starts in the span.
+    /// Where it starts in the memory.
     pub(super) start: usize,
     pub(super) len: usize,
     /// Where it starts in the file.
@@ -80,12 +80,12 @@ impl Flight {
     /// What is attempted: kind, file, offset and length.
     pub(super) fn attempted(&self) -> (AttemptKind, &DiskFile, u64, usize) {
         match self {
-            Self::Transfer(Transfer { file, direction, span, offset, .. }) => {
+            Self::Transfer(Transfer { file, direction, memory, offset, .. }) => {
                 let kind = match direction {
                     Direction::Read => AttemptKind::Read,
                     Direction::Write => AttemptKind::Write,
                 };
-                (kind, file, *offset, span.len())
+                (kind, file, *offset, memory.len())
             }
             Self::Sync(sync) => (AttemptKind::Sync, &sync.file, 0, 0),
         }
@@ -102,8 +102,8 @@ impl Flight {
     /// Keeps what the kernel may touch alive for ever and tells the caller that no answer will come.
     pub(super) fn leak(self) {
         match self {
-            Self::Transfer(Transfer { file, span, watch, .. }) => {
-                std::mem::forget((file, span, watch));
+            Self::Transfer(Transfer { file, memory, watch, .. }) => {
+                std::mem::forget((file, memory, watch));
             }
             Self::Sync(SyncFlight { file, watch, .. }) => std::mem::forget((file, watch)),
         }
@@ -124,16 +124,16 @@ impl Transfer {
         direction: Direction,
         file: DiskFile,
         offset: u64,
-        span: Span,
+        memory: Memory,
     ) -> std::result::Result<Self, Done> {
-        if let Err(error) = check(&file, offset, &span) {
-            return Err(Done { span, result: Err(error) });
+        if let Err(error) = check(&file, offset, &memory) {
+            return Err(Done { span: memory.into_span(), result: Err(error) });
         }
-        if span.is_empty() {
-            return Err(Done { span, result: Ok(0) });
+        if memory.len() == 0 {
+            return Err(Done { span: memory.into_span(), result: Ok(0) });
         }
         let (reply, permit, watch) = (None, None, None);
-        Ok(Self { file, direction, span, offset, done: 0, stalls: 0, reply, permit, watch })
+        Ok(Self { file, direction, memory, offset, done: 0, stalls: 0, reply, permit, watch })
     }
 
     /// Makes it ready to fly.
@@ -153,7 +153,7 @@ impl Transfer {
     /// What is left, from the last aligned place that is done.
     fn rest(&self) -> Window {
         let start = self.done & !(self.unit() - 1);
-        let len = (self.span.len() - start).min(MAX_TRANSFER);
+        let len = (self.memory.len() - start).min(MAX_TRANSFER);
         Window { start, len, offset: self.offset + start as u64 }
     }
 
@@ -185,13 +185,13 @@ impl Transfer {
             None => moved,
             Some(watch) => watch.believe(moved),
         };
-        let reached = (window.start + moved).min(self.span.len());
+        let reached = (window.start + moved).min(self.memory.len());
         let progress = reached > self.done;
         self.done = self.done.max(reached);
         if self.watch.as_ref().is_some_and(|watch| watch.tears_at(self.done)) {
             return self.stumble(-libc::EIO);
         }
-        if self.done == self.span.len() {
+        if self.done == self.memory.len() {
             return Step::Landed(Ok(self.done));
         }
         match (self.direction, progress) {
@@ -234,7 +234,7 @@ impl Transfer {
     }
 
     fn land(self, result: Result<usize>) {
-        let Self { span, reply, file, permit, watch, .. } = self;
+        let Self { memory, reply, file, permit, watch, .. } = self;
         if let Some(mut watch) = watch {
             watch.tell(result.is_ok());
         }
@@ -243,8 +243,8 @@ impl Transfer {
         drop(file);
         drop(permit);
         if let Some(reply) = reply {
-            // A dropped future gets no answer: the span frees itself here.
-            drop(reply.send(Done { span, result }));
+            // A dropped future gets no answer: the memory frees itself here.
+            drop(reply.send(Done { span: memory.into_span(), result }));
         }
     }
 }
@@ -293,19 +293,19 @@ impl SyncFlight {
     }
 }
 
-fn check(file: &DiskFile, offset: u64, span: &Span) -> Result<()> {
+fn check(file: &DiskFile, offset: u64, memory: &Memory) -> Result<()> {
     let alignment = file.alignment();
     let unit = alignment.offset as u64;
     let wrong = if !offset.is_multiple_of(unit) {
         Some(("the file offset is not aligned", offset, alignment.offset))
-    } else if !(span.len() as u64).is_multiple_of(unit) {
-        Some(("the span's length is not aligned", span.len() as u64, alignment.offset))
-    } else if !span.offset().is_multiple_of(alignment.memory) {
+    } else if !(memory.len() as u64).is_multiple_of(unit) {
+        Some(("the span's length is not aligned", memory.len() as u64, alignment.offset))
+    } else if !memory.offset().is_multiple_of(alignment.memory) {
         // The region starts on a 2 MiB boundary, so its offsets are aligned as its addresses are.
-        Some(("the span's start is not aligned", span.offset() as u64, alignment.memory))
+        Some(("the span's start is not aligned", memory.offset() as u64, alignment.memory))
     } else if i64::try_from(offset)
         .ok()
-        .and_then(|at| at.checked_add_unsigned(span.len() as u64))
+        .and_then(|at| at.checked_add_unsigned(memory.len() as u64))
         .is_none()
     {
         Some(("the file offset is past what a file can hold", offset, alignment.offset))
@@ -370,7 +370,7 @@ pub(super) mod tests {
         let file = shared.seated(Opened::adopt(memfd).unwrap(), None);
         let arena = Arena::new(Region::create("test", 1).unwrap());
         let span = arena.try_lease(blocks * UNIT).unwrap();
-        let mut transfer = Transfer::new(direction, file, UNIT as u64, span).unwrap();
+        let mut transfer = Transfer::new(direction, file, UNIT as u64, Memory::Span(span)).unwrap();
         let (reply, answer) = oneshot::channel();
         transfer.board(reply, shared.queue.try_permit().unwrap());
         (transfer, answer, arena)

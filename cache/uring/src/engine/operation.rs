@@ -32,8 +32,8 @@ pub struct Read {
 /// What a finished operation gives back.
 #[derive(Debug)]
 pub struct Done {
-    /// The span that was lent to the operation. Empty only if the engine's thread died, which
-    /// `result` then says.
+    /// The span that was lent to the operation. Empty if what was frozen is written, and if the
+    /// engine's thread died, which `result` then says.
     pub span: Span,
     /// Bytes moved: less than the span's length only for a read that met the file's end. After an
     /// error the span's bytes are unspecified.
@@ -97,7 +97,7 @@ impl Operation {
 
 /// Splits a transfer into the flight for the engine and the state of who awaits it.
 fn board(mut transfer: Transfer, permit: OwnedSemaphorePermit) -> (State, Flight) {
-    let stub = Some(transfer.span.split_to(0));
+    let stub = Some(transfer.memory.stub());
     let (reply, answer) = oneshot::channel();
     transfer.board(reply, permit);
     (State::Flying { answer, stub }, Flight::Transfer(transfer))
@@ -123,7 +123,10 @@ impl Future for Operation {
                             self.0 = state;
                         }
                         Err(_) => {
-                            let done = Done { span: transfer.span, result: Err(super::closed()) };
+                            let done = Done {
+                                span: transfer.memory.into_span(),
+                                result: Err(super::closed()),
+                            };
                             self.0 = State::Ready(Some(done));
                         }
                     }

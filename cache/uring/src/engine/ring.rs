@@ -293,9 +293,9 @@ fn describe(flight: &mut Flight, buffers: &BufferTable, engine: u64) -> (squeue:
     };
     let window = transfer.window();
     let len = u32::try_from(window.len).expect("a window is at most 1 GiB");
-    let index = buffers.index_of(&transfer.span, window);
-    // SAFETY: the window lies inside the span.
-    let memory = unsafe { transfer.span.address().as_ptr().add(window.start) };
+    let index = buffers.index_of(&transfer.memory, window);
+    // SAFETY: the window lies inside the memory.
+    let memory = unsafe { transfer.memory.address().as_ptr().add(window.start) };
     let entry = on_file!(transfer.file, |file| match (transfer.direction, index) {
         (Direction::Read, Some(index)) =>
             opcode::ReadFixed::new(file, memory, len, index).offset(window.offset).build(),

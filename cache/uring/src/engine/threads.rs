@@ -85,11 +85,13 @@ fn call(transfer: &mut Transfer) -> Result<usize, Errno> {
     let window = transfer.window();
     let bytes = window.start..window.start + window.len;
     match transfer.direction {
-        Direction::Read => {
-            rustix::io::pread(&transfer.file, &mut transfer.span[bytes], window.offset)
-        }
+        Direction::Read => rustix::io::pread(
+            &transfer.file,
+            &mut transfer.memory.bytes_mut()[bytes],
+            window.offset,
+        ),
         Direction::Write => {
-            rustix::io::pwrite(&transfer.file, &transfer.span[bytes], window.offset)
+            rustix::io::pwrite(&transfer.file, &transfer.memory.bytes()[bytes], window.offset)
         }
     }
 }

@@ -178,15 +178,16 @@ impl Aloft {
             unreachable!("only transfers are made into buffers");
         };
         let window = transfer.window();
-        // SAFETY: the window lies inside the span.
-        let start = unsafe { transfer.span.address().as_ptr().add(window.start) };
+        // SAFETY: the window lies inside the memory.
+        let start = unsafe { transfer.memory.address().as_ptr().add(window.start) };
         (start, window.len, window.offset)
     }
 }
 
-// SAFETY: the window lies in a mapping that does not move and that the span keeps alive; it is the
+// SAFETY: the window lies in a mapping that does not move and that the memory keeps alive; it is the
 // same for as long as the flight is not advanced, which needs it back. Its bytes are initialised
-// (a region is zeroed) and no one else's (the span is the exclusive owner).
+// (a region is zeroed), and nobody writes to them: a span's are no one else's, and frozen ones are
+// read-only for all.
 unsafe impl IoBuf for Aloft {
     fn stable_ptr(&self) -> *const u8 {
         self.window().0

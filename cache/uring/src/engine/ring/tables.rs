@@ -14,7 +14,7 @@ use io_uring::Submitter;
 use crate::engine::counters::{Counting, add};
 use crate::engine::flight::Window;
 use crate::region::Region;
-use crate::span::Span;
+use crate::span::Memory;
 
 /// Pieces of memory that can be registered: a terabyte in full pieces, for an 8 KiB table (the
 /// kernel takes 16 384).
@@ -86,9 +86,9 @@ impl BufferTable {
     }
 
     /// The index under which the window's memory is registered, if it is, as one piece.
-    pub(super) fn index_of(&self, span: &Span, window: Window) -> Option<u16> {
-        let indexes = self.regions.get(&span.region().id())?;
-        let piece = piece_of(span.offset() + window.start, window.len)?;
+    pub(super) fn index_of(&self, memory: &Memory, window: Window) -> Option<u16> {
+        let indexes = self.regions.get(&memory.region().id())?;
+        let piece = piece_of(memory.offset() + window.start, window.len)?;
         indexes.get(piece).copied()
     }
 
