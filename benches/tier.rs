@@ -59,6 +59,7 @@ async fn store(
     let name = "bench".to_owned();
     let tier = TierConfig { name, class, capacity, watermarks: None, disk };
     let look_after = Duration::from_secs(3600);
-    let config = StoreConfig { tiers: vec![tier], datasets: Vec::new(), look_after };
+    let (datasets, tenants) = (Vec::new(), Vec::new());
+    let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
     Store::open(config, sources, Arena::new(frames)).await.unwrap()
 }

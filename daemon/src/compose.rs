@@ -1,5 +1,6 @@
 //! The parts of a node, put together. The only file that names concrete ones.
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,11 @@ use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Limits, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, Store, StoreConfig, TierConfig,
-    Watermarks,
+    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, Store, StoreConfig, Tenant,
+    TierConfig, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
+use forebay_wire::peer::Credentials;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 /// What a node is made of.
@@ -22,6 +24,8 @@ pub struct NodeConfig {
     pub tiers: Vec<NodeTier>,
     /// How data sets are kept.
     pub datasets: Vec<Dataset>,
+    /// Who shares the node; a job belongs to the first that has one of its groups.
+    pub tenants: Vec<NodeTenant>,
     /// Bytes of frames, slabs and tiers in memory together, at most.
     pub memory: usize,
     /// The I/O engine.
@@ -100,9 +104,19 @@ impl NodeTier {
     }
 }
 
+/// A tenant of a node.
+#[derive(Debug, Clone)]
+pub struct NodeTenant {
+    /// What it may hold.
+    pub rule: Tenant,
+    /// Whose members' jobs are its jobs.
+    pub groups: Vec<u32>,
+}
+
 /// A running node.
 pub struct Node {
     pub(crate) store: Store,
+    tenants: Vec<NodeTenant>,
     /// What reads shards that are files.
     engine: Engine,
     pub(crate) frames: Arena,
@@ -158,7 +172,8 @@ impl Node {
         let frames = Arena::new(region.clone());
         let sources = Sources::new(engine.clone(), config.limits)?;
         let (datasets, look_after) = (config.datasets, config.look_after);
-        let store = StoreConfig { tiers, datasets, look_after };
+        let tenants = config.tenants.iter().map(|tenant| tenant.rule.clone()).collect();
+        let store = StoreConfig { tiers, datasets, tenants, look_after };
         let store = Store::open(store, sources, frames.clone()).await?;
         for engine in store.engines() {
             engine.attach(&region).await?;
@@ -168,6 +183,7 @@ impl Node {
         let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
+            tenants: config.tenants,
             engine,
             frames,
             slabs: SlabMemory::new(slab_bytes),
@@ -191,8 +207,23 @@ impl Node {
         &self.engine
     }
 
-    pub(crate) fn host(&self) -> Host {
-        Host { store: self.store.clone(), slabs: self.slabs.clone() }
+    /// The store for whoever connected `peer`: for the first tenant that has one of its groups.
+    ///
+    /// # Errors
+    /// If the kernel does not tell the peer's groups.
+    pub(crate) fn store_for(&self, peer: BorrowedFd<'_>) -> Result<Store> {
+        if self.tenants.is_empty() {
+            return Ok(self.store.clone());
+        }
+        let peer = Credentials::of(peer)?;
+        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
+        let tenant = self.tenants.iter().find(is_its);
+        Ok(self.store.for_tenant(tenant.map(|tenant| tenant.rule.name.as_str())))
+    }
+
+    /// What a session needs that uses the cache through `store`.
+    pub(crate) fn host(&self, store: Store) -> Host {
+        Host { store, slabs: self.slabs.clone() }
     }
 
     pub(crate) fn next_session(&self) -> u64 {

@@ -3,15 +3,17 @@
 //! One rule: what is not understood is refused, with the line; a daemon never runs on half of what
 //! an admin wrote.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_store::{Class, Dataset as Rule, Evict, KeepFree, Watermarks};
+use forebay_store::{Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::compose::NodeTier;
+use crate::compose::{NodeTenant, NodeTier};
 
 /// `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize)]
@@ -25,6 +27,9 @@ pub struct Config {
     /// How data sets are kept; the first whose pattern matches a shard's URL counts.
     #[serde(default)]
     pub dataset: Vec<Dataset>,
+    /// Who shares the node; a job belongs to the first that has one of its groups.
+    #[serde(default)]
+    pub tenant: Vec<Tenant>,
 }
 
 /// `[daemon]`.
@@ -150,7 +155,7 @@ pub struct Dataset {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// Other data sets do not push it below this.
+    /// Others do not push it below this.
     #[serde(default)]
     pub min: ByteSize,
     /// It holds this much at most.
@@ -183,7 +188,114 @@ impl Dataset {
     }
 }
 
+/// `[[tenant]]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// What admins call it.
+    pub name: String,
+    /// Whose members' jobs are its jobs.
+    pub groups: Vec<Group>,
+    /// Bytes it is left with, and may hold.
+    #[serde(default)]
+    pub quota: Quota,
+}
+
+/// A group, by its name or its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Group {
+    /// As the node's user database has it.
+    Name(String),
+    /// As the kernel does.
+    Gid(u32),
+}
+
+impl<'de> Deserialize<'de> for Group {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Group;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a group's name or its gid")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Group, E> {
+                Ok(text.parse().map_or_else(|_| Group::Name(text.to_owned()), Group::Gid))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Group, E> {
+                let wrong = |_| E::invalid_value(de::Unexpected::Signed(number), &self);
+                u32::try_from(number).map(Group::Gid).map_err(wrong)
+            }
+        }
+        from.deserialize_any(Visitor)
+    }
+}
+
+impl Group {
+    /// Its number now; who is in it, the kernel says.
+    fn gid(&self) -> Result<u32> {
+        let name = match self {
+            Self::Gid(gid) => return Ok(*gid),
+            Self::Name(name) => name,
+        };
+        let found = nix::unistd::Group::from_name(name).map_err(std::io::Error::from);
+        let found = found.doing("look a group up").map_err(|error| error.at("group", name))?;
+        found.map(|group| group.gid.as_raw()).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "there is no group of this name")
+                .at("group", name)
+                .advise("see `getent group`: create it, mend its name, or give its gid")
+        })
+    }
+}
+
+impl Tenant {
+    /// The tenant as a node knows it.
+    fn node(&self) -> Result<NodeTenant> {
+        let at = |error: Error| error.at("tenant", &self.name);
+        if self.groups.is_empty() {
+            let what = "a tenant without groups has no jobs";
+            let error = Error::new(ErrorKind::Invalid, what);
+            return Err(at(error).advise("name the groups whose members' jobs are its jobs"));
+        }
+        let rule = Limits {
+            name: self.name.clone(),
+            min_bytes: self.quota.min.as_u64(),
+            max_bytes: self.quota.max.map(|max| max.as_u64()),
+        };
+        rule.check()?;
+        let groups = self.groups.iter().map(Group::gid).collect::<Result<_>>().map_err(at)?;
+        Ok(NodeTenant { rule, groups })
+    }
+}
+
 impl Config {
+    /// The tenants, in order, their groups as the node's user database has them now.
+    ///
+    /// # Errors
+    /// `Invalid` naming the tenant whose limits contradict each other, whose group there is none of, or
+    /// which can have no jobs.
+    pub fn tenants(&self) -> Result<Vec<NodeTenant>> {
+        let tenants = self.tenant.iter().map(Tenant::node).collect::<Result<Vec<_>>>()?;
+        let (mut names, mut taken) = (HashSet::new(), HashSet::<u32>::new());
+        for tenant in &tenants {
+            let name = tenant.rule.name.as_str();
+            if !names.insert(name) {
+                let error = Error::new(ErrorKind::Invalid, "two tenants have one name");
+                return Err(error.at("tenant", name).advise("name all groups of a tenant in one"));
+            }
+            if tenant.groups.iter().all(|gid| taken.contains(gid)) {
+                let what = "tenants before this one have all its groups: it can have no jobs";
+                return Err(Error::new(ErrorKind::Invalid, what)
+                    .at("tenant", name)
+                    .advise("put it first, or give it a group of its own: the first counts"));
+            }
+            taken.extend(&tenant.groups);
+        }
+        Ok(tenants)
+    }
+
     /// The tiers as a node opens them.
     ///
     /// # Errors
@@ -234,6 +346,7 @@ impl Config {
         let config: Self = toml::from_str(text)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string().trim().to_owned()))?;
         config.datasets()?;
+        config.tenants()?;
         config.tiers()?;
         match config.tier.is_empty() {
             false => Ok(config),
@@ -321,6 +434,47 @@ mod tests {
                 format!("{a}{}", b.replace("'b'", "'a'").replace("s3://a", "s3://b")),
                 ["one name", "a"],
             ),
+        ] {
+            let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn tenants_are_read_and_their_groups_looked_up() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let config = Config::parse(&format!(
+            "{tier}[[tenant]]\nname = 'vision'\ngroups = ['root', 4242, '4243']\n\
+             quota = {{ min = '1MiB', max = '2MiB' }}\n\
+             [[tenant]]\nname = 'speech'\ngroups = [4242, 4244]\n"
+        ))
+        .unwrap();
+        let tenants = config.tenants().unwrap();
+        assert_eq!(tenants[0].groups, [0, 4242, 4243]);
+        let limits = |at: usize| (tenants[at].rule.min_bytes, tenants[at].rule.max_bytes);
+        assert_eq!((limits(0), limits(1)), ((1 << 20, Some(2 << 20)), (0, None)));
+    }
+
+    #[test]
+    fn tenants_that_cannot_be_meant_are_refused() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let a = "[[tenant]]\nname = 'a'\ngroups = [1]\n";
+        let quota = |of: &str| format!("{a}quota = {{ {of} }}\n");
+        for (text, words) in [
+            (quota("min = '2GiB', max = '1GiB'"), ["below its min", "tenant=a"]),
+            (quota("least = '2GiB'"), ["line 8", "unknown field `least`"]),
+            (quota("max = '2 parsecs'"), ["line 8", "parsecs"]),
+            (format!("{a}colour = 'red'\n"), ["line 8", "unknown field `colour`"]),
+            (a.replace("groups = [1]\n", ""), ["line 5", "missing field `groups`"]),
+            (a.replace("[1]", "[]"), ["without groups", "tenant=a"]),
+            (a.replace("[1]", "[-1]"), ["line 7", "a group's name or its gid"]),
+            (a.replace("[1]", "[true]"), ["line 7", "a group's name or its gid"]),
+            (a.replace("[1]", "['no-such-group']"), ["no group of this name", "tenant=a"]),
+            (a.replace("[1]", "['no-such-group']"), ["group=no-such-group", "getent group"]),
+            (a.replace("'a'", "''"), ["name has 1 to", "tenant="]),
+            (format!("{a}{}", a.replace("[1]", "[2]")), ["one name", "tenant=a"]),
+            (format!("{a}{}", a.replace("'a'", "'b'")), ["can have no jobs", "tenant=b"]),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

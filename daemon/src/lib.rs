@@ -16,7 +16,7 @@ mod peer;
 mod serve;
 mod status;
 
-pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTier};
+pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use serve::{Listener, serve};
 pub use status::Status;

@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forebay_engine::session::{Event, Memory, Session};
+use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::{Mode, Scrub, Urgency};
+use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Open, Reply, Request, TierChange};
@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::compose::Node;
-use crate::status::Status;
+use crate::status::{Job, Status};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
@@ -37,13 +37,23 @@ const LINGER: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Registered {
     number: u64,
+    tenant: Option<String>,
     session: Arc<Mutex<Session>>,
 }
 
 impl Registered {
-    pub(crate) fn describe(&self) -> (u64, String, Memory) {
+    pub(crate) fn describe(&self) -> Job {
         let session = self.lock();
-        (self.number, session.name().to_owned(), session.memory())
+        let memory = session.memory();
+        Job {
+            session: self.number,
+            name: session.name().to_owned(),
+            tenant: self.tenant.clone(),
+            slab_bytes: memory.slab_bytes,
+            slab_batches: memory.batches,
+            leased_bytes: memory.leased_bytes,
+            lent_slots: memory.lent_slots,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -61,6 +71,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
     let mut peer = Peer {
+        store: node.store.clone(),
         node: node.clone(),
         stream,
         receiver: Receiver::default(),
@@ -82,6 +93,8 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
 
 struct Peer {
     node: Arc<Node>,
+    /// The cache as the peer's tenant uses it.
+    store: Store,
     stream: Arc<UnixStream>,
     receiver: Receiver,
     outgoing: mpsc::Sender<Outgoing>,
@@ -92,6 +105,8 @@ struct Peer {
 
 impl Peer {
     async fn run(&mut self) -> Result<()> {
+        // Before a word is heard: what it asks for is charged.
+        self.store = self.node.store_for(self.stream.as_fd())?;
         let Request::Hello { protocol, .. } = self.receive().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
@@ -151,13 +166,15 @@ impl Peer {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let number = self.node.next_session();
-        let (session, events) = match Session::open(number, open, self.node.host()) {
-            Ok(opened) => opened,
-            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
-        };
+        let (session, events) =
+            match Session::open(number, open, self.node.host(self.store.clone())) {
+                Ok(opened) => opened,
+                Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+            };
         let opened = session.opened();
-        tracing::info!(session = number, job = session.name(), "opened a job");
-        let registered = Registered { number, session: Arc::new(Mutex::new(session)) };
+        let tenant = self.store.tenant().map(str::to_owned);
+        tracing::info!(session = number, job = session.name(), tenant, "opened a job");
+        let registered = Registered { number, tenant, session: Arc::new(Mutex::new(session)) };
         self.node.sessions.lock().await.push(registered.clone());
         self.session = Some(registered);
         self.reply(&Reply::Opened(opened)).await?;
@@ -170,9 +187,9 @@ impl Peer {
         while self.tasks.try_join_next().is_some() {}
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
+        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
         self.tasks.spawn(async move {
-            let reply = match count(&node, &url, &origin).await {
+            let reply = match count(&store, &url, &origin).await {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
                 Err(error) => Reply::Failed { run: None, error },
             };
@@ -266,8 +283,8 @@ fn report(scrub: &Scrub) -> Reply {
 }
 
 /// The bytes and samples of a shard, fetched if need be.
-async fn count(node: &Node, url: &str, origin: &Options) -> Result<(u64, u64)> {
-    let shard = node.store.shard(url, origin, Urgency::Needed).await?;
+async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)> {
+    let shard = store.shard(url, origin, Urgency::Needed).await?;
     let progress = shard.wait(u64::MAX).await?;
     Ok((shard.len(), progress.samples))
 }

@@ -3,11 +3,12 @@
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
-use forebay_store::{Counters, Holding, TierReport};
+use forebay_store::{Counters, Holdings, TierReport};
 use forebay_uring::PageReport;
 use serde::{Deserialize, Serialize};
 
 use crate::compose::Node;
+use crate::peer::Registered;
 
 /// A daemon's state.
 #[derive(Debug, Clone, Serialize)]
@@ -49,8 +50,9 @@ pub struct Cache {
     /// What they counted.
     #[serde(flatten)]
     pub counters: Counters,
-    /// What they hold of each data set; last what belongs to none.
-    pub datasets: Vec<Holding>,
+    /// What they hold of each data set, and of each tenant.
+    #[serde(flatten)]
+    pub holdings: Holdings,
 }
 
 /// A job.
@@ -60,6 +62,9 @@ pub struct Job {
     pub session: u64,
     /// Its name.
     pub name: String,
+    /// The tenant that is charged for what it brings in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// Bytes of its slab.
     pub slab_bytes: usize,
     /// Batches the slab was sized for; below `prefetch` where memory is short.
@@ -74,19 +79,11 @@ impl Status {
     /// The state of `node` now.
     pub(crate) async fn of(node: &Node) -> Self {
         let sessions = node.sessions.lock().await.clone();
-        let job = |(session, name, memory): (_, _, forebay_engine::session::Memory)| Job {
-            session,
-            name,
-            slab_bytes: memory.slab_bytes,
-            slab_batches: memory.batches,
-            leased_bytes: memory.leased_bytes,
-            lent_slots: memory.lent_slots,
-        };
         Self {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             uptime_seconds: node.started.elapsed().as_secs_f64(),
-            cache: Cache { counters: node.store.counters(), datasets: node.store.holdings() },
+            cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
             tiers: node.store.tiers(),
             frames: Memory {
                 bytes: node.frames.capacity(),
@@ -95,7 +92,7 @@ impl Status {
             },
             slab_bytes: node.slabs.used(),
             slab_limit_bytes: node.slabs.limit(),
-            jobs: sessions.iter().map(|session| job(session.describe())).collect(),
+            jobs: sessions.iter().map(Registered::describe).collect(),
         }
     }
 
@@ -212,19 +209,23 @@ impl fmt::Display for Screen<'_> {
             writeln!(f, "        read through, past every tier: {through}")?;
         }
         // Without rules there is but the rest, which is the cache.
-        let datasets: Vec<_> = status.parts("/cache/datasets").collect();
-        for dataset in datasets.iter().filter(|_| datasets.len() > 1) {
-            let max =
-                dataset.number("/max_bytes").map(|_| format!(" of {}", dataset.size("/max_bytes")));
-            writeln!(
-                f,
-                "dataset {}  {}{} in {} shards, {}",
-                dataset.text("/name"),
-                dataset.size("/used_bytes"),
-                max.unwrap_or_default(),
-                dataset.count("/shards"),
-                dataset.text("/evict"),
-            )?;
+        for (label, path) in [("dataset", "/cache/datasets"), ("tenant ", "/cache/tenants")] {
+            let holdings: Vec<_> = status.parts(path).collect();
+            for of in holdings.iter().filter(|_| holdings.len() > 1) {
+                let max = of.number("/max_bytes").map(|_| format!(" of {}", of.size("/max_bytes")));
+                write!(
+                    f,
+                    "{label} {}  {}{} in {} shards",
+                    of.text("/name"),
+                    of.size("/used_bytes"),
+                    max.unwrap_or_default(),
+                    of.count("/shards"),
+                )?;
+                match of.0.pointer("/evict") {
+                    Some(_) => writeln!(f, ", {}", of.text("/evict"))?,
+                    None => writeln!(f)?,
+                }
+            }
         }
         let mut pages = String::new();
         let total = status.count("/frames/bytes").max(1);
@@ -239,7 +240,7 @@ impl fmt::Display for Screen<'_> {
         let (used, all) = (status.size("/slab_bytes"), status.size("/slab_limit_bytes"));
         writeln!(f, "slabs   {used} of {all}")?;
         for job in status.parts("/jobs") {
-            writeln!(
+            write!(
                 f,
                 "job     {} {}  slab {} for {} batches, {} with the trainer",
                 job.count("/session"),
@@ -248,6 +249,10 @@ impl fmt::Display for Screen<'_> {
                 job.count("/slab_batches"),
                 job.count("/lent_slots"),
             )?;
+            match job.0.pointer("/tenant") {
+                Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
+                None => writeln!(f)?,
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Sources};
 use forebay_store::{
     Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
-    StoreConfig, TierConfig, Urgency,
+    StoreConfig, Tenant, TierConfig, Urgency,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
@@ -31,6 +31,8 @@ pub struct BareConfig {
     pub capacity: u64,
     /// How data sets are kept.
     pub datasets: Vec<Dataset>,
+    /// Who shares it.
+    pub tenants: Vec<Tenant>,
     /// How often the device is looked after.
     pub look_after: Duration,
     /// What changes the directory.
@@ -54,7 +56,8 @@ impl BareConfig {
     #[must_use]
     pub fn new(cache: PathBuf, capacity: u64) -> Self {
         let (datasets, files) = (Vec::new(), Arc::new(LocalFiles));
-        Self { cache, capacity, datasets, look_after: LOOK_AFTER, files, faults: None }
+        let (tenants, look_after) = (Vec::new(), LOOK_AFTER);
+        Self { cache, capacity, datasets, tenants, look_after, files, faults: None }
     }
 
     /// Opens it, and lists what it holds.
@@ -85,8 +88,8 @@ impl BareConfig {
                 files: self.files,
             }),
         };
-        let (datasets, look_after) = (self.datasets, self.look_after);
-        let config = StoreConfig { tiers: vec![tier], datasets, look_after };
+        let Self { datasets, tenants, look_after, .. } = self;
+        let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
         // Origins are files, read by an engine that nothing meddles with.
         let sources = Sources::new(engine("origin"), Limits::default()).expect("limits make sense");
         let frames = Arena::new(FRAMES.clone());
@@ -109,15 +112,27 @@ impl Bare {
     /// # Panics
     /// If memory cannot be had.
     pub fn read_all(&self, url: &str) -> Result<Vec<Vec<u8>>> {
+        self.read_all_for(None, url)
+    }
+
+    /// The same for a tenant.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    ///
+    /// # Panics
+    /// If memory cannot be had.
+    pub fn read_all_for(&self, tenant: Option<&str>, url: &str) -> Result<Vec<Vec<u8>>> {
+        let store = self.store.for_tenant(tenant);
         let mut tries = 0;
         loop {
             tries += 1;
             let outcome = self.runtime.block_on(async {
-                let lease = self.store.shard(url, &Options::default(), Urgency::Needed).await?;
-                self.store.used(&lease);
+                let lease = store.shard(url, &Options::default(), Urgency::Needed).await?;
+                store.used(&lease);
                 match self.read(&lease).await {
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        self.store.condemn(&lease, &error).await;
+                        store.condemn(&lease, &error).await;
                         Err(error)
                     }
                     other => other,

@@ -41,6 +41,7 @@ impl Daemon {
         NodeConfig {
             tiers: vec![NodeTier::at("nvme", Class::Nvme, cache.to_owned(), capacity)],
             datasets: Vec::new(),
+            tenants: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             limits: Limits::default(),

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use forebay_error::{ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::{Claim, Condition, Counters, Dataset, Evict, Lease, Shard, Store, Urgency};
+use forebay_store::{
+    Claim, Condition, Counters, Dataset, Evict, Holdings, Lease, Shard, Store, Tenant, Urgency,
+};
 use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
 use forebay_tests::{Bare, BareConfig, Daemon, Rest, SIZES, eventually, flip};
 use forebay_uring::{Arena, Region};
@@ -34,6 +36,9 @@ const TOGETHER: u64 = 4;
 
 /// Shards held or claimed over several steps, at most.
 const HELD: usize = 2;
+
+/// Who reads: two tenants, and one who is none.
+const TENANTS: [Option<&str>; 3] = [Some("most"), Some("least"), None];
 
 /// How often the device is looked after: soon, so that a probe needs no patience.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
@@ -135,8 +140,15 @@ impl Model {
     fn start(&mut self) {
         let pinned =
             Dataset { pin: true, ..Dataset::new("pinned", "**/0.tar", Evict::Lru).unwrap() };
+        // Half for the one, a tenth at least for the other.
+        let (half, tenth) = (Some(self.capacity / 2), self.capacity / 10);
+        let tenant = |name: &str, min_bytes, max_bytes| {
+            let name = name.to_owned();
+            Tenant { name, min_bytes, max_bytes }
+        };
         let bare = BareConfig {
             datasets: vec![pinned],
+            tenants: vec![tenant("most", 0, half), tenant("least", tenth, None)],
             look_after: LOOK_AFTER,
             files: self.files.clone(),
             faults: Some(self.files.clone()),
@@ -167,7 +179,7 @@ impl Model {
             let urgency = if self.dice.percent(15) { Urgency::Ahead } else { Urgency::Needed };
             let seeds = object.versions[object.oldest..].to_vec();
             let read = Read {
-                store: life.bare.store.clone(),
+                store: life.bare.store.for_tenant(*self.dice.pick(&TENANTS)),
                 buffers: self.buffers.clone(),
                 url: object.url.clone(),
                 samples: object.samples,
@@ -405,8 +417,13 @@ impl Model {
                 let mut others = rest.others.iter();
                 same && others.all(|file| self.names_failed && file.ends_with(".idx.new"))
             });
-            let all: u64 = self.life().bare.store.holdings().iter().map(|set| set.used_bytes).sum();
-            assert_eq!(all, self.counters().used_bytes, "data sets and tier differ");
+            let Holdings { datasets, tenants } = self.life().bare.store.holdings();
+            for (holdings, whose) in [(datasets, "data sets"), (tenants, "tenants")] {
+                let all: u64 = holdings.iter().map(|of| of.used_bytes).sum();
+                assert_eq!(all, self.counters().used_bytes, "{whose} and tier differ");
+                let shards: usize = holdings.iter().map(|of| of.shards).sum();
+                assert_eq!(shards, self.counters().shards, "{whose} and tier differ");
+            }
         }
     }
 

@@ -280,7 +280,8 @@ fn crowd(cache: &Path, shards: u32) {
         let data = cache.join("shards").join(&file);
         File::create(&data).unwrap().set_len(CROWD_BYTES).unwrap();
         let index = forebay_shard::Index::default();
-        let sidecar = forebay_shard::Sidecar { origin, len: CROWD_BYTES, blocks: vec![0], index };
+        let (len, blocks, tenant) = (CROWD_BYTES, vec![0], None);
+        let sidecar = forebay_shard::Sidecar { origin, tenant, len, blocks, index };
         fs::write(data.with_file_name(format!("{file}.idx")), sidecar.encode().unwrap()).unwrap();
     }
 }

@@ -419,6 +419,25 @@ fn pins_beyond_the_capacity_are_refused() {
     start(2 * bench.shard_bytes).unwrap();
     let error = start(2 * bench.shard_bytes + 1).unwrap_err();
     assert!(error.to_string().contains("pinned exceeds the capacity"), "{error}");
+    // What may lie on one tier only must fit that one, whatever the others hold.
+    let disk = Daemon::disk();
+    let mut config = bench.config.clone();
+    let tier = |name: &str, shards| {
+        NodeTier::at(name, Class::Nvme, disk.path().join(name), shards * bench.shard_bytes)
+    };
+    config.tiers = vec![tier("a", 2), tier("b", 9)];
+    let bound = Dataset { tiers: vec!["a".into()], ..pinned(2 * bench.shard_bytes) };
+    let least = Dataset { pin: false, min_bytes: 1, name: "least".to_owned(), ..bound.clone() };
+    config.datasets = vec![bound.clone(), Dataset { tiers: Vec::new(), ..least.clone() }];
+    Daemon::try_start(config.clone()).map(drop).unwrap();
+    config.datasets = vec![bound, least.clone()];
+    let error = Daemon::try_start(config.clone()).map(drop).unwrap_err();
+    assert!(error.to_string().contains("pinned exceeds the capacity"), "{error}");
+    assert_eq!(error.place("tiers"), Some("a"));
+    let (min_bytes, max_bytes) = (2 * bench.shard_bytes + 1, None);
+    config.datasets = vec![Dataset { min_bytes, max_bytes, ..least }];
+    let error = Daemon::try_start(config).map(drop).unwrap_err();
+    assert!(error.to_string().contains("minima exceed the capacity"), "{error}");
     let mut config = bench.config.clone();
     config.datasets = vec![Dataset { tiers: vec!["b".into()], ..pinned(1) }];
     config.tiers[0].path = Some(Daemon::disk().path().to_owned());

@@ -9,7 +9,7 @@
 //! | at | bytes | what |
 //! |---:|---:|---|
 //! | 0 | 8 | magic `FOREBAY\x1a` |
-//! | 8 | 4 | format version, 2 |
+//! | 8 | 4 | format version, 3 |
 //! | 12 | 4 | CRC32C of the 4096 bytes, taken with this field as zero |
 //! | 16 | 8 | the shard's length in bytes |
 //! | 24 | 8 | the body's length in bytes |
@@ -17,11 +17,12 @@
 //! | 36 | 4 | number of fields |
 //! | 40 | 4 | number of members |
 //! | 44 | 4 | number of samples |
-//! | 48 | 2+2+2 | lengths of endpoint, URL and version |
-//! | 54 | | endpoint, URL, version in UTF-8, then zeros |
+//! | 48 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
+//! | 56 | | endpoint, URL, version, tenant in UTF-8, then zeros |
 //!
 //! Every format, past or to come, keeps the first three fields as they are, so that any release can
-//! tell a sidecar of another format from a damaged one.
+//! tell a sidecar of another format from a damaged one. Format 2 has no tenant and no length of one; it
+//! is read, not written.
 //!
 //! The *body* follows: the CRC32C of each 4 MiB block of the shard (the last one shorter), which
 //! cover every byte where members' checksums leave out headers and padding; the fields (`u32`
@@ -31,6 +32,7 @@
 //! not repeated.
 
 mod body;
+mod names;
 mod partial;
 mod reader;
 
@@ -38,6 +40,7 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use crate::checksum::crc32c;
 use crate::index::Index;
+use names::Names;
 pub use partial::Partial;
 use reader::Reader;
 
@@ -49,11 +52,13 @@ pub const BLOCK_BYTES: u64 = 4 << 20;
 pub const HEAD_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"FOREBAY\x1a";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// The oldest format that is read: it names no tenant.
+const FORMAT_OLDEST: u32 = 2;
 /// Where the head keeps its own checksum.
 const CRC_AT: std::ops::Range<usize> = 12..16;
-/// The head's bytes in front of its three texts.
-const FIXED_BYTES: usize = 54;
+/// The head's bytes in front of its texts.
+const FIXED_BYTES: usize = 56;
 
 /// Whose bytes a copy holds. Together these name one state of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -67,15 +72,15 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Refuses names that do not fit a sidecar's head.
+    /// Refuses names that, with that of the tenant, do not fit a sidecar's head.
     ///
     /// # Errors
     /// `Invalid` with the limit.
-    pub fn check(&self) -> Result<()> {
-        let texts = [&self.endpoint, &self.url, &self.version];
-        if FIXED_BYTES + texts.iter().map(|text| text.len()).sum::<usize>() > HEAD_BYTES {
+    pub fn check(&self, tenant: Option<&str>) -> Result<()> {
+        let limit = HEAD_BYTES - FIXED_BYTES;
+        if Names::texts(self, tenant).iter().map(|text| text.len()).sum::<usize>() > limit {
             let error = Error::new(ErrorKind::Invalid, "the shard's URL is too long to be cached");
-            return Err(error.at("url", &self.url).at("limit", HEAD_BYTES - FIXED_BYTES));
+            return Err(error.at("url", &self.url).at("limit", limit));
         }
         Ok(())
     }
@@ -86,6 +91,8 @@ impl Origin {
 pub struct Sidecar {
     /// Whose bytes these are.
     pub origin: Origin,
+    /// Whose job brought them in, if it belonged to a tenant.
+    pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
     /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
@@ -99,6 +106,8 @@ pub struct Sidecar {
 pub struct Head {
     /// Whose bytes these are.
     pub origin: Origin,
+    /// Whose job brought them in, if it belonged to a tenant.
+    pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
     /// The body's length in bytes: the file is [`HEAD_BYTES`] longer.
@@ -123,6 +132,7 @@ impl Sidecar {
         body::encode(&self.index, self.len, &mut bytes)?;
         let head = Head {
             origin: self.origin.clone(),
+            tenant: self.tenant.clone(),
             len: self.len,
             body_len: (bytes.len() - HEAD_BYTES) as u64,
             fields: body::count(self.index.fields.len())?,
@@ -148,7 +158,8 @@ impl Sidecar {
             return Err(damaged("its body has a wrong checksum"));
         }
         let (blocks, index) = body::decode(body, &head)?;
-        Ok(Self { origin: head.origin, len: head.len, blocks, index })
+        let Head { origin, tenant, len, .. } = head;
+        Ok(Self { origin, tenant, len, blocks, index })
     }
 }
 
@@ -180,22 +191,19 @@ impl Head {
     /// `Corrupt` if any of its bits differs, `Invalid` if another format version wrote it.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let (format, mut reader) = Self::format(bytes)?;
-        if format != FORMAT {
-            let what = format!("a sidecar has format {format}; this version reads format {FORMAT}");
+        if !(FORMAT_OLDEST..=FORMAT).contains(&format) {
+            let what = format!(
+                "a sidecar has format {format}; this version reads {FORMAT_OLDEST} to {FORMAT}"
+            );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let (len, body_len, body_crc32c) = (reader.u64()?, reader.u64()?, reader.u32()?);
         let (fields, members, samples) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let lens = [reader.u16()?, reader.u16()?, reader.u16()?];
-        let mut text = |len: u16| reader.text(usize::from(len));
-        let origin =
-            Origin { endpoint: text(lens[0])?, url: text(lens[1])?, version: text(lens[2])? };
-        Ok(Self { origin, len, body_len, fields, members, samples, body_crc32c })
+        let Names { origin, tenant } = Names::read(&mut reader, format > FORMAT_OLDEST)?;
+        Ok(Self { origin, tenant, len, body_len, fields, members, samples, body_crc32c })
     }
 
     fn encode(&self, into: &mut [u8]) -> Result<()> {
-        self.origin.check()?;
-        let texts = [&self.origin.endpoint, &self.origin.url, &self.origin.version];
         let mut head = Vec::with_capacity(HEAD_BYTES);
         head.extend_from_slice(MAGIC);
         head.extend_from_slice(&FORMAT.to_le_bytes());
@@ -205,13 +213,7 @@ impl Head {
         for number in [self.body_crc32c, self.fields, self.members, self.samples] {
             head.extend_from_slice(&number.to_le_bytes());
         }
-        for text in texts {
-            // Their sum fits the head, so each length fits 16 bits.
-            head.extend_from_slice(&(text.len() as u16).to_le_bytes());
-        }
-        for text in texts {
-            head.extend_from_slice(text.as_bytes());
-        }
+        Names::put(&self.origin, self.tenant.as_deref(), &mut head)?;
         head.resize(HEAD_BYTES, 0);
         let crc = zeroed_crc32c(&head);
         head[CRC_AT].copy_from_slice(&crc.to_le_bytes());

@@ -23,6 +23,7 @@ fn small() -> Sidecar {
             url: "s3://b/ä.tar".into(),
             version: "\"etag\"".into(),
         },
+        tenant: Some("vision".into()),
         len: 10_240,
         blocks: vec![0x1234_5678],
         index: Index {
@@ -42,7 +43,7 @@ fn what_goes_in_comes_out_and_the_head_stands_alone() {
     let bytes = sidecar.encode().unwrap();
     assert_eq!(Sidecar::decode(&bytes).unwrap(), sidecar);
     let head = Head::decode(&bytes[..HEAD_BYTES]).unwrap();
-    assert_eq!(head.origin, sidecar.origin);
+    assert_eq!((head.origin, head.tenant), (sidecar.origin, sidecar.tenant));
     assert_eq!((head.len, head.fields, head.members, head.samples), (10_240, 2, 3, 2));
     assert_eq!(head.body_len as usize, bytes.len() - HEAD_BYTES);
 }
@@ -64,7 +65,8 @@ fn every_single_flipped_bit_and_every_cut_is_noticed() {
 #[test]
 fn a_partial_shard_is_what_was_put_in_or_nothing() {
     let blocks = vec![Some(7), None, Some(0), None];
-    let partial = Partial { origin: small().origin, len: 3 * BLOCK_BYTES + 1, blocks };
+    let (origin, tenant) = (small().origin, small().tenant);
+    let partial = Partial { origin, tenant, len: 3 * BLOCK_BYTES + 1, blocks };
     let bytes = partial.encode().unwrap();
     assert_eq!(Partial::decode(&bytes).unwrap(), partial);
     for at in 0..bytes.len() * 8 {
@@ -80,7 +82,7 @@ fn a_partial_shard_is_what_was_put_in_or_nothing() {
 #[test]
 fn another_format_is_invalid_not_corrupt() {
     let mut bytes = small().encode().unwrap();
-    for (format, newer) in [(1, false), (3, true)] {
+    for (format, newer) in [(1, false), (4, true)] {
         bytes[8] = format;
         assert!(!Head::is_newer(&bytes), "a flipped bit makes no newer format");
         bytes[12..16].fill(0);
@@ -91,10 +93,36 @@ fn another_format_is_invalid_not_corrupt() {
     }
 }
 
+/// What the releases before this one wrote: the same, and nothing of a tenant.
+#[test]
+fn the_formats_without_tenants_are_still_read() {
+    let sidecar = Sidecar { tenant: None, ..small() };
+    let mut old = sidecar.encode().unwrap();
+    old[8] = 2;
+    // The tenant's length, which is zero, goes; the head keeps its size by a zero at its end.
+    old.drain(54..56);
+    old.splice(HEAD_BYTES - 2..HEAD_BYTES - 2, [0, 0]);
+    forge(&mut old);
+    assert_eq!(Sidecar::decode(&old).unwrap(), sidecar);
+    assert_eq!(Head::decode(&old[..HEAD_BYTES]).unwrap().tenant, None);
+    let blocks = vec![Some(7), None];
+    let partial = Partial { origin: small().origin, tenant: None, len: BLOCK_BYTES + 1, blocks };
+    let mut old = partial.encode().unwrap();
+    old[8] = 1;
+    old.drain(30..32);
+    old[12..16].fill(0);
+    let crc = checksum::crc32c(&old);
+    old[12..16].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(Partial::decode(&old).unwrap(), partial);
+}
+
 #[test]
 fn a_url_too_long_and_an_index_that_contradicts_itself_are_refused() {
     let mut long = small();
     long.origin.url = "s3://b/".to_owned() + &"x".repeat(HEAD_BYTES);
+    assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Invalid);
+    let mut long = small();
+    long.tenant = Some("x".repeat(HEAD_BYTES));
     assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Invalid);
     let mut gap = small();
     gap.index.samples[1].members = 1..3;

@@ -1,4 +1,4 @@
-//! Bytes, reserved before they are written, on the tier and in the data set they belong to.
+//! Bytes, reserved before they are written: of the tier, and of whom they are charged to.
 //!
 //! One rule: the sum of all reservations never passes the capacity through [`Budget::reserve`];
 //! what recovery finds on disk is entered as it is, and evicted down before anything new comes in.
@@ -25,24 +25,28 @@ struct Reservation {
     bytes: u64,
 }
 
-/// Bytes of a tier and of a data set's share of it, until dropped.
+/// Bytes of a tier, and of the shares of a data set and a tenant, until dropped.
 #[derive(Debug)]
 pub(crate) struct Space {
-    // Given back in this order: whoever waits for the tier then finds room in both.
-    _dataset: Reservation,
+    // Given back in this order: whoever waits for the tier then finds room in all.
+    _shares: [Reservation; 2],
     tier: Reservation,
 }
 
 impl Space {
-    /// Takes `bytes` of both, or of neither.
-    pub(crate) fn reserve(tier: &Arc<Budget>, dataset: &Arc<Budget>, bytes: u64) -> Option<Self> {
-        let dataset = dataset.reserve(bytes)?;
-        Some(Self { _dataset: dataset, tier: tier.reserve(bytes)? })
+    /// Takes `bytes` of all, or of none.
+    pub(crate) fn reserve(
+        tier: &Arc<Budget>,
+        [dataset, tenant]: [&Arc<Budget>; 2],
+        bytes: u64,
+    ) -> Option<Self> {
+        let shares = [dataset.reserve(bytes)?, tenant.reserve(bytes)?];
+        Some(Self { _shares: shares, tier: tier.reserve(bytes)? })
     }
 
     /// Enters bytes that are on the disk already, even past the limits.
-    pub(crate) fn enter(tier: &Arc<Budget>, dataset: &Arc<Budget>, bytes: u64) -> Self {
-        Self { _dataset: dataset.enter(bytes), tier: tier.enter(bytes) }
+    pub(crate) fn enter(tier: &Arc<Budget>, shares: [&Arc<Budget>; 2], bytes: u64) -> Self {
+        Self { _shares: shares.map(|share| share.enter(bytes)), tier: tier.enter(bytes) }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -147,14 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn space_is_taken_of_both_or_of_neither() {
-        let (tier, dataset) = (Budget::new(100), Budget::new(50));
-        let space = Space::reserve(&tier, &dataset, 50).unwrap();
-        assert!(Space::reserve(&tier, &dataset, 1).is_none());
-        assert_eq!((tier.used(), dataset.used()), (50, 50));
-        drop(space);
+    fn space_is_taken_of_all_or_of_none() {
+        let (tier, dataset, tenant) = (Budget::new(100), Budget::new(50), Budget::new(70));
+        let used = || (tier.used(), dataset.used(), tenant.used());
+        let space = Space::reserve(&tier, [&dataset, &tenant], 50).unwrap();
+        assert!(Space::reserve(&tier, [&dataset, &tenant], 1).is_none());
+        assert_eq!(used(), (50, 50, 50));
         let large = Budget::new(u64::MAX);
-        assert!(Space::reserve(&tier, &large, 101).is_none());
-        assert_eq!((tier.used(), large.used(), dataset.used()), (0, 0, 0));
+        assert!(Space::reserve(&tier, [&large, &tenant], 21).is_none(), "the tenant's is short");
+        assert!(Space::reserve(&tier, [&large, &large], 51).is_none(), "the tier's is short");
+        assert_eq!((used(), large.used()), ((50, 50, 50), 0));
+        drop(space);
+        assert_eq!(used(), (0, 0, 0));
     }
 }

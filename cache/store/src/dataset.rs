@@ -1,18 +1,13 @@
 //! Data sets: what an admin says of shards, by their URLs.
 //!
 //! One rule: a shard belongs to the first data set whose pattern its URL matches, and to the rest
-//! of the tier if it matches none. Limits of a data set are as hard as the tier's own.
+//! of the tier if it matches none.
 
-use std::num::NonZeroUsize;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use glob::{MatchOptions, Pattern};
-use lru::LruCache;
 
-use crate::budget::Budget;
 use crate::evict::Evict;
 
 /// `*` stays within one folder, `**` crosses them, as in every other tool.
@@ -47,38 +42,6 @@ pub struct Dataset {
     pub scan_bypass: bool,
     /// The tiers it may lie on, by name; empty: any.
     pub tiers: Vec<String>,
-}
-
-/// A data set's share of a node: what all tiers together hold of it.
-#[derive(Debug)]
-pub(crate) struct Share {
-    pub(crate) rule: Dataset,
-    /// What the data set may hold; readers of evicted copies keep their part of it.
-    pub(crate) budget: Arc<Budget>,
-    /// Bytes of the shards that are there, those of shards on their way out not counted.
-    pub(crate) held: AtomicU64,
-    /// With `scan_bypass`: hashes of shards that came in once.
-    seen: Mutex<LruCache<u64, ()>>,
-}
-
-/// Shards remembered of those a data set with `scan_bypass` saw once: 8 bytes and a place in a list
-/// each, so 4 MB at most.
-const SEEN: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
-
-impl Share {
-    pub(crate) fn saw(&self, identity: u64) -> bool {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&identity).is_some()
-    }
-
-    pub(crate) fn see(&self, identity: u64) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).put(identity, ());
-    }
-
-    pub(crate) fn new(rule: Dataset) -> Arc<Self> {
-        let budget = Budget::new(rule.max_bytes.unwrap_or(u64::MAX));
-        let seen = Mutex::new(LruCache::new(SEEN));
-        Arc::new(Self { rule, budget, held: AtomicU64::new(0), seen })
-    }
 }
 
 impl Dataset {
@@ -140,41 +103,4 @@ impl Dataset {
         }
         Ok(())
     }
-}
-
-/// Refuses rules that cannot all be kept by `tiers`, each a name and a capacity.
-///
-/// # Errors
-/// `Invalid` naming the data set and the options.
-pub(crate) fn check_all(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
-    let capacity = tiers.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    for set in datasets {
-        set.check()?;
-        let known = |name: &&String| !tiers.iter().any(|(tier, _)| tier == name);
-        if let Some(unknown) = set.tiers.iter().find(known) {
-            return Err(Error::new(ErrorKind::Invalid, "there is no tier of this name")
-                .at("dataset", &set.name)
-                .at("tier", unknown));
-        }
-    }
-    let total = |bytes: &dyn Fn(&Dataset) -> u64| {
-        datasets.iter().fold(0_u64, |sum, set| sum.saturating_add(bytes(set)))
-    };
-    if total(&|set| set.min_bytes) > capacity {
-        return Err(Error::new(ErrorKind::Invalid, "the data sets' minima exceed the capacity")
-            .at("capacity", capacity)
-            .advise("lower quota.min, or raise the tiers' capacity"));
-    }
-    // What is pinned may grow to its max; beside the others' minima that must fit.
-    let promised = |set: &Dataset| match (set.pin, set.max_bytes) {
-        (true, Some(max)) => max,
-        _ => set.min_bytes,
-    };
-    if total(&promised) > capacity {
-        return Err(Error::new(ErrorKind::Invalid, "what is pinned exceeds the capacity")
-            .at("capacity", capacity)
-            .at("promised", total(&promised))
-            .advise("lower the pinned data sets' quota.max, or raise the tiers' capacity"));
-    }
-    Ok(())
 }

@@ -79,6 +79,8 @@ pub(crate) struct Job {
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
     pub(crate) origin: Origin,
+    /// The tenant that the shard is charged to.
+    pub(crate) tenant: Option<String>,
     /// Bytes that an earlier fill left here.
     pub(crate) resumed: AtomicU64,
     /// Why the target took no more. The fill goes on without it: whoever waits for samples gets
@@ -160,10 +162,11 @@ impl Job {
         let len = self.stat.len;
         disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
         disk.engine.sync_data(&disk.file).await?;
-        let (origin, index) = (self.origin.clone(), self.growth.index().index());
+        let (origin, tenant) = (self.origin.clone(), self.tenant.clone());
+        let index = self.growth.index().index();
         // Every part is written by then.
         let blocks = self.parts.sums().into_iter().flatten().collect();
-        let sidecar = Sidecar { origin, len, blocks, index };
+        let sidecar = Sidecar { origin, tenant, len, blocks, index };
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar)).await
     }
 
@@ -221,8 +224,12 @@ impl Job {
         let Target::Disk(disk) = &self.target else { return };
         let here = disk.here.iter().copied().chain(std::iter::repeat(None));
         let blocks = self.parts.sums().into_iter().zip(here).map(|(now, then)| now.or(then));
-        let partial =
-            Partial { origin: self.origin.clone(), len: self.stat.len, blocks: blocks.collect() };
+        let partial = Partial {
+            origin: self.origin.clone(),
+            tenant: self.tenant.clone(),
+            len: self.stat.len,
+            blocks: blocks.collect(),
+        };
         // Asked last: parts that a failed target lost are noted after its fault.
         if self.fault.get().is_some() {
             return;

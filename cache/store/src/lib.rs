@@ -8,6 +8,7 @@
 //!   Store ── which tier a shard is read from, comes to, moves to   store.rs, store/
 //!     └─ Tier ── who is here, who may stay, how the device is       tier.rs, tier/
 //!          ├─ Budget ── bytes reserved before they are written      budget.rs
+//!          ├─ Shares ── whose data set and tenant's they are        shares.rs
 //!          ├─ Directory ── names, lock, commit, recovery            directory.rs
 //!          │    └─ Files ── calls that change a directory           files.rs
 //!          └─ Shard ── one shard, arriving or whole                 shard.rs
@@ -24,7 +25,9 @@ mod files;
 mod fill;
 mod fsck;
 mod shard;
+mod shares;
 mod store;
+mod tenant;
 mod tier;
 
 pub use dataset::Dataset;
@@ -35,7 +38,8 @@ pub use fill::{FILLS, FRAME_BYTES, PART_BYTES};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard};
 pub use store::{Claim, Store, StoreConfig};
+pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Flaw, Holding, KeepFree, Mode, Scrub, TierConfig,
-    TierReport, Urgency, Watermarks,
+    Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Mode, Scrub,
+    TierConfig, TierReport, Urgency, Watermarks,
 };

@@ -27,14 +27,15 @@ use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::dataset::{self, Dataset, Share};
+use crate::dataset::Dataset;
 use crate::directory::ShardName;
-use crate::evict::Evict;
 use crate::fill::{FILLS, Job, Parts, Target};
 use crate::shard::{Body, Growth, Lease, Shard};
+use crate::shares::Shares;
+use crate::tenant::Tenant;
 use crate::tier::{
-    Commons, Counters, Holding, Mode, OpenShards, Scrub, State, Tier, TierConfig, TierReport,
-    Urgency, Wanted, shutting_down,
+    Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
+    TierReport, Urgency, Wanted, shutting_down,
 };
 pub(crate) use identity::Identity;
 use moves::Promotions;
@@ -50,9 +51,6 @@ const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 /// others are not kept waiting for longer.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The name of what belongs to no data set.
-const REST: &str = "(rest)";
-
 /// What a store is made of.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
@@ -60,14 +58,17 @@ pub struct StoreConfig {
     pub tiers: Vec<TierConfig>,
     /// What admins say of data sets; the first whose pattern matches counts.
     pub datasets: Vec<Dataset>,
+    /// What each of those may hold who share the node; whoever is none of them has no limits.
+    pub tenants: Vec<Tenant>,
     /// How often devices are looked after: whether their directories are still there, how full the
     /// disks are, whether one that failed is well again.
     pub look_after: Duration,
 }
 
-/// Every tier of a node. Cheap to clone.
+/// Every tier of a node, for one tenant: what is brought in through it is charged to that tenant, by its
+/// place among them. Cheap to clone.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<Inner>, usize);
 
 struct Inner {
     /// The fastest first.
@@ -75,7 +76,7 @@ struct Inner {
     commons: Arc<Commons>,
     sources: Sources,
     /// Shards being opened or begun, and who asked first.
-    opening: Mutex<HashMap<ShardName, (Urgency, Shared<Opened>)>>,
+    opening: Mutex<HashMap<ShardName, (Asker, Shared<Opened>)>>,
     promotions: Promotions,
     through_misses: AtomicU64,
 }
@@ -84,6 +85,22 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Whoever moves shards sees that there is nothing to move any more.
         self.commons.moves.notify_one();
+    }
+}
+
+/// Who asked first for a shard, and so whose rules its coming is bound by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Asker {
+    urgency: Urgency,
+    tenant: usize,
+}
+
+impl Asker {
+    /// Whether there may be room for this one where there was none for `other`: who only looks ahead
+    /// is not let in where one who waits may push others out, and each tenant has room of its own.
+    fn may_fare_better(self, other: Self) -> bool {
+        self.tenant != other.tenant
+            || (other.urgency, self.urgency) == (Urgency::Ahead, Urgency::Needed)
     }
 }
 
@@ -134,13 +151,12 @@ impl Store {
         place::check(&config.tiers)?;
         let sizes: Vec<_> =
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
-        dataset::check_all(&config.datasets, &sizes)?;
-        let mut datasets = config.datasets;
-        datasets.push(Dataset::new(REST, "**", Evict::default())?);
+        let shares = Arc::new(Shares::new(config.datasets, config.tenants, &sizes)?);
+        let rest = shares.tenant(None);
         let commons = Arc::new(Commons {
             frames,
             flights: Semaphore::new(FILLS),
-            shares: datasets.into_iter().map(Share::new).collect(),
+            shares,
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
             traffic: Arc::default(),
@@ -151,18 +167,31 @@ impl Store {
             tiers.push(Tier::open(tier, commons.clone()).await?);
         }
         tiers.sort_by_key(Tier::class);
-        let store = Self(Arc::new(Inner {
+        let inner = Inner {
             tiers,
             commons: commons.clone(),
             sources,
             opening: Mutex::default(),
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
-        }));
+        };
+        let store = Self(Arc::new(inner), rest);
         tokio::spawn(keep_recency(Arc::downgrade(&store.0)));
         tokio::spawn(look_after(Arc::downgrade(&store.0), config.look_after));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.0), commons));
         Ok(store)
+    }
+
+    /// The same store for a tenant; one that is not configured has no limits, as if it were none.
+    #[must_use]
+    pub fn for_tenant(&self, name: Option<&str>) -> Self {
+        Self(self.0.clone(), self.0.commons.shares.tenant(name))
+    }
+
+    /// The tenant that is charged.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        self.0.commons.shares.tenant_name(self.1)
     }
 
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
@@ -181,22 +210,21 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
-        let wanted = Wanted { name: name.clone(), origin, source, stat };
+        let charge = self.0.commons.shares.charge(url, self.1);
+        let wanted = Wanted { name: name.clone(), origin, charge, source, stat };
+        let asker = Asker { urgency, tenant: self.1 };
         loop {
-            let (asked, opened) = {
+            let (first, opened) = {
                 let mut opening = self.opening();
                 // Somebody may have opened it since.
                 if let Some(shard) = self.in_use(&name) {
                     return Ok(Lease::new(shard));
                 }
-                let open = || (urgency, self.clone().opened(wanted.clone(), urgency));
+                let open = || (asker, self.clone().opened(wanted.clone(), urgency));
                 opening.entry(name.clone()).or_insert_with(open).clone()
             };
             match opened.await {
-                // Whoever only looked ahead was not let in; one who waits may push others out.
-                Err(error)
-                    if error.kind() == ErrorKind::Full
-                        && (asked, urgency) == (Urgency::Ahead, Urgency::Needed) => {}
+                Err(error) if error.kind() == ErrorKind::Full && asker.may_fare_better(first) => {}
                 opened => return opened.map(Lease::new),
             }
         }
@@ -304,6 +332,7 @@ impl Store {
             parts,
             growth,
             origin: wanted.origin.clone(),
+            tenant: None,
             resumed: AtomicU64::new(0),
             fault: shard.lost.clone(),
         });
@@ -427,20 +456,23 @@ impl Store {
         self.0.tiers.iter().map(Tier::report).collect()
     }
 
-    /// What each data set holds, in the order of their rules; last what belongs to none.
+    /// What each data set and each tenant holds.
     #[must_use]
-    pub fn holdings(&self) -> Vec<Holding> {
-        let per_tier: Vec<_> = self.0.tiers.iter().map(Tier::shards).collect();
-        let shares = self.0.commons.shares.iter().enumerate();
-        shares
-            .map(|(at, share)| Holding {
-                name: share.rule.name.clone(),
-                evict: share.rule.evict,
-                used_bytes: share.budget.used(),
-                max_bytes: share.rule.max_bytes,
-                shards: per_tier.iter().map(|shards| shards[at]).sum(),
-            })
-            .collect()
+    pub fn holdings(&self) -> Holdings {
+        let Shares { datasets, tenants } = &*self.0.commons.shares;
+        let (mut of_dataset, mut of_tenant) = (vec![0; datasets.len()], vec![0; tenants.len()]);
+        for (charge, shards) in self.0.tiers.iter().flat_map(Tier::shards) {
+            of_dataset[charge.dataset] += shards;
+            of_tenant[charge.tenant] += shards;
+        }
+        let datasets = datasets.iter().zip(of_dataset);
+        let tenants = tenants.iter().zip(of_tenant);
+        Holdings {
+            datasets: datasets
+                .map(|(kept, shards)| Holding::of(&kept.share, Some(kept.rule.evict), shards))
+                .collect(),
+            tenants: tenants.map(|(share, shards)| Holding::of(share, None, shards)).collect(),
+        }
     }
 
     /// Changes what is wanted of a tier, at run time.
@@ -498,7 +530,7 @@ impl Store {
         }
     }
 
-    fn opening(&self) -> MutexGuard<'_, HashMap<ShardName, (Urgency, Shared<Opened>)>> {
+    fn opening(&self) -> MutexGuard<'_, HashMap<ShardName, (Asker, Shared<Opened>)>> {
         self.0.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -33,10 +33,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 
 use crate::budget::Budget;
-use crate::dataset::Share;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::shard::{Shard, Traffic};
+use crate::shares::{Charge, Shares};
 use crate::store::Identity;
 pub use health::Condition;
 use health::Health;
@@ -46,7 +46,7 @@ pub use scrub::{Flaw, Scrub};
 use table::Table;
 pub(crate) use table::{OpenShards, State};
 use tally::Tally;
-pub use tally::{Counters, Holding};
+pub use tally::{Counters, Holding, Holdings};
 use wear::Wear;
 
 /// What a tier is made of, the fastest first.
@@ -138,7 +138,7 @@ pub(crate) struct Commons {
     pub(crate) frames: Arena,
     /// The right to run a fill.
     pub(crate) flights: Semaphore,
-    pub(crate) shares: Vec<Arc<Share>>,
+    pub(crate) shares: Arc<Shares>,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
     /// Shards that no tier holds, and are read from their origin.
@@ -329,8 +329,8 @@ impl Tier {
         self.0.tally.read(&self.0.budget, &self.0.traffic, shards)
     }
 
-    /// Shards of each data set.
-    pub(crate) fn shards(&self) -> Vec<usize> {
+    /// How many shards are charged to whom.
+    pub(crate) fn shards(&self) -> Vec<(Charge, usize)> {
         self.table().shards()
     }
 

@@ -159,7 +159,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         ),
         _ => error,
     })?;
-    let (tiers, datasets) = (config.tiers()?, config.datasets()?);
+    let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
@@ -168,6 +168,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
     let node = NodeConfig {
         tiers,
         datasets,
+        tenants,
         memory,
         io,
         limits: Limits::default(),
@@ -191,6 +192,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
     let node = NodeConfig {
         tiers: vec![NodeTier::at("cache", Class::Nvme, cache, capacity)],
         datasets: Vec::new(),
+        tenants: Vec::new(),
         memory: embedded::memory(),
         io,
         limits: Limits::default(),

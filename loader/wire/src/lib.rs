@@ -3,11 +3,12 @@
 //! Control travels over a Unix stream socket as length-prefixed [`frame`]s of [`message`]s;
 //! payload never does. Payload rests in a [`slab`]: a sealed memfd that the daemon writes and the
 //! trainer maps read-only. The daemon acts on nothing it reads from the slab, and the trainer
-//! checks every range a message names before it touches the map.
+//! checks every range a message names before it touches the map. Who a peer is, the kernel says ([`peer`]).
 
 pub mod clock;
 pub mod frame;
 pub mod message;
+pub mod peer;
 pub mod slab;
 
 /// The protocol both sides speak; a side also accepts its predecessor.

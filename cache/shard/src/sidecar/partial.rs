@@ -7,20 +7,25 @@
 //! | at | bytes | what |
 //! |---:|---:|---|
 //! | 0 | 8 | magic `FOREBAYP` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | CRC32C of all bytes, taken with this field as zero |
 //! | 16 | 8 | the shard's length in bytes |
-//! | 24 | 2+2+2 | lengths of endpoint, URL and version |
-//! | 30 | | endpoint, URL, version in UTF-8 |
+//! | 24 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
+//! | 32 | | endpoint, URL, version, tenant in UTF-8 |
 //! | | 1+4 each | for each block: 1 if it is there, and its CRC32C |
+//!
+//! Format 1 has no tenant and no length of one; it is read, not written.
 
 use forebay_error::{Error, ErrorKind, Result};
 
+use super::names::Names;
 use super::reader::Reader;
 use super::{BLOCK_BYTES, CRC_AT, Origin, damaged, zeroed_crc32c};
 
 const MAGIC: &[u8; 8] = b"FOREBAYP";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The oldest format that is read: it names no tenant.
+const FORMAT_OLDEST: u32 = 1;
 
 /// Bytes of one block's entry.
 const ENTRY_BYTES: u64 = 5;
@@ -30,6 +35,8 @@ const ENTRY_BYTES: u64 = 5;
 pub struct Partial {
     /// Whose bytes these are.
     pub origin: Origin,
+    /// Whose job brings them in, if it belongs to a tenant.
+    pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
     /// CRC32C of each [`BLOCK_BYTES`] that is on the disk, the last one shorter.
@@ -42,20 +49,12 @@ impl Partial {
     /// # Errors
     /// `Invalid` if the origin's names are too long to be recorded.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        self.origin.check()?;
         let mut bytes = Vec::new();
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&FORMAT.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.len.to_le_bytes());
-        let texts = [&self.origin.endpoint, &self.origin.url, &self.origin.version];
-        for text in texts {
-            // Their sum was checked, so each length fits 16 bits.
-            bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
-        }
-        for text in texts {
-            bytes.extend_from_slice(text.as_bytes());
-        }
+        Names::put(&self.origin, self.tenant.as_deref(), &mut bytes)?;
         for block in &self.blocks {
             bytes.push(u8::from(block.is_some()));
             bytes.extend_from_slice(&block.unwrap_or_default().to_le_bytes());
@@ -78,14 +77,11 @@ impl Partial {
         if reader.u32()? != zeroed_crc32c(bytes) {
             return Err(damaged("it has a wrong checksum"));
         }
-        if format != FORMAT {
+        if !(FORMAT_OLDEST..=FORMAT).contains(&format) {
             return Err(Error::new(ErrorKind::Invalid, "a partial shard has another format"));
         }
         let len = reader.u64()?;
-        let lens = [reader.u16()?, reader.u16()?, reader.u16()?];
-        let mut text = |len: u16| reader.text(usize::from(len));
-        let origin =
-            Origin { endpoint: text(lens[0])?, url: text(lens[1])?, version: text(lens[2])? };
+        let Names { origin, tenant } = Names::read(&mut reader, format > FORMAT_OLDEST)?;
         let count = len.div_ceil(BLOCK_BYTES);
         if count.checked_mul(ENTRY_BYTES) != Some(reader.left() as u64) {
             return Err(damaged("it has not one entry for each block"));
@@ -96,6 +92,6 @@ impl Partial {
             Ok(there.then_some(crc32c))
         };
         let blocks = (0..count).map(block).collect::<Result<_>>()?;
-        Ok(Self { origin, len, blocks })
+        Ok(Self { origin, tenant, len, blocks })
     }
 }

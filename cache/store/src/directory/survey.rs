@@ -20,6 +20,7 @@ use super::{Directory, PARTIAL, PARTIAL_ASIDE, SIDECAR, SIDECAR_ASIDE, ShardName
 pub(crate) struct Found {
     pub(crate) name: ShardName,
     pub(crate) url: String,
+    pub(crate) tenant: Option<String>,
     pub(crate) bytes: u64,
     pub(crate) written: SystemTime,
 }
@@ -139,8 +140,8 @@ impl Directory {
             (Ok(Headline::Ours(head, written)), Some(len)) => {
                 let right = ShardName::new(&head.origin);
                 if len == head.len && (*name == right || *name == right.beside()) {
-                    let (name, url) = (name.clone(), head.origin.url);
-                    return Finding::Whole(Found { name, url, bytes: len, written });
+                    let (name, url, tenant) = (name.clone(), head.origin.url, head.tenant);
+                    return Finding::Whole(Found { name, url, tenant, bytes: len, written });
                 }
                 broken("its data is not what its sidecar says")
             }
@@ -155,6 +156,7 @@ impl Directory {
         (*name == right || *name == right.beside()).then(|| Found {
             name: name.clone(),
             url: partial.origin.url,
+            tenant: partial.tenant,
             bytes: partial.len,
             written,
         })

@@ -21,10 +21,11 @@ use forebay_uring::Span;
 use futures::FutureExt;
 use tokio::sync::oneshot;
 
-use super::{Inner, Store};
+use super::{Asker, Inner, Store};
 use crate::directory::ShardName;
 use crate::fill::PART_BYTES;
 use crate::shard::{Lease, Shard};
+use crate::shares::Shares;
 use crate::tier::{Arrival, Class, Commons, Mode, Opening, State, Tier, Urgency, Wanted};
 
 /// Uses after which a shard may move up: one may have been the last.
@@ -65,7 +66,8 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         // Taken first, so that what is noted while one moves is seen.
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
-        let store = Store(inner);
+        let rest = inner.commons.shares.tenant(None);
+        let store = Store(inner, rest);
         while store.move_one().await {}
         drop(store);
         woken.await;
@@ -122,9 +124,13 @@ impl Store {
         if from.class() == Class::Memory {
             return Ok(());
         }
-        let Some((source, wanted, uses)) = TierSource::of(from, name).await? else { return Ok(()) };
+        let Some((source, wanted, uses)) =
+            TierSource::of(from, name, &self.0.commons.shares).await?
+        else {
+            return Ok(());
+        };
         let source = Arc::new(source);
-        let share = self.share_of(&wanted.origin.url);
+        let rule = self.0.commons.shares.rule(wanted.charge);
         let drains = from.mode() == Mode::Draining;
         let logical = ShardName::new(&wanted.origin);
         // Memory ends with the daemon, and gives its shards up for good.
@@ -138,11 +144,11 @@ impl Store {
         }
         for to in lasting() {
             let len = wanted.stat.len;
-            let takes = share.rule.allows(to.name())
+            let takes = rule.allows(to.name())
                 && (to.class() > from.class() || drains)
                 && to.is_writable()
                 && to.allows_writing(len)
-                && to.welcomes(&wanted.origin.url, &to.name_for(&logical), len).1;
+                && to.welcomes(wanted.charge, &to.name_for(&logical), len).1;
             if takes && self.copy(&source, wanted.clone(), uses, to).await? {
                 return Ok(());
             }
@@ -154,11 +160,13 @@ impl Store {
         let Some(from) = shard.home.as_ref().and_then(|home| home.tier.upgrade()) else {
             return Ok(());
         };
-        let Some((source, wanted, uses)) = TierSource::of(&from, shard.name()).await? else {
+        let Some((source, wanted, uses)) =
+            TierSource::of(&from, shard.name(), &self.0.commons.shares).await?
+        else {
             return Ok(());
         };
-        let share = self.share_of(&wanted.origin.url);
-        if share.rule.pin {
+        let rule = self.0.commons.shares.rule(wanted.charge);
+        if rule.pin {
             // A second copy that never leaves would take the room of what is pinned.
             return Ok(());
         }
@@ -166,15 +174,15 @@ impl Store {
         let source = Arc::new(source);
         for to in self.0.tiers.iter().take_while(|tier| tier.class() < from.class()) {
             let name = to.name_for(&logical);
-            if !share.rule.allows(to.name())
+            if !rule.allows(to.name())
                 || !to.is_writable()
                 || to.state(&name).is_some()
                 || !to.allows_writing(wanted.stat.len)
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(&wanted.origin.url, &name, wanted.stat.len);
-            let least = to.candidate().map(|name| to.uses(&name));
+            let (has_room, stays) = to.welcomes(wanted.charge, &name, wanted.stat.len);
+            let least = to.candidate_for(wanted.charge, wanted.stat.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {
                 self.copy(&source, wanted, uses, to).await?;
@@ -207,7 +215,8 @@ impl Store {
                 drop(waiting.await);
                 Err(Error::new(ErrorKind::Full, "the shard was about to move"))
             };
-            opening.insert(logical.clone(), (Urgency::Ahead, again.boxed().shared()));
+            let asker = Asker { urgency: Urgency::Ahead, tenant: wanted.charge.tenant };
+            opening.insert(logical.clone(), (asker, again.boxed().shared()));
             Moving { store: self.clone(), name: logical, _begun: begun }
         };
         let begun = to.begin(&wanted, arrival, false).await;
@@ -252,13 +261,19 @@ struct TierSource {
 impl TierSource {
     /// A whole shard of `tier`, what a fill of it wants, and how often it was used; `None` if it is
     /// not there any more, or in memory, where only copies are.
-    async fn of(tier: &Tier, name: &ShardName) -> Result<Option<(Self, Wanted, u32)>> {
+    async fn of(
+        tier: &Tier,
+        name: &ShardName,
+        shares: &Shares,
+    ) -> Result<Option<(Self, Wanted, u32)>> {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
         let stat = Stat { len: sidecar.len, version, strong: false };
         let source = lease.source.clone();
-        let wanted = Wanted { name: name.clone(), origin: sidecar.origin, source, stat };
+        let tenant = shares.tenant(sidecar.tenant.as_deref());
+        let charge = shares.charge(&sidecar.origin.url, tenant);
+        let wanted = Wanted { name: name.clone(), origin: sidecar.origin, charge, source, stat };
         let blocks = sidecar.blocks;
         let since = tier.since(name);
         Ok(Some((Self { lease, blocks, endpoint, since, _held: held }, wanted, uses)))

@@ -81,6 +81,17 @@ fn real(path: &Path) -> PathBuf {
     }
 }
 
+/// How a place is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// Without waiting for room.
+    Brief,
+    /// Waiting, where somebody waits for the shard.
+    Patient,
+    /// The same, after what other tiers hold of the same data set or tenant made room.
+    GivingUp,
+}
+
 impl Store {
     /// Fetches a shard to the tier that takes it, or reads it through if none can.
     pub(super) async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
@@ -93,16 +104,29 @@ impl Store {
             candidates[..=at].rotate_right(1);
         }
         // First without waiting for room, where there is a choice.
-        let rounds: &[bool] = if candidates.len() > 1 { &[false, true] } else { &[true] };
-        for patient in rounds {
+        let rounds: &[Round] = match (candidates.len(), urgency) {
+            (0 | 1, Urgency::Ahead) => &[Round::Patient],
+            (0 | 1, Urgency::Needed) => &[Round::Patient, Round::GivingUp],
+            (_, Urgency::Ahead) => &[Round::Brief, Round::Patient],
+            (_, Urgency::Needed) => &[Round::Brief, Round::Patient, Round::GivingUp],
+        };
+        for round in rounds {
+            if *round == Round::GivingUp {
+                let is_full = |error: &Error| error.kind() == ErrorKind::Full;
+                let is_full = refused.as_ref().is_some_and(is_full);
+                if !is_full || !self.give_up(wanted, &candidates).await {
+                    break;
+                }
+            }
             for tier in &candidates {
                 if !tier.is_writable() {
                     continue;
                 }
                 let here = Wanted { name: tier.name_for(&wanted.name), ..wanted.clone() };
+                let is_brief = *round == Round::Brief;
                 // At first nobody's claim is touched for what another tier may have room for.
-                let urgency = if *patient { urgency } else { Urgency::Ahead };
-                match tier.begin(&here, Arrival::Fetch(urgency), *patient).await {
+                let urgency = if is_brief { Urgency::Ahead } else { urgency };
+                match tier.begin(&here, Arrival::Fetch(urgency), !is_brief).await {
                     Ok((shard, _filling)) => return Ok(shard),
                     // What is wrong with the request is so on every tier.
                     Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
@@ -131,6 +155,24 @@ impl Store {
         }
     }
 
+    /// Where the data set's or the tenant's own limit is what is short: what they hold on tiers that do
+    /// not take the shard makes room, the slowest first. Whether any did.
+    async fn give_up(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
+        let shares = self.0.commons.shares.of(wanted.charge);
+        let bytes = candidates.iter().filter_map(|tier| {
+            let bytes = tier.takes(wanted.stat.len);
+            let fits = bytes <= tier.budget().limit();
+            (fits && shares.iter().all(|share| share.check(bytes).is_ok())).then_some(bytes)
+        });
+        // For what never fits nothing is worth giving up.
+        let Some(bytes) = bytes.max() else { return false };
+        let mut any = false;
+        for tier in self.0.tiers.iter().rev() {
+            any |= tier.give_up(wanted.charge, bytes).await;
+        }
+        any
+    }
+
     /// Whether every tier is as it should be.
     fn is_in_order(&self) -> bool {
         self.0.tiers.iter().all(Tier::is_writable)
@@ -138,9 +180,9 @@ impl Store {
 
     /// Tiers that may take the shard, the best first.
     fn candidates(&self, wanted: &Wanted, urgency: Urgency) -> Vec<Tier> {
-        let (url, len) = (&wanted.origin.url, wanted.stat.len);
-        let share = self.share_of(url);
-        let may = |tier: &&Tier| share.rule.allows(tier.name()) && tier.is_writable();
+        let (charge, len) = (wanted.charge, wanted.stat.len);
+        let rule = self.0.commons.shares.rule(charge);
+        let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self
             .0
             .tiers
@@ -148,7 +190,7 @@ impl Store {
             .filter(may)
             .map(|tier| {
                 let name = tier.name_for(&wanted.name);
-                let (has_room, stays) = tier.welcomes(url, &name, len);
+                let (has_room, stays) = tier.welcomes(charge, &name, len);
                 let worn = !tier.allows_writing(len);
                 // Larger than all of it: only the error it gives is of use.
                 let large = tier.takes(len) > tier.budget().capacity();
@@ -163,13 +205,6 @@ impl Store {
         let spare =
             |key: &(bool, bool, bool, (bool, Class), bool)| urgency == Urgency::Needed || !key.1;
         ranked.into_iter().filter(|(key, ..)| spare(key)).map(|(.., tier)| tier).collect()
-    }
-
-    pub(super) fn share_of(&self, url: &str) -> &crate::dataset::Share {
-        let shares = &self.0.commons.shares;
-        let rest = shares.len() - 1;
-        let at = shares[..rest].iter().position(|share| share.rule.has(url)).unwrap_or(rest);
-        &shares[at]
     }
 }
 

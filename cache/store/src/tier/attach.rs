@@ -98,7 +98,7 @@ impl Tier {
             watermarks: config.watermarks,
             relieving: AtomicBool::new(false),
             budget: Budget::new(capacity),
-            table: Mutex::new(Table::new(&commons.shares)),
+            table: Mutex::new(Table::new(commons.shares.clone())),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
             traffic: Arc::default(),
@@ -134,8 +134,9 @@ impl Tier {
                     // Let go of meanwhile: what was found is not ours to count any more.
                     return;
                 }
-                let dataset = &table.shelf(table.rest()).share.budget;
-                table.newer = Some(Space::enter(&self.0.budget, dataset, found.newer_bytes));
+                let shares = &self.0.commons.shares;
+                let budgets = shares.budgets(shares.rest());
+                table.newer = Some(Space::enter(&self.0.budget, budgets, found.newer_bytes));
                 // Wanted before the directory was listed: they are the latest used all the same.
                 let early = table.names();
                 for shard in whole {
@@ -174,10 +175,10 @@ impl Tier {
     fn enter(&self, table: &mut Table, found: Found, state: State) {
         if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
             tracing::debug!(url = shown(&found.url), "found a shard");
-            let shelf = table.shelf_of(&found.url);
-            let dataset = &table.shelf(shelf).share.budget;
-            let space = Space::enter(&self.0.budget, dataset, found.bytes);
-            table.found(found.name, shelf, space, (found.written, state));
+            let shares = &self.0.commons.shares;
+            let charge = shares.charge(&found.url, shares.tenant(found.tenant.as_deref()));
+            let space = Space::enter(&self.0.budget, shares.budgets(charge), found.bytes);
+            table.found(found.name, charge, space, (found.written, state));
         }
     }
 

@@ -23,6 +23,7 @@ use crate::budget::Space;
 use crate::directory::{Directory, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
+use crate::shares::Charge;
 
 /// How often room is made again where the disk has less than the tier may hold: others write to it
 /// at the same time.
@@ -33,6 +34,8 @@ const FULL_DISK_TRIES: u32 = 8;
 pub(crate) struct Wanted {
     pub(crate) name: ShardName,
     pub(crate) origin: Origin,
+    /// Whom it is charged to, unless a part of it is here already.
+    pub(crate) charge: Charge,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) stat: Stat,
 }
@@ -190,9 +193,10 @@ impl Tier {
         arrival: Arrival,
         patient: bool,
     ) -> Result<(Arc<Shard>, JoinHandle<()>)> {
-        let Wanted { name, origin, source, stat } = wanted;
+        let Wanted { name, origin, charge, source, stat } = wanted;
+        let shares = &self.0.commons.shares;
         // Before it is fetched: what cannot be recorded cannot be kept.
-        origin.check()?;
+        origin.check(shares.tenant_name(charge.tenant))?;
         self.gone(name).await;
         let taken = {
             let table = self.table();
@@ -247,6 +251,7 @@ impl Tier {
             parts,
             growth,
             origin: origin.clone(),
+            tenant: shares.tenant_name(room.charge.tenant).map(str::to_owned),
             resumed: AtomicU64::new(0),
             fault: shard.lost.clone(),
         });
@@ -361,7 +366,7 @@ impl Tier {
                 return Ok(None);
             }
         }
-        self.table().left(name, room.shelf, room.space);
+        self.table().left(name, room.charge, room.space);
         Err(error.at("url", &wanted.origin.url).at("tier", self.name()))
     }
 
@@ -497,9 +502,12 @@ impl Tier {
             return Ok(Some((Lease::new(shard), sidecar, opening)));
         }
         let file = disk.engine.open(&self.directory()?.data(name), Open::Read).await?;
+        let shares = &self.0.commons.shares;
+        let tenant = shares.tenant(sidecar.tenant.as_deref());
         let wanted = Wanted {
             name: name.clone(),
             origin: sidecar.origin.clone(),
+            charge: shares.charge(&sidecar.origin.url, tenant),
             source: Arc::new(Absent),
             stat: Stat { len: sidecar.len, version: sidecar.origin.version.clone(), strong: false },
         };

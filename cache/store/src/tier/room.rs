@@ -2,23 +2,26 @@
 //!
 //! Shards that only pass, and stale ones, go first; then what the data sets' policies give up, the
 //! data set of the lowest priority first. Under every policy: what somebody holds (a lease), what
-//! still arrives, what is pinned, younger than `dont_evict_time` or within its data set's minimum
-//! stays. A shard some job still needs in its window (a claim) stays as long as anything else can
-//! go, and goes only for a shard that a trainer waits for.
+//! still arrives, what is pinned, younger than `dont_evict_time` or within the minimum of its data
+//! set or its tenant stays. A shard some job still needs in its window (a claim) stays as long as
+//! anything else can go, and goes only for a shard that a trainer waits for. Where a limit of data set
+//! or tenant is what is short, only their own shards make room.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use futures::future::Shared;
 use tokio::time::Instant;
 
 use super::open::Wanted;
-use super::table::Need;
+use super::table::{Gone, Need, Short, Table};
 use super::{Medium, Tier, Watermarks};
 use crate::budget::Space;
 use crate::directory::ShardName;
 use crate::fill::PART_BYTES;
+use crate::shares::Charge;
 
 /// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
 /// a minute without room means that the device hangs or that the tier is far too small for what is
@@ -37,7 +40,7 @@ pub enum Urgency {
 /// Bytes for a shard, and how it comes in.
 pub(super) struct Room {
     pub(super) space: Arc<Space>,
-    pub(super) shelf: usize,
+    pub(super) charge: Charge,
     pub(super) passes: bool,
 }
 
@@ -52,12 +55,11 @@ impl Tier {
     }
 
     /// Whether a shard would come in without anybody leaving, and whether it would stay.
-    pub(crate) fn welcomes(&self, url: &str, name: &ShardName, len: u64) -> (bool, bool) {
+    pub(crate) fn welcomes(&self, charge: Charge, name: &ShardName, len: u64) -> (bool, bool) {
         let bytes = self.takes(len);
-        let mut table = self.table();
-        let shelf = table.shelf_of(url);
-        let has_room = self.0.budget.has(bytes) && table.shelf(shelf).share.budget.has(bytes);
-        (has_room, !table.shelf_mut(shelf).passes(name.hash(), bytes, has_room))
+        let has_room = self.0.budget.has(bytes) && self.0.commons.shares.have(charge, bytes);
+        let passes = self.table().shelf_mut(charge).passes(name.hash(), bytes, has_room);
+        (has_room, !passes)
     }
 
     /// Bytes that are to leave: above the low watermark, from when the high one is passed until the low
@@ -76,9 +78,17 @@ impl Tier {
         if self.0.relieving.load(Ordering::Relaxed) { above(low) } else { 0 }
     }
 
+    /// The shard that would go for a newcomer of `len` that nobody waits for.
+    pub(crate) fn candidate_for(&self, charge: Charge, len: u64) -> Option<ShardName> {
+        let short = self.short(charge, self.takes(len));
+        let need = Need { charge: Some(charge), urgency: Urgency::Ahead, short, passes: false };
+        self.table().victim(need).map(|(name, _)| name)
+    }
+
     /// The shard that would go next, if nobody waited for room.
     pub(crate) fn candidate(&self) -> Option<ShardName> {
-        let need = Need { shelf: None, urgency: Urgency::Ahead, within: false, passes: false };
+        let need =
+            Need { charge: None, urgency: Urgency::Ahead, short: Short::Tier, passes: false };
         self.table().victim(need).map(|(name, _)| name)
     }
 
@@ -105,22 +115,11 @@ impl Tier {
         patient: bool,
     ) -> Result<Room> {
         let (url, identity) = (&wanted.origin.url, wanted.name.hash());
+        let (shares, charge) = (&self.0.commons.shares, wanted.charge);
         let bytes = self.takes(wanted.stat.len);
         let capacity = self.0.budget.capacity();
-        let (shelf, dataset) = {
-            let table = self.table();
-            let shelf = table.shelf_of(url);
-            (shelf, table.shelf(shelf).share.budget.clone())
-        };
-        if bytes > dataset.capacity() {
-            let error =
-                Error::new(ErrorKind::Full, "the shard is larger than its data set's quota");
-            return Err(error
-                .at("url", url)
-                .at("bytes", bytes)
-                .at("dataset", &self.table().shelf(shelf).rule().name)
-                .at("quota", dataset.capacity())
-                .advise("raise the data set's quota.max, or make smaller shards"));
+        for share in shares.of(charge) {
+            share.check(bytes).map_err(|error| error.at("url", url).at("bytes", bytes))?;
         }
         if bytes > capacity {
             return Err(Error::new(ErrorKind::Full, "the shard is larger than the whole cache")
@@ -140,46 +139,49 @@ impl Tier {
         }
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
-        let mut passes = self.table().shelf_mut(shelf).passes(identity, bytes, true);
+        let mut passes = self.table().shelf_mut(charge).passes(identity, bytes, true);
         loop {
             let freed = self.0.budget.freed();
-            if let Some(space) = Space::reserve(&self.0.budget, &dataset, bytes) {
-                return Ok(Room { space: Arc::new(space), shelf, passes });
+            if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
+                return Ok(Room { space: Arc::new(space), charge, passes });
             }
             // A device that could not remove the last one would give up all others for nothing.
             if !self.is_writable() {
                 let what = "the tier takes no shards any more";
                 return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
             }
-            let (leaving, hopeless) = {
+            let (short, leaving, hopeless) = {
                 let mut table = self.table();
-                passes = table.shelf_mut(shelf).passes(identity, bytes, false);
-                let need =
-                    Need { shelf: Some(shelf), urgency, within: !dataset.has(bytes), passes };
-                let leaving = table.victim(need).map(|(name, named)| {
-                    tracing::debug!(shard = name.as_str(), "evicted a shard");
-                    self.0.tally.evictions.inc();
-                    self.leave(&mut table, &name, named)
-                });
-                // What came free since the look above is room, too.
-                let has_room = self.0.budget.has(bytes) && dataset.has(bytes);
-                let hopeless =
-                    leaving.is_none() && !has_room && !table.may_come_free(need, &self.0.budget);
-                (leaving, hopeless)
+                // What came free since the look above is room, too: nobody has to go then.
+                if self.0.budget.has(bytes) && shares.have(charge, bytes) {
+                    continue;
+                }
+                let short = self.short(charge, bytes);
+                passes = table.shelf_mut(charge).passes(identity, bytes, false);
+                let need = Need { charge: Some(charge), urgency, short, passes };
+                let leaving = self.push_out(&mut table, need);
+                let hopeless = leaving.is_none() && !table.may_come_free(need, &self.0.budget);
+                (short, leaving, hopeless)
             };
             if let Some(gone) = leaving {
                 gone.await;
                 continue;
             }
             let full = || {
-                let what =
-                    "the cache has no room: every shard in it is in use, or kept by its rules";
-                Error::new(ErrorKind::Full, what)
-                    .at("url", url)
-                    .at("bytes", bytes)
-                    .at("tier", self.name())
-                    .at("capacity", self.0.budget.limit())
-                    .advise("raise the cache's capacity, lower window and prefetch, or relax pins")
+                let [dataset, tenant] = shares.of(charge);
+                let error = match short {
+                    Short::Tier => {
+                        let what = "the cache has no room: every shard in it is in use, or kept by \
+                                    its rules";
+                        let advice =
+                            "raise the cache's capacity, lower window and prefetch, or relax pins";
+                        let error = Error::new(ErrorKind::Full, what);
+                        error.at("capacity", self.0.budget.limit()).advise(advice)
+                    }
+                    Short::Dataset => dataset.full(),
+                    Short::Tenant | Short::Both => tenant.full(),
+                };
+                error.at("url", url).at("bytes", bytes).at("tier", self.name())
             };
             if urgency == Urgency::Ahead || hopeless || !patient {
                 return Err(full());
@@ -191,6 +193,41 @@ impl Tier {
                 }
                 deadline = Instant::now() + ROOM_TIMEOUT;
             }
+        }
+    }
+    /// What is short for `bytes` more of a data set and a tenant.
+    fn short(&self, charge: Charge, bytes: u64) -> Short {
+        match self.0.commons.shares.of(charge).map(|share| share.budget.has(bytes)) {
+            [true, true] => Short::Tier,
+            [false, true] => Short::Dataset,
+            [true, false] => Short::Tenant,
+            [false, false] => Short::Both,
+        }
+    }
+
+    /// Lets the shard go that goes first for a need; `None` if none may.
+    fn push_out(&self, table: &mut Table, need: Need) -> Option<Shared<Gone>> {
+        let (name, named) = table.victim(need)?;
+        tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
+        self.0.tally.evictions.inc();
+        Some(self.leave(table, &name, named))
+    }
+
+    /// Lets shards go until data set and tenant have room for `bytes` more, on whatever tier; whether
+    /// any went.
+    pub(crate) async fn give_up(&self, charge: Charge, bytes: u64) -> bool {
+        let mut any = false;
+        loop {
+            let short = self.short(charge, bytes);
+            if short == Short::Tier || !self.is_normal() {
+                return any;
+            }
+            let charge = Some(charge);
+            let need = Need { charge, urgency: Urgency::Needed, short, passes: false };
+            let leaving = self.push_out(&mut self.table(), need);
+            let Some(gone) = leaving else { return any };
+            gone.await;
+            any = true;
         }
     }
 }

@@ -1,19 +1,21 @@
-//! Shelves: the shards of one data set on the tier, and which of them goes first.
+//! Shelves: the shards of one data set and one tenant on the tier, and which of them goes first.
 //!
 //! One rule: rules that hold under every policy (pins, minima, ages, leases) are applied here and
 //! in the table, around the policy; the policy only orders what they leave.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use crate::dataset::{Dataset, Share};
+use crate::dataset::Dataset;
 use crate::evict::{List, Newcomer, Policy, Slot};
+use crate::shares::{Charge, Kept, Share, Shares};
 
-/// One data set's shards on one tier.
+/// The shards of one data set and one tenant on one tier.
 pub(super) struct Shelf {
-    pub(super) share: Arc<Share>,
+    pub(super) charge: Charge,
+    dataset: Arc<Kept>,
+    tenant: Arc<Share>,
     policy: Box<dyn Policy>,
     /// Shards that were not admitted: they go before all others.
     passing: List,
@@ -35,7 +37,7 @@ pub(super) struct Standing {
     pub(super) passes: bool,
 }
 
-/// What a shelf's minimum and ages let go.
+/// What minima and ages let go of a shelf.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) may_lose: u64,
@@ -50,20 +52,23 @@ impl Terms {
 }
 
 impl Shelf {
-    pub(super) fn new(share: Arc<Share>) -> Self {
+    pub(super) fn new(shares: &Shares, charge: Charge) -> Self {
+        let dataset = shares.datasets[charge.dataset].clone();
         Self {
-            policy: share.rule.evict.policy(),
+            policy: dataset.rule.evict.policy(),
             passing: List::default(),
             aging: BTreeSet::new(),
             shards: 0,
             bytes: 0,
             smallest: u64::MAX,
-            share,
+            charge,
+            dataset,
+            tenant: shares.tenants[charge.tenant].clone(),
         }
     }
 
     pub(super) fn rule(&self) -> &Dataset {
-        &self.share.rule
+        &self.dataset.rule
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -71,30 +76,41 @@ impl Shelf {
     }
 
     /// Whether a shard of `bytes` that comes in now only passes. `room`: it fits without anybody
-    /// leaving. What is pinned never only passes, nor what is within the data set's minimum.
+    /// leaving. What is pinned never only passes, nor what is within a minimum.
     pub(super) fn passes(&mut self, identity: u64, bytes: u64, room: bool) -> bool {
-        let held = self.share.held.load(Ordering::Relaxed);
-        let due = held.saturating_add(bytes) <= self.rule().min_bytes;
-        let scanned = self.rule().scan_bypass && !due && !self.share.saw(identity);
+        let due = self.shares().iter().any(|share| share.is_due(bytes));
+        let scanned = self.rule().scan_bypass && !due && !self.dataset.saw(identity);
         !self.rule().pin && (scanned || !self.policy.admits(room || due))
     }
 
-    /// Bytes of the data set that are reserved, but for those of shards that rest on other tiers.
-    pub(super) fn held_here(&self) -> u64 {
-        let elsewhere = self.share.held.load(Ordering::Relaxed).saturating_sub(self.bytes);
-        self.share.budget.used().saturating_sub(elsewhere)
+    fn shares(&self) -> [&Share; 2] {
+        [&self.dataset.share, &self.tenant]
+    }
+
+    /// Bytes of the shards that are here.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Bytes that others may take of it here.
     pub(super) fn above_minimum(&self) -> u64 {
-        let held = self.share.held.load(Ordering::Relaxed);
-        held.saturating_sub(self.rule().min_bytes).min(self.bytes)
+        self.loses_to(None)
     }
 
-    /// What may go: any bytes for one of its own, else those above the minimum; nothing if no shard
-    /// is that small.
-    pub(super) fn terms(&self, own: bool) -> Terms {
-        let bytes = if own { self.bytes } else { self.above_minimum() };
+    /// Bytes that may go for a newcomer: of its own data set any, of another what is above that one's
+    /// minimum; and so of tenants.
+    fn loses_to(&self, newcomer: Option<Charge>) -> u64 {
+        let own = [
+            newcomer.is_some_and(|newcomer| newcomer.dataset == self.charge.dataset),
+            newcomer.is_some_and(|newcomer| newcomer.tenant == self.charge.tenant),
+        ];
+        let others = self.shares().into_iter().zip(own).filter(|(_, own)| !own);
+        others.map(|(share, _)| share.above_minimum()).fold(self.bytes, u64::min)
+    }
+
+    /// What may go for a newcomer; nothing if no shard is that small.
+    pub(super) fn terms(&self, newcomer: Option<Charge>) -> Terms {
+        let bytes = self.loses_to(newcomer);
         let may_lose = if bytes < self.smallest { 0 } else { bytes };
         Terms { may_lose, keep: self.rule().dont_evict_time }
     }
@@ -106,9 +122,9 @@ impl Shelf {
             false => self.policy.insert(Newcomer { slot, identity, bytes }),
         }
         if self.rule().scan_bypass {
-            self.share.see(identity);
+            self.dataset.see(identity);
         }
-        self.share.held.fetch_add(bytes, Ordering::Relaxed);
+        self.shares().iter().for_each(|share| share.came(bytes));
         self.aging.extend(self.stale_at(at));
         self.shards += 1;
         self.bytes += bytes;
@@ -137,7 +153,7 @@ impl Shelf {
         }
         self.shards -= 1;
         self.bytes -= at.bytes;
-        self.share.held.fetch_sub(at.bytes, Ordering::Relaxed);
+        self.shares().iter().for_each(|share| share.left(at.bytes));
     }
 
     fn stale_at(&self, at: Standing) -> Option<(SystemTime, Slot)> {

@@ -13,10 +13,10 @@ use lru::LruCache;
 use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
-use crate::dataset::Share;
 use crate::directory::ShardName;
 use crate::evict::Slot;
 use crate::shard::{Body, Shard};
+use crate::shares::{Charge, Shares};
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.
@@ -34,7 +34,10 @@ pub(super) struct Table {
     /// Every shard on the tier, arriving ones included.
     entries: Vec<Option<Entry>>,
     vacant: Vec<Slot>,
+    /// Made when they are first needed.
     shelves: Vec<Shelf>,
+    places: HashMap<Charge, usize>,
+    shares: Arc<Shares>,
     /// Uses so far, comings in included.
     uses: u64,
     open: OpenShards,
@@ -119,13 +122,38 @@ impl Entry {
 /// What room is made for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// The data set that needs it; none if room is made ahead of need.
-    pub(super) shelf: Option<usize>,
+    /// Whom the newcomer is charged to; none if room is made ahead of need.
+    pub(super) charge: Option<Charge>,
     pub(super) urgency: Urgency,
-    /// The data set's own limit is what is short, not the tier.
-    pub(super) within: bool,
+    pub(super) short: Short,
     /// It will only pass: it pushes out nobody who stays, unless a trainer waits.
     pub(super) passes: bool,
+}
+
+/// What is short, and so whose shards can make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    /// The tier: anybody's can.
+    Tier,
+    /// The newcomer's data set, or its tenant: only theirs can.
+    Dataset,
+    Tenant,
+    /// Both: best what belongs to both.
+    Both,
+}
+
+impl Need {
+    /// Whether shards charged like this can make room.
+    fn concerns(self, other: Charge) -> bool {
+        let own = |own: fn(Charge) -> usize| self.charge.map(own) == Some(own(other));
+        let (dataset, tenant) = (own(|charge| charge.dataset), own(|charge| charge.tenant));
+        match self.short {
+            Short::Tier => true,
+            Short::Dataset => dataset,
+            Short::Tenant => tenant,
+            Short::Both => dataset && tenant,
+        }
+    }
 }
 
 /// Shards open ahead of their next use.
@@ -135,13 +163,15 @@ pub(crate) struct OpenShards {
 }
 
 impl Table {
-    /// An empty table with a shelf for each data set, the last for what belongs to none.
-    pub(super) fn new(datasets: &[Arc<Share>]) -> Self {
+    /// An empty table.
+    pub(super) fn new(shares: Arc<Shares>) -> Self {
         Self {
             names: HashMap::new(),
             entries: Vec::new(),
             vacant: Vec::new(),
-            shelves: datasets.iter().cloned().map(Shelf::new).collect(),
+            shelves: Vec::new(),
+            places: HashMap::new(),
+            shares,
             uses: 0,
             open: OpenShards::new(),
             opening: HashMap::new(),
@@ -152,22 +182,16 @@ impl Table {
         }
     }
 
-    /// The shelf of what belongs to no data set.
-    pub(super) fn rest(&self) -> usize {
-        self.shelves.len() - 1
+    fn shelf_of(&mut self, charge: Charge) -> usize {
+        *self.places.entry(charge).or_insert_with(|| {
+            self.shelves.push(Shelf::new(&self.shares, charge));
+            self.shelves.len() - 1
+        })
     }
 
-    /// The data set that `url` belongs to.
-    pub(super) fn shelf_of(&self, url: &str) -> usize {
-        let rest = self.rest();
-        self.shelves[..rest].iter().position(|shelf| shelf.rule().has(url)).unwrap_or(rest)
-    }
-
-    pub(super) fn shelf(&self, at: usize) -> &Shelf {
-        &self.shelves[at]
-    }
-
-    pub(super) fn shelf_mut(&mut self, at: usize) -> &mut Shelf {
+    /// Where shards that are charged like this stand.
+    pub(super) fn shelf_mut(&mut self, charge: Charge) -> &mut Shelf {
+        let at = self.shelf_of(charge);
         &mut self.shelves[at]
     }
 
@@ -208,8 +232,8 @@ impl Table {
     }
 
     /// Shards on each shelf.
-    pub(super) fn shards(&self) -> Vec<usize> {
-        self.shelves.iter().map(Shelf::shards).collect()
+    pub(super) fn shards(&self) -> Vec<(Charge, usize)> {
+        self.shelves.iter().map(|shelf| (shelf.charge, shelf.shards())).collect()
     }
 
     /// Every shard's name, the one used longest ago first.
@@ -300,7 +324,7 @@ impl Table {
     ) {
         let since = moved.unwrap_or_else(SystemTime::now);
         let state = (State::Arriving, room.passes, Arc::downgrade(shard));
-        self.enter(shard.name().clone(), room.shelf, space, since, state);
+        self.enter(shard.name().clone(), room.charge, space, since, state);
         if let Some(entry) = self.get_mut(shard.name()) {
             entry.moves = moved.is_some();
         }
@@ -321,40 +345,42 @@ impl Table {
     pub(super) fn found(
         &mut self,
         name: ShardName,
-        shelf: usize,
+        charge: Charge,
         space: Space,
         (since, state): (SystemTime, State),
     ) {
         let passes = state == State::Partial;
-        self.enter(name, shelf, Arc::new(space), since, (state, passes, Weak::new()));
+        self.enter(name, charge, Arc::new(space), since, (state, passes, Weak::new()));
     }
 
     /// A fill ended early; the next goes on with what it left, unless that goes before.
     pub(super) fn partial(&mut self, name: &ShardName) {
         if let Some(Entry { shelf, space, .. }) = self.forget(name, false) {
-            self.left(name, shelf, space);
+            self.left(name, self.shelves[shelf].charge, space);
         }
     }
 
     /// A part of a shard is here.
-    pub(super) fn left(&mut self, name: &ShardName, shelf: usize, space: Arc<Space>) {
+    pub(super) fn left(&mut self, name: &ShardName, charge: Charge, space: Arc<Space>) {
         let (since, state) = (SystemTime::now(), State::Partial);
-        self.enter(name.clone(), shelf, space, since, (state, true, Weak::new()));
+        self.enter(name.clone(), charge, space, since, (state, true, Weak::new()));
     }
 
-    /// The room of a shard of which a part is here, for the fill that goes on with it.
+    /// The room of a shard of which a part is here, for the fill that goes on with it. It stays charged
+    /// to whoever brought the part.
     pub(super) fn resume(&mut self, name: &ShardName) -> Option<Room> {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
         let (space, shelf) = (entry.space.clone(), entry.shelf);
         self.forget(name, false);
-        let passes = self.shelves[shelf].passes(name.hash(), space.bytes(), true);
-        Some(Room { passes, space, shelf })
+        let shelf = &mut self.shelves[shelf];
+        let passes = shelf.passes(name.hash(), space.bytes(), true);
+        Some(Room { passes, space, charge: shelf.charge })
     }
 
     fn enter(
         &mut self,
         name: ShardName,
-        shelf: usize,
+        charge: Charge,
         space: Arc<Space>,
         since: SystemTime,
         (state, passes, shard): (State, bool, Weak<Shard>),
@@ -368,6 +394,7 @@ impl Table {
             Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
         });
         let at = Standing { slot, bytes: space.bytes(), since, passes };
+        let shelf = self.shelf_of(charge);
         self.shelves[shelf].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
         let fresh = state != State::Whole;
@@ -446,22 +473,31 @@ impl Table {
     /// Whether waiting may make room: bytes are on their way out, or somebody uses a shard that
     /// could go otherwise. What stays by its rules does not count.
     pub(super) fn may_come_free(&self, need: Need, tier: &Budget) -> bool {
+        if need.short == Short::Both {
+            // One of them alone makes no room.
+            let either = [Short::Dataset, Short::Tenant].map(|short| Need { short, ..need });
+            return either.iter().all(|need| self.may_come_free(*need, tier));
+        }
         let now = SystemTime::now();
         let mut resting = 0;
         let busy = self.entries.iter().flatten().any(|entry| {
-            if need.within && Some(entry.shelf) != need.shelf {
+            let of = &self.shelves[entry.shelf];
+            if !need.concerns(of.charge) {
                 return false;
             }
             resting += entry.at.bytes;
-            let of = &self.shelves[entry.shelf];
-            let terms = of.terms(Some(entry.shelf) == need.shelf);
+            let terms = of.terms(need.charge);
             let by_rule = (!of.rule().pin || entry.at.passes) && terms.allow(entry.at, now);
             by_rule && !is_idle(entry, &self.open, &self.opening)
         });
-        let held = match need.shelf.filter(|_| need.within) {
+        let short = need.charge.map(|charge| self.shares.of(charge));
+        let held = match (short, need.short) {
             // What other tiers hold of it does not come free here.
-            Some(shelf) => self.shelves[shelf].held_here(),
-            None => {
+            (Some([share, _]), Short::Dataset) | (Some([_, share]), Short::Tenant) => {
+                let shelves = self.shelves.iter().filter(|shelf| need.concerns(shelf.charge));
+                share.reserved_here(shelves.map(Shelf::bytes).sum())
+            }
+            _ => {
                 let newer = self.newer.as_ref().map_or(0, Space::bytes);
                 let stuck: u64 = self.stuck.iter().map(|entry| entry.at.bytes).sum();
                 tier.used().saturating_sub(newer + stuck)
@@ -478,21 +514,26 @@ impl Table {
     /// The shard that goes next, if any may go, and whether its policy named it.
     pub(super) fn victim(&mut self, need: Need) -> Option<(ShardName, bool)> {
         let now = SystemTime::now();
-        let (slot, named) = self.search(need, now, false).or_else(|| match need.urgency {
-            Urgency::Needed => self.search(need, now, true),
-            Urgency::Ahead => None,
-        })?;
+        let scopes: &[Short] = match &need.short {
+            Short::Both => &[Short::Both, Short::Tenant],
+            one => std::slice::from_ref(one),
+        };
+        let lasts: &[bool] = match need.urgency {
+            Urgency::Needed => &[false, true],
+            Urgency::Ahead => &[false],
+        };
+        let mut tries = lasts.iter().flat_map(|last| scopes.iter().map(|short| (*short, *last)));
+        let (slot, named) =
+            tries.find_map(|(short, last)| self.search(Need { short, ..need }, now, last))?;
         self.entries[slot as usize].as_ref().map(|entry| (entry.name.clone(), named))
     }
 
     /// Goes through the shelves, the least important first. As a `last` resort what somebody
     /// claimed may go, and what is more important than the newcomer.
     fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
-        let priority = need.shelf.map_or(i32::MAX, |shelf| self.shelves[shelf].rule().priority);
-        let mut order: Vec<usize> = match need.shelf.filter(|_| need.within) {
-            Some(shelf) => vec![shelf],
-            None => (0..self.shelves.len()).collect(),
-        };
+        let priority = need.charge.map_or(i32::MAX, |charge| self.shares.rule(charge).priority);
+        let mut order: Vec<usize> = (0..self.shelves.len()).collect();
+        order.retain(|at| need.concerns(self.shelves[*at].charge));
         let Self { entries, shelves, open, opening, claims, .. } = self;
         // Shared from here on, so that each shelf's rule can borrow them again.
         let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
@@ -512,7 +553,7 @@ impl Table {
         };
         for at in &order {
             let shelf = &shelves[*at];
-            let terms = shelf.terms(Some(*at) == need.shelf);
+            let terms = shelf.terms(need.charge);
             if let Some(spare) = shelf.spare(now, &mut may_go(terms)) {
                 return Some((spare, false));
             }
@@ -522,7 +563,7 @@ impl Table {
         }
         for at in order {
             let shelf = &mut shelves[at];
-            let terms = shelf.terms(Some(at) == need.shelf);
+            let terms = shelf.terms(need.charge);
             let more_important = !last && shelf.rule().priority > priority;
             if shelf.rule().pin || more_important || terms.may_lose == 0 {
                 continue;

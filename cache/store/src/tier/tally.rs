@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::budget::Budget;
 use crate::evict::Evict;
 use crate::shard::Traffic;
+use crate::shares::Share;
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -39,19 +40,41 @@ pub(super) struct Tally {
     pub(super) io_errors: Count,
 }
 
-/// What a data set holds now, on all tiers.
+/// Who holds what now, on all tiers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holdings {
+    /// Each data set, in the order of their rules; last what belongs to none.
+    pub datasets: Vec<Holding>,
+    /// Each tenant, the same way.
+    pub tenants: Vec<Holding>,
+}
+
+/// What a data set or a tenant holds now, on all tiers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Holding {
-    /// The data set.
+    /// Its name.
     pub name: String,
-    /// The order in which its shards are given up.
-    pub evict: Evict,
+    /// The order in which a data set's shards are given up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evict: Option<Evict>,
     /// Bytes reserved for it.
     pub used_bytes: u64,
     /// Bytes it may hold, where that is less than the tier.
     pub max_bytes: Option<u64>,
     /// Its shards, arriving ones included.
     pub shards: usize,
+}
+
+impl Holding {
+    pub(crate) fn of(share: &Share, evict: Option<Evict>, shards: usize) -> Self {
+        Self {
+            name: share.name.clone(),
+            evict,
+            used_bytes: share.budget.used(),
+            max_bytes: share.max_bytes,
+            shards,
+        }
+    }
 }
 
 /// Counts of a tier, or of all of them together, since the store was opened; bytes and shards are what

@@ -1,0 +1,126 @@
+//! Who is at the other end of a Unix socket, by the kernel's word.
+//!
+//! Its rule: nothing the peer sends is asked. The kernel notes user and groups of whoever connects, at
+//! that instant; what the process becomes later, or hands the socket to, changes nothing.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustix::net::sockopt::socket_peercred;
+
+/// Groups that most users are in fewer of: one call then tells all.
+const GROUPS_USUAL: usize = 32;
+
+/// Groups a process may be in: Linux's `NGROUPS_MAX`.
+const GROUPS_MAX: usize = 65_536;
+
+/// User and groups of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Of whoever connected `socket`.
+    ///
+    /// # Errors
+    /// If the kernel does not tell: the socket is none of Unix's, or the kernel is older than 4.13.
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Self> {
+        let peer = socket_peercred(socket).doing("ask who the peer is")?;
+        let groups = groups(socket)?;
+        Ok(Self { uid: peer.uid.as_raw(), gid: peer.gid.as_raw(), groups })
+    }
+
+    /// Whether the peer is in a group, be it its own or a supplementary one.
+    #[must_use]
+    pub fn is_in(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
+    let mut room = GROUPS_USUAL;
+    loop {
+        let mut groups: Vec<libc::gid_t> = vec![0; room];
+        let bytes = size_of_val(groups.as_slice());
+        let mut len = libc::socklen_t::try_from(bytes).expect("bounded by GROUPS_MAX");
+        // rustix asks for SO_PEERCRED, but not for this.
+        // SAFETY: the descriptor is borrowed and so open; `groups` is writable for `len` bytes, which is
+        // all that the kernel writes there, and any bits are a gid; `len` outlives the call.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        // What it wrote, or would have to.
+        let told = len as usize / size_of::<libc::gid_t>();
+        if result == 0 {
+            groups.truncate(told);
+            return Ok(groups);
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) {
+            return Err(error).doing("ask for the peer's groups");
+        }
+        if told <= room || told > GROUPS_MAX {
+            let what = "the kernel names more groups than a process may be in";
+            return Err(Error::new(ErrorKind::Invalid, what).at("groups", told));
+        }
+        room = told;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_of_this_process_what_it_is() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let peer = Credentials::of(near.as_fd()).unwrap();
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+        let own = rustix::process::getgroups().unwrap();
+        assert_eq!(peer.groups, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
+        assert!(peer.is_in(peer.gid) && peer.groups.iter().all(|gid| peer.is_in(*gid)));
+        assert!(!peer.is_in(u32::MAX), "nobody is in the group that is none");
+    }
+
+    /// More groups than the first call has room for, set for this thread alone.
+    #[test]
+    fn many_groups_are_told_to_the_last() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only the superuser may choose its groups");
+            return;
+        }
+        let many: Vec<u32> = (1..=1000).map(|gid| gid * 7).collect();
+        let gids: Vec<_> = many.iter().map(|gid| rustix::process::Gid::from_raw(*gid)).collect();
+        std::thread::spawn(move || {
+            rustix::thread::set_thread_groups(&gids).unwrap();
+            let (near, _far) = UnixStream::pair().unwrap();
+            let peer = Credentials::of(near.as_fd()).unwrap();
+            assert_eq!(peer.groups, many);
+            assert!(peer.is_in(7000) && !peer.is_in(7001));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_no_unix_socket_is_an_error() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(Credentials::of(file.as_fd()).is_err());
+    }
+}
