@@ -155,6 +155,9 @@ impl fmt::Display for TierLines<'_> {
         if tier.number("/path").is_none() && tier.0.pointer("/path").is_some() {
             write!(f, "  {}", tier.text("/path"))?;
         }
+        if tier.0.pointer("/device").is_some() {
+            write!(f, " on {}", tier.text("/device"))?;
+        }
         if tier.text("/condition") != "normal" {
             write!(f, "\n        {}: {}", tier.text("/condition"), tier.text("/why"))?;
         }

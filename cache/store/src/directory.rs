@@ -25,6 +25,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Origin, Partial, Sidecar};
@@ -207,13 +208,23 @@ impl Directory {
         Sidecar::decode(&bytes).map_err(|error| error.at("path", path.display()))
     }
 
-    /// Makes a shard whose data is already synced visible.
-    pub(crate) fn commit(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
-        self.put(
-            &self.sidecar(name),
-            &self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0)),
-            &sidecar.encode()?,
-        )?;
+    /// Makes a shard whose data is already synced visible. `since`: when it came to this node, if that
+    /// was before, on another tier.
+    pub(crate) fn commit(
+        &self,
+        name: &ShardName,
+        sidecar: &Sidecar,
+        since: Option<SystemTime>,
+    ) -> Result<()> {
+        let path = self.sidecar(name);
+        let aside = self.shards.join(format!("{}{SIDECAR_ASIDE}", name.0));
+        self.put(&path, &aside, &sidecar.encode()?)?;
+        // The next start takes a shard's age from its sidecar's.
+        if let Some(since) = since
+            && let Err(error) = File::open(&path).and_then(|file| file.set_modified(since))
+        {
+            tracing::warn!(%error, "a moved shard counts as new after a restart");
+        }
         if let Err(error) = self.remove_record(name) {
             tracing::warn!(%error, "a record outlives its fill; the next start sweeps it");
         }

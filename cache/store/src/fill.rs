@@ -17,6 +17,7 @@ mod target;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -83,6 +84,10 @@ pub(crate) struct Job {
     pub(crate) tenant: Option<String>,
     /// Bytes that an earlier fill left here.
     pub(crate) resumed: AtomicU64,
+    /// Bytes that this one brought to where they stay.
+    pub(crate) written: Arc<AtomicU64>,
+    /// Since when the shard is on this node, if it comes from another tier.
+    pub(crate) since: Option<SystemTime>,
     /// Why the target took no more. The fill goes on without it: whoever waits for samples gets
     /// them, only nothing is kept.
     pub(crate) fault: Arc<OnceLock<Error>>,
@@ -167,7 +172,8 @@ impl Job {
         // Every part is written by then.
         let blocks = self.parts.sums().into_iter().flatten().collect();
         let sidecar = Sidecar { origin, tenant, len, blocks, index };
-        disk.on_disk(move |directory, name| directory.commit(name, &sidecar)).await
+        let since = self.since;
+        disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
     }
 
     /// The target takes no more: from here on the fill only passes samples on.
@@ -306,6 +312,9 @@ impl Job {
         // Some 0.4 ms: shorter than handing it to another thread would be worth.
         let crc = crc32c(&bytes[..held]);
         writing.await?;
+        if self.fault.get().is_none() && !matches!(self.target, Target::Nowhere) {
+            self.written.fetch_add(held as u64, Ordering::Relaxed);
+        }
         self.parts.kept(part, crc);
         Ok(true)
     }

@@ -334,6 +334,8 @@ impl Store {
             origin: wanted.origin.clone(),
             tenant: None,
             resumed: AtomicU64::new(0),
+            written: Arc::default(),
+            since: None,
             fault: shard.lost.clone(),
         });
         let (commons, indexed) = (self.0.commons.clone(), shard.clone());

@@ -195,6 +195,8 @@ enum Medium {
 
 struct Disk {
     path: PathBuf,
+    /// What it lies on, as the kernel calls it.
+    device: Option<String>,
     keep_free: u64,
     engine: Engine,
     files: Arc<dyn Files>,
@@ -212,6 +214,9 @@ pub struct TierReport {
     /// Its directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The block device under it, as the kernel calls it, such as `nvme0n1p1`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// What the admin wants of it.
     pub mode: Mode,
     /// What is thought of its device.
@@ -350,6 +355,7 @@ impl Tier {
             name: self.0.name.clone(),
             class: self.0.class,
             path,
+            device: self.device().map(str::to_owned),
             mode: self.mode(),
             condition,
             why,
@@ -375,11 +381,13 @@ impl Tier {
     /// Says aloud, once, what has become of the device.
     fn tell(&self, changed: Option<Condition>, why: Option<&Error>) {
         let Some(condition) = changed else { return };
-        let tier = self.name();
+        let (tier, device) = (self.name(), self.device());
         match (condition, why) {
-            (Condition::Normal, _) => tracing::info!(tier, "the device is used again"),
-            (_, Some(error)) => tracing::error!(tier, ?condition, %error, "the device fails"),
-            (_, None) => tracing::error!(tier, ?condition, "the device fails"),
+            (Condition::Normal, _) => tracing::info!(tier, device, "the device is used again"),
+            (_, Some(error)) => {
+                tracing::error!(tier, device, ?condition, %error, "the device fails");
+            }
+            (_, None) => tracing::error!(tier, device, ?condition, "the device fails"),
         }
         self.0.budget.wake();
     }
@@ -399,6 +407,11 @@ impl Tier {
         if is_there {
             drop(self.leave(&mut table, shard.name(), false));
         }
+    }
+
+    /// The block device it lies on, if that is known.
+    fn device(&self) -> Option<&str> {
+        self.disk()?.device.as_deref()
     }
 
     fn disk(&self) -> Option<&Disk> {

@@ -126,16 +126,20 @@ fn show(connection: &Connection, arguments: &Change) -> Done {
 
 /// Shows a bar until nothing is left on the tier.
 fn watch(connection: &Connection, name: &str) -> Done {
-    let left = || -> Result<u64> { Ok(number(&find(&tiers(connection)?, name)?, "used_bytes")) };
-    let all = left()?;
+    let left = || -> Result<(u64, u64)> {
+        let tier = find(&tiers(connection)?, name)?;
+        Ok((number(&tier, "shards"), number(&tier, "used_bytes")))
+    };
+    let (_, all) = left()?;
     let bar = ProgressBar::new(all).with_style(
         ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes}  {elapsed} (left {eta})")
             .expect("a constant, valid template"),
     );
     let done = Deadline::after(DRAIN_TIMEOUT).retry(|| {
-        let left = left()?;
-        bar.set_position(all.saturating_sub(left));
-        Ok((left == 0).then_some(()))
+        let (shards, bytes) = left()?;
+        bar.set_position(all.saturating_sub(bytes));
+        // Bytes without a shard are a newer release's, and stay.
+        Ok((shards == 0).then_some(()))
     })?;
     bar.finish_and_clear();
     done.ok_or_else(|| {

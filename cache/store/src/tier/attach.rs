@@ -4,6 +4,7 @@
 //! or put in its place belongs to somebody else.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -87,7 +88,8 @@ impl Tier {
                     Mutex::new(wear)
                 });
                 let directory = RwLock::new(Some(Arc::new(directory)));
-                let disk = Disk { path, keep_free, engine, files, directory };
+                let device = device_of(&path);
+                let disk = Disk { path, device, keep_free, engine, files, directory };
                 (config.capacity, Medium::Disk(disk), wear)
             }
         };
@@ -120,6 +122,20 @@ impl Tier {
             }
             // Memory begins empty.
             Err(_) => drop(self.0.scanned.send_replace(Some(Ok(())))),
+        }
+    }
+
+    /// Lists the directory once more, if it could not be listed: until then nothing is added to it.
+    fn list_again(&self) {
+        let failed = |listed: &mut Option<Result<()>>| {
+            let failed = matches!(listed, Some(Err(_)));
+            if failed {
+                *listed = None;
+            }
+            failed
+        };
+        if self.mode() != Mode::Disabled && self.0.scanned.send_if_modified(failed) {
+            self.list();
         }
     }
 
@@ -232,6 +248,7 @@ impl Tier {
         if self.0.health.condition() == Condition::Normal {
             // A device that failed too seldom to be judged by it may do now what it did not then.
             self.remove_stuck();
+            self.list_again();
             return;
         }
         // Taken beforehand: fills that hold all frames say nothing about the device.
@@ -246,6 +263,7 @@ impl Tier {
         self.tell(changed, probed.as_ref().err());
         if changed == Some(Condition::Normal) {
             self.remove_stuck();
+            self.list_again();
         }
     }
 
@@ -355,6 +373,15 @@ impl Tier {
         self.set_mode(Mode::Enabled);
         Ok(())
     }
+}
+
+/// The block device under a directory, as the kernel calls it; none where there is none, as under a
+/// network file system.
+fn device_of(directory: &Path) -> Option<String> {
+    let stat = rustix::fs::stat(directory).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let device = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    Some(device.file_name()?.to_string_lossy().into_owned())
 }
 
 /// Shards in the order in which the last daemon used them; those it did not know, later.

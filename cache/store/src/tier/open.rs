@@ -211,7 +211,8 @@ impl Tier {
             return Err(Error::new(ErrorKind::Unavailable, why).at("tier", self.name()));
         }
         let _opening = self.opening(name);
-        let spending = self.spend(stat.len, arrival.urgency())?;
+        let written = Arc::new(AtomicU64::new(0));
+        let spending = self.spend(stat.len, arrival.urgency(), &written)?;
         let parts = Parts::new(stat.len);
         let (room, body, target) = match &self.0.medium {
             Medium::Disk(disk) => {
@@ -234,7 +235,6 @@ impl Tier {
             Arrival::Move { since, .. } => Some(*since),
         };
         self.table().begun(&shard, space, &room, since);
-        spending.done();
         let frames = match &self.0.medium {
             Medium::Disk(_) => self.0.commons.frames.clone(),
             Medium::Memory(arena) => arena.clone(),
@@ -253,18 +253,20 @@ impl Tier {
             origin: origin.clone(),
             tenant: shares.tenant_name(room.charge.tenant).map(str::to_owned),
             resumed: AtomicU64::new(0),
+            written,
+            since,
             fault: shard.lost.clone(),
         });
         // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
         if let Arrival::Fetch(_) = arrival {
             self.0.tally.misses.inc();
         }
-        let filling = tokio::spawn(self.clone().fill(job, shard.clone(), arrival));
+        let filling = tokio::spawn(self.clone().fill(job, shard.clone(), arrival, spending));
         Ok((shard, filling))
     }
 
     /// Takes bytes of the day's allowance; what nobody waits for must find them there.
-    fn spend(&self, bytes: u64, urgency: Urgency) -> Result<Spending> {
+    fn spend(&self, bytes: u64, urgency: Urgency, written: &Arc<AtomicU64>) -> Result<Spending> {
         if let Some(mut wear) = self.wear() {
             let now = SystemTime::now();
             if urgency == Urgency::Ahead && !wear.allows(bytes, now) {
@@ -273,7 +275,7 @@ impl Tier {
             }
             wear.spend(bytes, now);
         }
-        Ok(Spending { tier: self.clone(), bytes })
+        Ok(Spending { tier: self.clone(), bytes, written: written.clone() })
     }
 
     /// Room and a file for a shard, or those that a fill which did not end left of it.
@@ -385,7 +387,7 @@ impl Tier {
     }
 
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
-    async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival) {
+    async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival, spending: Spending) {
         let name = shard.name().clone();
         let filled = match self.0.commons.flights.acquire().await {
             Ok(_flight) => job.run().await,
@@ -394,10 +396,11 @@ impl Tier {
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let (tally, is_fetched) = (&self.0.tally, matches!(arrival, Arrival::Fetch(_)));
         let len = job.stat.len;
+        tally.written_bytes.add(job.written.load(Ordering::Relaxed));
+        drop(spending);
         match (filled, job.fault.get()) {
             (Ok(()), None) => {
                 let resumed = job.resumed.load(Ordering::Relaxed);
-                tally.written_bytes.add(len - resumed);
                 match arrival {
                     Arrival::Fetch(_) => {
                         tally.resumed_bytes.add(resumed);
@@ -549,8 +552,8 @@ impl Tier {
         };
         let Some(gone) = gone else { return false };
         self.0.tally.corruptions.inc();
-        let tier = self.name();
-        tracing::error!(tier, shard = name.as_str(), error = %why, "dropped a corrupt copy");
+        let (tier, device) = (self.name(), self.device());
+        tracing::error!(tier, device, shard = name.as_str(), error = %why, "dropped a corrupt copy");
         gone.await;
         true
     }
@@ -559,8 +562,8 @@ impl Tier {
     async fn discard(&self, name: &ShardName, why: &Error) -> Result<()> {
         // The listing must not find what is about to go.
         self.scanned().await?;
-        let tier = self.name();
-        tracing::warn!(tier, shard = name.as_str(), error = %why, "dropped a copy that cannot be opened");
+        let (tier, device) = (self.name(), self.device());
+        tracing::warn!(tier, device, shard = name.as_str(), error = %why, "dropped a copy that cannot be opened");
         if why.kind() == ErrorKind::Corrupt {
             self.0.tally.corruptions.inc();
         }
@@ -576,7 +579,10 @@ impl Tier {
     /// `dry`: only counts them.
     pub(crate) async fn forget_url(&self, url: &str, dry: bool) -> Result<u64> {
         if !self.is_readable() {
-            return Ok(0);
+            let what = "the tier cannot be used now: what it holds of the shard stays";
+            return Err(Error::new(ErrorKind::Unavailable, what)
+                .at("url", url)
+                .advise("ask again once `forebay tier ls` shows it enabled and normal"));
         }
         self.scanned().await?;
         let (live, resting): (Vec<_>, Vec<_>) =
@@ -649,22 +655,18 @@ impl Tier {
     }
 }
 
-/// Bytes of a day's allowance, given back unless they are written.
+/// Bytes of a day's allowance; those that were not written are given back when it is dropped.
 struct Spending {
     tier: Tier,
     bytes: u64,
-}
-
-impl Spending {
-    fn done(mut self) {
-        self.bytes = 0;
-    }
+    written: Arc<AtomicU64>,
 }
 
 impl Drop for Spending {
     fn drop(&mut self) {
         if let Some(mut wear) = self.tier.wear() {
-            wear.give_back(self.bytes);
+            let written = self.written.load(Ordering::Relaxed);
+            wear.give_back(self.bytes.saturating_sub(written));
         }
     }
 }

@@ -20,6 +20,10 @@ use super::Event;
 /// are decoded; a trainer that gives none back for so long keeps them, and hears what to change.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a disk's engine may take to register a slab, a matter of milliseconds unless the disk hangs
+/// with everything that may be asked of it at once.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
 /// vary, and a new slab costs a round of page faults.
 const HEADROOM_EIGHTHS: usize = 10;
@@ -271,9 +275,16 @@ impl Slots {
         })
         .await
         .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
-        for engine in &self.engines {
-            engine.attach(&region).await?;
-        }
+        let slab = &region;
+        let attached = self.engines.iter().map(|engine| async move {
+            // A disk that hangs must not keep jobs of other disks from their memory: its reads, should
+            // it come back, go unregistered.
+            match tokio::time::timeout(ATTACH_TIMEOUT, engine.attach(slab)).await {
+                Ok(attached) => attached.map(drop),
+                Err(_) => Ok(tracing::warn!(?engine, "a disk does not take a slab's memory")),
+            }
+        });
+        futures::future::try_join_all(attached).await?;
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
