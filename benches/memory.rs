@@ -44,6 +44,9 @@ struct Arguments {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    if tier::was_reader() {
+        return;
+    }
     let arguments = Arguments::parse();
     let folder = tempfile::Builder::new().prefix("memory-bench-").tempdir_in(arguments.memory);
     let folder = folder.unwrap();

@@ -46,6 +46,9 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() {
+    if tier::was_reader() {
+        return;
+    }
     let arguments = Arguments::parse();
     let folder = tempfile::Builder::new().prefix("start-bench-").tempdir_in(arguments.directory);
     let folder = folder.unwrap();

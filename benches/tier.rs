@@ -43,6 +43,18 @@ fn engine() -> Engine {
     Engine::start(EngineConfig { name: "bench".to_owned(), ..EngineConfig::default() }).unwrap()
 }
 
+/// What a reader of [`store`]'s is started with.
+const READER: &str = "reader";
+
+/// Whether this process was started to read files: then it has done so.
+pub(crate) fn was_reader() -> bool {
+    let is_reader = std::env::args().nth(1).as_deref() == Some(READER);
+    if is_reader {
+        forebay_source::serve().unwrap();
+    }
+    is_reader
+}
+
 async fn store(
     engine: Engine,
     class: Class,
@@ -52,7 +64,8 @@ async fn store(
 ) -> Store {
     let frames = Region::create("frames", FRAME_BYTES).unwrap();
     engine.attach(&frames).await.unwrap();
-    let mut sources = Sources::new(engine, Limits::default()).unwrap();
+    let reader = vec![std::env::current_exe().unwrap().into(), READER.into()];
+    let mut sources = Sources::new(reader, Limits::default()).unwrap();
     if let Some(memory) = memory {
         sources = sources.with("memory", memory);
     }

@@ -59,6 +59,11 @@ missing_packages() {
     command -v cmake >/dev/null || printf '%s\n' cmake
     command -v nasm >/dev/null || printf '%s\n' nasm
     "$python" -c 'import venv, ensurepip' 2>/dev/null || printf '%s\n' python3-venv
+    # Tests make file systems hang with these (some 20 MB with what they need); of no use without FUSE.
+    if [ -e /dev/fuse ]; then
+        command -v nbdkit >/dev/null || printf '%s\n' nbdkit
+        command -v nbdfuse >/dev/null || printf '%s\n' nbdfuse
+    fi
 }
 
 # A digest of the named files and folders: names and contents, without tests and caches.

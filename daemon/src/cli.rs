@@ -8,6 +8,7 @@ mod dataset;
 mod fsck;
 mod index;
 mod pack;
+mod reader;
 mod scrub;
 mod status;
 mod tier;
@@ -37,6 +38,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Daemon(daemon::Arguments),
+    #[command(hide = true)]
+    Reader(reader::Arguments),
     Status(status::Arguments),
     Pack(pack::Arguments),
     Index(index::Arguments),
@@ -155,7 +158,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         }
     };
     let done = match arguments.verb {
-        Verb::Daemon(arguments) => daemon::run(&arguments),
+        Verb::Daemon(arguments) => daemon::run(&arguments, launcher),
+        Verb::Reader(arguments) => reader::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, launcher),

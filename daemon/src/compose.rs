@@ -1,5 +1,6 @@
 //! The parts of a node, put together. The only file that names concrete ones.
 
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::{Limits, Sources};
+use forebay_source::{Limits, Readers, Sources};
 use forebay_store::{
     Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, Store, StoreConfig, Tenant,
     TierConfig, Watermarks,
@@ -32,6 +33,9 @@ pub struct NodeConfig {
     pub io: EngineChoice,
     /// Bounds on requests to origins.
     pub limits: Limits,
+    /// Program and arguments of a process that runs [`forebay_source::serve`]: shards that are files
+    /// are read by those.
+    pub reader: Vec<OsString>,
     /// How often devices are looked after.
     pub look_after: Duration,
     /// What changes directories.
@@ -118,7 +122,7 @@ pub struct Node {
     pub(crate) store: Store,
     tenants: Vec<NodeTenant>,
     /// What reads shards that are files.
-    engine: Engine,
+    pub(crate) readers: Readers,
     pub(crate) frames: Arena,
     pub(crate) slabs: SlabMemory,
     pub(crate) started: Instant,
@@ -160,17 +164,9 @@ impl Node {
         for tier in config.tiers.clone() {
             tiers.push(tier.open(&config)?);
         }
-        // Files that are shards are read by a disk's engine: one thread can carry both.
-        let engine = match tiers.iter().find_map(|tier| tier.disk.as_ref()) {
-            Some(disk) => disk.engine.clone(),
-            None => Engine::start(EngineConfig {
-                name: "files".to_owned(),
-                choice: config.io,
-                ..EngineConfig::default()
-            })?,
-        };
         let frames = Arena::new(region.clone());
-        let sources = Sources::new(engine.clone(), config.limits)?;
+        let sources = Sources::new(config.reader, config.limits)?;
+        let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
         let tenants = config.tenants.iter().map(|tenant| tenant.rule.clone()).collect();
         let store = StoreConfig { tiers, datasets, tenants, look_after };
@@ -184,7 +180,7 @@ impl Node {
         Ok(Arc::new(Self {
             store,
             tenants: config.tenants,
-            engine,
+            readers,
             frames,
             slabs: SlabMemory::new(slab_bytes),
             started: Instant::now(),
@@ -199,12 +195,6 @@ impl Node {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
-    }
-
-    /// The I/O engine of the first disk.
-    #[must_use]
-    pub fn engine(&self) -> &Engine {
-        &self.engine
     }
 
     /// The store for whoever connected `peer`: for the first tenant that has one of its groups.

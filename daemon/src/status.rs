@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
+use forebay_source::MountReport;
 use forebay_store::{Counters, Holdings, TierReport};
 use forebay_uring::PageReport;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub struct Status {
     pub cache: Cache,
     /// Each tier, the fastest first.
     pub tiers: Vec<TierReport>,
+    /// Mounts that shards are read from, and what reads there.
+    pub mounts: Vec<MountReport>,
     /// Memory for bytes on their way in.
     pub frames: Memory,
     /// Bytes of all slabs, and the limit.
@@ -85,6 +88,7 @@ impl Status {
             uptime_seconds: node.started.elapsed().as_secs_f64(),
             cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
             tiers: node.store.tiers(),
+            mounts: node.readers.report(),
             frames: Memory {
                 bytes: node.frames.capacity(),
                 in_use_bytes: node.frames.in_use(),
@@ -206,6 +210,11 @@ impl fmt::Display for Screen<'_> {
         writeln!(f, "forebay {}  pid {}", status.text("/release"), status.text("/pid"))?;
         for tier in status.parts("/tiers") {
             writeln!(f, "tier    {}", TierLines(tier.0))?;
+        }
+        for mount in status.parts("/mounts").filter(|mount| mount.text("/hangs") == "true") {
+            let stuck = mount.parts("/stuck").count();
+            let mount = mount.text("/mount");
+            writeln!(f, "mount   {mount} hangs: {stuck} readers wait for it")?;
         }
         if status.count("/cache/through_bytes") > 0 {
             let through = status.size("/cache/through_bytes");

@@ -14,6 +14,8 @@ use forebay_store::{
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
 
+use crate::process::actor;
+
 /// Frames of all stores of a test: mapped once, since all of it is touched.
 static FRAMES: LazyLock<Arc<Region>> = LazyLock::new(|| {
     Region::create("bare-frames", FRAME_BYTES).expect("the machine has memory for frames")
@@ -66,11 +68,8 @@ impl BareConfig {
     /// If it cannot be opened.
     #[must_use]
     pub fn open(self) -> Bare {
-        let engine = |name: &str| {
-            let name = name.to_owned();
-            Engine::start(EngineConfig { name, ..EngineConfig::default() }).expect("engines start")
-        };
-        let disk = engine("tier");
+        let disk = EngineConfig { name: "tier".to_owned(), ..EngineConfig::default() };
+        let disk = Engine::start(disk).expect("engines start");
         let disk = match self.faults {
             Some(faults) => disk.with_faults(faults),
             None => disk,
@@ -90,8 +89,9 @@ impl BareConfig {
         };
         let Self { datasets, tenants, look_after, .. } = self;
         let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
-        // Origins are files, read by an engine that nothing meddles with.
-        let sources = Sources::new(engine("origin"), Limits::default()).expect("limits make sense");
+        // Origins are files, read by processes that nothing meddles with.
+        let reader = vec![actor().into(), "reader".into()];
+        let sources = Sources::new(reader, Limits::default()).expect("limits make sense");
         let frames = Arena::new(FRAMES.clone());
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().expect("threads can be had");

@@ -189,12 +189,27 @@ pub fn kill(pid: u32) {
     crate::eventually("a killed process is gone", || !alive(pid));
 }
 
+/// What the kernel tells of a process.
+pub(crate) struct ProcessStat {
+    /// The letter for what it does.
+    pub(crate) state: char,
+    /// Who started it, or took it over.
+    pub(crate) parent: u32,
+}
+
+/// What the kernel tells of a process, if there is one.
+pub(crate) fn stat_of(pid: u32) -> Option<ProcessStat> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name before it may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
+    Some(ProcessStat { state, parent })
+}
+
 /// Whether a process runs: one that ended and was not waited for does not.
 #[must_use]
 pub fn alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, None | Some(Some('Z' | 'X') | None))
+    stat_of(pid).is_some_and(|stat| !matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Where a process's open descriptors lead.

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::patience::PATIENCE;
+use crate::process::actor;
 
 /// Memory a node keeps for frames; what it is given beyond is for slabs.
 pub const FRAMES: usize = 192 << 20;
@@ -45,6 +46,7 @@ impl Daemon {
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             limits: Limits::default(),
+            reader: vec![actor().into(), "reader".into()],
             look_after: LOOK_AFTER,
             files: Arc::new(LocalFiles),
             faults: None,

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::{Address, Next};
 use forebay_error::{Doing, Result};
@@ -19,6 +20,23 @@ use crate::node::Daemon;
 use crate::rest::Rest;
 use crate::trainer::{loader, next};
 
+/// The program `forebay-actor`, for those who are not told where it is: this one, or the one that was
+/// built beside this test.
+///
+/// # Panics
+/// If a process does not know its program.
+#[must_use]
+pub(crate) fn actor() -> PathBuf {
+    let program = std::env::current_exe().expect("a process knows its program");
+    match program.file_name() {
+        Some(name) if name == ACTOR => program,
+        _ => program.ancestors().nth(2).expect("tests lie in a folder of the build").join(ACTOR),
+    }
+}
+
+/// Its file name.
+const ACTOR: &str = "forebay-actor";
+
 /// What a node in a process of its own is to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
@@ -30,6 +48,8 @@ pub struct Setup {
     pub capacity: u64,
     /// When it dies by itself.
     pub doom: Option<Doom>,
+    /// How long a file system may take to answer, if not as usual.
+    pub file_timeout: Option<Duration>,
 }
 
 /// A node in a process of its own; killed when dropped.
@@ -162,6 +182,9 @@ pub fn serve_until_eof() -> Result<()> {
     let setup: Setup = serde_json::from_str(&line).expect("a set-up is given");
     let doomed = Arc::new(Doomed::new(setup.doom));
     let mut config = Daemon::config(&setup.cache, setup.capacity);
+    if let Some(limit) = setup.file_timeout {
+        config.limits.file_timeout = limit;
+    }
     config.files = doomed.clone();
     config.faults = Some(doomed);
     let check = |store: &forebay_store::Store| {

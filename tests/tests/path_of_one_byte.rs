@@ -7,7 +7,7 @@ use std::process::Command;
 
 use forebay_client::Next;
 use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, next, play};
-use forebay_uring::{EngineChoice, EngineKind};
+use forebay_uring::{Engine, EngineChoice, EngineKind};
 
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
 const SHARDS: u64 = 4;
@@ -23,7 +23,7 @@ fn a_byte_keeps_its_value_from_the_origin_to_the_trainer() {
         config.io = choice;
         let daemon = Daemon::try_start(config).unwrap();
         if choice == EngineChoice::Threads {
-            assert!(matches!(daemon.node().engine().kind(), EngineKind::Threads { .. }));
+            assert!(matches!(engine(&daemon).kind(), EngineKind::Threads { .. }));
         }
         let open = job(&origin, Origin::urls(2));
         let loader = loader(daemon.address(), open).unwrap();
@@ -76,7 +76,7 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     whole(&daemon, SHARDS);
     let files = daemon.files();
-    let (engine, cached) = (daemon.node().engine().counters(), page_cache(&files));
+    let (before, cached) = (engine(&daemon).counters(), page_cache(&files));
     // Taken without looking at the bytes, as fast as they come.
     loader.start(1, 0);
     let mut samples = 0;
@@ -84,10 +84,10 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
         samples += batch.keys.len() as u64;
     }
     assert_eq!(samples, SHARDS * SAMPLES);
-    let after = daemon.node().engine().counters();
-    let read = after.bytes_read - engine.bytes_read;
+    let after = engine(&daemon).counters();
+    let read = after.bytes_read - before.bytes_read;
     assert!(read >= 64 << 20, "only {read} bytes were read");
-    let calls = after.system_calls - engine.system_calls;
+    let calls = after.system_calls - before.system_calls;
     assert!(calls <= 2 * (read >> 20), "{calls} system calls for {} MiB", read >> 20);
     let grown = page_cache(&files).saturating_sub(cached);
     assert!(grown < read / 100, "the page cache grew by {grown} of {read} bytes");
@@ -117,9 +117,9 @@ fn members_far_apart_are_read_alone() {
         let loader = loader(daemon.address(), open.clone()).unwrap();
         play(&loader, 0, 0).unwrap();
         whole(&daemon, 1);
-        let before = daemon.node().engine().counters().bytes_read;
+        let before = engine(&daemon).counters().bytes_read;
         let epoch = play(&loader, 1, 0).unwrap();
-        let read = daemon.node().engine().counters().bytes_read - before;
+        let read = engine(&daemon).counters().bytes_read - before;
         assert_eq!(epoch.samples.len() as u64, SAMPLES);
         for (i, sample) in epoch.samples.iter().enumerate() {
             let sizes = BTreeMap::from([("a", 100), ("none", 0), ("z", 200)]);
@@ -128,6 +128,11 @@ fn members_far_apart_are_read_alone() {
         }
         assert!(read < SAMPLES * FAR as u64 / 10, "{read} bytes read for {wanted:?}");
     }
+}
+
+/// What moves the bytes of the only disk.
+fn engine(daemon: &Daemon) -> Engine {
+    daemon.node().store().engines().remove(0)
 }
 
 /// Waits until so many shards are committed: the last samples come before that.

@@ -75,7 +75,7 @@ fn begin(
 
 /// One member's bytes, checked.
 async fn member(bare: &Bare, shard: &Shard, number: usize) -> Vec<u8> {
-    let member = shard.index().index().members[number].clone();
+    let member = shard.index().index().members[number];
     let range = member.offset..member.end();
     let footprint = Shard::footprint(&range);
     let len = usize::try_from(footprint.end - footprint.start).unwrap();

@@ -1,14 +1,15 @@
 //! One cache directory through daemon after daemon, each of which ends badly, while trainers read.
 //!
 //! A round is a daemon's life. It dies in the middle of a fill, a commit, a record or an eviction, at any
-//! other moment, by a power cut, or in order while a trainer that was stopped holds all it has. The
+//! other moment, while a mount that it reads from hangs, by a power cut, or in order while a trainer that
+//! was stopped holds all it has. The
 //! trainers go on from one daemon to the next; each byte they get is compared with the origin's.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,27 +18,28 @@ use forebay_error::{Error, ErrorKind};
 use forebay_store::{FaultKind, fsck};
 use forebay_testkit::{Dice, UnsyncedFiles, for_seeds, say};
 use forebay_tests::{
-    Catalog, Daemon, Doom, Epoch, How, NodeProcess, Origin, PATIENCE, Reader, Rest, Setup, Spot,
-    descriptors, epoch, eventually, job, loader, resting,
+    Catalog, Daemon, Doom, Epoch, Hanging, How, NodeProcess, Origin, PATIENCE, Reader, Rest, Setup,
+    Spot, alive, descriptors, epoch, eventually, hangs, job, loader, readers_of, resting,
 };
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
 /// Rounds of a normal run: one of [`SCHEDULE`].
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 22;
 
 /// How often a daemon must have died in each of these for a run of [`ROUNDS`] or more to count.
 const LEAST: u64 = 5;
 const MUST: [&str; 3] = ["Fill", "Commit", "Eviction"];
 
-/// What twenty rounds are, in an order that the dice choose.
-const SCHEDULE: [(Kind, usize); 7] = [
+/// What [`ROUNDS`] rounds are, in an order that the dice choose.
+const SCHEDULE: [(Kind, usize); 8] = [
     (Kind::Doomed(Spot::Fill), 5),
     (Kind::Doomed(Spot::Commit), 5),
     (Kind::Doomed(Spot::Eviction), 5),
     (Kind::Doomed(Spot::Record), 1),
-    (Kind::Killed, 2),
+    (Kind::Killed, 1),
+    (Kind::Hanging, 3),
     (Kind::PowerCut, 1),
     (Kind::Stopped, 1),
 ];
@@ -57,6 +59,7 @@ const TRAINERS: usize = 2;
 enum Kind {
     Doomed(Spot),
     Killed,
+    Hanging,
     PowerCut,
     Stopped,
 }
@@ -115,7 +118,13 @@ impl Bench {
     }
 
     fn setup(&self, doom: Option<Doom>) -> Setup {
-        Setup { cache: self.cache(), socket: self.socket(), capacity: self.capacity(), doom }
+        Setup {
+            cache: self.cache(),
+            socket: self.socket(),
+            capacity: self.capacity(),
+            doom,
+            file_timeout: None,
+        }
     }
 
     /// Plays epochs over random shards until all is over, whatever becomes of the daemons.
@@ -179,16 +188,68 @@ impl Bench {
     fn round(&self, kind: Kind, dice: &mut Dice) -> String {
         match kind {
             Kind::Doomed(spot) => self.doomed(spot, dice),
-            Kind::Killed => {
-                let (daemon, _) = NodeProcess::start(ACTOR, &self.setup(None));
-                self.go_on(dice.within(1..60));
-                daemon.kill();
-                assert_eq!(daemon.end(), None);
-                "killed from outside".to_owned()
-            }
+            Kind::Killed => self.killed(dice),
+            Kind::Hanging => self.hanging(dice),
             Kind::PowerCut => self.power_cut(dice),
             Kind::Stopped => self.stopped(),
         }
+    }
+
+    /// A daemon that dies at any moment.
+    fn killed(&self, dice: &mut Dice) -> String {
+        let (daemon, _) = NodeProcess::start(ACTOR, &self.setup(None));
+        self.go_on(dice.within(1..60));
+        daemon.kill();
+        assert_eq!(daemon.end(), None);
+        "killed from outside".to_owned()
+    }
+
+    /// A daemon that is killed while a foreign mount hangs under it, and the next, which starts and
+    /// serves all the same.
+    fn hanging(&self, dice: &mut Dice) -> String {
+        let name = format!("{}.tar", dice.below(u64::from(LARGE)));
+        let Some(hanging) = Hanging::new(&name, &self.catalog.origin.bytes(&name)) else {
+            // What can be done without.
+            return self.killed(dice);
+        };
+        hanging.freeze();
+        let (daemon, _) = NodeProcess::start(ACTOR, &self.setup(None));
+        let part = Progress::default();
+        std::thread::scope(|scope| {
+            let _end = End(&part);
+            scope.spawn(|| self.play_file(&hanging.path(), &part));
+            let mut hung = Vec::new();
+            eventually("a reader hangs in the kernel", || {
+                hung = readers_of(daemon.pid());
+                hung.retain(|pid| hangs(*pid));
+                !hung.is_empty()
+            });
+            self.go_on(dice.within(1..20));
+            daemon.kill();
+            assert_eq!(daemon.end(), None);
+            let (next, died) = NodeProcess::start(ACTOR, &self.setup(None));
+            assert_eq!(died, None);
+            self.go_on(dice.within(1..60));
+            assert!(hung.iter().all(|pid| hangs(*pid)), "the mount did not hang");
+            next.kill();
+            assert_eq!(next.end(), None);
+            hanging.thaw();
+            eventually("the readers are gone", || hung.iter().all(|pid| !alive(*pid)));
+        });
+        "foreign mount hangs".to_owned()
+    }
+
+    /// A job on a file, given up when `part` is over.
+    fn play_file(&self, path: &Path, part: &Progress) {
+        let open = job(&self.catalog.origin, vec![path.display().to_string()]);
+        let Ok(loader) = loader(Address::Unix(self.socket()), open) else { return };
+        loader.start(0, 0);
+        let over = || match part.is_over() {
+            true => Err(Error::new(ErrorKind::Closed, "over")),
+            false => Ok(()),
+        };
+        // Nothing comes of it: the file hangs for as long as there is a daemon.
+        let _ = loader.next(over);
     }
 
     /// A daemon that dies in a call of its own.

@@ -24,10 +24,12 @@ def daemon() -> NoReturn:
 
 
 def _run(arguments: list[str]) -> NoReturn:
-    if arguments[:1] == ["daemon"] and "--embedded" in arguments:
-        # What the trainer that starts us has open (sockets, device files, locks) is not ours to
-        # keep open: it would outlive the trainer.
+    is_embedded = arguments[:1] == ["daemon"] and "--embedded" in arguments
+    if is_embedded or arguments[:1] == ["reader"]:
+        # What the process that starts us has open (sockets, device files, locks) is not ours to
+        # keep open: it would outlive that process.
         os.closerange(3, _descriptors())
+    if is_embedded:
         # A Ctrl-C for the trainer is not for us. Who leads a group (a shell's job) stays in it.
         if os.getpgrp() != os.getpid():
             os.setsid()

@@ -4,12 +4,13 @@
 //! says whether to fix a name, fix credentials, or come back later. Retries are bounded and happen
 //! here; secrets never reach an error or a log.
 //!
-//! Remote bytes are copied once, from the connection's chunk into the span; POSIX bytes are read by
-//! the disk engine straight into it.
+//! Every byte is copied once into its span: from the connection's chunk, or from the memory of the
+//! process that read the file ([`Readers`]).
 
 mod limits;
 mod options;
 mod posix;
+mod readers;
 mod remote;
 mod sources;
 mod stat;
@@ -20,6 +21,7 @@ use forebay_uring::Span;
 
 pub use limits::Limits;
 pub use options::Options;
+pub use readers::{MountReport, Readers, Turn, serve};
 pub use remote::Counters;
 pub use sources::Sources;
 pub use stat::Stat;
@@ -37,12 +39,19 @@ pub trait Source: Send + Sync {
     /// Fills the first `min(stat.len - offset, into.len())` bytes of `into` with the shard's bytes
     /// from `offset`, all of the version `stat`, and returns it; what lies behind them is undefined.
     ///
-    /// For POSIX files, `offset` and the span's length must be multiples of 4 KiB.
-    ///
     /// # Errors
     /// As [`Source::stat`]; `Unavailable` if the shard changed since `stat` (stat it again and start
     /// over); `Invalid` if `offset` is not inside the shard. The span is given back to its arena.
     async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span>;
+
+    /// Waits until one more shard may be fetched, like `url`, and holds its place: sources that may
+    /// hang take no more places at once than leave some to others.
+    ///
+    /// # Errors
+    /// As [`Source::stat`].
+    async fn turn(&self, _url: &str) -> Result<Turn> {
+        Ok(Turn::default())
+    }
 
     /// The store's identity in cache keys, such as `http://127.0.0.1:9000` or `file`.
     fn endpoint(&self) -> &str;

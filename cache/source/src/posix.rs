@@ -1,26 +1,26 @@
 //! Shards that are files: local disks, NFS, Lustre, GPFS.
 //!
-//! Its rule: bytes go from the file system into the span past the page cache, and a file that
-//! changed under the read is noticed by its inode, length and time after it.
+//! Its rule: files are touched by readers alone ([`Readers`] says why), past the page cache, and one
+//! that changed under the read is noticed by its inode, length and time after it.
 
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use async_trait::async_trait;
-use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_uring::{Engine, Open, Span};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::Span;
 
 use crate::Source;
+use crate::readers::{PIECE, Readers, Request, Turn};
 use crate::stat::{Stat, changed};
 
 /// Files of this machine's file systems.
 pub(crate) struct Posix {
-    engine: Engine,
+    readers: Readers,
 }
 
 impl Posix {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub(crate) fn new(readers: Readers) -> Self {
+        Self { readers }
     }
 }
 
@@ -28,24 +28,35 @@ impl Posix {
 impl Source for Posix {
     async fn stat(&self, url: &str) -> Result<Stat> {
         let path = path_of(url)?;
-        // A network file system may take seconds to answer.
-        let stat = tokio::task::spawn_blocking(move || rustix::fs::stat(&path)).await;
-        let stat = stat.map_err(|_| Error::new(ErrorKind::Closed, "the runtime is stopping"))?;
-        let stat = stat.doing("look at the shard").map_err(|error| error.at("url", url))?;
-        stat_of(&stat).map_err(|error| error.at("url", url))
+        let request = Request::Stat { path: path.to_owned() };
+        let found = self.readers.ask(Path::new(path), &request).await;
+        found.map(|found| found.answer().stat.clone()).map_err(|error| error.at("url", url))
     }
 
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
-        let want = stat.part_len(offset, into.len()).map_err(|error| error.at("url", url))?;
+    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, mut into: Span) -> Result<Span> {
         let at = |error: Error| error.at("url", url);
-        let file = self.engine.open(&path_of(url)?, Open::Read).await.map_err(at)?;
-        let done = self.engine.read(&file, offset, into).await;
-        let got = done.result.map_err(at)?;
-        let now = rustix::fs::fstat(file.as_fd()).doing("look at the shard").map_err(at)?;
-        if stat_of(&now).map_err(at)?.version != stat.version || got < want {
-            return Err(changed(url));
+        let (path, want) = (path_of(url)?, stat.part_len(offset, into.len()).map_err(at)?);
+        let mut have = 0;
+        while have < want {
+            let request = Request::Read {
+                path: path.to_owned(),
+                offset: offset + have as u64,
+                len: (want - have).min(PIECE) as u64,
+            };
+            let piece = self.readers.ask(Path::new(path), &request).await.map_err(at)?;
+            let left = &mut into[have..want];
+            let len = usize::try_from(piece.answer().len).map_or(left.len(), |n| n.min(left.len()));
+            if piece.answer().stat.version != stat.version || len == 0 {
+                return Err(changed(url));
+            }
+            piece.copy(&mut left[..len]).map_err(at)?;
+            have += len;
         }
-        Ok(done.span)
+        Ok(into)
+    }
+
+    async fn turn(&self, url: &str) -> Result<Turn> {
+        self.readers.turn(Path::new(path_of(url)?)).await
     }
 
     fn endpoint(&self) -> &str {
@@ -54,24 +65,14 @@ impl Source for Posix {
 }
 
 /// The path that a bare path or a `file:` URL names; it must be absolute.
-pub(crate) fn path_of(url: &str) -> Result<PathBuf> {
+pub(crate) fn path_of(url: &str) -> Result<&str> {
     let path = match url.strip_prefix("file:") {
         Some(rest) => rest.strip_prefix("//").unwrap_or(rest),
         None => url,
     };
     if Path::new(path).is_absolute() && !path.contains('\0') {
-        return Ok(PathBuf::from(path));
+        return Ok(path);
     }
     let error = Error::new(ErrorKind::Invalid, "a shard's path must be absolute");
     Err(error.at("url", url).advise("write /path/to/shard.tar or file:///path/to/shard.tar"))
-}
-
-fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
-        return Err(Error::new(ErrorKind::Invalid, "the shard is not a regular file"));
-    }
-    let len = u64::try_from(stat.st_size)
-        .map_err(|_| Error::new(ErrorKind::Corrupt, "the shard has a negative length"))?;
-    let (inode, seconds, rest) = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec);
-    Ok(Stat { len, version: format!("{inode:x}-{len:x}-{seconds}.{rest:09}"), strong: false })
 }

@@ -3,14 +3,15 @@
 //! Its rule: equal questions get the same source, so connections are shared, and how many are
 //! remembered is bounded whatever clients ask for.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::Engine;
 use lru::LruCache;
 
 use crate::posix::{Posix, path_of};
+use crate::readers::Readers;
 use crate::remote::{Counters, Http, S3, Wire};
 use crate::{Limits, Options, Source};
 
@@ -23,6 +24,7 @@ type Key = (String, Options);
 /// Every store that this process reads from.
 pub struct Sources {
     posix: Arc<Posix>,
+    readers: Readers,
     wire: Arc<Wire>,
     /// What whoever composes them brought, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
@@ -30,13 +32,16 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Sources that read files through `engine` and stay within `limits`.
+    /// Sources that stay within `limits`; `reader` is the command of a process that runs
+    /// [`crate::serve`], which reads files.
     ///
     /// # Errors
     /// `Invalid` if a limit is zero; `Unavailable` if no TLS client can be set up.
-    pub fn new(engine: Engine, limits: Limits) -> Result<Self> {
+    pub fn new(reader: Vec<OsString>, limits: Limits) -> Result<Self> {
+        let readers = Readers::new(reader, limits.file_timeout)?;
         Ok(Self {
-            posix: Arc::new(Posix::new(engine)),
+            posix: Arc::new(Posix::new(readers.clone())),
+            readers,
             wire: Arc::new(Wire::new(limits)?),
             brought: Vec::new(),
             open: Mutex::new(LruCache::new(REMEMBERED)),
@@ -84,6 +89,12 @@ impl Sources {
         };
         open.put(key, Arc::clone(&source));
         Ok(source)
+    }
+
+    /// What reads files.
+    #[must_use]
+    pub fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// What has gone over the network so far.

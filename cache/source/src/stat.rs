@@ -1,9 +1,10 @@
 //! What is known of a shard before its bytes are.
 
 use forebay_error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
 
 /// Length and version of one shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// Length in bytes.
     pub len: u64,

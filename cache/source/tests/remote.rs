@@ -11,8 +11,9 @@ use std::time::Duration;
 use forebay_error::{Error, ErrorKind};
 use forebay_source::{Limits, Options, Source, Sources, Stat};
 use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY, field};
-use forebay_uring::{Arena, Engine, EngineConfig, Region};
+use forebay_uring::{Arena, Region};
 
+const READER: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
 const PART: usize = 64 << 10;
 const KEY: &str = "bucket/dir/train 0.tar";
 
@@ -42,10 +43,9 @@ impl Bench {
         let path = dir.path().join(KEY);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &bytes).unwrap();
-        let engine = Engine::start(EngineConfig::default()).unwrap();
         Self {
             server: S3Server::start(dir.path()).unwrap(),
-            sources: Sources::new(engine, limits).unwrap(),
+            sources: Sources::new(vec![READER.into()], limits).unwrap(),
             arena: Arena::new(Region::create("test", 8 << 20).unwrap()),
             bytes,
             dir,

@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Options, Sources};
+use forebay_source::{Options, Sources, Turn};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::dataset::Dataset;
 use crate::directory::ShardName;
@@ -126,6 +126,14 @@ impl Commons {
     pub(crate) fn read_through(&self, shard: &Shard) {
         let name = ShardName::new(&shard.origin());
         self.through().keep(name, &shard.read_only_through(&self.traffic));
+    }
+
+    /// The right to fetch a shard. Its source's turn comes first, so that what waits for a source that
+    /// hangs keeps nobody else from a flight.
+    pub(crate) async fn flight(&self, job: &Job) -> Result<(Turn, SemaphorePermit<'_>)> {
+        let turn = job.source.turn(&job.url).await?;
+        let flight = self.flights.acquire().await.map_err(|_| shutting_down())?;
+        Ok((turn, flight))
     }
 
     pub(crate) fn forget_identity(&self, endpoint: &str, url: &str) {
@@ -340,9 +348,9 @@ impl Store {
         });
         let (commons, indexed) = (self.0.commons.clone(), shard.clone());
         tokio::spawn(async move {
-            let filled = match commons.flights.acquire().await {
+            let filled = match commons.flight(&job).await {
                 Ok(_flight) => job.run().await,
-                Err(_) => Err(shutting_down()),
+                Err(error) => Err(error),
             };
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
             if let Err(error) = filled {

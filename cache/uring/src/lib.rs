@@ -32,6 +32,7 @@
 
 mod arena;
 mod engine;
+mod exec;
 mod file;
 mod ranges;
 mod region;
@@ -42,6 +43,7 @@ pub use engine::{
     Attempt, AttemptKind, Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind,
     EngineReport, Fate, Faults, Operation, Read,
 };
+pub use exec::close_on_exec;
 pub use file::{Alignment, DiskFile, Open};
 pub use region::{CHUNK, PageReport, Region};
 pub use span::{Frozen, Span};

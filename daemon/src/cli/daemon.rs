@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Done, Failure};
+use super::{Done, Failure, Launcher};
 use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier};
 use crate::config::Config;
 use crate::embedded;
@@ -88,7 +88,7 @@ struct Place {
     lock: Option<File>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Done {
+pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let log: fn() -> Stderr = if arguments.embedded { embedded::log } else { std::io::stderr };
@@ -105,13 +105,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     raise_descriptor_limit();
     let mut place = if arguments.embedded {
-        match embedded(arguments, io)? {
+        match embedded(arguments, io, launcher)? {
             Some(place) => place,
             // Whoever started the other was killed meanwhile; whoever started us finds it.
             None => return Ok(announce()?),
         }
     } else {
-        node(arguments, io)?
+        node(arguments, io, launcher)?
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -152,7 +152,7 @@ async fn live(place: Place) -> Result<()> {
     Ok(())
 }
 
-fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
+fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<Place> {
     let config = Config::read(&arguments.config).map_err(|error| match error.kind() {
         ErrorKind::NotFound => error.advise(
             "write one with a [[tier]] (name, path, capacity), or run `forebay daemon --embedded`",
@@ -172,6 +172,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
         memory,
         io,
         limits: Limits::default(),
+        reader: super::reader::command(launcher),
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,
@@ -180,7 +181,7 @@ fn node(arguments: &Arguments, io: EngineChoice) -> Result<Place> {
 }
 
 /// A user's own daemon; `None` if another one serves that user.
-fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
+fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Done<Option<Place>> {
     let capacity = capacity(arguments)?;
     // A session of its own: a Ctrl-C for the trainer is not for the daemon. A process started as a
     // group leader cannot, and needs not: whoever did that separated it already.
@@ -196,6 +197,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice) -> Done<Option<Place>> {
         memory: embedded::memory(),
         io,
         limits: Limits::default(),
+        reader: super::reader::command(launcher),
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,

@@ -389,9 +389,9 @@ impl Tier {
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
     async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival, spending: Spending) {
         let name = shard.name().clone();
-        let filled = match self.0.commons.flights.acquire().await {
+        let filled = match self.0.commons.flight(&job).await {
             Ok(_flight) => job.run().await,
-            Err(_) => Err(shutting_down()),
+            Err(error) => Err(error),
         };
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let (tally, is_fetched) = (&self.0.tally, matches!(arrival, Arrival::Fetch(_)));

@@ -281,7 +281,10 @@ impl Slots {
             // it come back, go unregistered.
             match tokio::time::timeout(ATTACH_TIMEOUT, engine.attach(slab)).await {
                 Ok(attached) => attached.map(drop),
-                Err(_) => Ok(tracing::warn!(?engine, "a disk does not take a slab's memory")),
+                Err(_) => {
+                    tracing::warn!(?engine, "a disk does not take a slab's memory");
+                    Ok(())
+                }
             }
         });
         futures::future::try_join_all(attached).await?;

@@ -1,0 +1,141 @@
+//! Files are opened, looked at and read by processes of their own: readers.
+//!
+//! Its rule: this process touches no file system that shards come from. A system call on a mount that
+//! hangs cannot be ended, not even by SIGKILL; made here it would keep a killed daemon's lock and
+//! socket alive. A reader has neither: the worst that hangs is a process that has nothing.
+//!
+//! ```text
+//!   ask ──▶ the mount that the path lies on    mountinfo.rs   from a table; nothing is touched
+//!            └─▶ a seat, and its reader        mount.rs       bounds, time limit, replacement
+//!                 └─▶ socket ──▶ process       process.rs ── message.rs ── child.rs
+//!                       bytes ◀── memory of the reader's, read as a file
+//! ```
+
+mod child;
+mod message;
+mod mount;
+mod mountinfo;
+mod process;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forebay_error::{Error, ErrorKind, Result};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub use child::serve;
+pub(crate) use message::{PIECE, Request};
+use mount::{Loan, Mount};
+use mountinfo::{MountId, MountTable};
+
+/// Mounts that are read from at once. Nodes have a few; the bound is for whoever names paths below
+/// many automounts. With [`mount::READERS`] on each, readers' memory stays below 256 MiB.
+const MOUNTS: usize = 16;
+
+/// Shards of all mounts together that are fetched at once. The store fetches four: one turn is left
+/// for what comes over the network, whatever mounts hang.
+const SHARDS: usize = 3;
+
+/// Starts readers and asks them. Cheap to clone.
+#[derive(Clone)]
+pub struct Readers(Arc<Inner>);
+
+struct Inner {
+    /// Program and arguments of a reader.
+    command: Arc<[OsString]>,
+    limit: Duration,
+    table: Mutex<MountTable>,
+    mounts: Mutex<HashMap<MountId, Arc<Mount>>>,
+    turns: Arc<Semaphore>,
+}
+
+/// A mount's readers, for an admin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MountReport {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// Whether the last request to it was not answered in time.
+    pub hangs: bool,
+    /// Processes that read from it.
+    pub readers: Vec<u32>,
+    /// Those among them that were killed and stay until the file system lets them go.
+    pub stuck: Vec<u32>,
+}
+
+/// The right to fetch one more shard, while it is held. See [`crate::Source::turn`].
+#[derive(Debug, Default)]
+pub struct Turn(
+    #[expect(dead_code, reason = "held, never read")] Option<[OwnedSemaphorePermit; 2]>,
+);
+
+impl Readers {
+    /// Readers that `command` starts; a file system that does not answer one of them within `limit`
+    /// hangs. Starts nothing yet.
+    ///
+    /// # Errors
+    /// `Invalid` for no time at all; or if the system does not tell its mounts.
+    pub(crate) fn new(command: Vec<OsString>, limit: Duration) -> Result<Self> {
+        if limit.is_zero() {
+            return Err(Error::new(ErrorKind::Invalid, "file systems need some time to answer"));
+        }
+        Ok(Self(Arc::new(Inner {
+            command: command.into(),
+            limit,
+            table: Mutex::new(MountTable::open()?),
+            mounts: Mutex::default(),
+            turns: Arc::new(Semaphore::new(SHARDS)),
+        })))
+    }
+
+    /// What runs now, by mount.
+    #[must_use]
+    pub fn report(&self) -> Vec<MountReport> {
+        let mut report: Vec<_> = self.mounts().values().map(|mount| mount.report()).collect();
+        report.sort_by(|one, other| one.mount.cmp(&other.mount));
+        report
+    }
+
+    /// Has a reader of the mount that `path` lies on answer `request`. Whoever drops the future leaves
+    /// the reader its time to answer: it is not killed for that.
+    pub(crate) async fn ask(&self, path: &Path, request: &Request) -> Result<Loan> {
+        let (mount, frame) = (self.mount(path)?, message::encode(request)?);
+        let asked = tokio::spawn(async move { mount.ask(&frame).await });
+        asked.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
+    }
+
+    /// Waits for the turn of a shard at `path`.
+    pub(crate) async fn turn(&self, path: &Path) -> Result<Turn> {
+        let mount = self.mount(path)?;
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        // The mount's first: what waits for a mount that hangs must not hold what others need.
+        let here = mount.turns().acquire_owned().await.map_err(closed)?;
+        let any = self.0.turns.clone().acquire_owned().await.map_err(closed)?;
+        Ok(Turn(Some([here, any])))
+    }
+
+    fn mount(&self, path: &Path) -> Result<Arc<Mount>> {
+        let (id, point) = self.0.table.lock().unwrap_or_else(PoisonError::into_inner).of(path)?;
+        let mut mounts = self.mounts();
+        if let Some(mount) = mounts.get(&id) {
+            return Ok(mount.clone());
+        }
+        if mounts.len() >= MOUNTS {
+            mounts.retain(|_, mount| !mount.is_idle());
+        }
+        if mounts.len() >= MOUNTS {
+            let error = Error::new(ErrorKind::Unavailable, "shards are read from too many mounts");
+            return Err(error.at("mounts", MOUNTS).advise("read from fewer at once"));
+        }
+        let mount = Mount::new(point, self.0.command.clone(), self.0.limit);
+        mounts.insert(id, mount.clone());
+        Ok(mount)
+    }
+
+    fn mounts(&self) -> MutexGuard<'_, HashMap<MountId, Arc<Mount>>> {
+        self.0.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

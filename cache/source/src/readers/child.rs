@@ -1,0 +1,180 @@
+//! A reader: the process that touches file systems on behalf of a daemon.
+//!
+//! Its rule: it has a socket, memory of its own and the file it reads, and ends when the socket does.
+//! Whatever it waits for, nobody waits for it but who asked, and that one has a time limit.
+
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_uring::{Arena, GRANULE, Region, Span};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said};
+use crate::stat::Stat;
+
+/// Answers the daemon at the other end of standard input, until that end closes.
+///
+/// # Errors
+/// `Invalid` if standard input is no such socket; `Full` if there is no memory.
+pub fn serve() -> Result<()> {
+    let stdin = std::io::stdin();
+    let socket = stdin.as_fd().try_clone_to_owned().doing("take the daemon's socket")?;
+    rustix::net::getsockname(&socket).map_err(|_| {
+        Error::new(ErrorKind::Invalid, "a reader is started by a daemon, not by hand")
+            .advise("run `forebay daemon`, or a training job, which start what they need")
+    })?;
+    let mut socket = UnixStream::from(socket);
+    let arena = Arena::new(Region::create("forebay-reader", PIECE)?);
+    let whole = arena.try_lease(PIECE);
+    let mut memory = whole.expect("memory just mapped is free");
+    greet(&socket, &arena)?;
+    while let Some(request) = receive(&mut socket)? {
+        let said: Said = answer(&request, &mut memory);
+        let frame = message::encode(&said)?;
+        if socket.write_all(&frame).is_err() {
+            // The daemon ended meanwhile.
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Says who this is, and hands over the memory that bytes are read into.
+fn greet(socket: &UnixStream, arena: &Arena) -> Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let rights = [arena.region().fd()];
+    let has_room = ancillary.push(SendAncillaryMessage::ScmRights(&rights));
+    debug_assert!(has_room, "the space is that of one descriptor");
+    let byte = [IoSlice::new(&[0])];
+    rustix::net::sendmsg(socket, &byte, &mut ancillary, SendFlags::NOSIGNAL)
+        .doing("greet the daemon")?;
+    let hello = Hello { release: env!("CARGO_PKG_VERSION").to_owned() };
+    let mut socket = socket;
+    socket.write_all(&message::encode(&hello)?).doing("greet the daemon")
+}
+
+/// The next request; `None` once the daemon has closed the socket, or is gone.
+fn receive(socket: &mut UnixStream) -> Result<Option<Request>> {
+    let mut prefix = [0; PREFIX];
+    if socket.read_exact(&mut prefix).is_err() {
+        return Ok(None);
+    }
+    let mut body = vec![0; message::body_len(prefix)?];
+    if socket.read_exact(&mut body).is_err() {
+        return Ok(None);
+    }
+    message::decode(&body).map(Some)
+}
+
+fn answer(request: &Request, memory: &mut Span) -> Said {
+    match request {
+        Request::Stat { path } => {
+            let stat = rustix::fs::stat(path.as_str()).doing("look at the shard")?;
+            Ok(Answer { stat: stat_of(&stat)?, start: 0, len: 0, direct: true })
+        }
+        Request::Read { path, offset, len } => {
+            let mut file = File::open(path)?;
+            let (start, len) = file.read(*offset, *len, memory)?;
+            let stat = rustix::fs::fstat(&file.fd).doing("look at the shard")?;
+            Ok(Answer { stat: stat_of(&stat)?, start, len, direct: file.block.is_some() })
+        }
+    }
+}
+
+/// An open file, and what its reads past the page cache must be multiples of.
+struct File {
+    fd: OwnedFd,
+    /// `None` where its file system refuses such reads.
+    block: Option<u64>,
+}
+
+impl File {
+    fn open(path: &str) -> Result<Self> {
+        // A pipe somebody named must not make us wait for its writer.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).doing("open the shard")?;
+        let mut file = Self { fd, block: None };
+        // Not given to `open`, which would not tell this refusal from others.
+        match rustix::fs::fcntl_setfl(&file.fd, OFlags::DIRECT) {
+            Ok(()) => file.block = file.ask_block()?,
+            Err(Errno::INVAL) => {}
+            Err(error) => return Err(error).doing("ask for direct reads"),
+        }
+        if file.block.is_none() {
+            file.go_through_the_page_cache()?;
+        }
+        Ok(file)
+    }
+
+    /// What the kernel says of the file's blocks (`STATX_DIOALIGN`, Linux 6.1), else the strictest
+    /// alignment of disks in use; `None` for blocks that no part of our memory suits.
+    fn ask_block(&self) -> Result<Option<u64>> {
+        let said = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+            .doing("ask the shard for its alignment")?;
+        let is_said = said.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+        let (memory, block) = (said.stx_dio_mem_align, u64::from(said.stx_dio_offset_align));
+        let is_usable = |block: u64| block.is_power_of_two() && block < PIECE as u64;
+        Ok(match is_said {
+            false => Some(GRANULE as u64),
+            // Zero says that there are no direct reads of this file.
+            true => Some(block).filter(|block| is_usable(*block) && memory as usize <= GRANULE),
+        })
+    }
+
+    fn go_through_the_page_cache(&mut self) -> Result<()> {
+        self.block = None;
+        rustix::fs::fcntl_setfl(&self.fd, OFlags::empty()).doing("ask for cached reads")
+    }
+
+    /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in the
+    /// memory, and how many they are.
+    fn read(&mut self, offset: u64, len: u64, memory: &mut Span) -> Result<(u64, u64)> {
+        match self.read_blocks(offset, len, memory) {
+            // Some file systems take the flag and refuse the read.
+            Err(Errno::INVAL) if self.block.is_some() => {
+                self.go_through_the_page_cache()?;
+                self.read_blocks(offset, len, memory)
+            }
+            other => other,
+        }
+        .doing("read the shard")
+        .map_err(|error| error.at("offset", offset))
+    }
+
+    fn read_blocks(&self, offset: u64, len: u64, memory: &mut Span) -> Result<(u64, u64), Errno> {
+        let block = self.block.unwrap_or(1);
+        let begin = offset - offset % block;
+        let start = offset - begin;
+        let wanted = start.saturating_add(len).min(memory.len() as u64).next_multiple_of(block);
+        let wanted = usize::try_from(wanted).map_or(memory.len(), |n| n.min(memory.len()));
+        let mut got = 0;
+        while got < wanted {
+            match rustix::io::pread(&self.fd, &mut memory[got..wanted], begin + got as u64) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            }
+            if !(got as u64).is_multiple_of(block) {
+                // A block that is not whole is the file's last.
+                break;
+            }
+        }
+        Ok((start, (got as u64).saturating_sub(start).min(len)))
+    }
+}
+
+fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::new(ErrorKind::Invalid, "the shard is not a regular file"));
+    }
+    let len = u64::try_from(stat.st_size)
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "the shard has a negative length"))?;
+    let (inode, seconds, rest) = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec);
+    Ok(Stat { len, version: format!("{inode:x}-{len:x}-{seconds}.{rest:09}"), strong: false })
+}

@@ -1,0 +1,269 @@
+//! The readers of one mount: how many, who is asked next, and what becomes of one that hangs.
+//!
+//! Its rule: a process counts against the mount's bound from its start until it is gone. So a mount
+//! that hangs holds [`READERS`] processes that cannot be ended, and not one more, and is then answered
+//! for at once: it does not answer.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_error::{Error, ErrorKind, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::MountReport;
+use super::message::{Answer, Said};
+use super::process::{Pids, Reader};
+
+/// Processes that read from one mount. Four parts of 4 MiB under way keep an NVMe drive busy, and as
+/// many streams a network file system's client.
+pub(super) const READERS: usize = 4;
+
+/// Requests that wait for a reader of one mount: far above what a node's jobs have under way, and
+/// below a megabyte of memory.
+const QUEUE: usize = 4096;
+
+/// Shards of one mount that are fetched at once: their parts, six of each, keep [`READERS`] busy.
+const SHARDS: usize = 2;
+
+/// How often a request is tried, where readers end under it: whatever ended the first is not expected
+/// to end the second.
+const TRIES: usize = 2;
+
+/// A reader that nobody needed for so long ends. Starting one again costs some milliseconds.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub(super) struct Mount {
+    point: PathBuf,
+    command: Arc<[OsString]>,
+    limit: Duration,
+    /// A permit for each process there may be: with a request, or in `idle`, or waited for.
+    seats: Arc<Semaphore>,
+    /// Readers that nobody asks just now; the last used is the next.
+    idle: Mutex<Vec<Reader>>,
+    pids: Arc<Pids>,
+    turns: Arc<Semaphore>,
+    queued: AtomicUsize,
+    answers: AtomicU64,
+    hangs: AtomicBool,
+    told_of_page_cache: AtomicBool,
+}
+
+impl Mount {
+    pub(super) fn new(point: PathBuf, command: Arc<[OsString]>, limit: Duration) -> Arc<Self> {
+        let mount = Arc::new(Self {
+            point,
+            command,
+            limit,
+            seats: Arc::new(Semaphore::new(READERS)),
+            idle: Mutex::default(),
+            pids: Arc::default(),
+            turns: Arc::new(Semaphore::new(SHARDS)),
+            queued: AtomicUsize::new(0),
+            answers: AtomicU64::new(0),
+            hangs: AtomicBool::new(false),
+            told_of_page_cache: AtomicBool::new(false),
+        });
+        tokio::spawn(end_idle(Arc::downgrade(&mount)));
+        mount
+    }
+
+    /// The right to fetch a shard of this mount.
+    pub(super) fn turns(&self) -> Arc<Semaphore> {
+        self.turns.clone()
+    }
+
+    /// Whether nobody uses it, so that it can be forgotten with its readers.
+    pub(super) fn is_idle(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && self.seats.available_permits() == READERS
+    }
+
+    pub(super) fn report(&self) -> MountReport {
+        let pids = self.pids.lock();
+        let stuck = pids.iter().filter(|(_, is_stuck)| **is_stuck);
+        MountReport {
+            mount: self.point.clone(),
+            hangs: self.hangs.load(Ordering::Relaxed),
+            readers: pids.keys().copied().collect(),
+            stuck: stuck.map(|(pid, _)| *pid).collect(),
+        }
+    }
+
+    /// Has a reader answer the request in `frame`.
+    pub(super) async fn ask(self: Arc<Self>, frame: &[u8]) -> Result<Loan> {
+        let seat = self.seat().await?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            // After one that ended, a new one: what ended it may have ended all that were idle.
+            let kept = if tries == 1 { self.idle().pop() } else { None };
+            let asked = async {
+                let mut reader = match kept {
+                    Some(reader) => reader,
+                    None => Reader::start(&self.command, &self.pids).await?,
+                };
+                let said = timeout(self.limit, reader.exchange(frame)).await;
+                Ok::<_, Error>((reader, said))
+            };
+            let ended = match asked.await {
+                Ok((reader, Ok(Ok(said)))) => {
+                    self.answered(&said);
+                    let kept = Kept { mount: self, reader: Some(reader), _seat: seat };
+                    // What the file system refused leaves the reader as good as it was.
+                    return said.map(|answer| Loan { kept, answer });
+                }
+                Ok((reader, Err(_))) => {
+                    self.hung();
+                    reader.mark_stuck();
+                    tokio::spawn(async move {
+                        reader.bury().await;
+                        drop(seat);
+                    });
+                    return Err(self.unanswered());
+                }
+                Ok((reader, Ok(Err(error)))) => {
+                    tokio::spawn(reader.bury());
+                    error
+                }
+                Err(error) => error,
+            };
+            if tries == TRIES {
+                return Err(Error::new(ErrorKind::Unavailable, "readers end under this request")
+                    .at("reader", ended));
+            }
+            tracing::warn!(mount = %self.point.display(), error = %ended, "a reader ended");
+        }
+    }
+
+    /// Waits for the right to have a reader: for as long as the mount answers others.
+    async fn seat(&self) -> Result<OwnedSemaphorePermit> {
+        let queued = Queued::new(&self.queued);
+        if queued.before >= QUEUE {
+            let error = Error::new(ErrorKind::Unavailable, "too many requests wait for a mount");
+            return Err(error.at("mount", self.point.display()).advise("try again later"));
+        }
+        let seat = self.seats.clone().acquire_owned();
+        tokio::pin!(seat);
+        loop {
+            if self.is_stuck() {
+                return Err(self.unanswered());
+            }
+            let answers = self.answers.load(Ordering::Relaxed);
+            match timeout(self.limit, &mut seat).await {
+                Ok(seat) => {
+                    return seat.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"));
+                }
+                Err(_) if self.answers.load(Ordering::Relaxed) != answers => {}
+                Err(_) => return Err(self.unanswered()),
+            }
+        }
+    }
+
+    /// Whether each process there may be was killed, and is still there.
+    fn is_stuck(&self) -> bool {
+        let pids = self.pids.lock();
+        pids.values().filter(|is_stuck| **is_stuck).count() >= READERS
+    }
+
+    fn answered(&self, said: &Said) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        if self.hangs.swap(false, Ordering::Relaxed) {
+            tracing::info!(mount = %self.point.display(), "a mount answers again");
+        }
+        if said.as_ref().is_ok_and(|answer| !answer.direct)
+            && !self.told_of_page_cache.swap(true, Ordering::Relaxed)
+        {
+            let mount = self.point.display();
+            tracing::warn!(%mount, "a mount refuses direct reads: shards pass the page cache");
+        }
+    }
+
+    fn hung(&self) {
+        if !self.hangs.swap(true, Ordering::Relaxed) {
+            let (mount, limit) = (self.point.display(), self.limit.as_secs_f64());
+            tracing::warn!(%mount, limit, "a mount hangs: what waits for it is given up");
+        }
+    }
+
+    fn unanswered(&self) -> Error {
+        Error::new(ErrorKind::Unavailable, "the file system does not answer")
+            .at("mount", self.point.display())
+            .at("seconds", self.limit.as_secs_f64())
+            .advise("look at the mount and its server; the daemon asks again when a job does")
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends readers that nobody needs, while the mount is known.
+async fn end_idle(mount: Weak<Mount>) {
+    let mut due = interval(IDLE);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        let Some(mount) = mount.upgrade() else { return };
+        let old: Vec<_> = mount.idle().extract_if(.., |one| one.since.elapsed() >= IDLE).collect();
+        for reader in old {
+            // It waits for nothing but us.
+            reader.bury().await;
+        }
+    }
+}
+
+/// A place in the line, and how many were before it.
+struct Queued<'a> {
+    line: &'a AtomicUsize,
+    before: usize,
+}
+
+impl<'a> Queued<'a> {
+    fn new(line: &'a AtomicUsize) -> Self {
+        Self { line, before: line.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.line.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A reader with its seat; dropped, it is idle.
+struct Kept {
+    mount: Arc<Mount>,
+    reader: Option<Reader>,
+    /// Given back after the reader: whoever has it next finds that one.
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(mut reader) = self.reader.take() {
+            reader.since = Instant::now();
+            self.mount.idle().push(reader);
+        }
+    }
+}
+
+/// An answer, with the reader in whose memory its bytes are.
+pub(crate) struct Loan {
+    kept: Kept,
+    answer: Answer,
+}
+
+impl Loan {
+    pub(crate) fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    /// Copies the first bytes of the answer, as many as there is room for.
+    pub(crate) fn copy(&self, into: &mut [u8]) -> Result<()> {
+        let reader = self.kept.reader.as_ref().expect("taken only by drop");
+        reader.copy(self.answer.start, into)
+    }
+}

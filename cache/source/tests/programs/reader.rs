@@ -1,0 +1,5 @@
+//! A reader as a program, for this crate's tests.
+
+fn main() -> forebay_error::Result<()> {
+    forebay_source::serve()
+}

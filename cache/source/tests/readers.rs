@@ -1,0 +1,175 @@
+//! Readers as processes: what they hold, what becomes of a request whose reader ends, when they end.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use forebay_error::ErrorKind;
+use forebay_source::{Limits, Options, Source, Sources, Stat};
+use forebay_testkit::field;
+use forebay_uring::{Arena, Region};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process};
+
+const READER: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
+
+/// Larger than a reader reads at once, and no multiple of a sector.
+const LEN: usize = (9 << 20) + 77;
+
+struct Bench {
+    dir: tempfile::TempDir,
+    sources: Sources,
+    arena: Arena,
+    bytes: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        // Beside the build: a disk, where the temp directory may be memory.
+        let dir = tempfile::tempdir_in(Path::new(READER).parent().unwrap()).unwrap();
+        let bytes = field(1, 1, "tar", LEN);
+        std::fs::write(dir.path().join("0.tar"), &bytes).unwrap();
+        Self {
+            sources: Sources::new(vec![READER.into()], Limits::default()).unwrap(),
+            arena: Arena::new(Region::create("test", 32 << 20).unwrap()),
+            bytes,
+            dir,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.dir.path().join("0.tar").display())
+    }
+
+    fn source(&self) -> std::sync::Arc<dyn Source> {
+        self.sources.open(&self.url(), &Options::default()).unwrap()
+    }
+
+    async fn stat(&self) -> Stat {
+        self.source().stat(&self.url()).await.unwrap()
+    }
+
+    /// Reads a range and compares it.
+    async fn read(&self, stat: &Stat, offset: usize, len: usize) {
+        let into = self.arena.lease(len).await.unwrap();
+        let read = self.source().read_part(&self.url(), stat, offset as u64, into).await.unwrap();
+        let end = (offset + len).min(LEN);
+        assert!(
+            read[..end - offset] == self.bytes[offset..end],
+            "{len} bytes from {offset} differ"
+        );
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let report = self.sources.readers().report();
+        report.into_iter().flat_map(|mount| mount.readers).collect()
+    }
+}
+
+fn descriptors(pid: u32) -> Vec<PathBuf> {
+    let listed = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    listed.map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_range_of_a_file_is_read() {
+    let bench = Bench::new();
+    let stat = bench.stat().await;
+    assert_eq!(stat.len, LEN as u64);
+    for (offset, len) in [
+        (0, 16 << 20),
+        (0, 1),
+        (1, 4096),
+        (4095, 2),
+        (4 << 20, 4 << 20),
+        ((4 << 20) - 1, (4 << 20) + 2),
+        (LEN - 1, 4096),
+        (LEN - 77, 77),
+    ] {
+        bench.read(&stat, offset, len).await;
+    }
+}
+
+/// A daemon's lock and its socket are what the next daemon needs, however this one ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_holds_nothing_of_its_daemons() {
+    let bench = Bench::new();
+    let lock = std::fs::File::create(bench.dir.path().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let _listener = UnixListener::bind(bench.dir.path().join("socket")).unwrap();
+    bench.stat().await;
+    let pid = bench.pids()[0];
+    let mut kinds: Vec<String> = descriptors(pid)
+        .into_iter()
+        .map(|path| path.to_string_lossy().split([':', ' ']).next().unwrap().to_owned())
+        .collect();
+    kinds.sort();
+    // Its socket, twice, and its memory.
+    assert_eq!(kinds, ["/dev/null", "/dev/null", "/memfd", "socket", "socket"]);
+    let is_socket = |path: &PathBuf| path.to_string_lossy().starts_with("socket:");
+    let sockets: Vec<_> = descriptors(pid).into_iter().filter(is_socket).collect();
+    assert_eq!(sockets[0], sockets[1]);
+    assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let group = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(2).unwrap();
+    assert_eq!(group, pid.to_string(), "a Ctrl-C would reach it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_were_killed_are_replaced() {
+    let bench = Bench::new();
+    let stat = bench.stat().await;
+    let read = |n: usize| bench.read(&stat, n << 20, 1 << 20);
+    futures::future::join_all((0..8).map(read)).await;
+    let before = bench.pids();
+    assert!((1..=4).contains(&before.len()), "{before:?}");
+    for pid in &before {
+        kill_process(Pid::from_raw(*pid as i32).unwrap(), Signal::KILL).unwrap();
+    }
+    futures::future::join_all((0..8).map(read)).await;
+    let after = bench.pids();
+    assert!(after.len() <= 4 && before.iter().all(|pid| !after.contains(pid)), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_no_reader_is_named() {
+    let bench = Bench::new();
+    for (program, words) in [("/bin/true", "ended"), ("/no/such", "start a reader")] {
+        let sources = Sources::new(vec![program.into()], Limits::default()).unwrap();
+        let source = sources.open(&bench.url(), &Options::default()).unwrap();
+        let error = source.stat(&bench.url()).await.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(words) && text.contains(program) && text.contains("0.tar"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_file_is_refused_and_never_waited_for() {
+    let bench = Bench::new();
+    let pipe = bench.dir.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let stat = bench.stat().await;
+    for path in [pipe.as_path(), bench.dir.path()] {
+        let url = path.to_str().unwrap();
+        let error = bench.source().stat(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        let into = bench.arena.lease(4096).await.unwrap();
+        bench.source().read_part(url, &stat, 0, into).await.unwrap_err();
+    }
+    let long = format!("/{}", "x".repeat(100_000));
+    assert_eq!(bench.source().stat(&long).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn readers_end_with_their_daemon() {
+    let bench = Bench::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async { bench.read(&bench.stat().await, 0, 4096).await });
+    let pid = Pid::from_raw(bench.pids()[0] as i32).unwrap();
+    drop(runtime);
+    drop(bench);
+    // Killed, or ended by itself: there is nothing to wait for but its end.
+    rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED).ok();
+    assert!(!Path::new(&format!("/proc/{}/fd/0", pid.as_raw_nonzero())).exists());
+}

@@ -1,0 +1,21 @@
+//! `forebay reader`: what a daemon starts to read files. Nobody types it.
+
+use std::ffi::OsString;
+
+use super::{Done, Launcher};
+
+/// What the command line calls it.
+const VERB: &str = "reader";
+
+/// Read files for a daemon, which starts this with a socket for standard input.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {}
+
+/// The command that starts one; `launcher` runs this very program.
+pub(super) fn command(launcher: &Launcher) -> Vec<OsString> {
+    launcher.iter().cloned().chain([OsString::from(VERB)]).collect()
+}
+
+pub(super) fn run(_: &Arguments) -> Done {
+    Ok(forebay_source::serve()?)
+}

@@ -1,0 +1,157 @@
+//! A file behind a file system that can be made to hang, as a parallel file system does when a server
+//! is gone: reads under way stay in the kernel, and SIGKILL does not end who made them.
+//!
+//! Its rule: what was frozen thaws and what was mounted is unmounted, however a test ends. Where FUSE,
+//! nbdkit or nbdfuse is missing there is no such file system, and the test says so.
+
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::household::stat_of;
+use crate::patience::eventually;
+
+/// A mounted file, and the servers behind it.
+pub struct Hanging {
+    name: String,
+    /// Serves the bytes, and stops doing so when told.
+    server: Child,
+    /// Is the file system.
+    mount: Child,
+    folder: TempDir,
+}
+
+impl Hanging {
+    /// A file system with one file of this name and content; `None`, with the reason printed, where
+    /// there can be none.
+    ///
+    /// # Panics
+    /// If there is no temp directory, or if what was started does not come up.
+    #[must_use]
+    pub fn new(name: &str, bytes: &[u8]) -> Option<Self> {
+        let missing = ["nbdkit", "nbdfuse"].into_iter().find(|program| {
+            let told = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+            !told.is_ok_and(|status| status.success())
+        });
+        if let Some(missing) = missing {
+            println!("skipped: {missing} is missing; apt-get install nbdkit nbdfuse");
+            return None;
+        }
+        if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+            println!("skipped: there is no FUSE here: {error}");
+            return None;
+        }
+        let folder = TempDir::new().expect("a temp directory can be made");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("disk"), bytes).expect("the folder is writable");
+        std::fs::create_dir(at("mount")).expect("the folder is writable");
+        let argument = |name: &str, path: PathBuf| format!("{name}={}", path.display());
+        let server = Command::new("nbdkit")
+            .args(["--foreground", "--exit-with-parent", "--readonly", "--filter=pause"])
+            .arg("--unix")
+            .arg(at("nbd.sock"))
+            .arg("--pidfile")
+            .arg(at("nbd.pid"))
+            .args(["file".to_owned(), argument("file", at("disk"))])
+            .arg(argument("pause-control", at("pause.sock")))
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("nbdkit starts");
+        eventually("nbdkit serves", || at("nbd.pid").exists());
+        let mount = Command::new("nbdfuse")
+            .args(["--readonly", "--pidfile"])
+            .arg(at("fuse.pid"))
+            .arg(at("mount").join(name))
+            .arg("--unix")
+            .arg(at("nbd.sock"))
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("nbdfuse starts");
+        let mut hanging = Self { name: name.to_owned(), server, mount, folder };
+        let mut refused = false;
+        eventually("nbdfuse serves, or ends", || {
+            refused = hanging.mount.try_wait().is_ok_and(|ended| ended.is_some());
+            refused || hanging.folder.path().join("fuse.pid").exists()
+        });
+        if refused {
+            println!("skipped: nbdfuse cannot mount here");
+            return None;
+        }
+        Some(hanging)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("mount").join(&self.name)
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mount(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    /// From now on reads hang.
+    ///
+    /// # Panics
+    /// If the server does not take that.
+    pub fn freeze(&self) {
+        assert_eq!(self.control(b'p').expect("the server listens"), b'P');
+    }
+
+    /// Reads that hang are answered.
+    ///
+    /// # Panics
+    /// If the server does not take that.
+    pub fn thaw(&self) {
+        assert_eq!(self.control(b'r').expect("the server listens"), b'R');
+    }
+
+    fn control(&self, word: u8) -> std::io::Result<u8> {
+        let mut socket = UnixStream::connect(self.folder.path().join("pause.sock"))?;
+        socket.write_all(&[word])?;
+        let mut answer = [0];
+        socket.read_exact(&mut answer)?;
+        Ok(answer[0])
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        // What hangs must end before the file system goes. It may not hang, or the server be gone.
+        let _ = self.control(b'r');
+        let _ = Command::new("umount").arg("--lazy").arg(self.mount()).status();
+        for child in [&mut self.mount, &mut self.server] {
+            // Without its file system nbdfuse ends by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The readers that the daemon with this process id has started and that are still there.
+#[must_use]
+pub fn readers_of(pid: u32) -> Vec<u32> {
+    let listed = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = listed.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_reader = |child: &u32| {
+        let command = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        stat_of(*child).is_some_and(|stat| stat.parent == pid) && command.ends_with(b"\0reader\0")
+    };
+    pids.filter(is_reader).collect()
+}
+
+/// Whether a process is in a system call on a file system like this one, and no signal ends it.
+#[must_use]
+pub fn hangs(pid: u32) -> bool {
+    // Short waits for a disk look the same but for the place in the kernel, where it is told.
+    let place = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let is_here = place.contains("fuse") || place == "request_wait_answer";
+    is_here && stat_of(pid).is_some_and(|stat| stat.state == 'D')
+}
