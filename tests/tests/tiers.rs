@@ -9,7 +9,9 @@ use forebay_client::Loader;
 use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermarks};
-use forebay_tests::{Daemon, FRAMES, Household, Origin, epoch, eventually, job, loader, play};
+use forebay_tests::{
+    Daemon, FRAMES, Household, Origin, epoch, eventually, job, loader, play, resting,
+};
 use forebay_wire::message::{Reply, Request, TierChange};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
@@ -226,6 +228,20 @@ fn a_move_makes_no_copy_younger() {
     assert_eq!(bench.daemon.node().store().counters().fills, fills + 1, "fetched anew");
 }
 
+/// Nor does a restart after the move: the next daemon takes the age from the sidecar's.
+#[test]
+fn a_moved_copys_age_is_on_the_disk() {
+    let bench = Bench::new(&[("a", Class::Nvme, 4), ("b", Class::Hdd, 4)]);
+    bench.play([0]);
+    let sidecar = |tier: &str| resting(&bench.disk.path().join(tier).join("shards"), ".idx");
+    assert!(sidecar("a").is_some());
+    let before = std::time::SystemTime::now();
+    bench.change("a", TierChange::Drain).unwrap();
+    eventually("it moved", || bench.tier("b").counters.moved_in == 1);
+    let moved = sidecar("b").unwrap().metadata().unwrap().modified().unwrap();
+    assert!(moved < before, "{:?} younger", moved.duration_since(before));
+}
+
 /// A tier is drained, let go of and taken back while a job runs, and no sample is missed.
 #[test]
 fn a_tier_is_drained_and_taken_back_under_a_job() {
@@ -358,6 +374,21 @@ fn a_url_is_forgotten_on_every_tier() {
     assert_eq!(fresh.errors, []);
     bench.settle();
     assert_eq!(bench.tier("nvme").counters.shards, 2, "the new version came");
+}
+
+/// "Forgotten" is not said while a tier that may hold a copy cannot be asked.
+#[test]
+fn a_url_is_not_called_forgotten_while_a_tier_is_away() {
+    let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Hdd, 10)]);
+    bench.play([0]);
+    bench.change("b", TierChange::Disable).unwrap();
+    let forget = || bench.daemon.ask(&Request::Forget { url: Origin::url("0.tar"), dry: false });
+    let error = forget().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(error.place("tier"), Some("b"));
+    assert_eq!(bench.tier("a").counters.shards, 0, "those that can be asked have forgotten it");
+    bench.change("b", TierChange::Enable).unwrap();
+    assert!(matches!(forget().unwrap(), Reply::Forgot { copies: 0 }));
 }
 
 /// The command line as an admin uses it: lists, rehearses, drains with a bar, and takes back.
