@@ -29,10 +29,9 @@ def _run(arguments: list[str]) -> NoReturn:
         # What the process that starts us has open (sockets, device files, locks) is not ours to
         # keep open: it would outlive that process.
         os.closerange(3, _descriptors())
-    if is_embedded:
-        # A Ctrl-C for the trainer is not for us. Who leads a group (a shell's job) stays in it.
-        if os.getpgrp() != os.getpid():
-            os.setsid()
+    # A Ctrl-C for the trainer is not for us. Who leads a group (a shell's job) stays in it.
+    if is_embedded and os.getpgrp() != os.getpid():
+        os.setsid()
     from forebay import _native
 
     # Python turns Ctrl-C into an exception, which native code would not see.
