@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
 use forebay_source::MountReport;
-use forebay_store::{Counters, Holdings, TierReport};
+use forebay_store::{Counters, Fills, Holdings, TierReport};
 use forebay_uring::PageReport;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub struct Status {
     pub tiers: Vec<TierReport>,
     /// Mounts that shards are read from, and what reads there.
     pub mounts: Vec<MountReport>,
+    /// Shards on their way in.
+    pub fills: Fills,
     /// Memory for bytes on their way in.
     pub frames: Memory,
     /// Bytes of all slabs, and the limit.
@@ -89,6 +91,7 @@ impl Status {
             cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
             tiers: node.store.tiers(),
             mounts: node.readers.report(),
+            fills: node.store.fills(),
             frames: Memory {
                 bytes: node.frames.capacity(),
                 in_use_bytes: node.frames.in_use(),
@@ -239,6 +242,13 @@ impl fmt::Display for Screen<'_> {
                 }
             }
         }
+        writeln!(
+            f,
+            "fills   {} of {} at work, {} waiting",
+            status.count("/fills/running"),
+            status.count("/fills/limit"),
+            status.count("/fills/waiting"),
+        )?;
         let mut pages = String::new();
         let total = status.count("/frames/bytes").max(1);
         for (rung, name) in

@@ -12,6 +12,7 @@
 //! slow disk, a slow checksum or a stalled part slows the origin down instead of growing memory.
 
 mod bytes;
+mod flights;
 mod parts;
 mod target;
 
@@ -32,6 +33,8 @@ use tokio::task::JoinSet;
 use crate::shard::Growth;
 use crate::tier::shutting_down;
 use bytes::FillBytes;
+pub use flights::Fills;
+pub(crate) use flights::{Flight, Flights};
 pub(crate) use parts::{Frame, Parts, copy};
 pub(crate) use target::{Blocks, DiskTarget, Target};
 

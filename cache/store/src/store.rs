@@ -25,11 +25,11 @@ use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 
 use crate::dataset::Dataset;
 use crate::directory::ShardName;
-use crate::fill::{FILLS, Job, Parts, Target};
+use crate::fill::{Fills, Flight, Flights, Job, Parts, Target};
 use crate::shard::{Body, Growth, Lease, Shard};
 use crate::shares::Shares;
 use crate::tenant::Tenant;
@@ -130,10 +130,9 @@ impl Commons {
 
     /// The right to fetch a shard. Its source's turn comes first, so that what waits for a source that
     /// hangs keeps nobody else from a flight.
-    pub(crate) async fn flight(&self, job: &Job) -> Result<(Turn, SemaphorePermit<'_>)> {
+    pub(crate) async fn flight(&self, job: &Job) -> Result<(Turn, Flight<'_>)> {
         let turn = job.source.turn(&job.url).await?;
-        let flight = self.flights.acquire().await.map_err(|_| shutting_down())?;
-        Ok((turn, flight))
+        Ok((turn, self.flights.turn().await?))
     }
 
     pub(crate) fn forget_identity(&self, endpoint: &str, url: &str) {
@@ -163,7 +162,7 @@ impl Store {
         let rest = shares.tenant(None);
         let commons = Arc::new(Commons {
             frames,
-            flights: Semaphore::new(FILLS),
+            flights: Flights::new(),
             shares,
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
@@ -464,6 +463,12 @@ impl Store {
     #[must_use]
     pub fn tiers(&self) -> Vec<TierReport> {
         self.0.tiers.iter().map(Tier::report).collect()
+    }
+
+    /// Fills at work, and those that wait for their turn.
+    #[must_use]
+    pub fn fills(&self) -> Fills {
+        self.0.commons.flights.report()
     }
 
     /// What each data set and each tenant holds.

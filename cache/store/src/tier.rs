@@ -30,11 +30,12 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, Engine, EngineReport, PageReport};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
+use crate::fill::Flights;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, Shares};
 use crate::store::Identity;
@@ -137,7 +138,7 @@ impl KeepFree {
 pub(crate) struct Commons {
     pub(crate) frames: Arena,
     /// The right to run a fill.
-    pub(crate) flights: Semaphore,
+    pub(crate) flights: Flights,
     pub(crate) shares: Arc<Shares>,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
