@@ -9,7 +9,7 @@ use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Sources};
 use forebay_store::{
     Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
-    StoreConfig, Tenant, TierConfig, Urgency,
+    StoreConfig, Tenant, TierConfig, Urgency, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
@@ -27,10 +27,12 @@ const TRIES: u32 = 4;
 /// How a bare store is set up.
 #[derive(Clone)]
 pub struct BareConfig {
-    /// Its only tier's directory.
+    /// Its first tier's directory.
     pub cache: PathBuf,
-    /// Bytes it may hold.
+    /// Bytes that may hold.
     pub capacity: u64,
+    /// Its other tiers.
+    pub more: Vec<BareTier>,
     /// How data sets are kept.
     pub datasets: Vec<Dataset>,
     /// Who shares it.
@@ -41,6 +43,21 @@ pub struct BareConfig {
     pub files: Arc<dyn Files>,
     /// What meddles with the disk's I/O.
     pub faults: Option<Arc<dyn Faults>>,
+}
+
+/// Another tier of a bare store.
+#[derive(Clone)]
+pub struct BareTier {
+    /// What it is called.
+    pub name: String,
+    /// What it is made of.
+    pub class: Class,
+    /// Its directory; none for memory.
+    pub path: Option<PathBuf>,
+    /// Bytes it may hold.
+    pub capacity: u64,
+    /// Where given, shards leave ahead of need.
+    pub watermarks: Option<Watermarks>,
 }
 
 /// A store, and the runtime it lives on.
@@ -59,7 +76,8 @@ impl BareConfig {
     pub fn new(cache: PathBuf, capacity: u64) -> Self {
         let (datasets, files) = (Vec::new(), Arc::new(LocalFiles));
         let (tenants, look_after) = (Vec::new(), LOOK_AFTER);
-        Self { cache, capacity, datasets, tenants, look_after, files, faults: None }
+        let more = Vec::new();
+        Self { cache, capacity, more, datasets, tenants, look_after, files, faults: None }
     }
 
     /// Opens it, and lists what it holds.
@@ -68,27 +86,32 @@ impl BareConfig {
     /// If it cannot be opened.
     #[must_use]
     pub fn open(self) -> Bare {
-        let disk = EngineConfig { name: "tier".to_owned(), ..EngineConfig::default() };
-        let disk = Engine::start(disk).expect("engines start");
-        let disk = match self.faults {
-            Some(faults) => disk.with_faults(faults),
-            None => disk,
+        let engine = |name: &str| {
+            let name = name.to_owned();
+            Engine::start(EngineConfig { name, ..EngineConfig::default() }).expect("engines start")
         };
-        let tier = TierConfig {
+        let Self { cache, capacity, more, datasets, tenants, look_after, files, faults } = self;
+        let open = |tier: BareTier| {
+            let BareTier { name, class, path, capacity, watermarks } = tier;
+            let disk = path.map(|path| {
+                let engine = match &faults {
+                    Some(faults) => engine(&name).with_faults(faults.clone()),
+                    None => engine(&name),
+                };
+                let (keep_free, files) = (KeepFree::Bytes(0), files.clone());
+                DiskConfig { path, keep_free, writes_per_day: None, engine, files }
+            });
+            TierConfig { name, class, capacity, watermarks, disk }
+        };
+        let first = BareTier {
             name: "nvme".to_owned(),
             class: Class::Nvme,
-            capacity: self.capacity,
+            path: Some(cache),
+            capacity,
             watermarks: None,
-            disk: Some(DiskConfig {
-                path: self.cache,
-                keep_free: KeepFree::Bytes(0),
-                writes_per_day: None,
-                engine: disk,
-                files: self.files,
-            }),
         };
-        let Self { datasets, tenants, look_after, .. } = self;
-        let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
+        let tiers = std::iter::once(first).chain(more).map(open).collect();
+        let config = StoreConfig { tiers, datasets, tenants, look_after };
         // Origins are files, read by processes that nothing meddles with.
         let reader = vec![actor().into(), "reader".into()];
         let sources = Sources::new(reader, Limits::default()).expect("limits make sense");

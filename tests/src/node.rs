@@ -167,8 +167,7 @@ impl Daemon {
     /// # Errors
     /// If it does not answer, or refuses.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
-        let deadline = Deadline::after(PATIENCE);
-        Connection::open(&self.socket, &deadline)?.ask(request, &deadline)
+        ask(&self.socket, request)
     }
 
     /// A number of its status document.
@@ -226,6 +225,15 @@ impl Drop for Daemon {
     }
 }
 
+/// What the daemon at `socket` answers to one request on a connection of its own.
+///
+/// # Errors
+/// If it does not answer, or refuses.
+pub fn ask(socket: &Path, request: &Request) -> Result<Reply> {
+    let deadline = Deadline::after(PATIENCE);
+    Connection::open(socket, &deadline)?.ask(request, &deadline)
+}
+
 /// The status document of the daemon at `socket`.
 ///
 /// # Panics
@@ -240,8 +248,7 @@ pub fn status(socket: &Path) -> serde_json::Value {
 /// # Errors
 /// If it does not answer.
 pub fn daemon_status(socket: &Path) -> Result<serde_json::Value> {
-    let deadline = Deadline::after(PATIENCE);
-    match Connection::open(socket, &deadline)?.ask(&Request::Status, &deadline)? {
+    match ask(socket, &Request::Status)? {
         Reply::Status(text) => Ok(serde_json::from_str(&text).expect("a status is JSON")),
         other => Err(Error::new(ErrorKind::Invalid, format!("not a status: {other:?}"))),
     }

@@ -5,7 +5,18 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use forebay_shard::{HEAD_BYTES, Head, Partial};
+use forebay_shard::{HEAD_BYTES, Head, Partial, checksum};
+
+/// The format in which sidecars are written.
+pub const FORMAT: u32 = 3;
+
+/// One that no release has come to yet.
+const FORMAT_TO_COME: u32 = 99;
+
+/// Where a sidecar says its format, its head's checksum, and, from format 3 on, the length of its tenant's name.
+const FORMAT_AT: std::ops::Range<usize> = 8..12;
+const CRC_AT: std::ops::Range<usize> = 12..16;
+const TENANT_AT: std::ops::Range<usize> = 54..56;
 
 /// The file among a cache's `shards` whose name ends like this, if there is one.
 #[must_use]
@@ -23,6 +34,48 @@ pub fn flip(path: &Path, at: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("the byte exists");
     file.write_all_at(&[byte[0] ^ 0x10], at).expect("the file is writable");
+}
+
+/// The format that a sidecar says it has.
+///
+/// # Panics
+/// If it cannot be read.
+#[must_use]
+pub fn format_of(sidecar: &Path) -> u32 {
+    let bytes = fs::read(sidecar).expect("the sidecar exists");
+    u32::from_le_bytes(bytes[FORMAT_AT].try_into().expect("four bytes"))
+}
+
+/// Makes a sidecar of no tenant's what the release before would have written.
+///
+/// # Panics
+/// If it cannot be rewritten, or has a tenant.
+pub fn to_format_before(sidecar: &Path) {
+    rewrite(sidecar, FORMAT - 1, |bytes| {
+        let length: Vec<u8> = bytes.drain(TENANT_AT).collect();
+        assert_eq!(length, [0, 0], "the release before knew no tenants");
+        // The texts move up; zeros fill the head behind them.
+        let end = HEAD_BYTES - length.len();
+        bytes.splice(end..end, length);
+    });
+}
+
+/// Makes a sidecar one of a release to come, as sound as its writer would.
+///
+/// # Panics
+/// If it cannot be rewritten.
+pub fn to_format_to_come(sidecar: &Path) {
+    rewrite(sidecar, FORMAT_TO_COME, |_| ());
+}
+
+fn rewrite(sidecar: &Path, format: u32, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(sidecar).expect("the sidecar exists");
+    bytes[FORMAT_AT].copy_from_slice(&format.to_le_bytes());
+    change(&mut bytes);
+    bytes[CRC_AT].fill(0);
+    let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
+    bytes[CRC_AT].copy_from_slice(&crc.to_le_bytes());
+    fs::write(sidecar, bytes).expect("the sidecar is writable");
 }
 
 /// A cache's `shards`, as whoever looks at the directory sees them.

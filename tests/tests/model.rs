@@ -1,8 +1,9 @@
 //! A store under random operations and faults, against a model that knows what each URL must give.
 //!
 //! The model is a list of what each object's bytes were. After each step: what was read is the origin's,
-//! no more is reserved than there is room, what is reserved is what lies on the disk, no memory is lost,
-//! each miss has ended, and what is pinned is there. When the weather clears, the device is used again.
+//! no more is reserved than there is room, what is reserved is what lies on the disks, no memory is lost,
+//! each miss has ended, and what is pinned is there. When the weather clears, the devices are used again.
+//! A store has one tier to three, which an admin drains, lets go of and takes back, and between which shards move.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -15,10 +16,11 @@ use std::time::Duration;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{
-    Claim, Condition, Counters, Dataset, Evict, Holdings, Lease, Shard, Store, Tenant, Urgency,
+    Claim, Class, Condition, Counters, Dataset, Evict, Holdings, Lease, Mode, PART_BYTES, Shard,
+    Store, Tenant, TierReport, Urgency, Watermarks,
 };
 use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
-use forebay_tests::{Bare, BareConfig, Daemon, Rest, SIZES, eventually, flip};
+use forebay_tests::{Bare, BareConfig, BareTier, Daemon, Rest, SIZES, eventually, flip};
 use forebay_uring::{Arena, Region};
 use tempfile::TempDir;
 
@@ -30,6 +32,13 @@ const STEPS: u64 = 40;
 
 /// Samples of each object: one to three parts. The first is pinned.
 const SAMPLES: [u64; 8] = [30, 12, 50, 90, 110, 150, 210, 25];
+
+/// Room of a tier in memory, in parts: some of the objects.
+const IN_MEMORY: u64 = 6;
+
+/// Uses after which an object moves up, where there is room: it takes two, and one more is worth more than
+/// what was used twice.
+const USES: usize = 4;
 
 /// Reads that begin together, at most.
 const TOGETHER: u64 = 4;
@@ -48,6 +57,15 @@ const TRIES: u32 = 4;
 
 /// Memory for what is read.
 const BUFFERS: usize = 16 << 20;
+
+/// Looks in a row at a store that does nothing, after which nothing more is about to move: between two
+/// moves there is a wake-up.
+const QUIET_LOOKS: u32 = 3;
+
+/// Whether what lies in the tier's directory counts.
+fn is_listed(tier: &TierReport) -> bool {
+    tier.class != Class::Memory && tier.mode != Mode::Disabled
+}
 
 /// A store, and what is held of it.
 struct Life {
@@ -79,6 +97,8 @@ struct Model {
     sky: Sky,
     objects: Vec<Object>,
     capacity: u64,
+    /// Beside the first.
+    more: Vec<BareTier>,
     files: Arc<UnsyncedFiles>,
     buffers: Arena,
     /// Whether changes of the directory failed in this life.
@@ -106,6 +126,7 @@ impl Model {
         // Replaced, the pinned one is there twice. What is held is at most as large as what comes.
         let least = 4 * pinned + (1 + HELD as u64) * largest;
         let capacity = dice.within(least..(least + 1).max(all));
+        let more = Self::more(&mut dice, &disk, least);
         let weather = Weather::new(dice.split());
         let files = Self::files(&disk, &weather);
         let buffers = Arena::new(Region::create("model-buffers", BUFFERS).unwrap());
@@ -118,6 +139,7 @@ impl Model {
             sky,
             objects,
             capacity,
+            more,
             files,
             buffers,
             names_failed,
@@ -128,13 +150,54 @@ impl Model {
         model
     }
 
+    /// The other tiers: none, a second disk like the first, and memory or a slow disk.
+    fn more(dice: &mut Dice, disk: &TempDir, least: u64) -> Vec<BareTier> {
+        let count = dice.below(3) as usize;
+        let is_memory = dice.percent(50);
+        let path = |name: &str| Some(disk.path().join("cache").join(name));
+        let tier = |name: &str, class, path, capacity| {
+            let (name, watermarks) = (name.to_owned(), None);
+            BareTier { name, class, path, capacity, watermarks }
+        };
+        let mut more = vec![tier("second", Class::Nvme, path("second"), least)];
+        more.push(match is_memory {
+            true => tier("ram", Class::Memory, None, IN_MEMORY * PART_BYTES as u64),
+            false => tier("hdd", Class::Hdd, path("hdd"), 2 * least),
+        });
+        more.truncate(count);
+        if dice.percent(50) {
+            // Shards go down ahead of need.
+            let marks = Some(Watermarks { low: 0.5, high: 0.8 });
+            more.iter_mut().filter(|tier| tier.class == Class::Nvme).for_each(|tier| {
+                tier.watermarks = marks;
+            });
+        }
+        more
+    }
+
     fn files(disk: &TempDir, weather: &Arc<Weather>) -> Arc<UnsyncedFiles> {
         let (root, aside) = (disk.path().join("cache"), disk.path().join("aside"));
         UnsyncedFiles::over(&root, &aside, weather.clone(), Some(weather.clone()))
     }
 
-    fn cache(&self) -> PathBuf {
-        self.disk.path().join("cache")
+    /// The directory of a tier on a disk.
+    fn path(&self, tier: &str) -> PathBuf {
+        self.disk.path().join("cache").join(tier)
+    }
+
+    fn tiers(&self) -> Vec<TierReport> {
+        self.life().bare.store.tiers()
+    }
+
+    /// Whole shards on the disks that are used: tier and file, URL, bytes.
+    fn whole(&self) -> Vec<(String, String, String, u64)> {
+        let mut all = Vec::new();
+        for tier in self.tiers().into_iter().filter(is_listed) {
+            let whole = Rest::of(&self.path(&tier.name)).whole;
+            let of = |(data, (url, len))| (tier.name.clone(), data, url, len);
+            all.extend(whole.into_iter().map(of));
+        }
+        all
     }
 
     fn start(&mut self) {
@@ -152,7 +215,8 @@ impl Model {
             look_after: LOOK_AFTER,
             files: self.files.clone(),
             faults: Some(self.files.clone()),
-            ..BareConfig::new(self.cache(), self.capacity)
+            more: self.more.clone(),
+            ..BareConfig::new(self.path("nvme"), self.capacity)
         };
         let bare = bare.open();
         // A new daemon knows no identity.
@@ -218,8 +282,10 @@ impl Model {
             63..68 => self.replace(),
             68..74 => self.harm(),
             74..78 => self.scrub(),
-            78..88 => self.turn(),
-            88..94 => self.restart(),
+            78..84 => self.turn(),
+            84..87 => self.move_up(),
+            87..92 => self.administer(),
+            92..95 => self.restart(),
             _ => self.cut(),
         }
     }
@@ -299,14 +365,16 @@ impl Model {
 
     /// A bit goes wrong at rest.
     fn harm(&mut self) -> String {
-        let whole: Vec<_> = Rest::of(&self.cache()).whole.into_iter().collect();
+        // What moves away just now may be gone before it is harmed.
+        self.rest();
+        let whole = self.whole();
         if whole.is_empty() {
             return "nothing to harm".to_owned();
         }
-        let (data, (_, len)) = self.dice.pick(&whole).clone();
+        let (tier, data, _, len) = self.dice.pick(&whole).clone();
         let at = self.dice.below(len);
-        flip(&self.cache().join("shards").join(&data), at);
-        format!("harm {data} at {at}")
+        flip(&self.path(&tier).join("shards").join(&data), at);
+        format!("harm {tier} {data} at {at}")
     }
 
     fn scrub(&mut self) -> String {
@@ -315,8 +383,9 @@ impl Model {
         if self.sky == Sky::Clear {
             let wrong = scrub.unwrap().wrong;
             self.settle();
-            for (data, (url, _)) in Rest::of(&self.cache()).whole {
-                let bytes = fs::read(self.cache().join("shards").join(&data)).unwrap();
+            self.rest();
+            for (tier, data, url, _) in self.whole() {
+                let bytes = fs::read(self.path(&tier).join("shards").join(&data)).unwrap();
                 let object = self.objects.iter().find(|object| object.url == url).unwrap();
                 let is_right = |seed: &u64| shard(object.samples, *seed, &SIZES) == bytes;
                 assert!(object.versions.iter().any(is_right), "scrub passed {data}");
@@ -324,6 +393,34 @@ impl Model {
             return format!("scrub: {wrong} wrong");
         }
         "scrub in bad weather".to_owned()
+    }
+
+    /// One object is used again and again, so that it moves to a faster tier, where there is one.
+    fn move_up(&mut self) -> String {
+        let at = self.some();
+        let outcomes: Vec<_> = (0..USES).flat_map(|_| self.read(&[at])).collect();
+        for outcome in &outcomes {
+            self.judge(at, outcome);
+        }
+        let moved = self.counters().moved_in;
+        format!("use {at} again and again, {moved} moved so far: {outcomes:?}")
+    }
+
+    /// An admin changes a tier, and it may be the only one.
+    fn administer(&mut self) -> String {
+        let tiers = self.tiers();
+        let tier = self.dice.pick(&tiers).clone();
+        let mode = *self.dice.pick(&[Mode::Draining, Mode::Disabled, Mode::Enabled, Mode::Enabled]);
+        let changed = self.set_mode(&tier.name, mode);
+        if mode == Mode::Draining && tier.mode == Mode::Disabled {
+            assert_eq!(changed.as_ref().unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        format!("{} was {:?}, is to be {mode:?}: {changed:?}", tier.name, tier.mode)
+    }
+
+    fn set_mode(&self, tier: &str, mode: Mode) -> Result<()> {
+        let bare = &self.life().bare;
+        bare.runtime.block_on(bare.store.set_mode(tier, mode))
     }
 
     fn turn(&mut self) -> String {
@@ -340,14 +437,21 @@ impl Model {
         format!("{:?} of {chance} %", self.sky)
     }
 
-    /// Good weather: the device comes back, and takes what is read.
+    /// Good weather: every device comes back, and takes what is read.
     fn clear(&mut self) {
         self.weather.turn(Sky::Clear, 0);
         self.sky = Sky::Clear;
         self.life.as_mut().unwrap().held.clear();
-        eventually("the device is used again", || {
-            self.life().bare.store.tiers()[0].condition == Condition::Normal
+        for tier in self.tiers() {
+            // What is held of a directory keeps it for a moment.
+            eventually("the tier is used again", || {
+                self.set_mode(&tier.name, Mode::Enabled).is_ok()
+            });
+        }
+        eventually("the devices are used again", || {
+            self.tiers().iter().all(|tier| tier.condition == Condition::Normal)
         });
+        self.rest();
         self.settle();
         let at = self.some();
         let before = self.counters();
@@ -401,42 +505,88 @@ impl Model {
         });
     }
 
+    /// Waits until no shard moves, and none is about to.
+    fn rest(&self) {
+        self.settle();
+        let moving = || {
+            let counters = self.counters();
+            let fills = self.life().bare.store.fills();
+            (fills.running + fills.waiting > 0, counters.moved_in, counters.evictions)
+        };
+        let (mut last, mut quiet) = (moving(), 0);
+        eventually("nothing moves", || {
+            let now = moving();
+            quiet = if now == last && !now.0 { quiet + 1 } else { 0 };
+            last = now;
+            quiet > QUIET_LOOKS
+        });
+    }
+
     fn check(&self) {
         self.settle();
         eventually("memory comes back", || {
             self.life().bare.frames.in_use() == 0 && self.buffers.in_use() == 0
         });
-        let used = self.counters().used_bytes;
-        assert!(used <= self.capacity, "{used} of {}", self.capacity);
+        for TierReport { name, counters, .. } in self.tiers() {
+            let (used, all) = (counters.used_bytes, counters.capacity_bytes);
+            assert!(used <= all, "{used} of {all} on {name}");
+        }
         // A shard that left while it is held keeps its bytes.
         if self.sky == Sky::Clear && self.life().held.is_empty() {
-            eventually("what is reserved lies on the disk", || {
-                let rest = Rest::of(&self.cache());
-                let same = self.counters().used_bytes == rest.bytes();
-                // A sidecar aside that could be neither renamed nor removed waits for the next start.
-                let mut others = rest.others.iter();
-                same && others.all(|file| self.names_failed && file.ends_with(".idx.new"))
+            eventually("what is reserved lies on the disks", || {
+                self.tiers().iter().all(|tier| match tier.class {
+                    Class::Memory => {
+                        let part = PART_BYTES as u64;
+                        tier.counters.used_bytes.is_multiple_of(part)
+                    }
+                    _ if tier.mode == Mode::Disabled => tier.counters.used_bytes == 0,
+                    _ => self.is_at_rest(tier),
+                })
             });
-            let Holdings { datasets, tenants } = self.life().bare.store.holdings();
-            for (holdings, whose) in [(datasets, "data sets"), (tenants, "tenants")] {
-                let all: u64 = holdings.iter().map(|of| of.used_bytes).sum();
-                assert_eq!(all, self.counters().used_bytes, "{whose} and tier differ");
-                let shards: usize = holdings.iter().map(|of| of.shards).sum();
-                assert_eq!(shards, self.counters().shards, "{whose} and tier differ");
-            }
+            // A move changes several of them, one after the other.
+            eventually("data sets, tenants and tiers hold the same", || {
+                let Holdings { datasets, tenants } = self.life().bare.store.holdings();
+                let counters = self.counters();
+                [datasets, tenants].iter().all(|holdings| {
+                    let bytes: u64 = holdings.iter().map(|of| of.used_bytes).sum();
+                    let shards: usize = holdings.iter().map(|of| of.shards).sum();
+                    (bytes, shards) == (counters.used_bytes, counters.shards)
+                })
+            });
         }
     }
 
+    fn is_at_rest(&self, tier: &TierReport) -> bool {
+        let rest = Rest::of(&self.path(&tier.name));
+        // A sidecar aside that could be neither renamed nor removed waits for the next start.
+        let mut others = rest.others.iter();
+        tier.counters.used_bytes == rest.bytes()
+            && others.all(|file| self.names_failed && file.ends_with(".idx.new"))
+    }
+
+    /// Where what is pinned lies, on disks that are used and that nobody drains.
+    fn pinned(&self) -> BTreeMap<(String, String), String> {
+        let kept = self.tiers().into_iter().filter(|tier| tier.mode == Mode::Enabled);
+        let kept: Vec<_> = kept.map(|tier| tier.name).collect();
+        let pinned = |(tier, data, url, _): (String, String, String, u64)| {
+            (url == self.objects[0].url && kept.contains(&tier)).then_some(((tier, data), url))
+        };
+        self.whole().into_iter().filter_map(pinned).collect()
+    }
+
     /// What was there and pinned is there, unless this step may have dropped it.
-    fn check_pinned(&self, before: &BTreeMap<String, (String, u64)>, step: &str) {
+    fn check_pinned(&self, before: &BTreeMap<(String, String), String>, step: &str) {
         let may = ["forget 0", "harm", "scrub", "cut"];
         let drops = may.iter().any(|word| step.starts_with(word))
             || self.sky != Sky::Clear
             || self.counters().corruptions > 0
             || step.starts_with("the sky");
-        let now = Rest::of(&self.cache()).whole;
-        for (data, (url, _)) in before.iter().filter(|(_, (url, _))| *url == self.objects[0].url) {
-            assert!(drops || now.contains_key(data), "{url} was pinned, and is gone");
+        let (now, tiers) = (self.pinned(), self.tiers());
+        for (at, url) in before {
+            // A tier that is drained gives up what is pinned, too; one that is let go of keeps it.
+            let is_kept = tiers.iter().any(|tier| tier.name == at.0 && tier.mode == Mode::Enabled);
+            let has_it = now.contains_key(at);
+            assert!(drops || !is_kept || has_it, "{url} was pinned on {}, and is gone", at.0);
         }
     }
 }
@@ -513,7 +663,7 @@ fn run(seed: u64) {
     let mut model = Model::new(seed);
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for _ in 0..STEPS {
-            let before = Rest::of(&model.cache()).whole;
+            let before = model.pinned();
             let step = model.step();
             model.log.push(step.clone());
             model.check();
@@ -525,9 +675,12 @@ fn run(seed: u64) {
         for line in &model.log {
             forebay_testkit::say(line);
         }
-        let rest = Rest::of(&model.cache());
-        let life = model.life.as_ref();
-        forebay_testkit::say(&format!("{rest:?} {:?}", life.map(|life| life.bare.store.tiers())));
+        if model.life.is_some() {
+            for tier in model.tiers() {
+                let rest = Rest::of(&model.path(&tier.name));
+                forebay_testkit::say(&format!("{tier:?}\n{rest:?}"));
+            }
+        }
         std::panic::resume_unwind(panic);
     }
 }

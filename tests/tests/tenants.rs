@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use forebay_daemon::{NodeTenant, NodeTier};
 use forebay_error::{Error, ErrorKind};
-use forebay_shard::{HEAD_BYTES, Head, Partial, checksum};
+use forebay_shard::{HEAD_BYTES, Head, Partial};
 use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Holding, Lease, Mode, Store, Tenant, Urgency};
 use forebay_tests::{
     Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
-    next, resting,
+    next, resting, to_format_before,
 };
 use rustix::process::Gid;
 use rustix::thread::set_thread_groups;
@@ -342,15 +342,7 @@ fn a_sidecar_without_a_tenant_is_served() {
     bench.read("nobody's", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
         let sidecar = resting(shards, "-0.tar.idx").unwrap();
-        let mut bytes = fs::read(&sidecar).unwrap();
-        // As format 2 has it: without the tenant's length, which is zero.
-        bytes[8] = 2;
-        bytes.drain(54..56);
-        bytes.splice(HEAD_BYTES - 2..HEAD_BYTES - 2, [0, 0]);
-        bytes[12..16].fill(0);
-        let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-        fs::write(&sidecar, bytes).unwrap();
+        to_format_before(&sidecar);
     });
     bench.read("a", [0]).unwrap();
     assert_eq!((bench.fills(), bench.bare.store.counters().hits), (0, 1));

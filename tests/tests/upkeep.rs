@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use forebay_error::ErrorKind;
-use forebay_shard::{HEAD_BYTES, Sidecar, checksum};
+use forebay_shard::{HEAD_BYTES, Sidecar};
 use forebay_store::{FaultKind, Scrub, fsck};
-use forebay_tests::{Daemon, Household, Origin, epoch, eventually, flip, job, resting};
+use forebay_tests::{
+    Daemon, Household, Origin, epoch, eventually, flip, job, resting, to_format_to_come,
+};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -171,23 +173,13 @@ fn a_scrub_keeps_no_room_from_jobs() {
     });
 }
 
-/// Makes a sidecar one of the next format, as sound as its writer would.
-fn from_the_future(sidecar: &Path) {
-    let mut bytes = fs::read(sidecar).unwrap();
-    bytes[8] += 1;
-    bytes[12..16].fill(0);
-    let crc = checksum::crc32c(&bytes[..HEAD_BYTES]);
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    fs::write(sidecar, bytes).unwrap();
-}
-
 /// Bears promise 4 beside other releases and other people: what is not ours stays as it is, and a
 /// shard whose name a newer release holds rests beside it.
 #[test]
 fn what_is_not_ours_is_left_alone_and_counted() {
     let bench = Bench::filled();
     let (data, sidecar) = (bench.file("-0.tar"), bench.file("-0.tar.idx"));
-    from_the_future(&sidecar);
+    to_format_to_come(&sidecar);
     let shards = bench.disk.path().join("shards");
     fs::write(shards.join("thesis.tex"), "x").unwrap();
     fs::create_dir(shards.join(format!("{:032x}-folder", 7))).unwrap();

@@ -1,0 +1,126 @@
+//! A daemon as an admin installs it: a configuration file, a process, a log.
+//!
+//! Its rule: what is started is killed when its test lets go of it, however that comes. Daemon after daemon may be
+//! started on one place; their logs lie apart.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::node::daemon_status;
+use crate::patience::eventually;
+
+/// A configuration, and the daemons that follow each other on it.
+pub struct Installation {
+    actor: PathBuf,
+    place: PathBuf,
+}
+
+/// One of them; killed when dropped.
+pub struct Installed {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Installation {
+    /// An installation in the folder `place` whose daemons run the program `actor` with so much `memory` in bytes; `rest`
+    /// is what their configuration says of tiers and whatever else.
+    ///
+    /// # Panics
+    /// If the configuration cannot be written.
+    #[must_use]
+    pub fn new(actor: &str, place: &Path, memory: u64, rest: &str) -> Self {
+        let this = Self { actor: actor.into(), place: place.to_owned() };
+        let text = format!("[daemon]\nsocket = {:?}\nmemory = '{memory}B'\n{rest}", this.socket());
+        fs::write(this.config(), text).expect("the folder is writable");
+        this
+    }
+
+    fn config(&self) -> PathBuf {
+        self.place.join("forebay.toml")
+    }
+
+    /// Where its daemons listen.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.place.join("d.sock")
+    }
+
+    /// The command line, for its daemon.
+    #[must_use]
+    pub fn forebay(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.actor);
+        command.args(arguments);
+        command.env("FOREBAY_DAEMON", format!("unix:{}", self.socket().display()));
+        command
+    }
+
+    /// The next daemon, once it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(&self) -> Installed {
+        let mut logs = (1..).map(|number| self.place.join(format!("log-{number}")));
+        let log = logs.find(|log| !log.exists()).expect("there are always more numbers");
+        let mut command = Command::new(&self.actor);
+        command.arg("daemon").arg("--config").arg(self.config()).env("FOREBAY_LOG", "info");
+        command.stderr(File::create(&log).expect("the folder is writable"));
+        let mut installed = Installed { child: command.spawn().expect("the actor starts"), log };
+        let pid = u64::from(installed.pid());
+        eventually("the daemon answers", || {
+            let ended = installed.child.try_wait().expect("a child can be asked for");
+            assert!(ended.is_none(), "the daemon ended, {ended:?}: {}", installed.log());
+            daemon_status(&self.socket()).is_ok_and(|status| status["pid"] == pid)
+        });
+        installed
+    }
+}
+
+impl Installed {
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it said so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The most memory it ever had, in bytes, as its kernel counts it: shared memory included.
+    ///
+    /// # Panics
+    /// If it is gone.
+    #[must_use]
+    pub fn peak_memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = fs::read_to_string(path).expect("a process has a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        1024 * number.expect("the kernel counts memory")
+    }
+
+    /// Ends it as an admin does, and waits.
+    ///
+    /// # Panics
+    /// If it does not end in order.
+    pub fn stop(mut self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, Signal::TERM).expect("it runs until now");
+        let ended = self.child.wait().expect("a child can be waited for");
+        assert!(ended.success(), "the daemon ended badly, {ended:?}: {}", self.log());
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
