@@ -61,8 +61,8 @@ pub(crate) const WINDOW: usize = PARTS_AT_ONCE + WRITTEN_AT_ONCE + RETAINED;
 /// Frames without which a fill cannot go on: those behind the indexer, its own, and the next.
 const LEAST: usize = RETAINED + 2;
 
-/// Parts after which what is here is synced and recorded: a crash costs 64 MiB of fetching at most,
-/// about a second's worth, and a shard below that size is never recorded.
+/// Parts after which what is here is synced and recorded: a crash costs 64 MiB of what was written, about
+/// a second's worth, beside what is under way; a shard below that size is never recorded.
 const RECORD_PARTS: usize = 16;
 
 /// Shards filled at once. More would not add bandwidth, only delay the first to be whole.
