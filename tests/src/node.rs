@@ -7,7 +7,7 @@ use forebay_client::{Address, Connection, Deadline};
 use forebay_daemon::{LOOK_AFTER, Listener, Node, NodeConfig, NodeTier, serve};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Limits;
-use forebay_store::{Class, LocalFiles, Store};
+use forebay_store::{Class, LocalFiles, Store, TierReport};
 use forebay_uring::EngineChoice;
 use forebay_wire::message::{Reply, Request};
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::patience::PATIENCE;
+use crate::patience::{PATIENCE, eventually};
 use crate::process::actor;
 
 /// Memory a node keeps for frames; what it is given beyond is for slabs.
@@ -160,6 +160,24 @@ impl Daemon {
     #[must_use]
     pub fn status(&self) -> serde_json::Value {
         status(&self.socket)
+    }
+
+    /// One of its tiers.
+    ///
+    /// # Panics
+    /// If there is none of this name.
+    #[must_use]
+    pub fn tier(&self, name: &str) -> TierReport {
+        let tiers = self.node().store().tiers();
+        tiers.into_iter().find(|tier| tier.name == name).expect("a tier of this name")
+    }
+
+    /// Waits until each fetch that was begun has ended, well or badly.
+    pub fn settle(&self) {
+        eventually("nothing is under way", || {
+            let counters = self.node().store().counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
     }
 
     /// What it answers to one request on a connection of its own.

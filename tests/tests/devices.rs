@@ -58,15 +58,11 @@ impl Bench {
         let open = job(&self.origin, Origin::urls(SHARDS));
         let epoch = epoch(self.daemon.address(), open).unwrap();
         epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);
-        eventually("nothing is under way", || {
-            let counters = self.daemon.node().store().counters();
-            counters.misses == counters.fills + counters.failed_fills
-        });
+        self.daemon.settle();
     }
 
     fn tier(&self, name: &str) -> TierReport {
-        let tiers = self.daemon.node().store().tiers();
-        tiers.into_iter().find(|tier| tier.name == name).unwrap()
+        self.daemon.tier(name)
     }
 
     fn becomes(&self, name: &str, condition: Condition) {

@@ -70,19 +70,11 @@ impl Bench {
         assert_eq!(epoch.errors, []);
         assert_eq!(epoch.announced.1, u64::from(count) * SAMPLES);
         epoch.assert_bytes(&SIZES);
-        self.settle();
-    }
-
-    fn settle(&self) {
-        eventually("nothing is under way", || {
-            let counters = self.daemon.node().store().counters();
-            counters.misses == counters.fills + counters.failed_fills
-        });
+        self.daemon.settle();
     }
 
     fn tier(&self, name: &str) -> TierReport {
-        let tiers = self.daemon.node().store().tiers();
-        tiers.into_iter().find(|tier| tier.name == name).unwrap()
+        self.daemon.tier(name)
     }
 
     fn change(&self, name: &str, change: TierChange) -> Result<(), Error> {
@@ -252,7 +244,7 @@ fn a_tier_is_drained_and_taken_back_under_a_job() {
         let played = play(&loader, epoch, 0).unwrap();
         assert_eq!((played.announced.1, played.errors.len()), (6 * SAMPLES, 0));
         played.assert_bytes(&SIZES);
-        bench.settle();
+        bench.daemon.settle();
     };
     bench.change("a", TierChange::Drain).unwrap();
     whole(0);
@@ -372,7 +364,7 @@ fn a_url_is_forgotten_on_every_tier() {
     let urls = vec![Origin::url("0.tar")];
     let fresh = epoch(bench.daemon.address(), job(&bench.origin, urls)).unwrap();
     assert_eq!(fresh.errors, []);
-    bench.settle();
+    bench.daemon.settle();
     assert_eq!(bench.tier("nvme").counters.shards, 2, "the new version came");
 }
 

@@ -100,20 +100,20 @@ pub(crate) struct Job {
 /// hears of it though nobody runs the fill any more.
 struct GiveUp(Option<Arc<Parts>>);
 
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        if let Some(parts) = self.0.take() {
+            parts.fail(&Error::new(ErrorKind::Closed, "the fill was given up"));
+        }
+    }
+}
+
 /// Says that nothing is being written any more, however that came.
 struct End(Arc<Parts>);
 
 impl Drop for End {
     fn drop(&mut self) {
         self.0.end();
-    }
-}
-
-impl Drop for GiveUp {
-    fn drop(&mut self) {
-        if let Some(parts) = self.0.take() {
-            parts.fail(&Error::new(ErrorKind::Closed, "the fill was given up"));
-        }
     }
 }
 
