@@ -14,6 +14,7 @@ mod dice;
 mod photos;
 mod tier;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use clap::Parser;
 use forebay_error::Result;
-use forebay_source::{Options, Source, Stat};
+use forebay_source::{Binding, Options, Rank, Source, Stat, Stretch};
 use forebay_store::{PART_BYTES, Urgency};
 use forebay_uring::Span;
 
@@ -80,18 +81,35 @@ struct InMemory(Vec<u8>);
 impl Source for InMemory {
     async fn stat(&self, _url: &str) -> Result<Stat> {
         let len = self.0.len() as u64;
-        Ok(Stat { len, version: "1".to_owned(), strong: true })
+        Ok(Stat { len, version: "1".to_owned(), binding: Binding::Strong })
     }
 
-    async fn read_part(&self, _: &str, _: &Stat, offset: u64, mut into: Span) -> Result<Span> {
-        let from = &self.0[usize::try_from(offset).unwrap()..];
-        let len = from.len().min(into.len());
-        into[..len].copy_from_slice(&from[..len]);
-        Ok(into)
+    async fn stretch<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a Stat,
+        range: Range<u64>,
+        _: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>> {
+        let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        Ok(Box::new(Slice(&self.0[range])))
     }
 
     fn endpoint(&self) -> &str {
         "memory"
+    }
+}
+
+/// Consecutive bytes of it.
+struct Slice<'a>(&'a [u8]);
+
+#[async_trait]
+impl Stretch for Slice<'_> {
+    async fn fill(&mut self, mut into: Span) -> Result<Span> {
+        let (next, rest) = self.0.split_at(self.0.len().min(into.len()));
+        into[..next.len()].copy_from_slice(next);
+        self.0 = rest;
+        Ok(into)
     }
 }
 

@@ -167,7 +167,7 @@ impl Peer {
         }
         let number = self.node.next_session();
         let (session, events) =
-            match Session::open(number, open, self.node.host(self.store.clone())) {
+            match Session::open(number, open, self.node.host(self.store.for_job(number))) {
                 Ok(opened) => opened,
                 Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
             };

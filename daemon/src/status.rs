@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
-use forebay_source::MountReport;
+use forebay_source::{LinkReport, MountReport};
 use forebay_store::{Counters, Fills, Holdings, TierReport};
 use forebay_uring::PageReport;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub struct Status {
     pub cache: Cache,
     /// Each tier, the fastest first.
     pub tiers: Vec<TierReport>,
+    /// Endpoints that shards come from over the network.
+    pub sources: Vec<LinkReport>,
     /// Mounts that shards are read from, and what reads there.
     pub mounts: Vec<MountReport>,
     /// Shards on their way in.
@@ -90,6 +92,7 @@ impl Status {
             uptime_seconds: node.started.elapsed().as_secs_f64(),
             cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
             tiers: node.store.tiers(),
+            sources: node.store.links(),
             mounts: node.readers.report(),
             fills: node.store.fills(),
             frames: Memory {
@@ -207,12 +210,46 @@ impl fmt::Display for TierLines<'_> {
     }
 }
 
+/// An endpoint of a status document, as lines of text.
+struct SourceLines<'a>(&'a serde_json::Value);
+
+impl fmt::Display for SourceLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = Part(self.0);
+        write!(
+            f,
+            "{}  {} received, {} of {} requests under way, {} waiting",
+            source.text("/endpoint"),
+            source.size("/bytes"),
+            source.count("/under_way"),
+            source.count("/limit"),
+            source.count("/waiting"),
+        )?;
+        if source.text("/down") == "true" {
+            write!(f, "\n        taken to be down: one request tries it now and then")?;
+        }
+        let (retries, hedges) = (source.count("/retries"), source.count("/hedges"));
+        if retries + hedges + source.count("/breaks") > 0 {
+            write!(
+                f,
+                "\n        asked again {retries} times, {} times taken to be down; asked twice {hedges} times, which brought {} twice",
+                source.count("/breaks"),
+                source.size("/hedged_bytes"),
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Screen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = Part(self.0);
         writeln!(f, "forebay {}  pid {}", status.text("/release"), status.text("/pid"))?;
         for tier in status.parts("/tiers") {
             writeln!(f, "tier    {}", TierLines(tier.0))?;
+        }
+        for source in status.parts("/sources") {
+            writeln!(f, "source  {}", SourceLines(source.0))?;
         }
         for mount in status.parts("/mounts").filter(|mount| mount.text("/hangs") == "true") {
             let stuck = mount.parts("/stuck").count();

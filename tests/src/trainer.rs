@@ -100,6 +100,7 @@ pub fn job(origin: &Origin, urls: Vec<String>) -> Open {
         },
         fields: None,
         prefetch: 4,
+        patience_ms: 0,
     }
 }
 

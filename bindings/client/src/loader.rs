@@ -354,7 +354,16 @@ mod tests {
             epoch_samples: None,
         };
         let (counts, origin, fields) = (None, Default::default(), None);
-        Open { job: "test".into(), urls, counts, origin, order, fields, prefetch: 1 }
+        Open {
+            job: "test".into(),
+            urls,
+            counts,
+            origin,
+            order,
+            fields,
+            prefetch: 1,
+            patience_ms: 0,
+        }
     }
 
     /// Greets one trainer and takes its job.

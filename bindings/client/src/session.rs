@@ -33,6 +33,13 @@ pub struct SessionConfig {
     pub timeout: Duration,
 }
 
+impl SessionConfig {
+    /// What of the time limit a daemon may wait for a store, so that it can say so before the limit.
+    fn patience_ms(&self) -> u64 {
+        u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX) / 10 * 8
+    }
+}
+
 /// A batch in the slab, or the end of its run.
 #[derive(Debug)]
 pub enum RawBatch {
@@ -194,7 +201,8 @@ impl Shared {
 /// Connects and registers the job.
 fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
-    match connection.ask(&Request::Open(Box::new(config.open.clone())), deadline)? {
+    let open = Open { patience_ms: config.patience_ms(), ..config.open.clone() };
+    match connection.ask(&Request::Open(Box::new(open)), deadline)? {
         Reply::Opened(opened) => {
             connection.limit_sends(config.timeout)?;
             Ok((connection, opened))

@@ -60,6 +60,7 @@ impl Settings {
                     order: self.order,
                     fields: self.fields.as_deref().map(FieldSpec::wanted),
                     prefetch: self.prefetch,
+                    patience_ms: 0,
                 },
                 timeout,
             },

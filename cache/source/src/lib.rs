@@ -10,10 +10,13 @@
 mod limits;
 mod options;
 mod posix;
+mod queue;
 mod readers;
 mod remote;
 mod sources;
 mod stat;
+
+use std::ops::Range;
 
 use async_trait::async_trait;
 use forebay_error::Result;
@@ -21,10 +24,14 @@ use forebay_uring::Span;
 
 pub use limits::Limits;
 pub use options::Options;
+pub use queue::{Place, Queue, Rank};
 pub use readers::{MountReport, Readers, Turn, serve};
-pub use remote::Counters;
+pub use remote::{Counters, LinkReport};
 pub use sources::Sources;
-pub use stat::Stat;
+pub use stat::{Binding, Stat};
+
+/// What a source asks for at once if it does not say otherwise: a part of a shard.
+const AT_ONCE: u64 = readers::PIECE as u64;
 
 /// A store that shards are fetched from.
 #[async_trait]
@@ -36,13 +43,44 @@ pub trait Source: Send + Sync {
     /// retries are spent, `Invalid` for a URL that is not of this source.
     async fn stat(&self, url: &str) -> Result<Stat>;
 
+    /// Length and version of a shard as the reply to a request for its first bytes tells them, with
+    /// those bytes, where a source can do so; else as [`Source::stat`].
+    ///
+    /// # Errors
+    /// As [`Source::stat`].
+    async fn begin(&self, url: &str, _rank: &Rank) -> Result<Begun> {
+        Ok(Begun { stat: self.stat(url).await?, head: None })
+    }
+
+    /// The bytes of `range`, all of the version `stat`. Of a shard that is [`Binding::Sequential`] that
+    /// must be the whole. Asks for nothing yet.
+    ///
+    /// # Errors
+    /// `Invalid` for a URL that is not of this source.
+    async fn stretch<'a>(
+        &'a self,
+        url: &'a str,
+        stat: &'a Stat,
+        range: Range<u64>,
+        rank: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>>;
+
     /// Fills the first `min(stat.len - offset, into.len())` bytes of `into` with the shard's bytes
     /// from `offset`, all of the version `stat`, and returns it; what lies behind them is undefined.
     ///
     /// # Errors
-    /// As [`Source::stat`]; `Unavailable` if the shard changed since `stat` (stat it again and start
-    /// over); `Invalid` if `offset` is not inside the shard. The span is given back to its arena.
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span>;
+    /// As [`Stretch::fill`]; `Invalid` if `offset` is not inside the shard.
+    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
+        let len = stat.part_len(offset, into.len()).map_err(|error| error.at("url", url))?;
+        let range = offset..offset + len as u64;
+        let rank = Rank::now(0);
+        self.stretch(url, stat, range, &rank).await?.fill(into).await
+    }
+
+    /// Bytes that are best asked for at once, as far as is known now: a multiple of a part.
+    fn at_once(&self) -> u64 {
+        AT_ONCE
+    }
 
     /// Waits until one more shard may be fetched, like `url`, and holds its place: sources that may
     /// hang take no more places at once than leave some to others.
@@ -55,4 +93,24 @@ pub trait Source: Send + Sync {
 
     /// The store's identity in cache keys, such as `http://127.0.0.1:9000` or `file`.
     fn endpoint(&self) -> &str;
+}
+
+/// Consecutive bytes of a shard, on their way.
+#[async_trait]
+pub trait Stretch: Send {
+    /// Fills `into` with the next bytes, as far as there are any, and returns it.
+    ///
+    /// # Errors
+    /// `NotFound` and `PermissionDenied` naming the URL, `Unavailable` once the retries are spent or if
+    /// the shard changed since its `stat` (stat it again and start over). The span is given back to its
+    /// arena, and the stretch is over.
+    async fn fill(&mut self, into: Span) -> Result<Span>;
+}
+
+/// A shard of which length and version are known, and perhaps the first bytes.
+pub struct Begun {
+    /// Length and version.
+    pub stat: Stat,
+    /// The first bytes, on their way; at most as many as are [`Source::at_once`] asked for.
+    pub head: Option<Box<dyn Stretch>>,
 }

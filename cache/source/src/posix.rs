@@ -3,15 +3,17 @@
 //! Its rule: files are touched by readers alone ([`Readers`] says why), past the page cache, and one
 //! that changed under the read is noticed by its inode, length and time after it.
 
+use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
-use crate::Source;
+use crate::queue::Rank;
 use crate::readers::{PIECE, Readers, Request, Turn};
 use crate::stat::{Stat, changed};
+use crate::{Source, Stretch};
 
 /// Files of this machine's file systems.
 pub(crate) struct Posix {
@@ -33,26 +35,16 @@ impl Source for Posix {
         found.map(|found| found.answer().stat.clone()).map_err(|error| error.at("url", url))
     }
 
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, mut into: Span) -> Result<Span> {
-        let at = |error: Error| error.at("url", url);
-        let (path, want) = (path_of(url)?, stat.part_len(offset, into.len()).map_err(at)?);
-        let mut have = 0;
-        while have < want {
-            let request = Request::Read {
-                path: path.to_owned(),
-                offset: offset + have as u64,
-                len: (want - have).min(PIECE) as u64,
-            };
-            let piece = self.readers.ask(Path::new(path), &request).await.map_err(at)?;
-            let left = &mut into[have..want];
-            let len = usize::try_from(piece.answer().len).map_or(left.len(), |n| n.min(left.len()));
-            if piece.answer().stat.version != stat.version || len == 0 {
-                return Err(changed(url));
-            }
-            piece.copy(&mut left[..len]).map_err(at)?;
-            have += len;
-        }
-        Ok(into)
+    async fn stretch<'a>(
+        &'a self,
+        url: &'a str,
+        stat: &'a Stat,
+        range: Range<u64>,
+        _rank: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>> {
+        path_of(url)?;
+        let readers = self.readers.clone();
+        Ok(Box::new(Consecutive { readers, url: url.to_owned(), stat: stat.clone(), left: range }))
     }
 
     async fn turn(&self, url: &str) -> Result<Turn> {
@@ -61,6 +53,42 @@ impl Source for Posix {
 
     fn endpoint(&self) -> &str {
         "file"
+    }
+}
+
+/// Consecutive bytes of a file.
+struct Consecutive {
+    readers: Readers,
+    url: String,
+    stat: Stat,
+    left: Range<u64>,
+}
+
+#[async_trait]
+impl Stretch for Consecutive {
+    async fn fill(&mut self, mut into: Span) -> Result<Span> {
+        let at = |error: Error| error.at("url", &self.url);
+        let path = path_of(&self.url)?;
+        let left = self.left.end - self.left.start;
+        let want = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+        let mut have = 0;
+        while have < want {
+            let request = Request::Read {
+                path: path.to_owned(),
+                offset: self.left.start,
+                len: (want - have).min(PIECE) as u64,
+            };
+            let piece = self.readers.ask(Path::new(path), &request).await.map_err(at)?;
+            let left = &mut into[have..want];
+            let len = usize::try_from(piece.answer().len).map_or(left.len(), |n| n.min(left.len()));
+            if piece.answer().stat.version != self.stat.version || len == 0 {
+                return Err(changed(&self.url));
+            }
+            piece.copy(&mut left[..len]).map_err(at)?;
+            have += len;
+            self.left.start += len as u64;
+        }
+        Ok(into)
     }
 }
 

@@ -1,89 +1,246 @@
-//! Shards behind a network: how S3 and HTTP are the same.
+//! Shards behind a network: how all stores are the same.
 //!
-//! Its rule: one stat and one ranged read for both; a store says only where an object lies and what
-//! a refusal means.
+//! Its rule: one way to ask, to resume and to give up for every store; a store says only where an object
+//! lies, with which client, and what a refusal means.
+//!
+//! ```text
+//!   stretch.rs   consecutive bytes: resumed at the byte, asked for twice when late
+//!     reply.rs     one reply: of the version and the range asked for, or refused
+//!       link.rs      the endpoint: places, the knee, what is late, whether it is down
+//!       wire.rs      the HTTP client
+//! ```
 
+mod attempts;
 mod http;
+mod link;
 mod refusal;
+mod reply;
 mod s3;
+mod stretch;
 mod wire;
 
-use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::Span;
-use futures::StreamExt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use forebay_error::{ErrorKind, Result};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
-use crate::stat::{Stat, changed};
+use crate::queue::Rank;
+use crate::stat::{Binding, Stat};
+use crate::{Begun, Limits, Source, Stretch};
+use attempts::{Again, Attempts, Failed};
 pub(crate) use http::Http;
+use link::Asking;
+pub(crate) use link::Link;
+pub use link::LinkReport;
 use refusal::Refusals;
+use reply::{Reply, tell};
 pub(crate) use s3::S3;
+use stretch::{Stretched, pause_for};
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 
-/// One object of a store, and how to word what the store says about it.
-struct Object<'a> {
-    url: &'a str,
-    store: &'a dyn ObjectStore,
-    location: &'a Path,
-    wire: &'a Wire,
-    refusals: &'a Refusals,
+/// What the first request for a shard asks for, before anything is known of it: a part, which is what its
+/// first samples need.
+const HEAD: u64 = link::PART;
+
+/// A store: where objects lie, and what its refusals mean.
+pub(crate) trait Store: Send + Sync {
+    /// The object behind `url`.
+    fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)>;
+
+    /// What all its requests share.
+    fn reach(&self) -> &Arc<Reach>;
+
+    /// Drops credentials that the store does not take any more: the next request asks for others.
+    fn renew(&self) {}
 }
 
-impl Object<'_> {
+/// The way to an endpoint.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    wire: Arc<Wire>,
+    link: Arc<Link>,
+    refusals: Refusals,
+}
+
+impl Reach {
+    /// The way to the endpoint that `refusals` names, over the connections that everybody uses.
+    fn new(wire: &Arc<Wire>, refusals: Refusals) -> Arc<Self> {
+        let link = wire.link(&refusals.endpoint);
+        Arc::new(Self { wire: wire.clone(), link, refusals })
+    }
+}
+
+/// A source behind a network.
+pub(crate) struct Remote<S>(Arc<S>);
+
+impl<S: Store + 'static> Remote<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self(Arc::new(store))
+    }
+
+    fn object(&self, url: &str) -> Result<Object> {
+        let (store, location) = self.0.locate(url)?;
+        let of: Arc<dyn Store> = self.0.clone();
+        Ok(Object { url: url.into(), store, location, of })
+    }
+}
+
+#[async_trait]
+impl<S: Store + 'static> Source for Remote<S> {
+    async fn stat(&self, url: &str) -> Result<Stat> {
+        self.object(url)?.stat().await
+    }
+
+    async fn begin(&self, url: &str, rank: &Rank) -> Result<Begun> {
+        self.object(url)?.begin(rank).await
+    }
+
+    async fn stretch<'a>(
+        &'a self,
+        url: &'a str,
+        stat: &'a Stat,
+        range: Range<u64>,
+        rank: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>> {
+        let object = self.object(url)?;
+        Ok(Box::new(Stretched::new(object, stat.clone(), range, rank.clone())))
+    }
+
+    fn at_once(&self) -> u64 {
+        self.0.reach().link.stretch()
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.0.reach().refusals.endpoint
+    }
+}
+
+/// One object of a store.
+#[derive(Clone)]
+struct Object {
+    url: Arc<str>,
+    store: Arc<dyn ObjectStore>,
+    location: Path,
+    of: Arc<dyn Store>,
+}
+
+impl Object {
     async fn stat(&self) -> Result<Stat> {
-        let result = self.get(GetOptions { head: true, ..GetOptions::default() }).await?;
-        Ok(stat_of(&result.meta))
+        let head = || GetOptions { head: true, ..GetOptions::default() };
+        let mut attempts = Attempts::new(self.limits());
+        loop {
+            let got = self.try_once(head(), attempts.deadline()).await;
+            match got {
+                Ok(got) => return Ok(self.stat_of(&got.meta)),
+                Err(failed) => self.pause(&mut attempts, failed).await?,
+            }
+        }
     }
 
-    async fn read_part(&self, stat: &Stat, offset: u64, mut into: Span) -> Result<Span> {
-        let len = stat.part_len(offset, into.len()).map_err(|e| e.at("url", self.url))?;
-        let options = GetOptions {
-            range: Some(GetRange::Bounded(offset..offset + len as u64)),
-            if_match: stat.strong.then(|| stat.version.clone()),
-            ..GetOptions::default()
+    /// Learns length and version from the reply to the first bytes, whose others go on coming.
+    async fn begin(&self, rank: &Rank) -> Result<Begun> {
+        let mut attempts = Attempts::new(self.limits());
+        let place = self.link().place(rank).await?;
+        let (got, asked) = loop {
+            let range = (!self.link().is_sequential()).then_some(GetRange::Bounded(0..HEAD));
+            let had_range = range.is_some();
+            let options = GetOptions { range, ..GetOptions::default() };
+            let asked = Instant::now();
+            let failed = match self.try_once(options, attempts.deadline()).await {
+                Ok(got) => break (got, asked),
+                Err(failed) => failed,
+            };
+            match failed.error.kind() {
+                // It serves no ranges, which is known now.
+                _ if had_range && self.link().is_sequential() => {}
+                // No range lies in an empty object; other reasons come up again.
+                ErrorKind::Invalid if had_range => {
+                    return Ok(Begun { stat: self.stat().await?, head: None });
+                }
+                _ => self.pause(&mut attempts, failed).await?,
+            }
         };
-        let _permit = self.wire.permit().await?;
-        let result = self.get(options).await?;
-        // Not every store honours If-Match, and a weak version cannot be sent.
-        if stat_of(&result.meta) != *stat {
-            return Err(changed(self.url));
+        let (stat, range) = (self.stat_of(&got.meta), got.range.clone());
+        let is_usable = stat.binding != Binding::Sequential || range == (0..stat.len);
+        let head = (is_usable && !range.is_empty()).then(|| {
+            let reply = Reply::of(self.clone(), got, asked);
+            let head = Stretched::new(self.clone(), stat.clone(), range, rank.clone());
+            Box::new(head.begun(reply, place)) as Box<dyn Stretch>
+        });
+        Ok(Begun { stat, head })
+    }
+
+    async fn try_once(&self, options: GetOptions, by: Instant) -> Result<GetResult, Failed> {
+        let asking = self.link().enter(by).await.map_err(Failed::for_good)?;
+        self.get(options, asking).await
+    }
+
+    async fn pause(&self, attempts: &mut Attempts, failed: Failed) -> Result<()> {
+        if failed.again == Again::Renewed {
+            self.of.renew();
         }
-        let mut filled = 0;
-        let mut chunks = result.into_stream();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| self.refused(&error))?;
-            let room = into.get_mut(filled..len).filter(|room| chunk.len() <= room.len());
-            let Some(room) = room else { return Err(self.wrong_length(offset)) };
-            room[..chunk.len()].copy_from_slice(&chunk);
-            filled += chunk.len();
-            self.wire.received(chunk.len());
+        let pause = attempts.next(failed)?;
+        self.link().retried();
+        pause_for(pause).await;
+        Ok(())
+    }
+
+    async fn get(&self, options: GetOptions, asking: Asking<'_>) -> Result<GetResult, Failed> {
+        let (got, retry_after) = wire::noting(self.store.get_opts(&self.location, options)).await;
+        let got = got.map_err(|error| self.refused(&error, retry_after));
+        tell(asking, got.as_ref().err());
+        got
+    }
+
+    fn stat_of(&self, meta: &ObjectMeta) -> Stat {
+        let len = meta.size;
+        let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
+        // What object_store gives where the server says nothing.
+        let time = Some(meta.last_modified.timestamp()).filter(|time| *time != 0);
+        let (version, binding) = match (etag, time) {
+            (Some(etag), _) if !etag.starts_with("W/") => (etag.to_owned(), Binding::Strong),
+            (_, Some(time)) => (format!("{time}-{len:x}"), Binding::Weak),
+            (Some(etag), None) => (format!("{etag}-{len:x}"), Binding::Weak),
+            (None, None) => (format!("-{len:x}"), Binding::Sequential),
+        };
+        let binding = if self.link().is_sequential() { Binding::Sequential } else { binding };
+        Stat { len, version, binding }
+    }
+
+    fn refused(
+        &self,
+        error: &object_store::Error,
+        retry_after: Option<std::time::Duration>,
+    ) -> Failed {
+        if refusal::is_without_ranges(error) {
+            self.link().set_sequential();
         }
-        if filled == len { Ok(into) } else { Err(self.wrong_length(offset)) }
+        self.of.reach().refusals.explain(error, &self.url, retry_after)
     }
 
-    async fn get(&self, options: GetOptions) -> Result<GetResult> {
-        let got = self.store.get_opts(self.location, options).await;
-        got.map_err(|error| self.refused(&error))
+    fn renew(&self) {
+        self.of.renew();
     }
 
-    fn refused(&self, error: &object_store::Error) -> Error {
-        self.refusals.explain(error, self.url)
+    fn received(&self, bytes: usize) {
+        self.of.reach().wire.received(bytes);
+        self.link().received(bytes);
     }
 
-    fn wrong_length(&self, offset: u64) -> Error {
-        Error::new(ErrorKind::Unavailable, "the store sent another number of bytes than asked for")
-            .at("url", self.url)
-            .at("offset", offset)
+    fn link(&self) -> &Arc<Link> {
+        &self.of.reach().link
     }
-}
 
-fn stat_of(meta: &ObjectMeta) -> Stat {
-    match meta.e_tag.as_deref().filter(|etag| !etag.is_empty() && !etag.starts_with("W/")) {
-        Some(etag) => Stat { len: meta.size, version: etag.to_owned(), strong: true },
-        None => {
-            let time = meta.last_modified.timestamp();
-            Stat { len: meta.size, version: format!("{time}-{:x}", meta.size), strong: false }
-        }
+    fn limits(&self) -> &Limits {
+        self.of.reach().wire.limits()
+    }
+
+    fn url(&self) -> &str {
+        &self.url
     }
 }

@@ -12,7 +12,7 @@ use lru::LruCache;
 
 use crate::posix::{Posix, path_of};
 use crate::readers::Readers;
-use crate::remote::{Counters, Http, S3, Wire};
+use crate::remote::{Counters, Http, LinkReport, Remote, S3, Wire};
 use crate::{Limits, Options, Source};
 
 /// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
@@ -79,8 +79,8 @@ impl Sources {
             return Ok(Arc::clone(source));
         }
         let source: Arc<dyn Source> = match scheme {
-            "s3" => Arc::new(S3::new(host, &key.1, &self.wire).map_err(at)?),
-            "http" | "https" => Arc::new(Http::new(url, &self.wire).map_err(at)?),
+            "s3" => Arc::new(Remote::new(S3::new(host, &key.1, &self.wire).map_err(at)?)),
+            "http" | "https" => Arc::new(Remote::new(Http::new(url, &self.wire).map_err(at)?)),
             other => {
                 let what = format!("URLs of the scheme '{other}' are not supported yet");
                 let error = at(Error::new(ErrorKind::Invalid, what));
@@ -95,6 +95,12 @@ impl Sources {
     #[must_use]
     pub fn readers(&self) -> &Readers {
         &self.readers
+    }
+
+    /// Each endpoint that was asked, by its address.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkReport> {
+        self.wire.links()
     }
 
     /// What has gone over the network so far.

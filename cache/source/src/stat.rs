@@ -8,11 +8,25 @@ use serde::{Deserialize, Serialize};
 pub struct Stat {
     /// Length in bytes.
     pub len: u64,
-    /// Names this state of the object: a strong ETag where the store has one, else time and length
-    /// (remote) or inode, length and time (POSIX).
+    /// Names this state of the object: its strong ETag where the store gives one, else what
+    /// [`Binding`] says.
     pub version: String,
-    /// Whether the version is a strong ETag, which the store itself compares.
-    pub strong: bool,
+    /// How parts are known to be of this version.
+    pub binding: Binding,
+}
+
+/// How the parts of a shard are bound to one version of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Binding {
+    /// By a strong ETag: the store compares it with each request (`If-Match`), and each reply is
+    /// compared, too, for not every store does.
+    Strong,
+    /// By what each reply says of time and length (remote: `Last-Modified` and the total length, or a
+    /// weak ETag; files: inode, length and time). A change within the clock's step goes unseen.
+    Weak,
+    /// By nothing, or the server serves no ranges: all bytes come in one reply, from the first to the
+    /// last, or not at all.
+    Sequential,
 }
 
 impl Stat {

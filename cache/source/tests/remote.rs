@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind};
-use forebay_source::{Limits, Options, Source, Sources, Stat};
+use forebay_source::{Binding, Limits, Options, Source, Sources, Stat};
 use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY, field};
 use forebay_uring::{Arena, Region};
 
@@ -110,7 +110,9 @@ async fn every_way_gives_the_same_bytes() {
     for way in [bench.s3(), bench.http(), bench.file()] {
         let stat = way.source.stat(&way.url).await.unwrap();
         assert_eq!(stat.len, bench.bytes.len() as u64, "{}", way.url);
-        assert_eq!(stat.strong, way.source.endpoint() != "file");
+        let is_file = way.source.endpoint() == "file";
+        let binding = if is_file { Binding::Weak } else { Binding::Strong };
+        assert_eq!(stat.binding, binding);
         assert_eq!(bench.whole(&way).await.unwrap(), bench.bytes, "{}", way.url);
         let span = bench.arena.try_lease(PART).unwrap();
         let outside = way.source.read_part(&way.url, &stat, stat.len, span).await.unwrap_err();
@@ -155,7 +157,7 @@ async fn a_missing_shard_is_not_found_by_its_url() {
         assert_eq!(stat.kind(), ErrorKind::NotFound, "{stat}");
         assert!(stat.place("url").unwrap().contains("no.tar"), "{stat}");
         assert!(!stat.to_string().contains("hunter2"), "{stat}");
-        let known = Stat { len: 9, version: "\"x\"".to_owned(), strong: true };
+        let known = Stat { len: 9, version: "\"x\"".to_owned(), binding: Binding::Strong };
         let read = bench.part(&way, &known, 0).await.unwrap_err();
         assert_eq!(read.kind(), ErrorKind::NotFound, "{read}");
     }

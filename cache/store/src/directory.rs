@@ -111,6 +111,12 @@ impl ShardName {
         xxh3_64(self.0.as_bytes())
     }
 
+    /// A short stand-in for the part of the name that all versions share.
+    pub(crate) fn label(&self) -> u64 {
+        // Behind the hash, and the sign that joins them.
+        xxh3_64(self.0.get(HASH_DIGITS + 1..).unwrap_or_default().as_bytes())
+    }
+
     /// The name as a file name.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -16,14 +16,16 @@ mod flights;
 mod parts;
 mod target;
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial, Sidecar};
-use forebay_source::{Source, Stat};
+use forebay_source::{Binding, Rank, Source, Stat, Stretch};
 use forebay_uring::{Arena, Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -44,9 +46,10 @@ pub(crate) use target::{Blocks, DiskTarget, Target};
 /// A part is a block of the sidecar, so its checksum is taken once.
 pub const PART_BYTES: usize = BLOCK_BYTES as usize;
 
-/// Parts of one shard under way at the origin. One S3 connection carries about 50–90 MB/s; six of
-/// them on each of [`FILLS`] shards fill a 10 Gbit/s link.
-const PARTS_AT_ONCE: usize = 6;
+/// Parts of one shard under way at the origin, over as few or as many requests as suit it
+/// ([`Source::at_once`]). One S3 connection carries about 50–90 MB/s; eight of them on each of [`FILLS`]
+/// shards fill more than a 10 Gbit/s link.
+const PARTS_AT_ONCE: usize = 8;
 
 /// Frames kept behind the indexer, so that samples just indexed are served from memory.
 pub(crate) const RETAINED: usize = 2;
@@ -94,6 +97,10 @@ pub(crate) struct Job {
     /// Why the target took no more. The fill goes on without it: whoever waits for samples gets
     /// them, only nothing is kept.
     pub(crate) fault: Arc<OnceLock<Error>>,
+    /// How urgently it is wanted, and for whom.
+    pub(crate) rank: Rank,
+    /// The first bytes, if they are on their way already.
+    pub(crate) head: Mutex<Option<Box<dyn Stretch>>>,
 }
 
 /// Gives the parts up when it is dropped, however the fill ends: a thread that waits for a part
@@ -123,6 +130,14 @@ struct Admitted {
     window: OwnedSemaphorePermit,
     frame: Span,
     asking: OwnedSemaphorePermit,
+}
+
+/// Parts that are asked for together.
+struct Run {
+    /// Those whose turn has come.
+    admitted: VecDeque<Admitted>,
+    /// Where it ends; parts before that which are not admitted are, one by one, as their turn comes.
+    end: u64,
 }
 
 impl Job {
@@ -186,6 +201,10 @@ impl Job {
     }
 
     async fn transfer(self: &Arc<Self>) -> Result<()> {
+        if self.is_here(0) {
+            // Its first bytes are needed by nobody.
+            self.head().take();
+        }
         // Tasks of their own: the checksum of one part must not keep others from being written.
         let mut under_way = JoinSet::new();
         let _end = End(self.parts.clone());
@@ -198,7 +217,7 @@ impl Job {
         transferred
     }
 
-    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<bool>>) -> Result<()> {
+    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<usize>>) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
@@ -211,17 +230,39 @@ impl Job {
             tokio::select! {
                 // In order: the part the indexer waits for always gets its frame first.
                 admitted = self.admit(next, &asking), if next < parts => {
-                    let (job, admitted) = (self.clone(), admitted?);
-                    under_way.spawn(async move { job.land(admitted).await });
-                    next += 1;
+                    let run = self.run_of(admitted?, parts, &asking);
+                    next = run.end;
+                    let (job, asking) = (self.clone(), asking.clone());
+                    under_way.spawn(async move { job.land(run, &asking).await });
                 }
                 Some(landing) = under_way.join_next() => {
-                    landed += usize::from(landing.map_err(|_| shutting_down())??);
+                    landed += landing.map_err(|_| shutting_down())??;
                 }
                 Some(()) = recording.next() => {}
                 else => return Ok(()),
             }
         }
+    }
+
+    /// The parts that are asked for together with `first`: as many as suit the source, as far as there
+    /// is room for them now.
+    fn run_of(&self, first: Admitted, parts: u64, asking: &Arc<Semaphore>) -> Run {
+        let begin = first.part;
+        if self.stat.binding == Binding::Sequential {
+            // One reply for all of it, which nothing runs beside.
+            return Run { admitted: VecDeque::from([first]), end: parts };
+        }
+        let has_head = begin == 0 && self.head().is_some();
+        let wanted = if has_head { 1 } else { self.source.at_once().div_ceil(PART_BYTES as u64) };
+        let mut run = Run { admitted: VecDeque::from([first]), end: begin + 1 };
+        // What is here already is not asked for.
+        while !self.is_here(begin) && run.end < parts.min(begin + wanted) && !self.is_here(run.end)
+        {
+            let Some(admitted) = self.try_admit(run.end, asking) else { break };
+            run.admitted.push_back(admitted);
+            run.end += 1;
+        }
+        run
     }
 
     /// Makes the parts that are written durable, then records them.
@@ -283,23 +324,86 @@ impl Job {
         Ok(Admitted { part, window, frame, asking })
     }
 
-    /// Gets one part and keeps it; false if it was here already.
-    async fn land(&self, Admitted { part, window, frame, asking }: Admitted) -> Result<bool> {
-        let (offset, held) = self.extent(part);
-        let (frame, here) = self.left_here(part, frame).await;
-        if let Some(crc32c) = here {
-            self.parts.arrived(part, Frame::new(frame.freeze(), window));
-            self.parts.kept(part, crc32c);
-            return Ok(false);
+    /// The same, if it may be asked for now.
+    fn try_admit(&self, part: u64, asking: &Arc<Semaphore>) -> Option<Admitted> {
+        let window = self.parts.try_admit()?;
+        let asking = asking.clone().try_acquire_owned().ok()?;
+        let frame = self.frames.try_lease(PART_BYTES)?;
+        Some(Admitted { part, window, frame, asking })
+    }
+
+    fn head(&self) -> MutexGuard<'_, Option<Box<dyn Stretch>>> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gets a run of parts and keeps them; with how many were not here already.
+    async fn land(self: &Arc<Self>, mut run: Run, asking: &Arc<Semaphore>) -> Result<usize> {
+        let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(0) };
+        let (first, mut stretch) = (*first, None);
+        // Each is written while the next arrives.
+        let mut keeping = JoinSet::new();
+        let mut landed = 0;
+        for part in first..run.end {
+            let admitted = match run.admitted.pop_front() {
+                Some(admitted) => admitted,
+                None => self.admit(part, asking).await?,
+            };
+            let Admitted { window, frame, asking, .. } = admitted;
+            let (frame, here) = self.left_here(part, frame).await;
+            if let Some(crc32c) = here {
+                self.parts.arrived(part, Frame::new(frame.freeze(), window));
+                self.parts.kept(part, crc32c);
+                continue;
+            }
+            let frame = tokio::select! {
+                read = self.fetch(&mut stretch, part..run.end, frame) => read?,
+                () = self.parts.failed() => {
+                    return Err(Error::new(ErrorKind::Closed, "the fill was given up"));
+                }
+            };
+            // The origin may be asked for another while this one is written.
+            drop(asking);
+            landed += 1;
+            let job = self.clone();
+            keeping.spawn(async move { job.keep(part, frame, window).await });
+            while let Some(kept) = keeping.try_join_next() {
+                kept.map_err(|_| shutting_down())??;
+            }
         }
-        let mut frame = tokio::select! {
-            read = self.source.read_part(&self.url, &self.stat, offset, frame) => read?,
-            () = self.parts.failed() => {
-                return Err(Error::new(ErrorKind::Closed, "the fill was given up"));
+        while let Some(kept) = keeping.join_next().await {
+            kept.map_err(|_| shutting_down())??;
+        }
+        Ok(landed)
+    }
+
+    /// The next part of a stretch, which begins with the first of `parts`.
+    async fn fetch<'a>(
+        &'a self,
+        stretch: &mut Option<Box<dyn Stretch + 'a>>,
+        parts: Range<u64>,
+        frame: Span,
+    ) -> Result<Span> {
+        let stretch = match stretch {
+            Some(stretch) => stretch,
+            None => {
+                let head = if parts.start == 0 { self.head().take() } else { None };
+                stretch.insert(match head {
+                    Some(head) => head,
+                    None => {
+                        let (begin, end) =
+                            (parts.start * PART_BYTES as u64, self.extent(parts.end - 1));
+                        let range = begin..end.0 + end.1 as u64;
+                        self.source.stretch(&self.url, &self.stat, range, &self.rank).await?
+                    }
+                })
             }
         };
-        // The origin may be asked for another while this one is written.
-        drop(asking);
+        stretch.fill(frame).await
+    }
+
+    /// Keeps a part that arrived.
+    async fn keep(&self, part: u64, mut frame: Span, window: OwnedSemaphorePermit) -> Result<()> {
+        let (offset, held) = self.extent(part);
         let padded = match &self.target {
             Target::Disk(disk) => held.next_multiple_of(disk.file.alignment().offset),
             Target::Memory(_) | Target::Nowhere => held,
@@ -319,7 +423,7 @@ impl Job {
             self.written.fetch_add(held as u64, Ordering::Relaxed);
         }
         self.parts.kept(part, crc);
-        Ok(true)
+        Ok(())
     }
 
     /// Where a part begins, and its bytes.
@@ -329,9 +433,25 @@ impl Job {
         (offset, left.min(PART_BYTES))
     }
 
+    /// Whether an earlier fill recorded a part.
+    fn is_here(&self, part: u64) -> bool {
+        let Target::Disk(disk) = &self.target else { return false };
+        // What comes in one piece cannot be gone on with.
+        self.stat.binding != Binding::Sequential
+            && disk
+                .here
+                .get(usize::try_from(part).unwrap_or(usize::MAX))
+                .copied()
+                .flatten()
+                .is_some()
+    }
+
     /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
     /// what was recorded.
     async fn left_here(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
+        if !self.is_here(part) {
+            return (frame, None);
+        }
         let Target::Disk(disk) = &self.target else { return (frame, None) };
         let recorded = disk.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
         let Some(recorded) = recorded.flatten() else { return (frame, None) };

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{Catalogue, Index, Member, Origin};
-use forebay_source::{Source, Stat};
+use forebay_source::{Rank, Source, Stat};
 use forebay_uring::{DiskFile, Engine, GRANULE, Read, Span};
 use tokio::sync::watch;
 
@@ -171,6 +171,8 @@ pub struct Shard {
     pub(crate) home: Option<Home>,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) stat: Stat,
+    /// How urgently it is wanted while it arrives.
+    pub(crate) rank: Rank,
     /// Why its tier does not have it any more, if so.
     pub(crate) lost: Arc<OnceLock<Error>>,
 }
@@ -351,6 +353,7 @@ impl Shard {
             home: None,
             source: self.source.clone(),
             stat: self.stat.clone(),
+            rank: self.rank.clone(),
             lost: Arc::new(OnceLock::from(why)),
         })
     }

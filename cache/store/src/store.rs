@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Options, Sources, Turn};
+use forebay_source::{LinkReport, Options, Rank, Source, Sources, Stat, Turn};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -37,7 +37,8 @@ use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
     TierReport, Urgency, Wanted, shutting_down,
 };
-pub(crate) use identity::Identity;
+use identity::Begun;
+pub(crate) use identity::{Head, Identity};
 use moves::Promotions;
 
 /// How often the order of use is kept on the disk: a crash loses that much of it, and of a million
@@ -65,10 +66,15 @@ pub struct StoreConfig {
     pub look_after: Duration,
 }
 
-/// Every tier of a node, for one tenant: what is brought in through it is charged to that tenant, by its
-/// place among them. Cheap to clone.
+/// Every tier of a node, for one tenant's job: what is brought in through it is charged to that tenant, by
+/// its place among them. Cheap to clone.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>, usize);
+pub struct Store {
+    inner: Arc<Inner>,
+    tenant: usize,
+    /// Whose shards are fetched by turns with others': a job, or 0.
+    owner: u64,
+}
 
 struct Inner {
     /// The fastest first.
@@ -132,7 +138,7 @@ impl Commons {
     /// hangs keeps nobody else from a flight.
     pub(crate) async fn flight(&self, job: &Job) -> Result<(Turn, Flight<'_>)> {
         let turn = job.source.turn(&job.url).await?;
-        Ok((turn, self.flights.turn().await?))
+        Ok((turn, self.flights.turn(&job.rank).await?))
     }
 
     pub(crate) fn forget_identity(&self, endpoint: &str, url: &str) {
@@ -182,23 +188,29 @@ impl Store {
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
         };
-        let store = Self(Arc::new(inner), rest);
-        tokio::spawn(keep_recency(Arc::downgrade(&store.0)));
-        tokio::spawn(look_after(Arc::downgrade(&store.0), config.look_after));
-        tokio::spawn(moves::move_shards(Arc::downgrade(&store.0), commons));
+        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0 };
+        tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
+        tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
+        tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
         Ok(store)
     }
 
     /// The same store for a tenant; one that is not configured has no limits, as if it were none.
     #[must_use]
     pub fn for_tenant(&self, name: Option<&str>) -> Self {
-        Self(self.0.clone(), self.0.commons.shares.tenant(name))
+        Self { tenant: self.inner.commons.shares.tenant(name), ..self.clone() }
+    }
+
+    /// The same store for a job, by its number: jobs that fetch at once have equal shares.
+    #[must_use]
+    pub fn for_job(&self, number: u64) -> Self {
+        Self { owner: number, ..self.clone() }
     }
 
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
-        self.0.commons.shares.tenant_name(self.1)
+        self.inner.commons.shares.tenant_name(self.tenant)
     }
 
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
@@ -206,8 +218,31 @@ impl Store {
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
     pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
-        let source = self.0.sources.open(url, options)?;
-        let stat = self.identity(&source, url).await?;
+        let source = self.inner.sources.open(url, options)?;
+        let rank = match urgency {
+            Urgency::Needed => Rank::now(self.owner),
+            Urgency::Ahead => Rank::ahead(self.owner),
+        };
+        let Begun { stat, head } = self.identity(&source, url, &rank).await?;
+        let shard = self.shard_of(url, source, stat, rank, head.clone(), urgency).await;
+        // Nobody else is to wait for what nobody took.
+        drop(head.take());
+        let shard = shard?;
+        if urgency == Urgency::Needed {
+            shard.rank.raise();
+        }
+        Ok(shard)
+    }
+
+    async fn shard_of(
+        &self,
+        url: &str,
+        source: Arc<dyn Source>,
+        stat: Stat,
+        rank: Rank,
+        head: Head,
+        urgency: Urgency,
+    ) -> Result<Lease> {
         let origin = Origin {
             endpoint: source.endpoint().to_owned(),
             url: url.to_owned(),
@@ -217,9 +252,9 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
-        let charge = self.0.commons.shares.charge(url, self.1);
-        let wanted = Wanted { name: name.clone(), origin, charge, source, stat };
-        let asker = Asker { urgency, tenant: self.1 };
+        let charge = self.inner.commons.shares.charge(url, self.tenant);
+        let wanted = Wanted { name: name.clone(), origin, charge, source, stat, rank, head };
+        let asker = Asker { urgency, tenant: self.tenant };
         loop {
             let (first, opened) = {
                 let mut opening = self.opening();
@@ -240,7 +275,7 @@ impl Store {
     /// The shard, if it is open or arriving: whole ones first, then the fastest tier's.
     fn in_use(&self, name: &ShardName) -> Option<Arc<Shard>> {
         let mut arriving = None;
-        for tier in self.0.tiers.iter().filter(|tier| tier.is_readable()) {
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             match tier.in_use(&tier.name_for(name)) {
                 Some((shard, State::Arriving)) => arriving = arriving.or(Some(shard)),
                 Some((shard, _)) => return Some(shard),
@@ -268,8 +303,8 @@ impl Store {
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
         // What is known to be there comes first: a tier that is slow to be listed delays nothing else.
-        let mut tiers: Vec<_> = Vec::with_capacity(self.0.tiers.len());
-        for tier in self.0.tiers.iter().filter(|tier| tier.is_readable()) {
+        let mut tiers: Vec<_> = Vec::with_capacity(self.inner.tiers.len());
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             let mut here = Wanted { name: tier.name_for(&wanted.name), ..wanted.clone() };
             if tier.state(&here.name).is_none() {
                 // What cannot be looked at is listed, or not there.
@@ -304,18 +339,18 @@ impl Store {
 
     /// The shard, if it is on its way to a tier, though another has a copy that cannot be opened.
     fn arriving(&self, name: &ShardName) -> Option<Arc<Shard>> {
-        let mut tiers = self.0.tiers.iter().filter(|tier| tier.is_readable());
+        let mut tiers = self.inner.tiers.iter().filter(|tier| tier.is_readable());
         tiers.find_map(|tier| tier.in_use(&tier.name_for(name)).map(|(shard, _)| shard))
     }
 
     /// Indexes a shard that no tier can take; it is kept nowhere and read from its origin.
     fn begin_through(&self, wanted: &Wanted, why: &Error) -> Arc<Shard> {
-        let kept = self.0.commons.through().get(&wanted.name);
+        let kept = self.inner.commons.through().get(&wanted.name);
         if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
             return shard;
         }
         tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
-        self.0.through_misses.fetch_add(1, Ordering::Relaxed);
+        self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
         let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
         let shard = Arc::new(Shard {
             name: wanted.name.clone(),
@@ -323,18 +358,19 @@ impl Store {
             growth: growth.clone(),
             body: Body::Origin,
             parts: Mutex::new(Some(parts.clone())),
-            traffic: self.0.commons.traffic.clone(),
+            traffic: self.inner.commons.traffic.clone(),
             home: None,
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
+            rank: wanted.rank.clone(),
             lost: Arc::new(OnceLock::from(why.clone())),
         });
-        self.0.commons.through().keep(wanted.name.clone(), &shard);
+        self.inner.commons.through().keep(wanted.name.clone(), &shard);
         let job = Arc::new(Job {
             url: wanted.origin.url.clone(),
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
-            frames: self.0.commons.frames.clone(),
+            frames: self.inner.commons.frames.clone(),
             target: Target::Nowhere,
             parts,
             growth,
@@ -344,8 +380,10 @@ impl Store {
             written: Arc::default(),
             since: None,
             fault: shard.lost.clone(),
+            rank: wanted.rank.clone(),
+            head: Mutex::new(wanted.head.take()),
         });
-        let (commons, indexed) = (self.0.commons.clone(), shard.clone());
+        let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
         tokio::spawn(async move {
             let filled = match commons.flight(&job).await {
                 Ok(_flight) => job.run().await,
@@ -371,10 +409,10 @@ impl Store {
                 }
             }
             // The origin sent other bytes than the first time.
-            None => self.0.commons.through().forget(shard.name()),
+            None => self.inner.commons.through().forget(shard.name()),
         }
         if shard.lost.get().is_some() {
-            self.0.commons.through().forget(&ShardName::new(&shard.origin()));
+            self.inner.commons.through().forget(&ShardName::new(&shard.origin()));
         }
     }
 
@@ -402,7 +440,7 @@ impl Store {
     /// If a tier's directory could not be listed.
     pub async fn forget(&self, url: &str, dry: bool) -> Result<u64> {
         let (mut copies, mut failed) = (0, None);
-        for tier in &self.0.tiers {
+        for tier in &self.inner.tiers {
             match tier.forget_url(url, dry).await {
                 Ok(found) => copies += found,
                 // The others are to forget it all the same.
@@ -410,8 +448,8 @@ impl Store {
             }
         }
         if !dry {
-            self.0.commons.through().forget_url(url);
-            let mut identities = self.0.commons.identities();
+            self.inner.commons.through().forget_url(url);
+            let mut identities = self.inner.commons.identities();
             let known: Vec<_> = identities
                 .iter()
                 .filter(|((_, of), _)| of == url)
@@ -432,7 +470,7 @@ impl Store {
     pub async fn scrub(&self, keep: bool, mut progress: impl FnMut(&Scrub)) -> Result<Scrub> {
         let mut scrub = Scrub::default();
         let mut work = Vec::new();
-        for tier in &self.0.tiers {
+        for tier in &self.inner.tiers {
             let shards = tier.to_scrub().await?;
             scrub.shards += shards.len() as u64;
             scrub.bytes += shards.iter().map(|(.., bytes)| bytes).sum::<u64>();
@@ -450,33 +488,39 @@ impl Store {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let through = Counters {
-            misses: self.0.through_misses.load(Ordering::Relaxed),
-            failed_fills: self.0.through_misses.load(Ordering::Relaxed),
-            copied_bytes: self.0.commons.traffic.copied_bytes.load(Ordering::Relaxed),
-            through_bytes: self.0.commons.traffic.through_bytes.load(Ordering::Relaxed),
+            misses: self.inner.through_misses.load(Ordering::Relaxed),
+            failed_fills: self.inner.through_misses.load(Ordering::Relaxed),
+            copied_bytes: self.inner.commons.traffic.copied_bytes.load(Ordering::Relaxed),
+            through_bytes: self.inner.commons.traffic.through_bytes.load(Ordering::Relaxed),
             ..Counters::default()
         };
-        self.0.tiers.iter().map(Tier::counters).fold(through, |sum, tier| sum + tier)
+        self.inner.tiers.iter().map(Tier::counters).fold(through, |sum, tier| sum + tier)
     }
 
     /// Each tier, the fastest first.
     #[must_use]
     pub fn tiers(&self) -> Vec<TierReport> {
-        self.0.tiers.iter().map(Tier::report).collect()
+        self.inner.tiers.iter().map(Tier::report).collect()
     }
 
     /// Fills at work, and those that wait for their turn.
     #[must_use]
     pub fn fills(&self) -> Fills {
-        self.0.commons.flights.report()
+        self.inner.commons.flights.report()
+    }
+
+    /// Each endpoint that was asked.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkReport> {
+        self.inner.sources.links()
     }
 
     /// What each data set and each tenant holds.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
-        let Shares { datasets, tenants } = &*self.0.commons.shares;
+        let Shares { datasets, tenants } = &*self.inner.commons.shares;
         let (mut of_dataset, mut of_tenant) = (vec![0; datasets.len()], vec![0; tenants.len()]);
-        for (charge, shards) in self.0.tiers.iter().flat_map(Tier::shards) {
+        for (charge, shards) in self.inner.tiers.iter().flat_map(Tier::shards) {
             of_dataset[charge.dataset] += shards;
             of_tenant[charge.tenant] += shards;
         }
@@ -495,8 +539,8 @@ impl Store {
     /// # Errors
     /// `NotFound` if there is none of this name; what keeps its directory from being used again.
     pub async fn set_mode(&self, name: &str, mode: Mode) -> Result<()> {
-        let tier = self.0.tiers.iter().find(|tier| tier.name() == name).ok_or_else(|| {
-            let names: Vec<_> = self.0.tiers.iter().map(Tier::name).collect();
+        let tier = self.inner.tiers.iter().find(|tier| tier.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.inner.tiers.iter().map(Tier::name).collect();
             Error::new(ErrorKind::NotFound, "there is no tier of this name")
                 .at("tier", name)
                 .advise(format!("name one of {}", names.join(", ")))
@@ -507,14 +551,14 @@ impl Store {
             Mode::Disabled => tier.disable().await,
         }
         tracing::info!(tier = name, ?mode, "an admin changed a tier");
-        self.0.commons.moves.notify_one();
+        self.inner.commons.moves.notify_one();
         Ok(())
     }
 
     /// What moves the bytes of each disk: memory that they read into is attached to all of them.
     #[must_use]
     pub fn engines(&self) -> Vec<Engine> {
-        self.0.tiers.iter().filter_map(Tier::engine).cloned().collect()
+        self.inner.tiers.iter().filter_map(Tier::engine).cloned().collect()
     }
 
     /// Waits until everything the directories held at the start is known.
@@ -522,7 +566,7 @@ impl Store {
     /// # Errors
     /// If one could not be listed: what is on the disk is not known then, and nothing may be added.
     pub async fn scanned(&self) -> Result<()> {
-        for tier in &self.0.tiers {
+        for tier in &self.inner.tiers {
             tier.scanned().await?;
         }
         Ok(())
@@ -531,7 +575,7 @@ impl Store {
     /// From now on a copy out of a frame panics: tests prove by it that warm reads copy nothing.
     #[doc(hidden)]
     pub fn forbid_copies(&self) {
-        for tier in &self.0.tiers {
+        for tier in &self.inner.tiers {
             tier.traffic().no_copies.store(true, Ordering::Relaxed);
         }
     }
@@ -539,14 +583,14 @@ impl Store {
     /// Begins no more fills, and keeps for the next start in which order shards were used. Fills
     /// under way end with the runtime they run on; what they recorded is there for the next.
     pub async fn close(&self) {
-        self.0.commons.flights.close();
-        for tier in &self.0.tiers {
+        self.inner.commons.flights.close();
+        for tier in &self.inner.tiers {
             tier.save().await;
         }
     }
 
     fn opening(&self) -> MutexGuard<'_, HashMap<ShardName, (Asker, Shared<Opened>)>> {
-        self.0.opening.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -446,6 +446,12 @@ impl Tier {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether every shard it holds is known, and no version of this one is among them.
+    pub(crate) fn certainly_lacks(&self, name: &ShardName) -> bool {
+        let is_listed = matches!(*self.0.scanned.borrow(), Some(Ok(())));
+        is_listed && !self.table().has_label(name)
+    }
+
     /// Waits until everything the directory held at the start is known.
     ///
     /// # Errors

@@ -5,11 +5,13 @@
 
 mod ahead;
 mod assembly;
+mod patience;
 mod producer;
 mod slots;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
@@ -21,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::plan;
+use patience::Patience;
 use producer::{Outcome, Producer};
 use slots::Slots;
 pub use slots::{Memory, SlabMemory};
@@ -69,6 +72,7 @@ pub(crate) struct Job {
     pub(crate) lanes: u32,
     pub(crate) store: Store,
     pub(crate) slots: Slots,
+    pub(crate) patience: Patience,
 }
 
 impl Job {
@@ -115,6 +119,7 @@ impl Session {
             lanes,
             slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
             store: host.store,
+            patience: Patience::new(Duration::from_millis(spec.patience_ms)),
             spec,
         };
         Ok((Self { number, job: Arc::new(job), events, run: None }, receiver))
@@ -197,6 +202,9 @@ async fn play(
     events: &mpsc::Sender<Event>,
 ) -> Result<Outcome> {
     let depth = job.spec.prefetch as usize;
+    if batch > 0 {
+        job.patience.begun();
+    }
     let producer = Producer::new(job.clone(), run, epoch, batch);
     let outcome = producer.outcome();
     let located = futures::stream::try_unfold(producer, |mut producer| async move {
@@ -211,6 +219,7 @@ async fn play(
         // that nobody gives back.
         let place = events.reserve().await.map_err(gone)?;
         job.slots.lend(&batch, hold);
+        job.patience.begun();
         place.send(Event::Batch(Box::new(batch)));
     }
     Ok(outcome.get().expect("a producer that ended said how").clone())

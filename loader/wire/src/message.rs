@@ -161,6 +161,9 @@ pub struct Open {
     pub fields: Option<Vec<Vec<String>>>,
     /// Batches to keep ready.
     pub prefetch: u32,
+    /// How long a job that has begun waits for a store that does not answer, in milliseconds: less than
+    /// its trainer waits, who then learns why. The client sets it by its own time limit.
+    pub patience_ms: u64,
 }
 
 /// How samples are ordered and dealt: the options the order is a function of.

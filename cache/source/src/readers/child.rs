@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said};
-use crate::stat::Stat;
+use crate::stat::{Binding, Stat};
 
 /// Answers the daemon at the other end of standard input, until that end closes.
 ///
@@ -176,5 +176,9 @@ fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
     let len = u64::try_from(stat.st_size)
         .map_err(|_| Error::new(ErrorKind::Corrupt, "the shard has a negative length"))?;
     let (inode, seconds, rest) = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec);
-    Ok(Stat { len, version: format!("{inode:x}-{len:x}-{seconds}.{rest:09}"), strong: false })
+    Ok(Stat {
+        len,
+        version: format!("{inode:x}-{len:x}-{seconds}.{rest:09}"),
+        binding: Binding::Weak,
+    })
 }

@@ -4,21 +4,18 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::Span;
-use object_store::http::{HttpBuilder, HttpStore};
+use object_store::ObjectStore;
+use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use url::Url;
 
 use super::refusal::Refusals;
-use super::{Object, Wire};
-use crate::{Source, Stat};
+use super::{Reach, Store, Wire};
 
 /// One web server.
 pub(crate) struct Http {
-    wire: Arc<Wire>,
-    refusals: Refusals,
+    reach: Arc<Reach>,
 }
 
 impl Http {
@@ -26,43 +23,30 @@ impl Http {
     pub(crate) fn new(url: &str, wire: &Arc<Wire>) -> Result<Self> {
         let endpoint = endpoint(url)?;
         let access_advice = "check the link's signature and date, or the server's access rules";
-        let refusals = Refusals { endpoint, access_advice: access_advice.to_owned() };
-        Ok(Self { wire: Arc::clone(wire), refusals })
-    }
-
-    /// A store that holds the one object behind `url`; it shares the wire's connections.
-    fn store(&self, url: &str) -> Result<HttpStore> {
-        if endpoint(url)? != self.refusals.endpoint {
-            let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
-            return Err(error.at("url", url).at("endpoint", &self.refusals.endpoint));
-        }
-        HttpBuilder::new()
-            .with_url(url)
-            .with_http_connector(self.wire.connector())
-            .with_retry(self.wire.retry())
-            .build()
-            .map_err(|_| invalid("a URL cannot be used").at("url", url))
-    }
-
-    fn object<'a>(&'a self, url: &'a str, store: &'a HttpStore, location: &'a Path) -> Object<'a> {
-        Object { url, store, location, wire: &self.wire, refusals: &self.refusals }
+        let access_advice = access_advice.to_owned();
+        Ok(Self { reach: Reach::new(wire, Refusals { endpoint, access_advice }) })
     }
 }
 
-#[async_trait]
-impl Source for Http {
-    async fn stat(&self, url: &str) -> Result<Stat> {
-        let (store, location) = (self.store(url)?, Path::default());
-        self.object(url, &store, &location).stat().await
+impl Store for Http {
+    /// A store that holds the one object behind `url`; it shares the wire's connections.
+    fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        let Reach { wire, refusals, .. } = &*self.reach;
+        if endpoint(url)? != refusals.endpoint {
+            let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
+            return Err(error.at("url", url).at("endpoint", &refusals.endpoint));
+        }
+        let store = HttpBuilder::new()
+            .with_url(url)
+            .with_http_connector(wire.connector())
+            .with_retry(wire.retry())
+            .build()
+            .map_err(|_| invalid("a URL cannot be used").at("url", url))?;
+        Ok((Arc::new(store), Path::default()))
     }
 
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
-        let (store, location) = (self.store(url)?, Path::default());
-        self.object(url, &store, &location).read_part(stat, offset, into).await
-    }
-
-    fn endpoint(&self) -> &str {
-        &self.refusals.endpoint
+    fn reach(&self) -> &Arc<Reach> {
+        &self.reach
     }
 }
 

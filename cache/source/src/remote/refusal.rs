@@ -4,9 +4,12 @@
 //! the system's own message); a store's body or a signed URL is never repeated.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
+
+use super::attempts::{Again, Failed};
 
 /// Longer messages of the system are cut.
 const MESSAGE_CHARS: usize = 160;
@@ -15,7 +18,11 @@ const MESSAGE_CHARS: usize = 160;
 const WRONG_REGION: [&str; 3] =
     ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
 
+/// S3 error codes that mean the credentials were good once.
+const EXPIRED: [&str; 3] = ["ExpiredToken", "RequestExpired", "TokenRefreshRequired"];
+
 /// What the wording of refusals needs to know about a store.
+#[derive(Debug)]
 pub(super) struct Refusals {
     /// The address that requests go to.
     pub(super) endpoint: String,
@@ -24,8 +31,28 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// The error for what object_store reports about `url`.
-    pub(super) fn explain(&self, refusal: &Refusal, url: &str) -> Error {
+    /// What object_store reports about `url`, and whether to try again.
+    pub(super) fn explain(
+        &self,
+        refusal: &Refusal,
+        url: &str,
+        retry_after: Option<Duration>,
+    ) -> Failed {
+        let reason = reason(refusal);
+        let (code, status) = (s3_code(&reason), status(&reason));
+        let is_expired = code.is_some_and(|code| EXPIRED.contains(&code)) || status == Some(401);
+        let error = self.error(refusal, url);
+        let again = match error.kind() {
+            _ if is_expired => Again::Renewed,
+            // The version that was asked for does not come back.
+            ErrorKind::Unavailable if is_changed(refusal, status) => Again::Never,
+            ErrorKind::Unavailable => Again::Later(retry_after),
+            _ => Again::Never,
+        };
+        Failed { error, again }
+    }
+
+    fn error(&self, refusal: &Refusal, url: &str) -> Error {
         let reason = reason(refusal);
         let code = s3_code(&reason);
         let named = |code: Option<&str>| code.map_or(String::new(), |code| format!(" ({code})"));
@@ -49,16 +76,12 @@ impl Refusals {
                 let what = with_code("the store denies access to the shard");
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
-            _ if matches!(refusal, Refusal::Precondition { .. } | Refusal::NotModified { .. })
-                || status == Some(412) =>
-            {
-                return crate::stat::changed(url);
-            }
+            _ if is_changed(refusal, status) => return crate::stat::changed(url),
             Refusal::InvalidPath { .. } => {
                 Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
             }
-            Refusal::NotSupported { .. } => {
-                Error::new(ErrorKind::Invalid, "the server does not serve byte ranges")
+            _ if is_without_ranges(refusal) => {
+                Error::new(ErrorKind::Unavailable, "the server does not serve byte ranges")
                     .advise("serve the shards with a server that honours Range requests")
             }
             _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
@@ -67,7 +90,7 @@ impl Refusals {
                 let what = with_code("the bucket lies in another region");
                 Error::new(ErrorKind::Invalid, what).advise("set AWS_REGION to the bucket's region")
             }
-            _ if status.is_some_and(|status| (400..500).contains(&status)) => {
+            _ if status.is_some_and(is_final) => {
                 let what = format!("the store refuses the request: {}", harmless(&reason));
                 Error::new(ErrorKind::Invalid, format!("{what}{}", named(code)))
             }
@@ -79,6 +102,25 @@ impl Refusals {
         };
         error.at("url", url).at("endpoint", &self.endpoint)
     }
+}
+
+/// Whether another version is there than the one asked for: one that is shorter, if the range that was
+/// asked for lies behind its end.
+fn is_changed(refusal: &Refusal, status: Option<u16>) -> bool {
+    matches!(refusal, Refusal::Precondition { .. } | Refusal::NotModified { .. })
+        || status == Some(412)
+}
+
+/// Whether the server answered with the whole object where a range of it was asked for.
+pub(super) fn is_without_ranges(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::NotSupported { .. })
+        || reason(refusal).starts_with("Received non-partial response")
+}
+
+/// A refusal that the next attempt meets again: of all that a client is told of its request, only "too
+/// slow" and "too often" pass.
+fn is_final(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
 }
 
 /// The innermost cause, which says most.
@@ -126,7 +168,7 @@ mod tests {
         let refusals =
             Refusals { endpoint: "http://e".to_owned(), access_advice: "set keys".to_owned() };
         let refusal = Refusal::Generic { store: "S3", source: text.into() };
-        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2")
+        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2", None).error
     }
 
     #[test]

@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_uring::Span;
+use object_store::ObjectStore;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 
 use super::refusal::Refusals;
-use super::{Object, Wire, http};
-use crate::{Options, Source, Stat};
+use super::{Reach, Store, Wire, http};
+use crate::Options;
 
 /// The region that servers other than Amazon's expect in signatures when they do not care.
 const ANY_REGION: &str = "us-east-1";
@@ -33,9 +32,8 @@ const LENT: [(&str, AmazonS3ConfigKey); 5] = [
 /// One bucket as one client reaches it.
 pub(crate) struct S3 {
     bucket: String,
-    store: AmazonS3,
-    wire: Arc<Wire>,
-    refusals: Refusals,
+    store: Arc<AmazonS3>,
+    reach: Arc<Reach>,
 }
 
 impl S3 {
@@ -80,8 +78,8 @@ impl S3 {
             invalid("the options for S3 do not fit together").at("reason", error_name(&error))
         })?;
         let access_advice = access_advice(options);
-        let refusals = Refusals { endpoint, access_advice };
-        Ok(Self { bucket: bucket.to_owned(), store, wire: Arc::clone(wire), refusals })
+        let reach = Reach::new(wire, Refusals { endpoint, access_advice });
+        Ok(Self { bucket: bucket.to_owned(), store: Arc::new(store), reach })
     }
 
     /// Where in the bucket the object behind `url` lies.
@@ -92,25 +90,15 @@ impl S3 {
         let key = key.ok_or_else(|| at(invalid("the URL names no object of this bucket")))?;
         Path::parse(key).map_err(|error| at(invalid(&format!("the key cannot be used: {error}"))))
     }
-
-    fn object<'a>(&'a self, url: &'a str, location: &'a Path) -> Object<'a> {
-        let Self { store, wire, refusals, .. } = self;
-        Object { url, store, location, wire, refusals }
-    }
 }
 
-#[async_trait]
-impl Source for S3 {
-    async fn stat(&self, url: &str) -> Result<Stat> {
-        self.object(url, &self.location(url)?).stat().await
+impl Store for S3 {
+    fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        Ok((self.store.clone(), self.location(url)?))
     }
 
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
-        self.object(url, &self.location(url)?).read_part(stat, offset, into).await
-    }
-
-    fn endpoint(&self) -> &str {
-        &self.refusals.endpoint
+    fn reach(&self) -> &Arc<Reach> {
+        &self.reach
     }
 }
 

@@ -1,23 +1,51 @@
 //! The one HTTP client of a process: its connections, its limits and its counters.
 
-use std::sync::Arc;
+use std::cell::Cell;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
+use lru::LruCache;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
-use object_store::{BackoffConfig, ClientOptions, HeaderValue, RetryConfig};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use object_store::{ClientOptions, HeaderValue, RetryConfig};
 
+use super::link::{Link, LinkReport};
 use crate::Limits;
 
 /// What servers see in their logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
-/// The longest pause between two attempts: a store that comes back is used again within this time.
-const LONGEST_BACKOFF: std::time::Duration = std::time::Duration::from_secs(5);
+/// Endpoints remembered: a node has a handful; this bounds what hostile clients can make.
+const LINKS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
+
+tokio::task_local! {
+    /// What the reply to the request of this task says of when to come back.
+    static RETRY_AFTER: Cell<Option<Duration>>;
+}
+
+/// Runs one request, with what its reply says of when to come back.
+pub(super) async fn noting<T>(request: impl Future<Output = T>) -> (T, Option<Duration>) {
+    let noted = async {
+        let done = request.await;
+        (done, RETRY_AFTER.with(Cell::take))
+    };
+    RETRY_AFTER.scope(Cell::new(None), noted).await
+}
+
+/// `Retry-After`, in seconds or as a date.
+fn retry_after(value: &HeaderValue) -> Option<Duration> {
+    let text = value.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+}
 
 /// What has gone over the network. All counts only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -26,7 +54,7 @@ pub struct Counters {
     pub requests: u64,
     /// Of these, how many got no answer, or one that says to come back (408, 429, 5xx).
     pub failed: u64,
-    /// Payload bytes received into spans.
+    /// Payload bytes received.
     pub bytes: u64,
 }
 
@@ -38,16 +66,17 @@ struct Tally {
 }
 
 /// The shared client.
+#[derive(Debug)]
 pub(crate) struct Wire {
     limits: Limits,
     client: HttpClient,
-    permits: Semaphore,
+    links: Mutex<LruCache<String, Arc<Link>>>,
     tally: Arc<Tally>,
 }
 
 impl Wire {
     pub(crate) fn new(limits: Limits) -> Result<Self> {
-        if limits.connections == 0 || limits.connections > Semaphore::MAX_PERMITS {
+        if limits.connections == 0 {
             let error = Error::new(ErrorKind::Invalid, "a source needs at least one connection");
             return Err(error.at("connections", limits.connections));
         }
@@ -66,13 +95,26 @@ impl Wire {
         })?;
         let tally = Arc::new(Tally::default());
         let client = HttpClient::new(Counted { client, tally: Arc::clone(&tally) });
-        Ok(Self { permits: Semaphore::new(limits.connections), limits, client, tally })
+        Ok(Self { links: Mutex::new(LruCache::new(LINKS)), limits, client, tally })
     }
 
-    /// A place among the requests in flight.
-    pub(super) async fn permit(&self) -> Result<SemaphorePermit<'_>> {
-        let closed = |_| Error::new(ErrorKind::Closed, "the sources are shutting down");
-        self.permits.acquire().await.map_err(closed)
+    /// The endpoint, as everybody uses it.
+    pub(super) fn link(&self, endpoint: &str) -> Arc<Link> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = || Link::new(endpoint, self.limits.connections);
+        links.get_or_insert(endpoint.to_owned(), link).clone()
+    }
+
+    /// Each endpoint, by its address.
+    pub(crate) fn links(&self) -> Vec<LinkReport> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports: Vec<_> = links.iter().map(|(_, link)| link.report()).collect();
+        reports.sort_by(|one, other| one.endpoint.cmp(&other.endpoint));
+        reports
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Gives object_store this client in place of one of its own.
@@ -80,12 +122,10 @@ impl Wire {
         Shared(self.client.clone())
     }
 
+    /// Has object_store try once: what to do about a failure is decided above it, where it is known
+    /// what arrived already.
     pub(super) fn retry(&self) -> RetryConfig {
-        RetryConfig {
-            backoff: BackoffConfig { max_backoff: LONGEST_BACKOFF, ..BackoffConfig::default() },
-            max_retries: self.limits.retries,
-            retry_timeout: self.limits.retry_time,
-        }
+        RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
     }
 
     pub(super) fn received(&self, bytes: usize) {
@@ -123,6 +163,9 @@ impl HttpService for Counted {
         let failed = match &response {
             Ok(response) => {
                 let status = response.status().as_u16();
+                let asked = response.headers().get("retry-after").and_then(retry_after);
+                // Requests of object_store's own, for credentials, are nobody's task.
+                let _ = RETRY_AFTER.try_with(|noted| noted.set(asked));
                 status >= 500 || status == 429 || status == 408
             }
             Err(_) => true,

@@ -1,16 +1,16 @@
 //! The right to run a fill.
 //!
-//! Its rule: whoever has it and whoever waits for it is counted, apart from the permits themselves, so that
+//! Its rule: whoever has it and whoever waits for it is counted, apart from the places themselves, so that
 //! work that waits beside an idle worker is seen from outside.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_error::Result;
+use forebay_source::{Place, Queue, Rank};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::FILLS;
-use crate::tier::shutting_down;
 
 /// Fills of a store now: fetches from origins, and moves between tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,9 +23,10 @@ pub struct Fills {
     pub limit: usize,
 }
 
-/// The turns of a store's fills.
+/// The turns of a store's fills: what is waited for goes before what is fetched ahead, and jobs that have
+/// fewer under way before those that have more.
 pub(crate) struct Flights {
-    permits: Semaphore,
+    places: Arc<Queue>,
     running: AtomicUsize,
     waiting: AtomicUsize,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Flights {
 pub(crate) struct Flight<'a> {
     // Before the permit: whoever is next must find one running less.
     _running: Counted<'a>,
-    _permit: SemaphorePermit<'a>,
+    _place: Place,
 }
 
 /// One more of something, until dropped.
@@ -56,24 +57,30 @@ impl Drop for Counted<'_> {
 impl Flights {
     pub(crate) fn new() -> Self {
         let (running, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { permits: Semaphore::new(FILLS), running, waiting }
+        Self { places: Queue::new(FILLS), running, waiting }
     }
 
     /// Waits for a turn.
     ///
     /// # Errors
     /// `Closed` once no more fills begin.
-    pub(crate) async fn turn(&self) -> Result<Flight<'_>> {
+    pub(crate) async fn turn(&self, rank: &Rank) -> Result<Flight<'_>> {
         let waiting = Counted::one_more(&self.waiting);
-        let permit = self.permits.acquire().await.map_err(|_| shutting_down())?;
+        let place = self.places.place(rank).await?;
         let running = Counted::one_more(&self.running);
         drop(waiting);
-        Ok(Flight { _running: running, _permit: permit })
+        Ok(Flight { _running: running, _place: place })
     }
 
     /// No more fills begin.
     pub(crate) fn close(&self) {
-        self.permits.close();
+        self.places.close();
+    }
+
+    /// Whether a fill that begins now has its turn at once.
+    pub(crate) fn is_idle(&self) -> bool {
+        let fills = self.report();
+        fills.waiting == 0 && fills.running < fills.limit
     }
 
     pub(crate) fn report(&self) -> Fills {

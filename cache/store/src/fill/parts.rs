@@ -72,6 +72,11 @@ impl Parts {
         self.window.clone().acquire_owned().await.map_err(closed)
     }
 
+    /// A place in the window, if there is one now.
+    pub(super) fn try_admit(&self) -> Option<OwnedSemaphorePermit> {
+        self.window.clone().try_acquire_owned().ok()
+    }
+
     /// Publishes a part that came from its origin.
     pub(super) fn arrived(&self, part: u64, frame: Frame) {
         let part = usize::try_from(part).expect("parts are counted in usize");

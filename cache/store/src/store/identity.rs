@@ -3,72 +3,125 @@
 //! One rule: the origin is asked once for everybody who waits, and nobody who has an answer waits
 //! for another: an old answer is used while a fresh one is fetched beside it. So a warm epoch goes
 //! on while the origin is away, and a replaced object is noticed at the second use after the limit.
+//!
+//! What is certainly not here yet, and can be fetched at once, is asked for by its first bytes, which say
+//! as much: that saves a round trip before the first sample.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::{ErrorKind, Result};
-use forebay_source::{Source, Stat};
+use forebay_shard::Origin;
+use forebay_source::{Rank, Source, Stat, Stretch};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 
 use super::Store;
+use crate::directory::ShardName;
 
 /// How long an object's identity is taken as unchanged before its origin is asked again. Training
 /// sets are written once; a minute keeps an epoch over 10⁵ shards from asking 10⁵ times a minute.
 const IDENTITY_TTL: Duration = Duration::from_secs(60);
 
+/// The first bytes of an object, for whoever takes them first.
+#[derive(Clone, Default)]
+pub(crate) struct Head(Arc<Mutex<Option<Box<dyn Stretch>>>>);
+
+impl Head {
+    pub(crate) fn take(&self) -> Option<Box<dyn Stretch>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// What an origin said of an object, and perhaps its first bytes.
+#[derive(Clone)]
+pub(super) struct Begun {
+    pub(super) stat: Stat,
+    pub(super) head: Head,
+}
+
 /// What an origin said, or will say, and when it was asked.
 pub(crate) struct Identity {
-    stat: Shared<BoxFuture<'static, Result<Stat>>>,
+    begun: Shared<BoxFuture<'static, Result<Begun>>>,
     asked: Instant,
 }
 
 impl Identity {
     fn ask(source: &Arc<dyn Source>, url: &str) -> Self {
         let (source, url) = (source.clone(), url.to_owned());
-        let stat = async move { source.stat(&url).await }.boxed().shared();
-        Self { stat, asked: Instant::now() }
+        Self::of(async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) })
+    }
+
+    /// Asks for the first bytes.
+    fn begin(source: &Arc<dyn Source>, url: &str, rank: &Rank) -> Self {
+        let (source, url, rank) = (source.clone(), url.to_owned(), rank.clone());
+        Self::of(async move {
+            let begun = source.begin(&url, &rank).await?;
+            Ok(Begun { stat: begun.stat, head: Head(Arc::new(Mutex::new(begun.head))) })
+        })
+    }
+
+    fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {
+        Self { begun: begun.boxed().shared(), asked: Instant::now() }
     }
 }
 
 impl Store {
-    /// Length and version of the object at `url`.
-    pub(super) async fn identity(&self, source: &Arc<dyn Source>, url: &str) -> Result<Stat> {
+    /// Length and version of the object at `url`, and its first bytes if nobody had to ask for them
+    /// before.
+    pub(super) async fn identity(
+        &self,
+        source: &Arc<dyn Source>,
+        url: &str,
+        rank: &Rank,
+    ) -> Result<Begun> {
         let key = (source.endpoint().to_owned(), url.to_owned());
-        let (stat, refresh) = {
-            let mut identities = self.0.commons.identities();
-            let known = identities.get_or_insert_mut(key.clone(), || Identity::ask(source, url));
+        let (begun, refresh) = {
+            let mut identities = self.inner.commons.identities();
+            let ask = || match self.is_certainly_new(source.endpoint(), url) {
+                true => Identity::begin(source, url, rank),
+                false => Identity::ask(source, url),
+            };
+            let known = identities.get_or_insert_mut(key.clone(), ask);
             let old = known.asked.elapsed() >= IDENTITY_TTL
-                && known.stat.peek().is_some_and(Result::is_ok);
+                && known.begun.peek().is_some_and(Result::is_ok);
             if old {
                 // One fresh answer at a time: the next is due when this one is as old.
                 known.asked = Instant::now();
             }
-            (known.stat.clone(), old)
+            (known.begun.clone(), old)
         };
         if refresh {
             tokio::spawn(self.clone().refresh(key.clone(), source.clone()));
         }
-        let answer = stat.clone().await;
+        let answer = begun.clone().await;
         if answer.is_err() {
-            let mut identities = self.0.commons.identities();
+            let mut identities = self.inner.commons.identities();
             // Everybody who waited has this error; whoever asks next asks the origin.
-            if identities.peek(&key).is_some_and(|known| known.stat.ptr_eq(&stat)) {
+            if identities.peek(&key).is_some_and(|known| known.begun.ptr_eq(&begun)) {
                 identities.pop(&key);
             }
         }
         answer
     }
 
+    /// Whether no version of an object can be here, and a fetch of it would begin now.
+    fn is_certainly_new(&self, endpoint: &str, url: &str) -> bool {
+        let (endpoint, url) = (endpoint.to_owned(), url.to_owned());
+        // Any version: what is looked for is what all have in common.
+        let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
+        self.inner.commons.flights.is_idle()
+            && self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name))
+    }
+
     async fn refresh(self, key: (String, String), source: Arc<dyn Source>) {
         let fresh = Identity::ask(&source, &key.1);
-        match fresh.stat.clone().await {
-            Ok(_) => drop(self.0.commons.identities().put(key, fresh)),
+        match fresh.begun.clone().await {
+            Ok(_) => drop(self.inner.commons.identities().put(key, fresh)),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
             {
-                self.0.commons.identities().pop(&key);
+                self.inner.commons.identities().pop(&key);
             }
             Err(error) => tracing::debug!(%error, "kept an object's old identity"),
         }

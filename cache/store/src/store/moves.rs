@@ -9,6 +9,7 @@
 //! drains, would give up, if a slower tier has room; else it is let go.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -16,12 +17,12 @@ use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_shard::checksum::crc32c;
-use forebay_source::{Source, Stat};
+use forebay_source::{Binding, Rank, Source, Stat, Stretch};
 use forebay_uring::Span;
 use futures::FutureExt;
 use tokio::sync::oneshot;
 
-use super::{Asker, Inner, Store};
+use super::{Asker, Head, Inner, Store};
 use crate::directory::ShardName;
 use crate::fill::PART_BYTES;
 use crate::shard::{Lease, Shard};
@@ -67,7 +68,7 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
         let rest = inner.commons.shares.tenant(None);
-        let store = Store(inner, rest);
+        let store = Store { inner, tenant: rest, owner: 0 };
         while store.move_one().await {}
         drop(store);
         woken.await;
@@ -81,17 +82,17 @@ impl Store {
         let is_kept = tier.state(shard.name()) == Some(State::Whole);
         if uses >= USES
             && is_kept
-            && self.0.tiers.iter().any(|other| is_faster(&other))
-            && self.0.promotions.note(shard.shard())
+            && self.inner.tiers.iter().any(|other| is_faster(&other))
+            && self.inner.promotions.note(shard.shard())
         {
-            self.0.commons.moves.notify_one();
+            self.inner.commons.moves.notify_one();
         }
     }
 
     /// Does the most urgent move, if there is one; false if nothing is to be done.
     async fn move_one(&self) -> bool {
         // What cannot be removed from there would leave for nothing.
-        for tier in self.0.tiers.iter().filter(|tier| tier.is_normal()) {
+        for tier in self.inner.tiers.iter().filter(|tier| tier.is_normal()) {
             let drains = tier.mode() == Mode::Draining;
             if !drains && tier.excess() == 0 {
                 continue;
@@ -102,7 +103,7 @@ impl Store {
                 return true;
             }
         }
-        if let Some(shard) = self.0.promotions.next() {
+        if let Some(shard) = self.inner.promotions.next() {
             if let Err(error) = self.move_up(&shard).await {
                 tracing::debug!(shard = shard.name().as_str(), %error, "a shard does not move up");
             }
@@ -125,17 +126,17 @@ impl Store {
             return Ok(());
         }
         let Some((source, wanted, uses)) =
-            TierSource::of(from, name, &self.0.commons.shares).await?
+            TierSource::of(from, name, &self.inner.commons.shares).await?
         else {
             return Ok(());
         };
         let source = Arc::new(source);
-        let rule = self.0.commons.shares.rule(wanted.charge);
+        let rule = self.inner.commons.shares.rule(wanted.charge);
         let drains = from.mode() == Mode::Draining;
         let logical = ShardName::new(&wanted.origin);
         // Memory ends with the daemon, and gives its shards up for good.
         let lasting =
-            || self.0.tiers.iter().filter(|to| !to.is(from) && to.class() != Class::Memory);
+            || self.inner.tiers.iter().filter(|to| !to.is(from) && to.class() != Class::Memory);
         let has_it = |tier: &Tier| {
             tier.is_readable() && tier.state(&tier.name_for(&logical)).is_some_and(State::is_whole)
         };
@@ -161,18 +162,18 @@ impl Store {
             return Ok(());
         };
         let Some((source, wanted, uses)) =
-            TierSource::of(&from, shard.name(), &self.0.commons.shares).await?
+            TierSource::of(&from, shard.name(), &self.inner.commons.shares).await?
         else {
             return Ok(());
         };
-        let rule = self.0.commons.shares.rule(wanted.charge);
+        let rule = self.inner.commons.shares.rule(wanted.charge);
         if rule.pin {
             // A second copy that never leaves would take the room of what is pinned.
             return Ok(());
         }
         let logical = ShardName::new(&wanted.origin);
         let source = Arc::new(source);
-        for to in self.0.tiers.iter().take_while(|tier| tier.class() < from.class()) {
+        for to in self.inner.tiers.iter().take_while(|tier| tier.class() < from.class()) {
             let name = to.name_for(&logical);
             if !rule.allows(to.name())
                 || !to.is_writable()
@@ -269,11 +270,13 @@ impl TierSource {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
-        let stat = Stat { len: sidecar.len, version, strong: false };
+        let stat = Stat { len: sidecar.len, version, binding: Binding::Weak };
         let source = lease.source.clone();
         let tenant = shares.tenant(sidecar.tenant.as_deref());
         let charge = shares.charge(&sidecar.origin.url, tenant);
-        let wanted = Wanted { name: name.clone(), origin: sidecar.origin, charge, source, stat };
+        let (rank, head) = (Rank::ahead(0), Head::default());
+        let wanted =
+            Wanted { name: name.clone(), origin: sidecar.origin, charge, source, stat, rank, head };
         let blocks = sidecar.blocks;
         let since = tier.since(name);
         Ok(Some((Self { lease, blocks, endpoint, since, _held: held }, wanted, uses)))
@@ -286,32 +289,54 @@ impl Source for TierSource {
         Ok(self.lease.stat.clone())
     }
 
-    async fn read_part(&self, _url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
-        let held = (stat.len - offset).min(into.len() as u64);
-        let placed = self.lease.read(vec![(offset..offset + held, into)]).await;
+    async fn stretch<'a>(
+        &'a self,
+        _url: &'a str,
+        _stat: &'a Stat,
+        range: Range<u64>,
+        _rank: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>> {
+        Ok(Box::new(Blocks { of: self, left: range }))
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+}
+
+/// Consecutive blocks of a tier's copy, each checked.
+struct Blocks<'a> {
+    of: &'a TierSource,
+    left: Range<u64>,
+}
+
+#[async_trait]
+impl Stretch for Blocks<'_> {
+    async fn fill(&mut self, into: Span) -> Result<Span> {
+        let TierSource { lease, blocks, .. } = self.of;
+        let offset = self.left.start;
+        let held = (self.left.end - offset).min(into.len() as u64);
+        let placed = lease.read(vec![(offset..offset + held, into)]).await;
         let gone = || Error::new(ErrorKind::Unavailable, "the shard left its tier");
         let placed = placed.into_iter().next().ok_or_else(gone)?;
         let span = placed.whole()?;
+        self.left.start += held;
         let part = usize::try_from(offset / PART_BYTES as u64).unwrap_or(usize::MAX);
         let held = usize::try_from(held).unwrap_or(usize::MAX);
-        match self.blocks.get(part) {
+        match blocks.get(part) {
             Some(sum) if span.get(..held).is_some_and(|bytes| crc32c(bytes) == *sum) => Ok(span),
             _ => {
                 let error =
                     Error::new(ErrorKind::Corrupt, "a block differs from what its origin sent");
                 let error = error.at("offset", offset);
-                if let Some(home) = &self.lease.home
+                if let Some(home) = &lease.home
                     && let Some(tier) = home.tier.upgrade()
                 {
                     let copy = Arc::downgrade(&home.space);
-                    tier.drop_corrupt(self.lease.name(), &copy, &error).await;
+                    tier.drop_corrupt(lease.name(), &copy, &error).await;
                 }
                 Err(error)
             }
         }
-    }
-
-    fn endpoint(&self) -> &str {
-        &self.endpoint
     }
 }

@@ -158,7 +158,7 @@ impl Store {
     /// Where the data set's or the tenant's own limit is what is short: what they hold on tiers that do
     /// not take the shard makes room, the slowest first. Whether any did.
     async fn give_up(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
-        let shares = self.0.commons.shares.of(wanted.charge);
+        let shares = self.inner.commons.shares.of(wanted.charge);
         let bytes = candidates.iter().filter_map(|tier| {
             let bytes = tier.takes(wanted.stat.len);
             let fits = bytes <= tier.budget().limit();
@@ -167,7 +167,7 @@ impl Store {
         // For what never fits nothing is worth giving up.
         let Some(bytes) = bytes.max() else { return false };
         let mut any = false;
-        for tier in self.0.tiers.iter().rev() {
+        for tier in self.inner.tiers.iter().rev() {
             any |= tier.give_up(wanted.charge, bytes).await;
         }
         any
@@ -175,16 +175,16 @@ impl Store {
 
     /// Whether every tier is as it should be.
     fn is_in_order(&self) -> bool {
-        self.0.tiers.iter().all(Tier::is_writable)
+        self.inner.tiers.iter().all(Tier::is_writable)
     }
 
     /// Tiers that may take the shard, the best first.
     fn candidates(&self, wanted: &Wanted, urgency: Urgency) -> Vec<Tier> {
         let (charge, len) = (wanted.charge, wanted.stat.len);
-        let rule = self.0.commons.shares.rule(charge);
+        let rule = self.inner.commons.shares.rule(charge);
         let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self
-            .0
+            .inner
             .tiers
             .iter()
             .filter(may)

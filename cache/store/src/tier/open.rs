@@ -3,6 +3,7 @@
 //! One rule: a fill belongs to those who wait for its samples. A device that fails under it loses the
 //! copy, not the samples: the fill goes on without it.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::SystemTime;
@@ -10,8 +11,8 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_shard::{Origin, Sidecar};
-use forebay_source::{Source, Stat};
-use forebay_uring::{Open, Span};
+use forebay_source::{Binding, Rank, Source, Stat, Stretch};
+use forebay_uring::Open;
 use futures::FutureExt;
 use futures::future::Shared;
 use tokio::task::JoinHandle;
@@ -24,6 +25,7 @@ use crate::directory::{Directory, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
 use crate::shares::Charge;
+use crate::store::Head;
 
 /// How often room is made again where the disk has less than the tier may hold: others write to it
 /// at the same time.
@@ -38,6 +40,10 @@ pub(crate) struct Wanted {
     pub(crate) charge: Charge,
     pub(crate) source: Arc<dyn Source>,
     pub(crate) stat: Stat,
+    /// How urgently, and for whom.
+    pub(crate) rank: Rank,
+    /// Its first bytes, if they are on their way already.
+    pub(crate) head: Head,
 }
 
 /// Why a shard comes.
@@ -67,7 +73,13 @@ impl Source for Absent {
         Err(Error::new(ErrorKind::Unavailable, "a move has no origin").at("url", url))
     }
 
-    async fn read_part(&self, url: &str, _: &Stat, _: u64, _: Span) -> Result<Span> {
+    async fn stretch<'a>(
+        &'a self,
+        url: &'a str,
+        _: &'a Stat,
+        _: Range<u64>,
+        _: &'a Rank,
+    ) -> Result<Box<dyn Stretch + 'a>> {
         Err(Error::new(ErrorKind::Unavailable, "a move has no origin").at("url", url))
     }
 
@@ -178,6 +190,7 @@ impl Tier {
             home: Some(home),
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
+            rank: wanted.rank.clone(),
             lost: Arc::default(),
         })
     }
@@ -193,7 +206,7 @@ impl Tier {
         arrival: Arrival,
         patient: bool,
     ) -> Result<(Arc<Shard>, JoinHandle<()>)> {
-        let Wanted { name, origin, charge, source, stat } = wanted;
+        let Wanted { name, origin, charge, source, stat, rank, head } = wanted;
         let shares = &self.0.commons.shares;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check(shares.tenant_name(charge.tenant))?;
@@ -256,6 +269,11 @@ impl Tier {
             written,
             since,
             fault: shard.lost.clone(),
+            rank: rank.clone(),
+            head: std::sync::Mutex::new(match &arrival {
+                Arrival::Fetch(_) => head.take(),
+                Arrival::Move { .. } => None,
+            }),
         });
         // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
         if let Arrival::Fetch(_) = arrival {
@@ -512,7 +530,13 @@ impl Tier {
             origin: sidecar.origin.clone(),
             charge: shares.charge(&sidecar.origin.url, tenant),
             source: Arc::new(Absent),
-            stat: Stat { len: sidecar.len, version: sidecar.origin.version.clone(), strong: false },
+            stat: Stat {
+                len: sidecar.len,
+                version: sidecar.origin.version.clone(),
+                binding: Binding::Weak,
+            },
+            rank: Rank::ahead(0),
+            head: Head::default(),
         };
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);

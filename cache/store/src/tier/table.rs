@@ -31,6 +31,8 @@ pub(super) type Gone = BoxFuture<'static, ()>;
 
 pub(super) struct Table {
     names: HashMap<ShardName, Slot>,
+    /// How many there are of each label: versions of one shard have the same.
+    labels: HashMap<u64, u32>,
     /// Every shard on the tier, arriving ones included.
     entries: Vec<Option<Entry>>,
     vacant: Vec<Slot>,
@@ -167,6 +169,7 @@ impl Table {
     pub(super) fn new(shares: Arc<Shares>) -> Self {
         Self {
             names: HashMap::new(),
+            labels: HashMap::new(),
             entries: Vec::new(),
             vacant: Vec::new(),
             shelves: Vec::new(),
@@ -193,6 +196,11 @@ impl Table {
     pub(super) fn shelf_mut(&mut self, charge: Charge) -> &mut Shelf {
         let at = self.shelf_of(charge);
         &mut self.shelves[at]
+    }
+
+    /// Whether a version of this shard, or one that is called like it, is here.
+    pub(super) fn has_label(&self, name: &ShardName) -> bool {
+        self.labels.contains_key(&name.label())
     }
 
     /// Whether a shard is here, and nobody reads it, or is about to.
@@ -397,6 +405,7 @@ impl Table {
         let shelf = self.shelf_of(charge);
         self.shelves[shelf].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
+        *self.labels.entry(name.label()).or_default() += 1;
         let fresh = state != State::Whole;
         self.entries[slot as usize] = Some(Entry {
             name,
@@ -442,6 +451,12 @@ impl Table {
     pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
         let slot = self.names.remove(name)?;
+        if let Some(left) = self.labels.get_mut(&name.label()) {
+            *left -= 1;
+            if *left == 0 {
+                self.labels.remove(&name.label());
+            }
+        }
         let entry = self.entries[slot as usize].take()?;
         self.vacant.push(slot);
         self.shelves[entry.shelf].remove(entry.at, evicted);

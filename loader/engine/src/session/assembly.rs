@@ -305,9 +305,17 @@ impl Assembly {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
-        let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await?;
-        open.wait(last + 1).await?;
-        Ok((open, start_ns..now_ns()))
+        let waiting = self.job.patience.from_now();
+        loop {
+            let opened = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
+                Ok(open) => open.wait(last + 1).await.map(|_| open),
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(open) => return Ok((open, start_ns..now_ns())),
+                Err(error) => waiting.after(error).await?,
+            }
+        }
     }
 
     fn check(&self, run: usize, placed: Placed) -> Checked {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Lease, Progress, Shard, Urgency};
+use forebay_store::{Lease, Progress, Urgency};
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{Cause, Stage};
 
@@ -139,8 +139,8 @@ impl Producer {
                 plan::Located::End { total } => return Ok(Err(total)),
                 plan::Located::Need { shard, at_least } => {
                     self.look_ahead(position);
-                    let open = self.open(shard, stages).await?;
-                    let now = match wait(&open, at_least, stages).await {
+                    let (open, progress) = self.open(shard, at_least, stages).await?;
+                    let now = match progress {
                         Ok(progress) if progress.counted => Known::Exactly(progress.samples),
                         Ok(progress) => Known::AtLeast(progress.samples),
                         // A broken tar ends at its last good sample; the fault is told with the
@@ -173,8 +173,8 @@ impl Producer {
             }
         }
         for (number, last) in last_of {
-            let shard = self.open(number, stages).await?;
-            let broken = match wait(&shard, last + 1, stages).await {
+            let (shard, progress) = self.open(number, last + 1, stages).await?;
+            let broken = match progress {
                 Ok(progress) => self.check_manifest(number, &progress).map(|()| None)?,
                 Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
                 Err(error) => return Err(error),
@@ -198,18 +198,46 @@ impl Producer {
         }
     }
 
-    async fn open(&mut self, shard: u32, stages: &mut Stages) -> Result<Lease> {
+    /// A shard of which `samples` samples are there, or all there are, or why no more will come.
+    async fn open(
+        &mut self,
+        shard: u32,
+        samples: u64,
+        stages: &mut Stages,
+    ) -> Result<(Lease, Result<Progress>)> {
+        let job = self.job.clone();
+        let waiting = job.patience.from_now();
+        loop {
+            match self.try_open(shard, samples, stages).await {
+                Err(error) => waiting.after(error).await?,
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn try_open(
+        &mut self,
+        shard: u32,
+        samples: u64,
+        stages: &mut Stages,
+    ) -> Result<(Lease, Result<Progress>)> {
         let start_ns = now_ns();
         let url = self.job.url(shard);
         let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
         let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
         stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
-        if let Ok(open) = &open
-            && self.used.insert(shard)
-        {
-            self.job.store.used(open);
+        let open = open?;
+        if self.used.insert(shard) {
+            self.job.store.used(&open);
         }
-        open
+        let start_ns = now_ns();
+        let progress = open.wait(samples).await;
+        stages.add(Cause::Origin, start_ns);
+        match progress {
+            // It begins anew with the next attempt.
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            progress => Ok((open, progress)),
+        }
     }
 
     fn look_ahead(&mut self, position: u64) {
@@ -217,14 +245,6 @@ impl Producer {
             self.sequence.upcoming(position, self.ahead.limit(), |lane| self.share.owns(lane));
         self.ahead.look(upcoming);
     }
-}
-
-/// Waits until `samples` samples are there, noting what for.
-async fn wait(shard: &Shard, samples: u64, stages: &mut Stages) -> Result<Progress> {
-    let start_ns = now_ns();
-    let progress = shard.wait(samples).await;
-    stages.add(Cause::Origin, start_ns);
-    progress
 }
 
 /// The stages of one batch; waits for the same cause that touch become one.

@@ -1,0 +1,269 @@
+//! Who goes next, where only so many may go at once.
+//!
+//! Its rule: what somebody waits for goes before what is only wanted ahead; among equals, whoever has
+//! least goes first, so that one job's many shards leave others their share; then whoever came first.
+//! How urgent something is may change while it waits: it is looked at when a place is free.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
+
+/// What somebody waits for now.
+const NOW: u64 = 0;
+
+/// What is fetched ahead of need.
+const AHEAD: u64 = 1;
+
+/// For whom something is done, and how urgently. Clones are one and the same.
+#[derive(Debug, Clone)]
+pub struct Rank {
+    /// Smaller goes first.
+    need: Arc<AtomicU64>,
+    owner: u64,
+}
+
+impl Rank {
+    /// Of what somebody waits for now; `owner` is the job, or 0.
+    #[must_use]
+    pub fn now(owner: u64) -> Self {
+        Self { need: Arc::new(AtomicU64::new(NOW)), owner }
+    }
+
+    /// Of what is wanted ahead of need.
+    #[must_use]
+    pub fn ahead(owner: u64) -> Self {
+        Self { need: Arc::new(AtomicU64::new(AHEAD)), owner }
+    }
+
+    /// Somebody waits for it from now on.
+    pub fn raise(&self) {
+        self.need.store(NOW, Ordering::Relaxed);
+    }
+
+    fn need(&self) -> u64 {
+        self.need.load(Ordering::Relaxed)
+    }
+}
+
+/// A number of places, and who waits for one.
+#[derive(Debug)]
+pub struct Queue(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    limit: usize,
+    taken: usize,
+    /// Places taken by owner; none has an entry of zero.
+    by_owner: HashMap<u64, usize>,
+    waiting: Vec<Waiter>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    rank: Rank,
+    place: oneshot::Sender<Place>,
+}
+
+/// A place, until dropped.
+#[derive(Debug)]
+pub struct Place {
+    queue: Arc<Queue>,
+    owner: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        state.taken -= 1;
+        if let Some(held) = state.by_owner.get_mut(&self.owner) {
+            *held -= 1;
+            if *held == 0 {
+                state.by_owner.remove(&self.owner);
+            }
+        }
+        Queue::give(&self.queue, state);
+    }
+}
+
+impl Queue {
+    /// A queue for `limit` places.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        let (by_owner, waiting) = (HashMap::new(), Vec::new());
+        Arc::new(Self(Mutex::new(State { limit, taken: 0, by_owner, waiting, closed: false })))
+    }
+
+    /// Waits for a place.
+    ///
+    /// # Errors
+    /// `Closed` once the queue is.
+    pub async fn place(self: &Arc<Self>, rank: &Rank) -> Result<Place> {
+        let (place, given) = oneshot::channel();
+        {
+            let mut state = self.state();
+            if state.closed {
+                return Err(closed());
+            }
+            // Whoever left meanwhile is dropped here: the list is as long as those who wait.
+            state.waiting.retain(|waiter| !waiter.place.is_closed());
+            state.waiting.push(Waiter { rank: rank.clone(), place });
+            Self::give(self, state);
+        }
+        given.await.map_err(|_| closed())
+    }
+
+    /// Changes how many places there are; those taken beyond a smaller number stay until they end.
+    pub fn set_limit(self: &Arc<Self>, limit: usize) {
+        let mut state = self.state();
+        state.limit = limit;
+        Self::give(self, state);
+    }
+
+    /// Gives no more places; whoever waits is told.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.waiting.clear();
+    }
+
+    /// Places taken, those who wait, and the limit.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state();
+        let waiting = state.waiting.iter().filter(|waiter| !waiter.place.is_closed()).count();
+        (state.taken, waiting, state.limit)
+    }
+
+    /// Gives the free places to whoever is next.
+    fn give(queue: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        let mut refused = Vec::new();
+        while state.taken < state.limit {
+            let State { waiting, by_owner, .. } = &*state;
+            let order = |waiter: &Waiter| {
+                (waiter.rank.need(), by_owner.get(&waiter.rank.owner).copied().unwrap_or(0))
+            };
+            // The first among equals: they are in the order in which they came.
+            let next = (0..waiting.len()).min_by_key(|at| order(&waiting[*at]));
+            let Some(next) = next else { break };
+            let Waiter { rank, place } = state.waiting.remove(next);
+            state.taken += 1;
+            *state.by_owner.entry(rank.owner).or_default() += 1;
+            let given = Place { queue: queue.clone(), owner: rank.owner };
+            if let Err(given) = place.send(given) {
+                // It left; its place is given back below, when the lock is free.
+                refused.push(given);
+                break;
+            }
+        }
+        drop(state);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "shutting down")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    type Waiting = BoxFuture<'static, Result<Place>>;
+
+    fn wait(queue: &Arc<Queue>, rank: &Rank) -> Waiting {
+        let (queue, rank) = (queue.clone(), rank.clone());
+        let mut waiting = async move { queue.place(&rank).await }.boxed();
+        // Polled once, it is in the queue.
+        assert!((&mut waiting).now_or_never().is_none());
+        waiting
+    }
+
+    fn given(waiting: &mut Waiting) -> Option<Place> {
+        waiting.now_or_never().map(Result::unwrap)
+    }
+
+    fn take(queue: &Arc<Queue>, rank: &Rank) -> Place {
+        queue.place(rank).now_or_never().expect("a place is free").unwrap()
+    }
+
+    #[test]
+    fn what_is_needed_goes_before_what_is_wanted_ahead() {
+        let queue = Queue::new(1);
+        let held = take(&queue, &Rank::now(0));
+        let mut ahead = wait(&queue, &Rank::ahead(0));
+        let mut needed = wait(&queue, &Rank::now(0));
+        drop(held);
+        assert!(given(&mut ahead).is_none());
+        drop(given(&mut needed).expect("it goes first"));
+        assert!(given(&mut ahead).is_some());
+    }
+
+    #[test]
+    fn what_becomes_urgent_overtakes() {
+        let queue = Queue::new(1);
+        let held = take(&queue, &Rank::now(0));
+        let mut first = wait(&queue, &Rank::ahead(0));
+        let rank = Rank::ahead(0);
+        let mut second = wait(&queue, &rank);
+        rank.raise();
+        drop(held);
+        assert!(given(&mut first).is_none());
+        assert!(given(&mut second).is_some());
+    }
+
+    #[test]
+    fn whoever_has_least_goes_first() {
+        let queue = Queue::new(3);
+        let mut many: Vec<_> = (0..3).map(|_| take(&queue, &Rank::ahead(1))).collect();
+        let mut more = wait(&queue, &Rank::ahead(1));
+        let mut other = wait(&queue, &Rank::ahead(2));
+        many.pop();
+        assert!(given(&mut more).is_none());
+        let kept = given(&mut other).expect("it has none");
+        many.pop();
+        assert!(given(&mut more).is_some());
+        drop(kept);
+    }
+
+    #[test]
+    fn who_leaves_takes_no_place_along() {
+        let queue = Queue::new(1);
+        let held = take(&queue, &Rank::now(0));
+        let left = wait(&queue, &Rank::now(0));
+        let mut stays = wait(&queue, &Rank::now(0));
+        let granted = wait(&queue, &Rank::now(0));
+        drop(left);
+        drop(held);
+        drop(given(&mut stays).expect("the one that left is passed over"));
+        // Given, and dropped before it was looked at.
+        drop(granted);
+        assert_eq!(queue.counts(), (0, 0, 1));
+        drop(take(&queue, &Rank::now(0)));
+    }
+
+    #[test]
+    fn limits_change_and_queues_close() {
+        let queue = Queue::new(1);
+        let held = take(&queue, &Rank::now(0));
+        let mut next = wait(&queue, &Rank::now(0));
+        queue.set_limit(2);
+        let second = given(&mut next).expect("there is one more");
+        queue.set_limit(1);
+        let mut third = wait(&queue, &Rank::now(0));
+        drop(held);
+        assert!(given(&mut third).is_none(), "one too many was out");
+        queue.close();
+        assert!(third.now_or_never().expect("it is told").is_err());
+        drop(second);
+        assert!(queue.place(&Rank::now(0)).now_or_never().expect("at once").is_err());
+    }
+}

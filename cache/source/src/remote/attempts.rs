@@ -1,0 +1,185 @@
+//! How often, and for how long, something is tried again.
+//!
+//! Its rule: whoever gets nowhere gives up after [`crate::Limits::retries`] attempts or
+//! [`crate::Limits::retry_time`], whichever is first; whoever gets on starts to count anew. A pause is
+//! the store's own word (`Retry-After`) where it gave one, and never ends beyond the time there is.
+
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use forebay_error::{Error, Result};
+
+use crate::Limits;
+
+/// The first pause; each further one is twice as long, and jitter adds up to as much again, so that the
+/// parts that one fault broke do not come back at one moment.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause between two attempts: a store that comes back is used again within this time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Who got so many bytes got on: a store that sends less before it breaks off each time would keep a
+/// part under way for minutes.
+const PROGRESS: u64 = 1 << 20;
+
+/// Why an attempt failed, and whether another may do better.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) error: Error,
+    pub(super) again: Again,
+}
+
+/// What may come of another attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// The same.
+    Never,
+    /// Something better, after this pause if the store named one.
+    Later(Option<Duration>),
+    /// Something better with new credentials.
+    Renewed,
+}
+
+impl Failed {
+    pub(super) fn for_good(error: Error) -> Self {
+        Self { error, again: Again::Never }
+    }
+
+    pub(super) fn for_now(error: Error) -> Self {
+        Self { error, again: Again::Later(None) }
+    }
+}
+
+/// The attempts at one thing.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    limits: Limits,
+    pauses: Option<ExponentialBackoff>,
+    since: Instant,
+    got: u64,
+    renewed: bool,
+}
+
+impl Attempts {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let limits = limits.clone();
+        Self { limits, pauses: None, since: Instant::now(), got: 0, renewed: false }
+    }
+
+    /// When to have given up.
+    pub(super) fn deadline(&self) -> Instant {
+        let since = if self.pauses.is_some() { self.since } else { Instant::now() };
+        since + self.limits.retry_time
+    }
+
+    /// Notes bytes that came.
+    pub(super) fn got(&mut self, bytes: usize) {
+        self.got += bytes as u64;
+        if self.got >= PROGRESS {
+            (self.pauses, self.got, self.renewed) = (None, 0, false);
+        }
+    }
+
+    /// How long to wait before the next attempt.
+    ///
+    /// # Errors
+    /// What failed, if there is to be none.
+    pub(super) fn next(&mut self, failed: Failed) -> Result<Duration> {
+        let Failed { error, again } = failed;
+        let asked = match again {
+            Again::Never => return Err(error),
+            // Once: credentials that are refused when they are new are refused.
+            Again::Renewed if self.renewed => return Err(error),
+            Again::Renewed => {
+                self.renewed = true;
+                return Ok(Duration::ZERO);
+            }
+            Again::Later(asked) => asked,
+        };
+        self.got = 0;
+        if self.pauses.is_none() {
+            self.since = Instant::now();
+        }
+        let pauses = self.pauses.get_or_insert_with(|| {
+            ExponentialBuilder::default()
+                .with_min_delay(FIRST_PAUSE)
+                .with_max_delay(LONGEST_PAUSE)
+                .with_max_times(self.limits.retries)
+                .with_jitter()
+                .build()
+        });
+        let Some(pause) = pauses.next() else { return Err(error) };
+        let pause = asked.map_or(pause, |asked| asked.max(pause));
+        match self.since.elapsed().saturating_add(pause) > self.limits.retry_time {
+            true => Err(match asked {
+                Some(asked) => error.at("retry_after_seconds", asked.as_secs()),
+                None => error,
+            }),
+            false => Ok(pause),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_error::ErrorKind;
+
+    fn error() -> Error {
+        Error::new(ErrorKind::Unavailable, "busy")
+    }
+
+    fn attempts(retries: usize) -> Attempts {
+        Attempts::new(&Limits { retries, ..Limits::default() })
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        let mut attempts = attempts(4);
+        let mut pauses = Vec::new();
+        while let Ok(pause) = attempts.next(Failed::for_now(error())) {
+            pauses.push(pause);
+        }
+        assert_eq!(pauses.len(), 4);
+        for (n, pause) in pauses.iter().enumerate() {
+            let base = FIRST_PAUSE * 2_u32.pow(n as u32);
+            assert!((base..=2 * base).contains(pause), "{pauses:?}");
+        }
+    }
+
+    #[test]
+    fn the_stores_own_word_counts_within_the_time_there_is() {
+        let later = |seconds| {
+            let again = Again::Later(Some(Duration::from_secs(seconds)));
+            Failed { error: error(), again }
+        };
+        assert_eq!(attempts(4).next(later(3)).unwrap(), Duration::from_secs(3));
+        assert!(attempts(4).next(later(0)).unwrap() >= FIRST_PAUSE);
+        let given_up = attempts(4).next(later(3600)).unwrap_err();
+        assert_eq!(given_up.place("retry_after_seconds"), Some("3600"));
+    }
+
+    #[test]
+    fn who_gets_on_counts_anew_and_who_hardly_does_not() {
+        let mut attempts = attempts(2);
+        for _ in 0..10 {
+            attempts.next(Failed::for_now(error())).unwrap();
+            attempts.next(Failed::for_now(error())).unwrap();
+            attempts.got(PROGRESS as usize);
+        }
+        for _ in 0..2 {
+            attempts.next(Failed::for_now(error())).unwrap();
+            attempts.got(PROGRESS as usize / 2);
+        }
+        assert!(attempts.next(Failed::for_now(error())).is_err());
+    }
+
+    #[test]
+    fn new_credentials_are_asked_for_once() {
+        let renewed = || Failed { error: error(), again: Again::Renewed };
+        let mut attempts = attempts(2);
+        assert_eq!(attempts.next(renewed()).unwrap(), Duration::ZERO);
+        assert!(attempts.next(renewed()).is_err());
+        assert!(attempts.next(Failed::for_good(error())).is_err());
+    }
+}

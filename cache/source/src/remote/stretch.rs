@@ -1,0 +1,227 @@
+//! Consecutive bytes of one version of a shard, over as many replies as it takes.
+//!
+//! Its rule: a reply that breaks off is resumed at the byte. One that is late gets a second request
+//! beside it for what is missing; once that one answers, whichever is behind is dropped.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use forebay_error::Result;
+use forebay_uring::Span;
+
+use super::Object;
+use super::attempts::{Again, Attempts, Failed};
+use super::link::Hedge;
+use super::reply::Reply;
+use crate::Stretch;
+use crate::queue::{Place, Rank};
+use crate::stat::{Binding, Stat};
+
+/// A stretch of an object.
+pub(super) struct Stretched {
+    object: Object,
+    stat: Stat,
+    /// What was not given out yet.
+    left: Range<u64>,
+    rank: Rank,
+    attempts: Attempts,
+    /// Taken from a reply, and not given out yet.
+    held: Bytes,
+    stage: Stage,
+    place: Option<Place>,
+}
+
+/// What is under way.
+enum Stage {
+    /// Nothing.
+    Idle,
+    /// A reply, when it is late, and how many of its bytes are here already.
+    One { reply: Reply, late: Option<Instant>, skip: u64 },
+    /// A second reply beside the first, which may have failed since; the first was at `from` then.
+    Two { first: Option<Reply>, second: Reply, hedge: Hedge, from: u64 },
+}
+
+/// What comes next.
+enum Next {
+    First(Result<Bytes, Failed>),
+    Second(Result<Bytes, Failed>),
+    Late,
+}
+
+impl Stage {
+    async fn next(&mut self) -> Next {
+        match self {
+            // Asked for by nobody: there is something under way whenever something is waited for.
+            Self::Idle => Next::Late,
+            Self::One { reply, late: None, .. } => Next::First(reply.chunk().await),
+            Self::One { reply, late: Some(late), .. } => {
+                match tokio::time::timeout_at((*late).into(), reply.chunk()).await {
+                    Ok(chunk) => Next::First(chunk),
+                    Err(_) => Next::Late,
+                }
+            }
+            Self::Two { first: Some(first), second, .. } => tokio::select! {
+                biased;
+                chunk = first.chunk() => Next::First(chunk),
+                chunk = second.chunk() => Next::Second(chunk),
+            },
+            Self::Two { first: None, second, .. } => Next::Second(second.chunk().await),
+        }
+    }
+}
+
+impl Stretched {
+    pub(super) fn new(object: Object, stat: Stat, left: Range<u64>, rank: Rank) -> Self {
+        let attempts = Attempts::new(object.limits());
+        let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
+        Self { object, stat, left, rank, attempts, held, stage, place }
+    }
+
+    /// The same, whose first reply is there already.
+    pub(super) fn begun(mut self, reply: Reply, place: Place) -> Self {
+        (self.stage, self.place) = (self.watch(reply), Some(place));
+        self
+    }
+
+    /// What comes next of the object, at most `room` bytes.
+    async fn some(&mut self, room: usize) -> Result<Bytes, Failed> {
+        while self.held.is_empty() {
+            if matches!(self.stage, Stage::Idle) {
+                if self.place.is_none() {
+                    let place = self.object.link().place(&self.rank).await;
+                    self.place = Some(place.map_err(Failed::for_good)?);
+                }
+                self.stage = self.watch(self.ask());
+            }
+            match self.stage.next().await {
+                Next::First(Ok(chunk)) => self.take(chunk),
+                Next::First(Err(failed)) => match &mut self.stage {
+                    Stage::Two { first, .. } => *first = None,
+                    _ => return Err(failed),
+                },
+                Next::Second(Ok(chunk)) => self.second_answered(chunk),
+                Next::Second(Err(failed)) => self.second_failed(failed)?,
+                Next::Late => self.ask_again(),
+            }
+        }
+        Ok(self.held.split_to(self.held.len().min(room)))
+    }
+
+    /// A request for what is left.
+    fn ask(&self) -> Reply {
+        let (object, stat) = (self.object.clone(), self.stat.clone());
+        Reply::ask(object, stat, self.left.clone(), self.attempts.deadline())
+    }
+
+    /// A first reply, and when it is late.
+    fn watch(&self, reply: Reply) -> Stage {
+        let left = reply.left();
+        let late = match self.stat.binding {
+            Binding::Strong | Binding::Weak => self.object.link().late_after(left.end - left.start),
+            // What cannot be asked for in part is not asked for twice.
+            Binding::Sequential => None,
+        };
+        Stage::One { late: late.map(|late| reply.asked() + late), reply, skip: 0 }
+    }
+
+    fn take(&mut self, mut chunk: Bytes) {
+        if let Stage::One { skip, .. } = &mut self.stage {
+            let here = (*skip).min(chunk.len() as u64);
+            *skip -= here;
+            // At most the chunk's length, as just compared.
+            chunk.advance(here as usize);
+        }
+        self.held = chunk;
+    }
+
+    /// Asks a second time for what is missing, if that much may come twice.
+    fn ask_again(&mut self) {
+        let Stage::One { reply: first, .. } = std::mem::replace(&mut self.stage, Stage::Idle)
+        else {
+            return;
+        };
+        self.stage = match self.object.link().hedge(self.left.end - self.left.start) {
+            None => Stage::One { reply: first, late: None, skip: 0 },
+            Some(hedge) => {
+                let (first, second, from) = (Some(first), self.ask(), self.left.start);
+                Stage::Two { first, second, hedge, from }
+            }
+        };
+    }
+
+    /// The second one has an answer: whichever is behind now goes.
+    fn second_answered(&mut self, chunk: Bytes) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        let Stage::Two { first, second, hedge, from } = stage else { return };
+        let came = self.left.start - from;
+        match first {
+            Some(reply) if came > chunk.len() as u64 => {
+                // The first one woke up, and is ahead.
+                hedge.twice(chunk.len() as u64);
+                self.stage = Stage::One { reply, late: None, skip: 0 };
+            }
+            _ => {
+                hedge.twice(came);
+                self.stage = Stage::One { reply: second, late: None, skip: came };
+                self.take(chunk);
+            }
+        }
+    }
+
+    fn second_failed(&mut self, failed: Failed) -> Result<(), Failed> {
+        match std::mem::replace(&mut self.stage, Stage::Idle) {
+            Stage::Two { first: Some(reply), .. } => {
+                tracing::debug!(error = %failed.error, "a second request failed");
+                self.stage = Stage::One { reply, late: None, skip: 0 };
+                Ok(())
+            }
+            _ => Err(failed),
+        }
+    }
+
+    /// Waits for the next attempt.
+    async fn again(&mut self, failed: Failed) -> Result<()> {
+        (self.stage, self.place) = (Stage::Idle, None);
+        let renew = failed.again == Again::Renewed;
+        let message = failed.error.to_string();
+        let pause = self.attempts.next(failed)?;
+        if renew {
+            self.object.renew();
+        }
+        self.object.link().retried();
+        tracing::debug!(?pause, error = message, "trying again");
+        pause_for(pause).await;
+        Ok(())
+    }
+}
+
+/// Waits for a time, which is what is to be waited for between two attempts.
+#[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
+pub(super) async fn pause_for(pause: Duration) {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+}
+
+#[async_trait]
+impl Stretch for Stretched {
+    async fn fill(&mut self, mut into: Span) -> Result<Span> {
+        let left = self.left.end - self.left.start;
+        let len = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
+        let mut filled = 0;
+        while filled < len {
+            match self.some(len - filled).await {
+                Ok(bytes) => {
+                    into[filled..filled + bytes.len()].copy_from_slice(&bytes);
+                    filled += bytes.len();
+                    self.left.start += bytes.len() as u64;
+                    self.attempts.got(bytes.len());
+                }
+                Err(failed) => self.again(failed).await?,
+            }
+        }
+        Ok(into)
+    }
+}
