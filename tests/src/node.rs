@@ -19,7 +19,7 @@ use crate::patience::{PATIENCE, eventually};
 use crate::process::actor;
 
 /// Memory a node keeps for frames; what it is given beyond is for slabs.
-pub const FRAMES: usize = 192 << 20;
+pub const FRAMES: usize = forebay_store::FRAME_BYTES;
 
 /// Slab memory of [`Daemon::start`].
 const SLABS: usize = 128 << 20;

@@ -155,11 +155,11 @@ impl Object {
                 Ok(got) => break (got, asked),
                 Err(failed) => failed,
             };
-            match failed.error.kind() {
+            match failed.again {
                 // It serves no ranges, which is known now.
                 _ if had_range && self.link().is_sequential() => {}
-                // No range lies in an empty object; other reasons come up again.
-                ErrorKind::Invalid if had_range => {
+                // No range lies in an empty object.
+                Again::Never if failed.error.kind() == ErrorKind::Unavailable => {
                     return Ok(Begun { stat: self.stat().await?, head: None });
                 }
                 _ => self.pause(&mut attempts, failed).await?,

@@ -217,16 +217,12 @@ impl Job {
         transferred
     }
 
-    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<usize>>) -> Result<()> {
+    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<()>>) -> Result<()> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
-        let (mut next, mut landed, mut recorded) = (0, 0, 0);
+        let (mut next, mut recorded) = (0, 0);
         loop {
-            if recording.is_empty() && landed >= recorded + RECORD_PARTS && next < parts {
-                recorded = landed;
-                recording.push(self.record());
-            }
             tokio::select! {
                 // In order: the part the indexer waits for always gets its frame first.
                 admitted = self.admit(next, &asking), if next < parts => {
@@ -235,8 +231,10 @@ impl Job {
                     let (job, asking) = (self.clone(), asking.clone());
                     under_way.spawn(async move { job.land(run, &asking).await });
                 }
-                Some(landing) = under_way.join_next() => {
-                    landed += landing.map_err(|_| shutting_down())??;
+                Some(landing) = under_way.join_next() => landing.map_err(|_| shutting_down())??,
+                landed = self.parts.landed(recorded + RECORD_PARTS), if recording.is_empty() && !under_way.is_empty() => {
+                    recorded = landed;
+                    recording.push(self.record());
                 }
                 Some(()) = recording.next() => {}
                 else => return Ok(()),
@@ -336,13 +334,12 @@ impl Job {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gets a run of parts and keeps them; with how many were not here already.
-    async fn land(self: &Arc<Self>, mut run: Run, asking: &Arc<Semaphore>) -> Result<usize> {
-        let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(0) };
+    /// Gets a run of parts and keeps them.
+    async fn land(self: &Arc<Self>, mut run: Run, asking: &Arc<Semaphore>) -> Result<()> {
+        let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(()) };
         let (first, mut stretch) = (*first, None);
         // Each is written while the next arrives.
         let mut keeping = JoinSet::new();
-        let mut landed = 0;
         for part in first..run.end {
             let admitted = match run.admitted.pop_front() {
                 Some(admitted) => admitted,
@@ -363,7 +360,6 @@ impl Job {
             };
             // The origin may be asked for another while this one is written.
             drop(asking);
-            landed += 1;
             let job = self.clone();
             keeping.spawn(async move { job.keep(part, frame, window).await });
             while let Some(kept) = keeping.try_join_next() {
@@ -373,7 +369,7 @@ impl Job {
         while let Some(kept) = keeping.join_next().await {
             kept.map_err(|_| shutting_down())??;
         }
-        Ok(landed)
+        Ok(())
     }
 
     /// The next part of a stretch, which begins with the first of `parts`.
@@ -423,6 +419,7 @@ impl Job {
             self.written.fetch_add(held as u64, Ordering::Relaxed);
         }
         self.parts.kept(part, crc);
+        self.parts.add_landed();
         Ok(())
     }
 

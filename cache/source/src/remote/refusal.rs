@@ -108,7 +108,7 @@ impl Refusals {
 /// asked for lies behind its end.
 fn is_changed(refusal: &Refusal, status: Option<u16>) -> bool {
     matches!(refusal, Refusal::Precondition { .. } | Refusal::NotModified { .. })
-        || status == Some(412)
+        || matches!(status, Some(412 | 416))
 }
 
 /// Whether the server answered with the whole object where a range of it was asked for.

@@ -25,6 +25,8 @@ struct State {
     frames: Vec<Option<Arc<Frame>>>,
     /// CRC32C of each part that is where it stays.
     sums: Vec<Option<u32>>,
+    /// Parts that came from the origin and are where they stay.
+    landed: usize,
     /// The first part that the indexer may still need.
     kept_from: usize,
     failed: Option<Error>,
@@ -49,6 +51,7 @@ impl Parts {
         let state = State {
             frames: vec![None; parts],
             sums: vec![None; parts],
+            landed: 0,
             kept_from: 0,
             failed: None,
             over: false,
@@ -108,6 +111,18 @@ impl Parts {
                 || parts_of(range).all(|part| state.sums.get(part).is_none_or(Option::is_some))
         };
         self.until(settled).await;
+    }
+
+    /// Notes that one more part came from the origin and is kept.
+    pub(super) fn add_landed(&self) {
+        self.lock().landed += 1;
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until so many parts came from the origin and are kept; with how many there are then.
+    pub(super) async fn landed(&self, parts: usize) -> usize {
+        self.until(|state| state.landed >= parts).await;
+        self.lock().landed
     }
 
     /// Waits until the fill fails.

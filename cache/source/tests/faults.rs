@@ -1,0 +1,310 @@
+//! Faults of networks and stores, as a source meets them: every byte is right, or the error says why.
+//!
+//! Its rule: every fault meets a known request; what came of it is counted, not timed.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_error::{Error, ErrorKind};
+use forebay_source::{Begun, Binding, Limits, LinkReport, Options, Rank, Source, Sources, Stat};
+use forebay_testkit::{
+    ACCESS_KEY, Fault, FaultProxy, RetryAfter, S3Server, SECRET_KEY, When, field,
+};
+use forebay_uring::{Arena, Region};
+use hyper::header::ETAG;
+
+const READER: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
+const PART: usize = 64 << 10;
+const PARTS: usize = 24;
+
+/// A server with one object behind a proxy.
+struct Bench {
+    dir: tempfile::TempDir,
+    proxy: FaultProxy,
+    _server: S3Server,
+    sources: Sources,
+    arena: Arena,
+    bytes: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let limits = Limits {
+            retries: 3,
+            retry_time: Duration::from_secs(20),
+            // Far above what a loopback takes, and soon over where a test waits for it.
+            read_timeout: Duration::from_millis(500),
+            ..Limits::default()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = field(1, 1, "tar", PARTS * PART - 99);
+        std::fs::create_dir(dir.path().join("bucket")).unwrap();
+        std::fs::write(dir.path().join("bucket/k.tar"), &bytes).unwrap();
+        let server = S3Server::start(dir.path()).unwrap();
+        Self {
+            proxy: FaultProxy::start(server.address()).unwrap(),
+            _server: server,
+            sources: Sources::new(vec![READER.into()], limits).unwrap(),
+            arena: Arena::new(Region::create("test", 8 << 20).unwrap()),
+            bytes,
+            dir,
+        }
+    }
+
+    fn open(&self, url: &str) -> Arc<dyn Source> {
+        let options = Options::default()
+            .with("AWS_ENDPOINT_URL", &self.proxy.endpoint())
+            .with("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+            .with("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
+        self.sources.open(url, &options).unwrap()
+    }
+
+    fn ways(&self) -> [String; 2] {
+        ["s3://bucket/k.tar".to_owned(), self.http("k.tar")]
+    }
+
+    fn http(&self, name: &str) -> String {
+        format!("{}/bucket/{name}", self.proxy.endpoint())
+    }
+
+    async fn part(&self, url: &str, stat: &Stat, at: usize) -> Result<Vec<u8>, Error> {
+        let span = self.arena.try_lease(PART).expect("spans are given back");
+        let span = self.open(url).read_part(url, stat, (at * PART) as u64, span).await?;
+        let len = (stat.len as usize - at * PART).min(PART);
+        Ok(span[..len].to_vec())
+    }
+
+    async fn whole(&self, url: &str, stat: &Stat) -> Result<Vec<u8>, Error> {
+        let source = self.open(url);
+        let rank = Rank::now(0);
+        let mut stretch = source.stretch(url, stat, 0..stat.len, &rank).await?;
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < stat.len {
+            let span = stretch.fill(self.arena.try_lease(PART).unwrap()).await?;
+            let len = (stat.len as usize - bytes.len()).min(PART);
+            bytes.extend_from_slice(&span[..len]);
+        }
+        Ok(bytes)
+    }
+
+    async fn stat(&self, url: &str) -> Stat {
+        self.open(url).stat(url).await.unwrap()
+    }
+
+    /// Reads so many parts that what is usual is known.
+    async fn get_used_to(&self, url: &str, stat: &Stat) {
+        for at in 0..PARTS {
+            self.part(url, stat, at).await.unwrap();
+        }
+    }
+
+    fn link(&self) -> LinkReport {
+        let links = self.sources.links();
+        assert_eq!(links.len(), 1);
+        links.into_iter().next().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_bytes_come_with_length_and_version() {
+    let bench = Bench::new();
+    for url in bench.ways() {
+        let before = bench.proxy.traffic();
+        let Begun { stat, head } = bench.open(&url).begin(&url, &Rank::now(0)).await.unwrap();
+        assert_eq!((stat.len, stat.binding), (bench.bytes.len() as u64, Binding::Strong));
+        let span = bench.arena.try_lease(PART).unwrap();
+        let span = head.expect("it is on its way").fill(span).await.unwrap();
+        assert_eq!(span[..PART], bench.bytes[..PART]);
+        let after = bench.proxy.traffic();
+        assert_eq!(after.requests - before.requests, 1, "{after:?}");
+        assert_eq!(bench.stat(&url).await, stat, "it is what a HEAD says");
+    }
+    let (empty, missing) = (bench.http("empty.tar"), bench.http("no.tar"));
+    std::fs::write(bench.dir.path().join("bucket/empty.tar"), b"").unwrap();
+    let begun = bench.open(&empty).begin(&empty, &Rank::now(0)).await.unwrap();
+    assert!(begun.stat.len == 0 && begun.head.is_none());
+    let error = bench.open(&missing).begin(&missing, &Rank::now(0)).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_version_comes_in_one_piece_or_not_at_all() {
+    let bench = Bench::new();
+    let url = bench.http("k.tar");
+    bench.proxy.set([(When::any(), Fault::no_header(ETAG))]);
+    let Begun { stat, head } = bench.open(&url).begin(&url, &Rank::now(0)).await.unwrap();
+    assert_eq!(stat.binding, Binding::Sequential);
+    let mut head = head.expect("all of it is in one reply");
+    for part in bench.bytes.chunks(PART) {
+        let span = head.fill(bench.arena.try_lease(PART).unwrap()).await.unwrap();
+        assert_eq!(span[..part.len()], *part);
+    }
+    let before = bench.proxy.traffic().requests;
+    assert_eq!(bench.whole(&url, &stat).await.unwrap(), bench.bytes);
+    assert_eq!(bench.proxy.traffic().requests - before, 1);
+    let part = bench.part(&url, &stat, 1).await.unwrap_err();
+    assert_eq!(part.kind(), ErrorKind::Unavailable, "{part}");
+
+    let cut = (When::get().times(1), Fault::Cut(100_000));
+    bench.proxy.set([(When::any(), Fault::no_header(ETAG)), cut]);
+    let before = bench.proxy.traffic().requests;
+    let error = bench.whole(&url, &stat).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("ETag"), "{error}");
+    assert_eq!(bench.proxy.traffic().requests - before, 1, "nothing is to be had by asking again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weak_version_binds_by_what_each_reply_says() {
+    let bench = Bench::new();
+    let url = bench.http("k.tar");
+    let weak = || (When::any(), Fault::weak_etag());
+    bench.proxy.set([weak()]);
+    let stat = bench.stat(&url).await;
+    assert_eq!(stat.binding, Binding::Weak);
+    bench.proxy.set([weak(), (When::get().times(1), Fault::Cut(100_000))]);
+    assert_eq!(bench.whole(&url, &stat).await.unwrap(), bench.bytes);
+
+    let path = bench.dir.path().join("bucket/k.tar");
+    let other = field(2, 1, "tar", bench.bytes.len());
+    let replace = Arc::new(move || std::fs::write(&path, &other).unwrap());
+    bench.proxy.set([
+        weak(),
+        (When::get().times(1), Fault::Cut(100_000)),
+        (When::get().after(1).times(1), Fault::Call(replace)),
+    ]);
+    let error = bench.whole(&url, &stat).await.unwrap_err();
+    assert!(error.message().contains("changed"), "{error}");
+    assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_that_pass_are_outlasted() {
+    let bench = Bench::new();
+    for url in bench.ways() {
+        let stat = bench.stat(&url).await;
+        for fault in [
+            Fault::status(500),
+            Fault::status(503),
+            Fault::status(429),
+            Fault::busy(503, RetryAfter::Seconds(0)),
+            Fault::busy(429, RetryAfter::Date(0)),
+            Fault::ResetBeforeHead,
+            Fault::Reset(70_000),
+            Fault::Cut(70_000),
+            Fault::Stall(70_000),
+            Fault::StallBeforeHead,
+            Fault::shifted_range(1),
+            Fault::wrong_length(-5),
+            Fault::wrong_length(5),
+        ] {
+            let name = format!("{url} {fault:?}");
+            bench.proxy.set([(When::get().times(1), fault)]);
+            let whole = bench.whole(&url, &stat).await;
+            assert!(whole.is_ok_and(|whole| whole == bench.bytes), "{name}");
+        }
+    }
+    assert!(bench.link().retries > 0);
+    assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_that_stay_are_named() {
+    let bench = Bench::new();
+    for url in bench.ways() {
+        let stat = bench.stat(&url).await;
+        for (fault, kind) in [
+            (Fault::status(403), ErrorKind::PermissionDenied),
+            (Fault::status(404), ErrorKind::NotFound),
+            (Fault::status(416), ErrorKind::Unavailable),
+            (Fault::status(500), ErrorKind::Unavailable),
+            (Fault::ResetBeforeHead, ErrorKind::Unavailable),
+            (Fault::Cut(1_000), ErrorKind::Unavailable),
+            (Fault::shifted_range(1), ErrorKind::Unavailable),
+            (Fault::longer_total(1), ErrorKind::Unavailable),
+        ] {
+            let name = format!("{url} {fault:?}");
+            bench.proxy.set([(When::get(), fault)]);
+            let error = bench.part(&url, &stat, 2).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{name}: {error}");
+            assert!(error.place("url").is_some_and(|at| at.contains("k.tar")), "{name}: {error}");
+            bench.proxy.clear();
+            // It answers again, and whoever took it to be down hears of it.
+            assert_eq!(bench.part(&url, &stat, 2).await.unwrap(), bench.bytes[2 * PART..3 * PART]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_asks_for_more_time_than_there_is_is_given_up() {
+    let bench = Bench::new();
+    let url = bench.http("k.tar");
+    let stat = bench.stat(&url).await;
+    bench.proxy.set([(When::get(), Fault::busy(503, RetryAfter::Seconds(3600)))]);
+    let before = bench.proxy.traffic().requests;
+    let error = bench.part(&url, &stat, 0).await.unwrap_err();
+    assert_eq!(error.place("retry_after_seconds"), Some("3600"), "{error}");
+    assert_eq!(bench.proxy.traffic().requests - before, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_credentials_are_asked_for_anew_and_denied_ones_are_not() {
+    let bench = Bench::new();
+    let url = "s3://bucket/k.tar";
+    let stat = bench.stat(url).await;
+    bench.proxy.set([(When::get().times(1), Fault::expired())]);
+    assert_eq!(bench.part(url, &stat, 0).await.unwrap(), bench.bytes[..PART]);
+    bench.proxy.set([(When::get(), Fault::expired())]);
+    let before = bench.proxy.traffic().requests;
+    let error = bench.part(url, &stat, 0).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    assert_eq!(bench.proxy.traffic().requests - before, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_reply_is_asked_for_twice_and_no_byte_is_wrong() {
+    let bench = Bench::new();
+    for url in bench.ways() {
+        let stat = bench.stat(&url).await;
+        bench.get_used_to(&url, &stat).await;
+        for fault in [Fault::StallBeforeHead, Fault::Stall(0), Fault::Stall(30_000)] {
+            let before = bench.link();
+            bench.proxy.set([(When::get().times(1), fault)]);
+            assert_eq!(bench.part(&url, &stat, 3).await.unwrap(), bench.bytes[3 * PART..4 * PART]);
+            let after = bench.link();
+            assert_eq!((after.hedges - before.hedges, after.retries), (1, before.retries));
+        }
+    }
+    // What a reply brought before it stalled is not asked for again.
+    assert_eq!(bench.link().hedged_bytes, 0);
+    assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_down_is_asked_by_one_and_used_again() {
+    let bench = Arc::new(Bench::new());
+    let url = bench.http("k.tar");
+    let stat = bench.stat(&url).await;
+    bench.proxy.set([(When::any(), Fault::ResetBeforeHead)]);
+    let mut asking = Vec::new();
+    for at in 0..PARTS {
+        let (bench, url, stat) = (bench.clone(), url.clone(), stat.clone());
+        asking.push(tokio::spawn(async move { bench.part(&url, &stat, at).await }));
+    }
+    let watched = bench.clone();
+    // Three more than it takes to be sure.
+    let seen = move || watched.proxy.wait_until(|traffic| traffic.requests > 15);
+    tokio::task::spawn_blocking(seen).await.unwrap();
+    bench.proxy.clear();
+    for (at, asked) in asking.into_iter().enumerate() {
+        let from = at * PART;
+        let part = asked.await.unwrap().unwrap();
+        assert_eq!(part, bench.bytes[from..from + part.len()]);
+    }
+    let link = bench.link();
+    assert!(link.breaks > 0 && !link.down, "{link:?}");
+    assert_eq!((link.under_way, link.waiting), (0, 0));
+}
