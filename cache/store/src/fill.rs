@@ -447,9 +447,23 @@ fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<()> {
     // Its first bytes show whether its length is known.
     parts.wait(0)?;
     let mut indexer = Indexer::new(bytes, parts.len());
-    while let Some(at) = indexer.next_sample()? {
-        growth.add(indexer.index(), at);
+    let indexed = loop {
+        match indexer.next_sample() {
+            Ok(Some(at)) => growth.add(indexer.index(), at),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    match indexed {
+        Ok(()) => growth.counted(indexer.index(), parts.len()),
+        // A stream that is damaged may come out as a tar that is: which of both it is, and so whether
+        // anything of it is good, shows at the stream's end.
+        Err(error) if error.kind() == ErrorKind::Corrupt && growth.is_unpacked() => {
+            drop(indexer);
+            parts.drain()?;
+            return Err(error);
+        }
+        Err(error) => return Err(error),
     }
-    growth.counted(indexer.index(), parts.len());
     Ok(())
 }

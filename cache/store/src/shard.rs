@@ -383,6 +383,13 @@ impl Shard {
         })
     }
 
+    /// Whether what it holds can be had only by asking for it once more: its tier lost it, and its origin
+    /// keeps it compressed.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.growth.is_unpacked() && self.lost.get().is_some()
+    }
+
     /// Where it came from, and which version of it.
     pub(crate) fn origin(&self) -> Origin {
         Origin {

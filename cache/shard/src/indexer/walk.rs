@@ -70,7 +70,7 @@ impl<B: ShardBytes> Walk<B> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.next;
-            let block = self.block(at)?.ok_or_else(|| ends_early(at))?;
+            let block = self.block(at)?.ok_or_else(|| self.ends_early(at))?;
             if block.iter().all(|&byte| byte == 0) {
                 if !extensions.is_empty() {
                     return Err(corrupt("a long name describes no member", at));
@@ -233,6 +233,14 @@ impl<B: ShardBytes> Walk<B> {
         }
     }
 
+    fn ends_early(&self, at: u64) -> Error {
+        let what = match self.len {
+            0 => "the shard is empty",
+            _ => "the shard ends without an end-of-archive marker",
+        };
+        corrupt(what, at).advise("upload the shard again; it looks truncated")
+    }
+
     fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.bytes.seek(SeekFrom::Start(at)).map_err(|error| own_or_io(error, at))?;
         self.bytes.read_exact(into).map_err(|error| own_or_io(error, at))
@@ -260,14 +268,6 @@ fn not_a_header(block: &[u8], at: u64) -> Error {
         }
         None => corrupt("a tar header has a wrong checksum", at),
     }
-}
-
-fn ends_early(at: u64) -> Error {
-    let what = match at {
-        0 => "the shard is empty",
-        _ => "the shard ends without an end-of-archive marker",
-    };
-    corrupt(what, at).advise("upload the shard again; it looks truncated")
 }
 
 fn corrupt(what: &str, offset: u64) -> Error {

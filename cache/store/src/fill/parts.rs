@@ -238,6 +238,20 @@ impl Parts {
         self.lock().broken.clone().map_or(Ok(()), Err)
     }
 
+    /// Blocks until every part has come, giving each back at once.
+    ///
+    /// # Errors
+    /// Why they break off, if they do.
+    pub(super) fn drain(&self) -> Result<()> {
+        let mut part = self.lock().kept_from;
+        while self.wait(part)?.is_some() {
+            part += 1;
+            // Up to the next one, and nothing is retained.
+            self.pass((part + RETAINED) as u64 * PART_BYTES as u64);
+        }
+        Ok(())
+    }
+
     /// Every frame that `range` touches, if all are in memory.
     pub(crate) fn held(&self, range: &Range<u64>) -> Option<Vec<Arc<Frame>>> {
         let state = self.lock();

@@ -29,6 +29,9 @@ const GZIP_WINDOW: u8 = 15;
 /// and which `--long` and the highest of the `--ultra` levels make. The usual levels make 8 MiB at most.
 const ZSTD_WINDOW: u32 = 27;
 
+/// Bytes given to a decoder at once. Where one of them is damaged is not told more exactly.
+const STEP_BYTES: usize = 64 << 10;
+
 /// How a shard is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -78,7 +81,7 @@ pub(super) struct Fault {
 pub(super) struct Unpacker {
     format: Format,
     decoder: Decoder,
-    /// Bytes taken of the compressed stream.
+    /// Bytes taken of the compressed stream: up to here it was sound.
     taken: u64,
 }
 
@@ -123,7 +126,8 @@ impl Unpacker {
     ) -> (usize, usize, Option<Fault>) {
         let (mut taken, mut made) = (0, 0);
         loop {
-            let (took, gave) = match self.step(&input[taken..], &mut output[made..]) {
+            let next = &input[taken..input.len().min(taken + STEP_BYTES)];
+            let (took, gave) = match self.step(next, &mut output[made..]) {
                 Ok(moved) => moved,
                 Err(fault) => return (taken, made, Some(fault)),
             };
