@@ -126,8 +126,14 @@ fn make_cached(shards: &Path, number: u32) {
     };
     let name = ShardName::new(&origin);
     File::create(shards.join(name.as_str())).unwrap().set_len(SMALL).unwrap();
-    let sidecar =
-        Sidecar { origin, tenant: None, len: SMALL, blocks: vec![0], index: Index::default() };
+    let sidecar = Sidecar {
+        origin,
+        tenant: None,
+        len: SMALL,
+        compressed_len: None,
+        blocks: vec![0],
+        index: Index::default(),
+    };
     let path = shards.join(format!("{}.idx", name.as_str()));
     fs::write(path, sidecar.encode().unwrap()).unwrap();
 }

@@ -33,6 +33,9 @@ pub use node::{Daemon, FRAMES, ask, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
 pub use process::{NodeProcess, Reader, Setup, read_until_eof, serve_until_eof};
-pub use rest::{FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come};
+pub use rest::{
+    FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come,
+    to_format_without_tenants,
+};
 pub use scripted::{Peer, Scripted};
 pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};

@@ -8,15 +8,20 @@ use std::path::{Path, PathBuf};
 use forebay_shard::{HEAD_BYTES, Head, Partial, checksum};
 
 /// The format in which sidecars are written.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// One that no release has come to yet.
 const FORMAT_TO_COME: u32 = 99;
 
-/// Where a sidecar says its format, its head's checksum, and, from format 3 on, the length of its tenant's name.
+/// The format that knew no tenants.
+const FORMAT_WITHOUT_TENANTS: u32 = 2;
+
+/// Where a sidecar says its format, its head's checksum, from format 4 on the length of an object that
+/// is compressed, and from format 3 on that of its tenant's name.
 const FORMAT_AT: std::ops::Range<usize> = 8..12;
 const CRC_AT: std::ops::Range<usize> = 12..16;
-const TENANT_AT: std::ops::Range<usize> = 54..56;
+const COMPRESSED_AT: std::ops::Range<usize> = 48..56;
+const TENANT_AT: std::ops::Range<usize> = 62..64;
 
 /// The file among a cache's `shards` whose name ends like this, if there is one.
 #[must_use]
@@ -46,18 +51,32 @@ pub fn format_of(sidecar: &Path) -> u32 {
     u32::from_le_bytes(bytes[FORMAT_AT].try_into().expect("four bytes"))
 }
 
-/// Makes a sidecar of no tenant's what the release before would have written.
+/// Makes the sidecar of a plain tar what the release before would have written.
 ///
 /// # Panics
-/// If it cannot be rewritten, or has a tenant.
+/// If it cannot be rewritten, or is of a compressed object.
 pub fn to_format_before(sidecar: &Path) {
-    rewrite(sidecar, FORMAT - 1, |bytes| {
-        let length: Vec<u8> = bytes.drain(TENANT_AT).collect();
-        assert_eq!(length, [0, 0], "the release before knew no tenants");
-        // The texts move up; zeros fill the head behind them.
-        let end = HEAD_BYTES - length.len();
-        bytes.splice(end..end, length);
+    rewrite(sidecar, FORMAT - 1, |bytes| without(bytes, COMPRESSED_AT));
+}
+
+/// Makes the sidecar of a plain tar, and no tenant's, what a release would have written that knew none.
+///
+/// # Panics
+/// If it cannot be rewritten, is of a compressed object, or has a tenant.
+pub fn to_format_without_tenants(sidecar: &Path) {
+    rewrite(sidecar, FORMAT_WITHOUT_TENANTS, |bytes| {
+        without(bytes, TENANT_AT);
+        without(bytes, COMPRESSED_AT);
     });
+}
+
+/// Takes an empty field out of a sidecar's head.
+fn without(bytes: &mut Vec<u8>, field: std::ops::Range<usize>) {
+    let field: Vec<u8> = bytes.drain(field).collect();
+    assert!(field.iter().all(|byte| *byte == 0), "no release before could have said that");
+    // What follows moves up; zeros fill the head behind it.
+    let end = HEAD_BYTES - field.len();
+    bytes.splice(end..end, field);
 }
 
 /// Makes a sidecar one of a release to come, as sound as its writer would.

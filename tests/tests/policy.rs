@@ -280,8 +280,8 @@ fn crowd(cache: &Path, shards: u32) {
         let data = cache.join("shards").join(&file);
         File::create(&data).unwrap().set_len(CROWD_BYTES).unwrap();
         let index = forebay_shard::Index::default();
-        let (len, blocks, tenant) = (CROWD_BYTES, vec![0], None);
-        let sidecar = forebay_shard::Sidecar { origin, tenant, len, blocks, index };
+        let (len, blocks, tenant, compressed_len) = (CROWD_BYTES, vec![0], None, None);
+        let sidecar = forebay_shard::Sidecar { origin, tenant, len, compressed_len, blocks, index };
         fs::write(data.with_file_name(format!("{file}.idx")), sidecar.encode().unwrap()).unwrap();
     }
 }

@@ -15,7 +15,7 @@ use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Holding, Lease, Mode, Store, Tenant, Urgency};
 use forebay_tests::{
     Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
-    next, resting, to_format_before,
+    next, resting, to_format_without_tenants,
 };
 use rustix::process::Gid;
 use rustix::thread::set_thread_groups;
@@ -342,7 +342,7 @@ fn a_sidecar_without_a_tenant_is_served() {
     bench.read("nobody's", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
         let sidecar = resting(shards, "-0.tar.idx").unwrap();
-        to_format_before(&sidecar);
+        to_format_without_tenants(&sidecar);
     });
     bench.read("a", [0]).unwrap();
     assert_eq!((bench.fills(), bench.bare.store.counters().hits), (0, 1));

@@ -30,7 +30,8 @@ use crate::key::{RESERVED, field_name, split_key};
 pub use plain::Plain;
 use walk::{Entry, Walk};
 
-/// A shard's bytes, some of which may still be on their way: reads wait for them.
+/// A shard's bytes, some of which may still be on their way: reads wait for them. Where the shard is
+/// shorter than was thought, a read ends as at a file's end.
 ///
 /// A `Read` or `Seek` error that wraps a [`forebay_error::Error`] (by `io::Error::other`) comes out
 /// of the indexer unchanged, so a failed download keeps its kind and its place.
@@ -41,6 +42,9 @@ pub trait ShardBytes: Read + Seek {
     /// Whatever keeps the bytes from being there.
     fn crc32c(&mut self, offset: u64, len: u64) -> Result<u32>;
 }
+
+/// The length of a shard that nobody knows yet: it ends where its bytes say so.
+pub const UNKNOWN: u64 = u64::MAX;
 
 /// Builds an [`Index`] and hands out each sample as soon as it is known to be complete.
 pub struct Indexer<B> {
@@ -71,7 +75,7 @@ enum State {
 }
 
 impl<B: ShardBytes> Indexer<B> {
-    /// An indexer over a shard that is `len` bytes long.
+    /// An indexer over a shard that is `len` bytes long, or [`UNKNOWN`].
     pub fn new(bytes: B, len: u64) -> Self {
         Self {
             walk: Walk::new(bytes, len),

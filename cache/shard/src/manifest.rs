@@ -21,7 +21,7 @@ pub struct ManifestShard {
     pub url: String,
     /// How many samples it has; bad ones count, because they keep their positions.
     pub samples: u64,
-    /// Its length in bytes, if known.
+    /// Its length in bytes, if known; of a compressed shard, that of the tar in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

@@ -9,7 +9,7 @@
 //! | at | bytes | what |
 //! |---:|---:|---|
 //! | 0 | 8 | magic `FOREBAY\x1a` |
-//! | 8 | 4 | format version, 3 |
+//! | 8 | 4 | format version, 4 |
 //! | 12 | 4 | CRC32C of the 4096 bytes, taken with this field as zero |
 //! | 16 | 8 | the shard's length in bytes |
 //! | 24 | 8 | the body's length in bytes |
@@ -17,12 +17,13 @@
 //! | 36 | 4 | number of fields |
 //! | 40 | 4 | number of members |
 //! | 44 | 4 | number of samples |
-//! | 48 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
-//! | 56 | | endpoint, URL, version, tenant in UTF-8, then zeros |
+//! | 48 | 8 | where the origin's object is compressed, its length; else 0 |
+//! | 56 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
+//! | 64 | | endpoint, URL, version, tenant in UTF-8, then zeros |
 //!
 //! Every format, past or to come, keeps the first three fields as they are, so that any release can
-//! tell a sidecar of another format from a damaged one. Format 2 has no tenant and no length of one; it
-//! is read, not written.
+//! tell a sidecar of another format from a damaged one. Format 3 knows no compressed objects: the field
+//! at 48 is missing. Format 2 has no tenant and no length of one, either. Both are read, not written.
 //!
 //! The *body* follows: the CRC32C of each 4 MiB block of the shard (the last one shorter), which
 //! cover every byte where members' checksums leave out headers and padding; the fields (`u32`
@@ -52,13 +53,15 @@ pub const BLOCK_BYTES: u64 = 4 << 20;
 pub const HEAD_BYTES: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"FOREBAY\x1a";
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
+/// The first format that knows of compressed objects.
+const FORMAT_COMPRESSED: u32 = 4;
 /// The oldest format that is read: it names no tenant.
 const FORMAT_OLDEST: u32 = 2;
 /// Where the head keeps its own checksum.
 const CRC_AT: std::ops::Range<usize> = 12..16;
 /// The head's bytes in front of its texts.
-const FIXED_BYTES: usize = 56;
+const FIXED_BYTES: usize = 64;
 
 /// Whose bytes a copy holds. Together these name one state of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -95,6 +98,8 @@ pub struct Sidecar {
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
+    /// The length of the origin's object, where that is compressed and the shard what it holds.
+    pub compressed_len: Option<u64>,
     /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
     pub blocks: Vec<u32>,
     /// Where each field of each sample lies.
@@ -110,6 +115,8 @@ pub struct Head {
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
+    /// The length of the origin's object, where that is compressed.
+    pub compressed_len: Option<u64>,
     /// The body's length in bytes: the file is [`HEAD_BYTES`] longer.
     pub body_len: u64,
     /// How many distinct fields the shard has.
@@ -134,6 +141,7 @@ impl Sidecar {
             origin: self.origin.clone(),
             tenant: self.tenant.clone(),
             len: self.len,
+            compressed_len: self.compressed_len,
             body_len: (bytes.len() - HEAD_BYTES) as u64,
             fields: body::count(self.index.fields.len())?,
             members: body::count(self.index.members.len())?,
@@ -158,8 +166,14 @@ impl Sidecar {
             return Err(damaged("its body has a wrong checksum"));
         }
         let (blocks, index) = body::decode(body, &head)?;
-        let Head { origin, tenant, len, .. } = head;
-        Ok(Self { origin, tenant, len, blocks, index })
+        let Head { origin, tenant, len, compressed_len, .. } = head;
+        Ok(Self { origin, tenant, len, compressed_len, blocks, index })
+    }
+
+    /// The length of the origin's object.
+    #[must_use]
+    pub fn origin_len(&self) -> u64 {
+        self.compressed_len.unwrap_or(self.len)
     }
 }
 
@@ -199,8 +213,23 @@ impl Head {
         }
         let (len, body_len, body_crc32c) = (reader.u64()?, reader.u64()?, reader.u32()?);
         let (fields, members, samples) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let compressed_len = match format >= FORMAT_COMPRESSED {
+            true => Some(reader.u64()?).filter(|len| *len > 0),
+            false => None,
+        };
         let Names { origin, tenant } = Names::read(&mut reader, format > FORMAT_OLDEST)?;
-        Ok(Self { origin, tenant, len, body_len, fields, members, samples, body_crc32c })
+        let head = Self {
+            origin,
+            tenant,
+            len,
+            compressed_len,
+            body_len,
+            fields,
+            members,
+            samples,
+            body_crc32c,
+        };
+        Ok(head)
     }
 
     fn encode(&self, into: &mut [u8]) -> Result<()> {
@@ -213,6 +242,7 @@ impl Head {
         for number in [self.body_crc32c, self.fields, self.members, self.samples] {
             head.extend_from_slice(&number.to_le_bytes());
         }
+        head.extend_from_slice(&self.compressed_len.unwrap_or(0).to_le_bytes());
         Names::put(&self.origin, self.tenant.as_deref(), &mut head)?;
         head.resize(HEAD_BYTES, 0);
         let crc = zeroed_crc32c(&head);

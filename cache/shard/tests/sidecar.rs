@@ -25,6 +25,7 @@ fn small() -> Sidecar {
         },
         tenant: Some("vision".into()),
         len: 10_240,
+        compressed_len: Some(4321),
         blocks: vec![0x1234_5678],
         index: Index {
             fields: vec!["jpg".into(), "cls".into()],
@@ -46,6 +47,10 @@ fn what_goes_in_comes_out_and_the_head_stands_alone() {
     assert_eq!((head.origin, head.tenant), (sidecar.origin, sidecar.tenant));
     assert_eq!((head.len, head.fields, head.members, head.samples), (10_240, 2, 3, 2));
     assert_eq!(head.body_len as usize, bytes.len() - HEAD_BYTES);
+    assert_eq!((head.compressed_len, small().origin_len()), (Some(4321), 4321));
+    let plain = Sidecar { compressed_len: None, ..small() };
+    assert_eq!(Sidecar::decode(&plain.encode().unwrap()).unwrap(), plain);
+    assert_eq!(plain.origin_len(), 10_240);
 }
 
 #[test]
@@ -82,7 +87,7 @@ fn a_partial_shard_is_what_was_put_in_or_nothing() {
 #[test]
 fn another_format_is_invalid_not_corrupt() {
     let mut bytes = small().encode().unwrap();
-    for (format, newer) in [(1, false), (4, true)] {
+    for (format, newer) in [(1, false), (5, true)] {
         bytes[8] = format;
         assert!(!Head::is_newer(&bytes), "a flipped bit makes no newer format");
         bytes[12..16].fill(0);
@@ -93,15 +98,24 @@ fn another_format_is_invalid_not_corrupt() {
     }
 }
 
-/// What the releases before this one wrote: the same, and nothing of a tenant.
+/// What the releases before this one wrote: the same, and nothing of what they did not know.
 #[test]
-fn the_formats_without_tenants_are_still_read() {
-    let sidecar = Sidecar { tenant: None, ..small() };
+fn the_formats_before_are_still_read() {
+    let sidecar = Sidecar { compressed_len: None, ..small() };
+    let mut old = sidecar.encode().unwrap();
+    old[8] = 3;
+    // The compressed length, which is none, goes; the head keeps its size by zeros at its end.
+    old.drain(48..56);
+    old.splice(HEAD_BYTES - 8..HEAD_BYTES - 8, [0; 8]);
+    forge(&mut old);
+    assert_eq!(Sidecar::decode(&old).unwrap(), sidecar);
+    let sidecar = Sidecar { tenant: None, compressed_len: None, ..small() };
     let mut old = sidecar.encode().unwrap();
     old[8] = 2;
-    // The tenant's length, which is zero, goes; the head keeps its size by a zero at its end.
+    // So does the tenant's length, which is zero.
+    old.drain(48..56);
     old.drain(54..56);
-    old.splice(HEAD_BYTES - 2..HEAD_BYTES - 2, [0, 0]);
+    old.splice(HEAD_BYTES - 10..HEAD_BYTES - 10, [0; 10]);
     forge(&mut old);
     assert_eq!(Sidecar::decode(&old).unwrap(), sidecar);
     assert_eq!(Head::decode(&old[..HEAD_BYTES]).unwrap().tenant, None);

@@ -22,14 +22,31 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 struct Reservation {
     budget: Arc<Budget>,
-    bytes: u64,
+    bytes: AtomicU64,
+}
+
+impl Reservation {
+    fn new(budget: &Arc<Budget>, bytes: u64) -> Self {
+        Self { budget: budget.clone(), bytes: AtomicU64::new(bytes) }
+    }
+
+    /// Takes over what another holds of the same budget.
+    fn absorb(&self, other: &Self) {
+        self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Gives back all but `bytes`.
+    fn shrink(&self, bytes: u64) {
+        let before = self.bytes.fetch_min(bytes, Ordering::Relaxed);
+        self.budget.give_back(before.saturating_sub(bytes));
+    }
 }
 
 /// Bytes of a tier, and of the shares of a data set and a tenant, until dropped.
 #[derive(Debug)]
 pub(crate) struct Space {
     // Given back in this order: whoever waits for the tier then finds room in all.
-    _shares: [Reservation; 2],
+    shares: [Reservation; 2],
     tier: Reservation,
 }
 
@@ -41,16 +58,33 @@ impl Space {
         bytes: u64,
     ) -> Option<Self> {
         let shares = [dataset.reserve(bytes)?, tenant.reserve(bytes)?];
-        Some(Self { _shares: shares, tier: tier.reserve(bytes)? })
+        Some(Self { shares, tier: tier.reserve(bytes)? })
     }
 
     /// Enters bytes that are on the disk already, even past the limits.
     pub(crate) fn enter(tier: &Arc<Budget>, shares: [&Arc<Budget>; 2], bytes: u64) -> Self {
-        Self { _shares: shares.map(|share| share.enter(bytes)), tier: tier.enter(bytes) }
+        Self { shares: shares.map(|share| share.enter(bytes)), tier: tier.enter(bytes) }
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.tier.bytes
+        self.tier.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` more of all, or of none; whether they were there.
+    pub(crate) fn grow(&self, bytes: u64) -> bool {
+        let shares = [&self.shares[0].budget, &self.shares[1].budget];
+        let Some(more) = Self::reserve(&self.tier.budget, shares, bytes) else { return false };
+        for (own, more) in self.shares.iter().zip(&more.shares) {
+            own.absorb(more);
+        }
+        self.tier.absorb(&more.tier);
+        true
+    }
+
+    /// Gives back all but `bytes`.
+    pub(crate) fn shrink(&self, bytes: u64) {
+        self.shares.iter().for_each(|share| share.shrink(bytes));
+        self.tier.shrink(bytes);
     }
 }
 
@@ -90,14 +124,21 @@ impl Budget {
         let mut used = self.lock();
         let after = used.checked_add(bytes).filter(|after| *after <= self.limit())?;
         *used = after;
-        Some(Reservation { budget: self.clone(), bytes })
+        Some(Reservation::new(self, bytes))
     }
 
     /// Enters bytes that are on the disk already, even past the capacity.
     fn enter(self: &Arc<Self>, bytes: u64) -> Reservation {
         let mut used = self.lock();
         *used = used.saturating_add(bytes);
-        Reservation { budget: self.clone(), bytes }
+        Reservation::new(self, bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let mut used = self.lock();
+        *used = used.saturating_sub(bytes);
+        drop(used);
+        self.wake();
     }
 
     /// Whether `bytes` are free.
@@ -122,10 +163,7 @@ impl Budget {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut used = self.budget.lock();
-        *used = used.saturating_sub(self.bytes);
-        drop(used);
-        self.budget.freed.notify_waiters();
+        self.budget.give_back(*self.bytes.get_mut());
     }
 }
 
@@ -161,6 +199,22 @@ mod tests {
         assert!(Space::reserve(&tier, [&large, &tenant], 21).is_none(), "the tenant's is short");
         assert!(Space::reserve(&tier, [&large, &large], 51).is_none(), "the tier's is short");
         assert_eq!((used(), large.used()), ((50, 50, 50), 0));
+        drop(space);
+        assert_eq!(used(), (0, 0, 0));
+    }
+
+    #[test]
+    fn space_grows_in_all_or_in_none_and_gives_back_what_it_did_not_need() {
+        let (tier, dataset, tenant) = (Budget::new(100), Budget::new(50), Budget::new(70));
+        let used = || (tier.used(), dataset.used(), tenant.used());
+        let space = Space::reserve(&tier, [&dataset, &tenant], 20).unwrap();
+        assert!(space.grow(30));
+        assert!(!space.grow(1), "the data set's is short");
+        assert_eq!((used(), space.bytes()), ((50, 50, 50), 50));
+        space.shrink(15);
+        assert_eq!((used(), space.bytes()), ((15, 15, 15), 15));
+        space.shrink(40);
+        assert_eq!(space.bytes(), 15, "nothing is taken by giving back");
         drop(space);
         assert_eq!(used(), (0, 0, 0));
     }

@@ -5,7 +5,7 @@
 //!   RECENCY                      in which order shards were last used; a hint
 //!   WEAR                         what of a day's writing was left; a hint
 //!   LOCK                         flock held while a daemon runs; its pid inside
-//!   shards/<hash>-<name>         the origin's tar, byte for byte (`+` for `-` where a newer release
+//!   shards/<hash>-<name>         the origin's tar, byte for byte, not compressed (`+` for `-` where a newer release
 //!                                holds the name)
 //!   shards/<hash>-<name>.idx     its sidecar: the shard is there when this is
 //!   shards/<hash>-<name>.idx.new a sidecar being written

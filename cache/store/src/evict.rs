@@ -62,6 +62,11 @@ pub trait Policy: Send {
     /// A shard was used.
     fn hit(&mut self, slot: Slot);
 
+    /// A shard takes `bytes` now: one that is unpacked on its way in grows.
+    fn resize(&mut self, slot: Slot, bytes: u64) {
+        let _ = (slot, bytes);
+    }
+
     /// A shard is gone. `evicted`: this policy named it; otherwise somebody removed it.
     fn remove(&mut self, slot: Slot, evicted: bool);
 

@@ -6,6 +6,8 @@
 //!                                        └── in order ──▶ indexer (headers, CRC32C per member)
 //! ```
 //! A frame is frozen once its bytes are there: it is indexed, served and written at the same time.
+//! What is compressed at its origin becomes parts in between (`intake.rs`, `unpack.rs`); from there on
+//! it is a shard like any other, whose length is known at its end.
 //!
 //! One rule: frames are bounded by the [`WINDOW`]. A part is asked for only while its frame fits
 //! the window, and the window moves when the indexer has passed a part whose write is done. So a
@@ -13,12 +15,14 @@
 
 mod bytes;
 mod flights;
+mod intake;
 mod parts;
 mod target;
+mod unpack;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -29,16 +33,17 @@ use forebay_source::{Binding, Rank, Source, Stat, Stretch};
 use forebay_uring::{Arena, Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
 use tokio::task::JoinSet;
 
 use crate::shard::Growth;
-use crate::tier::shutting_down;
+use crate::tier::{Allotment, shutting_down};
 use bytes::FillBytes;
 pub use flights::Fills;
 pub(crate) use flights::{Flight, Flights};
 pub(crate) use parts::{Frame, Parts, copy};
 pub(crate) use target::{Blocks, DiskTarget, Target};
+pub(crate) use unpack::Format;
 
 /// Bytes asked for at once: large enough that a ranged GET's round trip (some 20–50 ms on S3) is
 /// small beside its transfer, small enough that several are under way within one shard.
@@ -61,7 +66,8 @@ const WRITTEN_AT_ONCE: usize = 12;
 /// Frames one fill holds at most.
 pub(crate) const WINDOW: usize = PARTS_AT_ONCE + WRITTEN_AT_ONCE + RETAINED;
 
-/// Frames without which a fill cannot go on: those behind the indexer, its own, and the next.
+/// Frames without which a fill cannot go on: those behind the indexer, its own, and the next; or, of a
+/// compressed shard, whose next part needs no indexer to be made, the one with what its origin sends.
 const LEAST: usize = RETAINED + 2;
 
 /// Parts after which what is here is synced and recorded: a crash costs 64 MiB of what was written, about
@@ -82,10 +88,22 @@ pub(crate) struct Job {
     pub(crate) stat: Stat,
     /// Memory for parts: the daemon's frames, or the memory they stay in.
     pub(crate) frames: Arena,
+    /// The daemon's frames, for what stays nowhere.
+    pub(crate) spare: Arena,
+    /// What it holds of its tier, if it has one.
+    pub(crate) allotment: Option<Allotment>,
     pub(crate) target: Target,
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
     pub(crate) origin: Origin,
+    /// The length of the origin's object.
+    pub(crate) origin_len: u64,
+    /// How the origin's bytes are compressed, once that is known.
+    pub(crate) form: SetOnce<Option<Format>>,
+    /// Bytes that came out of a compressed shard.
+    pub(crate) unpacked: AtomicU64,
+    /// A checksum of a compressed shard did not fit: nothing of it can be trusted.
+    pub(crate) spoilt: AtomicBool,
     /// The tenant that the shard is charged to.
     pub(crate) tenant: Option<String>,
     /// Bytes that an earlier fill left here.
@@ -110,7 +128,7 @@ struct GiveUp(Option<Arc<Parts>>);
 impl Drop for GiveUp {
     fn drop(&mut self) {
         if let Some(parts) = self.0.take() {
-            parts.fail(&Error::new(ErrorKind::Closed, "the fill was given up"));
+            parts.fail(&given_up());
         }
     }
 }
@@ -123,6 +141,9 @@ impl Drop for End {
         self.0.end();
     }
 }
+
+/// Parts on their way; whichever turns out to be of a compressed shard says so.
+type UnderWay = JoinSet<Result<Option<Format>>>;
 
 /// The right to ask for a part, and its place.
 struct Admitted {
@@ -145,17 +166,17 @@ impl Job {
     /// unless that failed ([`Job::fault`]).
     pub(crate) async fn run(self: &Arc<Self>) -> Result<()> {
         let bytes = FillBytes::new(self.parts.clone());
-        let (len, growth, url) = (self.stat.len, self.growth.clone(), self.url.clone());
+        let (growth, url) = (self.growth.clone(), self.url.clone());
         let _give_up = GiveUp(Some(self.parts.clone()));
         let parts = self.parts.clone();
         let indexing = tokio::task::spawn_blocking(move || {
             // A panic in here must not leave the transfer waiting for the window.
             let mut unfinished = GiveUp(Some(parts.clone()));
-            let indexed = index(bytes, len, &growth).map_err(|error| error.at("url", url));
+            let indexed = index(bytes, &parts, &growth).map_err(|error| error.at("url", url));
             match &indexed {
                 // The indexer needs no more bytes: whatever still arrives only has to be written.
                 Ok(()) => {
-                    parts.pass(len);
+                    parts.pass(u64::MAX);
                     unfinished.0 = None;
                 }
                 Err(error) => parts.fail(error),
@@ -182,14 +203,15 @@ impl Job {
 
     /// Makes the shard visible on its tier.
     async fn commit(&self, disk: &DiskTarget) -> Result<()> {
-        let len = self.stat.len;
+        let len = self.parts.len();
         disk.on_disk(move |directory, name| directory.trim(name, len)).await?;
         disk.engine.sync_data(&disk.file).await?;
         let (origin, tenant) = (self.origin.clone(), self.tenant.clone());
         let index = self.growth.index().index();
         // Every part is written by then.
         let blocks = self.parts.sums().into_iter().flatten().collect();
-        let sidecar = Sidecar { origin, tenant, len, blocks, index };
+        let compressed_len = self.growth.is_unpacked().then_some(self.origin_len);
+        let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.since;
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
     }
@@ -197,7 +219,14 @@ impl Job {
     /// The target takes no more: from here on the fill only passes samples on.
     fn give_up_target(&self, error: Error) {
         // The first reason is the one to tell.
-        let _late = self.fault.set(error.at("url", &self.url));
+        let is_first = self.fault.set(error.at("url", &self.url)).is_ok();
+        // Readers have no origin to turn to for what passed: they are to begin anew.
+        if let Some(allotment) = &self.allotment
+            && is_first
+            && self.growth.is_unpacked()
+        {
+            allotment.leave();
+        }
     }
 
     async fn transfer(self: &Arc<Self>) -> Result<()> {
@@ -208,7 +237,7 @@ impl Job {
         // Tasks of their own: the checksum of one part must not keep others from being written.
         let mut under_way = JoinSet::new();
         let _end = End(self.parts.clone());
-        let transferred = self.land_all(&mut under_way).await;
+        let transferred = self.bring(&mut under_way).await;
         if let Err(error) = &transferred {
             self.parts.fail(error);
         }
@@ -217,7 +246,8 @@ impl Job {
         transferred
     }
 
-    async fn land_all(self: &Arc<Self>, under_way: &mut JoinSet<Result<()>>) -> Result<()> {
+    /// Brings every part, or says how the origin's bytes are compressed; then none has arrived.
+    async fn land_all(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<Option<Format>> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
@@ -231,13 +261,17 @@ impl Job {
                     let (job, asking) = (self.clone(), asking.clone());
                     under_way.spawn(async move { job.land(run, &asking).await });
                 }
-                Some(landing) = under_way.join_next() => landing.map_err(|_| shutting_down())??,
+                Some(landing) = under_way.join_next() => {
+                    if let Some(format) = landing.map_err(|_| shutting_down())?? {
+                        return Ok(Some(format));
+                    }
+                }
                 landed = self.parts.landed(recorded + RECORD_PARTS), if recording.is_empty() && !under_way.is_empty() => {
                     recorded = landed;
                     recording.push(self.record());
                 }
                 Some(()) = recording.next() => {}
-                else => return Ok(()),
+                else => return Ok(None),
             }
         }
     }
@@ -334,9 +368,13 @@ impl Job {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gets a run of parts and keeps them.
-    async fn land(self: &Arc<Self>, mut run: Run, asking: &Arc<Semaphore>) -> Result<()> {
-        let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(()) };
+    /// Gets a run of parts and keeps them; unless they turn out to be compressed.
+    async fn land(
+        self: &Arc<Self>,
+        mut run: Run,
+        asking: &Arc<Semaphore>,
+    ) -> Result<Option<Format>> {
+        let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(None) };
         let (first, mut stretch) = (*first, None);
         // Each is written while the next arrives.
         let mut keeping = JoinSet::new();
@@ -352,16 +390,26 @@ impl Job {
                 self.parts.kept(part, crc32c);
                 continue;
             }
-            let frame = tokio::select! {
-                read = self.fetch(&mut stretch, part..run.end, frame) => read?,
-                () = self.parts.failed() => {
-                    return Err(Error::new(ErrorKind::Closed, "the fill was given up"));
+            let (_, held) = self.extent(part);
+            let arrive = async {
+                let frame = self.fetch(&mut stretch, part..run.end, frame).await?;
+                // The origin may be asked for another while this one is written.
+                drop(asking);
+                if part == 0 {
+                    // Where it is known beforehand, it stays.
+                    let _known = self.form.set(Format::of(&frame[..held]));
                 }
+                Ok((frame, *self.form.wait().await))
             };
-            // The origin may be asked for another while this one is written.
-            drop(asking);
+            let (frame, form) = tokio::select! {
+                arrived = arrive => arrived?,
+                () = self.parts.failed() => return Err(given_up()),
+            };
+            if form.is_some() {
+                return Ok(form);
+            }
             let job = self.clone();
-            keeping.spawn(async move { job.keep(part, frame, window).await });
+            keeping.spawn(async move { job.keep(part, frame, held, window).await });
             while let Some(kept) = keeping.try_join_next() {
                 kept.map_err(|_| shutting_down())??;
             }
@@ -369,7 +417,7 @@ impl Job {
         while let Some(kept) = keeping.join_next().await {
             kept.map_err(|_| shutting_down())??;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The next part of a stretch, which begins with the first of `parts`.
@@ -397,16 +445,22 @@ impl Job {
         stretch.fill(frame).await
     }
 
-    /// Keeps a part that arrived.
-    async fn keep(&self, part: u64, mut frame: Span, window: OwnedSemaphorePermit) -> Result<()> {
-        let (offset, held) = self.extent(part);
+    /// Publishes a part, and puts it where it stays.
+    async fn keep(
+        &self,
+        part: u64,
+        mut frame: Span,
+        held: usize,
+        window: OwnedSemaphorePermit,
+    ) -> Result<()> {
+        let offset = part * PART_BYTES as u64;
         let padded = match &self.target {
             Target::Disk(disk) => held.next_multiple_of(disk.file.alignment().offset),
             Target::Memory(_) | Target::Nowhere => held,
         };
         frame[held..padded].fill(0);
         let bytes = frame.freeze();
-        if let Target::Memory(blocks) = &self.target {
+        if let (Target::Memory(blocks), None) = (&self.target, self.fault.get()) {
             blocks.put(usize::try_from(part).expect("parts are counted in usize"), bytes.clone());
         }
         // From here on it is indexed and served, beside being written.
@@ -487,12 +541,32 @@ impl Job {
     }
 }
 
+fn given_up() -> Error {
+    Error::new(ErrorKind::Closed, "the fill was given up")
+}
+
 /// Indexes in order, telling `growth` of each sample the moment it is complete.
-fn index(bytes: FillBytes, len: u64, growth: &Growth) -> Result<()> {
-    let mut indexer = Indexer::new(bytes, len);
-    while let Some(at) = indexer.next_sample()? {
-        growth.add(indexer.index(), at);
+fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<()> {
+    // Its first bytes show whether its length is known.
+    parts.wait(0)?;
+    let mut indexer = Indexer::new(bytes, parts.len());
+    let indexed = loop {
+        match indexer.next_sample() {
+            Ok(Some(at)) => growth.add(indexer.index(), at),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    match indexed {
+        Ok(()) => growth.counted(indexer.index(), parts.len()),
+        // A stream that is damaged may come out as a tar that is: which of both it is, and so whether
+        // anything of it is good, shows at the stream's end.
+        Err(error) if error.kind() == ErrorKind::Corrupt && growth.is_unpacked() => {
+            drop(indexer);
+            parts.drain()?;
+            return Err(error);
+        }
+        Err(error) => return Err(error),
     }
-    growth.counted(indexer.index());
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! for room hears of its end. Holders keep it for a read, never for an epoch.
 //!
 //! A shard whose tier fails in mid-use is lost to the tier, not to its readers: from then on they read
-//! it through, from its origin, checked as ever.
+//! it through, from its origin, checked as ever; one that is compressed there is fetched anew.
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,21 +38,47 @@ pub struct Progress {
 pub(crate) struct Growth {
     index: Arc<RwLock<Catalogue>>,
     progress: Arc<watch::Sender<Progress>>,
+    /// Its length, once it is known.
+    len: Arc<OnceLock<u64>>,
+    /// Set where its origin's bytes are compressed, and these are what they hold.
+    unpacked: Arc<OnceLock<()>>,
 }
 
 impl Growth {
     pub(crate) fn new() -> Self {
-        Self { index: Arc::default(), progress: Arc::new(watch::Sender::default()) }
+        Self {
+            index: Arc::default(),
+            progress: Arc::new(watch::Sender::default()),
+            len: Arc::default(),
+            unpacked: Arc::default(),
+        }
     }
 
-    /// A whole index at once.
-    pub(crate) fn whole(index: Index) -> Self {
+    /// A whole shard's index and length at once.
+    pub(crate) fn whole(index: Index, len: u64) -> Self {
         let progress =
             Progress { samples: index.samples.len() as u64, counted: true, failed: None };
         Self {
             index: Arc::new(RwLock::new(Catalogue::whole(index))),
             progress: Arc::new(watch::Sender::new(progress)),
+            len: Arc::new(OnceLock::from(len)),
+            unpacked: Arc::default(),
         }
+    }
+
+    /// Its origin's bytes are compressed.
+    pub(crate) fn unpack(&self) {
+        self.unpacked.get_or_init(|| ());
+    }
+
+    /// Whether its origin's bytes are compressed, as far as is known.
+    pub(crate) fn is_unpacked(&self) -> bool {
+        self.unpacked.get().is_some()
+    }
+
+    /// Whether somebody waits for samples now.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.progress.receiver_count() > 0
     }
 
     /// Takes over sample `at` of the indexer's own index, and everything before it.
@@ -65,8 +91,9 @@ impl Growth {
         self.progress.send_modify(|progress| progress.samples = at as u64 + 1);
     }
 
-    /// The indexer saw the archive's end.
-    pub(crate) fn counted(&self, from: &Index) {
+    /// The indexer saw the archive's end, and all `len` bytes.
+    pub(crate) fn counted(&self, from: &Index, len: u64) {
+        self.len.get_or_init(|| len);
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         *index = Catalogue::whole(from.clone());
         drop(index);
@@ -196,16 +223,17 @@ impl Shard {
         &self.url
     }
 
-    /// Its length in bytes.
+    /// Its length in bytes, of the plain tar. Of one that its origin keeps compressed, this is known with its
+    /// count of samples; before, it is what the origin's object has.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.stat.len
+        self.growth.len.get().copied().unwrap_or(self.stat.len)
     }
 
     /// Whether it has no bytes at all (never: a tar has end blocks).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.stat.len == 0
+        self.len() == 0
     }
 
     /// What is known of its samples now.
@@ -358,6 +386,13 @@ impl Shard {
         })
     }
 
+    /// Whether what it holds can be had only by asking for it once more: its tier lost it, and its origin
+    /// keeps it compressed.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.growth.is_unpacked() && self.lost.get().is_some()
+    }
+
     /// Where it came from, and which version of it.
     pub(crate) fn origin(&self) -> Origin {
         Origin {
@@ -376,9 +411,18 @@ impl Shard {
         }
     }
 
-    /// Reads a range from the origin.
+    /// Reads a range from the origin. Of what it keeps compressed it has no ranges: that is fetched anew
+    /// when the shard is next asked for.
     async fn read_through(&self, pending: Pending) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
+        if self.growth.is_unpacked() {
+            let what = "no tier keeps the shard, and its origin has it compressed only";
+            let error = Error::new(ErrorKind::Unavailable, what).at("url", &self.url);
+            let error = error.advise(
+                "read it again once a tier takes it (see `forebay tier ls`), or store it as a plain tar",
+            );
+            return (at, Placed { span, start, from_tier: false, outcome: Err(error) });
+        }
         // The span is the source's until it succeeds.
         let stub = span.split_to(0);
         let read = self.source.read_part(&self.url, &self.stat, start, span).await;

@@ -14,7 +14,7 @@ mod place;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 
 use crate::dataset::Dataset;
 use crate::directory::ShardName;
@@ -47,6 +47,9 @@ const RECENCY_KEPT: Duration = Duration::from_secs(300);
 
 /// Identities remembered: a URL and a version are some 200 bytes, so 13 MB at most.
 const IDENTITIES: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
+
+/// Compressed shards whose lengths are remembered: a name and a number are some 150 bytes, so 10 MB at most.
+const UNPACKED: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
 
 /// How long one look after a device may take. A device that hangs is looked after again then; the
 /// others are not kept waiting for longer.
@@ -145,6 +148,18 @@ impl Commons {
         self.identities().pop(&(endpoint.to_owned(), url.to_owned()));
     }
 
+    /// Bytes that a compressed shard came to, or came to at least, when it was last unpacked.
+    fn unpacked(&self, name: &ShardName) -> Option<u64> {
+        let mut known = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(name).copied()
+    }
+
+    pub(crate) fn note_unpacked(&self, origin: &Origin, bytes: u64) {
+        let mut known = self.unpacked.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = known.get(&ShardName::new(origin)).map_or(bytes, |before| bytes.max(*before));
+        known.put(ShardName::new(origin), bytes);
+    }
+
     fn through(&self) -> MutexGuard<'_, OpenShards> {
         self.through.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,6 +189,8 @@ impl Store {
             through: Mutex::new(OpenShards::new()),
             traffic: Arc::default(),
             identities: Mutex::new(LruCache::new(IDENTITIES)),
+            unpacked: Mutex::new(LruCache::new(UNPACKED)),
+            largest_tier: sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
         });
         let mut tiers = Vec::with_capacity(config.tiers.len());
         for tier in config.tiers {
@@ -253,7 +270,8 @@ impl Store {
             return Ok(Lease::new(shard));
         }
         let charge = self.inner.commons.shares.charge(url, self.tenant);
-        let wanted = Wanted { name: name.clone(), origin, charge, source, stat, rank, head };
+        let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
+        let wanted = Wanted { name: name.clone(), origin, charge, source, stat, len, rank, head };
         let asker = Asker { urgency, tenant: self.tenant };
         loop {
             let (first, opened) = {
@@ -371,10 +389,16 @@ impl Store {
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
             frames: self.inner.commons.frames.clone(),
+            spare: self.inner.commons.frames.clone(),
+            allotment: None,
             target: Target::Nowhere,
             parts,
             growth,
             origin: wanted.origin.clone(),
+            origin_len: wanted.stat.len,
+            form: SetOnce::new(),
+            unpacked: AtomicU64::new(0),
+            spoilt: AtomicBool::new(false),
             tenant: None,
             resumed: AtomicU64::new(0),
             written: Arc::default(),

@@ -7,11 +7,12 @@
 //!   Tier
 //!     ├─ Medium ── a directory and its engine, or memory
 //!     ├─ Table ── who is here, who may stay            table.rs, shelf.rs
-//!     ├─ Budget, Wear ── what may be kept and written   room.rs, wear.rs
+//!     ├─ Budget, Wear ── what may be kept and written   room.rs, growth.rs, wear.rs
 //!     └─ Health, Mode ── what the device does, what the admin wants
 //! ```
 
 mod attach;
+mod growth;
 mod health;
 mod open;
 mod room;
@@ -39,6 +40,7 @@ use crate::fill::Flights;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, Shares};
 use crate::store::Identity;
+pub(crate) use growth::Allotment;
 pub use health::Condition;
 use health::Health;
 pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
@@ -148,6 +150,10 @@ pub(crate) struct Commons {
     pub(crate) traffic: Arc<Traffic>,
     /// What origins said of objects.
     pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
+    /// Bytes of compressed shards that were unpacked here once, or that they came to at least.
+    pub(crate) unpacked: Mutex<LruCache<ShardName, u64>>,
+    /// What the largest tier may hold.
+    pub(crate) largest_tier: u64,
 }
 
 /// One tier. Cheap to clone.
@@ -396,8 +402,9 @@ impl Tier {
     /// A reader met a failure of the device: the copy goes, the reader does without.
     pub(crate) fn lost(&self, shard: &Shard, error: &Error) {
         self.trouble(error);
-        // Its index is worth keeping: should no tier take it, it need not be fetched for that.
-        if shard.progress().counted {
+        // Its index is worth keeping: should no tier take it, it need not be fetched for that. Of what was
+        // compressed, the origin has no ranges to give: it must be fetched anew.
+        if shard.progress().counted && !shard.growth.is_unpacked() {
             self.0.commons.read_through(shard);
         }
         let mut table = self.table();

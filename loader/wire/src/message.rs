@@ -127,7 +127,7 @@ pub enum Reply {
     Shard {
         /// The shard.
         url: String,
-        /// Its length.
+        /// Its length; of a compressed shard, that of the tar in it.
         bytes: u64,
         /// Its sample count.
         samples: u64,

@@ -1,15 +1,16 @@
 //! From header to header: the members of a tar, with their long names and true sizes resolved.
 //!
 //! Its rule: an archive that two readers could understand differently is refused, and every size is
-//! held against the shard's length before it is believed.
+//! held against the shard's length before it is believed; where nobody knows that length yet, no more
+//! is asked for than a header of 512 bytes, or what the bytes themselves then refuse.
 
-use std::io::SeekFrom;
+use std::io::{self, SeekFrom};
 
 use forebay_error::{Error, ErrorKind, Result};
 use tar::{EntryType, Header};
 
-use super::ShardBytes;
 use super::pax::{self, Pax};
+use super::{ShardBytes, UNKNOWN};
 
 /// The unit of a tar.
 const BLOCK: u64 = 512;
@@ -69,7 +70,7 @@ impl<B: ShardBytes> Walk<B> {
         let mut extensions = Extensions::default();
         loop {
             let at = self.next;
-            let block = self.header_block(at)?;
+            let block = self.block(at)?.ok_or_else(|| self.ends_early(at))?;
             if block.iter().all(|&byte| byte == 0) {
                 if !extensions.is_empty() {
                     return Err(corrupt("a long name describes no member", at));
@@ -95,9 +96,8 @@ impl<B: ShardBytes> Walk<B> {
 
     /// Holds what follows the end-of-archive marker against the rule that no member may hide there.
     pub(super) fn check_tail(&mut self) -> Result<()> {
-        while self.next.checked_add(BLOCK).is_some_and(|end| end <= self.len) {
+        while let Some(block) = self.block(self.next)? {
             let at = self.next;
-            let block = self.header_block(at)?;
             if block.iter().any(|&byte| byte != 0)
                 && checksum_holds(Header::from_byte_slice(&block))
             {
@@ -216,18 +216,29 @@ impl<B: ShardBytes> Walk<B> {
         Ok(data)
     }
 
-    fn header_block(&mut self, at: u64) -> Result<[u8; BLOCK as usize]> {
+    /// The block at `at`, unless the shard ends before its end.
+    fn block(&mut self, at: u64) -> Result<Option<[u8; BLOCK as usize]>> {
         if at.checked_add(BLOCK).is_none_or(|end| end > self.len) {
-            let what = if self.len == 0 {
-                "the shard is empty"
-            } else {
-                "the shard ends without an end-of-archive marker"
-            };
-            return Err(corrupt(what, at).advise("upload the shard again; it looks truncated"));
+            return Ok(None);
         }
         let mut block = [0; BLOCK as usize];
-        self.read_at(at, &mut block)?;
-        Ok(block)
+        self.bytes.seek(SeekFrom::Start(at)).map_err(|error| own_or_io(error, at))?;
+        match self.bytes.read_exact(&mut block) {
+            Ok(()) => Ok(Some(block)),
+            // The end of a shard whose length was not known.
+            Err(error) if self.len == UNKNOWN && error.kind() == io::ErrorKind::UnexpectedEof => {
+                Ok(None)
+            }
+            Err(error) => Err(own_or_io(error, at)),
+        }
+    }
+
+    fn ends_early(&self, at: u64) -> Error {
+        let what = match self.len {
+            0 => "the shard is empty",
+            _ => "the shard ends without an end-of-archive marker",
+        };
+        corrupt(what, at).advise("upload the shard again; it looks truncated")
     }
 
     fn read_at(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
@@ -252,8 +263,8 @@ fn not_a_header(block: &[u8], at: u64) -> Error {
     let format = COMPRESSED.iter().find(|(magic, _)| at == 0 && block.starts_with(magic));
     match format {
         Some((_, name)) => {
-            Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a plain tar"))
-                .advise("compressed shards are not supported yet: pack it again as a plain tar")
+            Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a tar"))
+                .advise("pack it as a plain tar, or one that gzip or zstd compressed once")
         }
         None => corrupt("a tar header has a wrong checksum", at),
     }
@@ -264,10 +275,10 @@ fn corrupt(what: &str, offset: u64) -> Error {
 }
 
 /// The error that the source of the bytes wrapped, or what the system call said.
-fn own_or_io(error: std::io::Error, offset: u64) -> Error {
+fn own_or_io(error: io::Error, offset: u64) -> Error {
     match error.downcast::<Error>() {
         Ok(own) => own,
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             corrupt("the shard is shorter than its stated length", offset)
         }
         Err(error) => Error::from_io("read the shard", &error).at("offset", offset),

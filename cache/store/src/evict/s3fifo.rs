@@ -139,6 +139,16 @@ impl Policy for S3Fifo {
         *uses = (*uses + 1).min(MOST_USES);
     }
 
+    fn resize(&mut self, slot: Slot, bytes: u64) {
+        let resident = &mut self.residents[slot as usize];
+        let before = std::mem::replace(&mut resident.bytes, bytes);
+        let queue = match resident.proven {
+            true => &mut self.proven_bytes,
+            false => &mut self.probation_bytes,
+        };
+        *queue = *queue - before + bytes;
+    }
+
     fn remove(&mut self, slot: Slot, evicted: bool) {
         self.exit(slot);
         let resident = self.residents[slot as usize];

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use forebay_error::Result;
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::ShardBytes;
 use forebay_shard::checksum::Crc32c;
 
@@ -14,8 +14,9 @@ use super::parts::{Frame, Parts, parts_of};
 pub(super) struct FillBytes {
     parts: Arc<Parts>,
     position: u64,
-    /// The frame last read, so that 8,000 headers of a part take its lock once.
-    current: Option<(usize, Arc<Frame>)>,
+    /// The part last read, its frame, and how many bytes of the shard are in it: so that 8,000 headers of a
+    /// part take its lock once.
+    current: Option<(usize, Arc<Frame>, usize)>,
 }
 
 impl FillBytes {
@@ -23,33 +24,44 @@ impl FillBytes {
         Self { parts, position: 0, current: None }
     }
 
-    fn frame(&mut self, part: usize) -> Result<Arc<Frame>> {
-        if let Some((have, frame)) = &self.current
+    /// The frame of a part, once it is here, and the shard's bytes in it; `None` behind the last.
+    fn frame(&mut self, part: usize) -> Result<Option<(Arc<Frame>, usize)>> {
+        if let Some((have, frame, held)) = &self.current
             && *have == part
         {
-            return Ok(frame.clone());
+            return Ok(Some((frame.clone(), *held)));
         }
         // Given up before the wait: the window may need this very frame to move.
         self.current = None;
         self.parts.pass(part as u64 * PART_BYTES as u64);
-        let frame = self.parts.wait(part)?;
-        self.current = Some((part, frame.clone()));
-        Ok(frame)
+        let arrived = self.parts.wait(part)?;
+        self.current = arrived.clone().map(|(frame, held)| (part, frame, held));
+        Ok(arrived)
+    }
+
+    /// The bytes from `offset` on to the end of its part, or of the shard; `None` if that ends before.
+    fn with<T>(&mut self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let part = parts_of(&(offset..offset + 1)).start;
+        let Some((frame, held)) = self.frame(part)? else { return Ok(None) };
+        let from = usize::try_from(offset % PART_BYTES as u64).expect("below a part's size");
+        match from < held {
+            true => Ok(Some(take(&frame.bytes()[from..held]))),
+            false => self.parts.broken().map(|()| None),
+        }
     }
 }
 
 impl Read for FillBytes {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = self.parts.len().saturating_sub(self.position);
-        let wanted = into.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        if wanted == 0 {
+        if into.is_empty() {
             return Ok(0);
         }
-        let part = parts_of(&(self.position..self.position + 1)).start;
-        let at = usize::try_from(self.position % PART_BYTES as u64).expect("below a part's size");
-        let len = wanted.min(PART_BYTES - at);
-        let frame = self.frame(part).map_err(io::Error::other)?;
-        into[..len].copy_from_slice(&frame.bytes()[at..at + len]);
+        let copied = self.with(self.position, |bytes| {
+            let len = bytes.len().min(into.len());
+            into[..len].copy_from_slice(&bytes[..len]);
+            len
+        });
+        let len = copied.map_err(io::Error::other)?.unwrap_or(0);
         self.position += len as u64;
         Ok(len)
     }
@@ -70,14 +82,23 @@ impl Seek for FillBytes {
 impl ShardBytes for FillBytes {
     fn crc32c(&mut self, offset: u64, len: u64) -> Result<u32> {
         let mut crc = Crc32c::new();
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let part = parts_of(&(at..at + 1)).start;
-            let from = usize::try_from(at % PART_BYTES as u64).expect("below a part's size");
-            let left = usize::try_from(end - at).unwrap_or(usize::MAX);
-            let len = left.min(PART_BYTES - from);
-            crc.update(&self.frame(part)?.bytes()[from..from + len]);
-            at += len as u64;
+        let (mut at, mut left) = (offset, len);
+        while left > 0 {
+            let taken = self.with(at, |bytes| {
+                let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                crc.update(&bytes[..len]);
+                len as u64
+            })?;
+            let Some(taken) = taken else {
+                // Where the length was known, nothing is asked for beyond it.
+                let what = "a member reaches past the end of the shard";
+                return Err(Error::new(ErrorKind::Corrupt, what)
+                    .at("offset", offset)
+                    .at("member_bytes", len)
+                    .at("shard_bytes", at)
+                    .advise("upload the shard again; it looks truncated"));
+            };
+            (at, left) = (at + taken, left - taken);
         }
         Ok(crc.value())
     }

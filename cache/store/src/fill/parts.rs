@@ -2,15 +2,19 @@
 //!
 //! One rule: a frame is given back as soon as it is written and the indexer is [`RETAINED`] parts past
 //! it, and at once when the fill fails; nobody waits for a part of a failed fill.
+//!
+//! A shard that is unpacked has no length before its last part is here: until then there may always be
+//! one more.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::UNKNOWN;
 use forebay_uring::Frozen;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::{PART_BYTES, RETAINED, WINDOW};
+use super::{PART_BYTES, RETAINED, WINDOW, given_up};
 
 /// A part in memory; its place in the window is free when the last reader let go of it.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub(crate) struct Frame {
 
 #[derive(Debug)]
 struct State {
+    /// The shard's length, or [`UNKNOWN`].
+    len: u64,
     /// Frames by part; `None` is a part still coming, or one given back.
     frames: Vec<Option<Arc<Frame>>>,
     /// CRC32C of each part that is where it stays.
@@ -30,6 +36,8 @@ struct State {
     /// The first part that the indexer may still need.
     kept_from: usize,
     failed: Option<Error>,
+    /// Why a compressed shard breaks off where it does.
+    broken: Option<Error>,
     /// Nothing is being written any more.
     over: bool,
 }
@@ -37,7 +45,6 @@ struct State {
 /// The parts of one fill.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    len: u64,
     state: Mutex<State>,
     arrived: Condvar,
     window: Arc<Semaphore>,
@@ -45,19 +52,35 @@ pub(crate) struct Parts {
     changed: Notify,
 }
 
-impl Parts {
-    pub(crate) fn new(len: u64) -> Arc<Self> {
-        let parts = usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX);
-        let state = State {
+impl State {
+    fn new(len: u64) -> Self {
+        let parts = match len {
+            UNKNOWN => 0,
+            _ => usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX),
+        };
+        Self {
+            len,
             frames: vec![None; parts],
             sums: vec![None; parts],
             landed: 0,
             kept_from: 0,
             failed: None,
+            broken: None,
             over: false,
-        };
+        }
+    }
+
+    /// Bytes of the shard in a part.
+    fn held(&self, part: usize) -> usize {
+        let left = self.len.saturating_sub(part as u64 * PART_BYTES as u64);
+        usize::try_from(left).map_or(PART_BYTES, |left| left.min(PART_BYTES))
+    }
+}
+
+impl Parts {
+    pub(crate) fn new(len: u64) -> Arc<Self> {
+        let state = State::new(len);
         Arc::new(Self {
-            len,
             state: Mutex::new(state),
             arrived: Condvar::new(),
             window: Arc::new(Semaphore::new(WINDOW)),
@@ -65,14 +88,31 @@ impl Parts {
         })
     }
 
-    pub(super) fn len(&self) -> u64 {
-        self.len
+    /// The shard's length, or [`UNKNOWN`].
+    pub(crate) fn len(&self) -> u64 {
+        self.lock().len
+    }
+
+    /// Nobody knows how many parts come: what their origin sends is compressed. Said before the first
+    /// arrives.
+    pub(super) fn unpack(&self) {
+        let mut state = self.lock();
+        let failed = state.failed.take();
+        *state = State { failed, ..State::new(UNKNOWN) };
+    }
+
+    /// The shard has `len` bytes; said before its last part arrives. `broken`: more would come, but for
+    /// this fault of its origin's.
+    pub(super) fn end_at(&self, len: u64, broken: Option<Error>) {
+        let mut state = self.lock();
+        (state.len, state.broken) = (len, broken);
+        drop(state);
+        self.arrived.notify_all();
     }
 
     /// Waits until one more part fits the window.
     pub(super) async fn admit(&self) -> Result<OwnedSemaphorePermit> {
-        let closed = |_| Error::new(ErrorKind::Closed, "the fill was given up");
-        self.window.clone().acquire_owned().await.map_err(closed)
+        self.window.clone().acquire_owned().await.map_err(|_| given_up())
     }
 
     /// A place in the window, if there is one now.
@@ -84,6 +124,10 @@ impl Parts {
     pub(super) fn arrived(&self, part: u64, frame: Frame) {
         let part = usize::try_from(part).expect("parts are counted in usize");
         let mut state = self.lock();
+        if part >= state.frames.len() {
+            state.frames.resize(part + 1, None);
+            state.sums.resize(part + 1, None);
+        }
         if state.failed.is_none() {
             state.frames[part] = Some(Arc::new(frame));
         }
@@ -166,9 +210,9 @@ impl Parts {
 
     /// The indexer is done with everything before `offset`; at the end nothing is retained.
     pub(super) fn pass(&self, offset: u64) {
-        let retained = if offset >= self.len { 0 } else { RETAINED };
-        let part = if offset >= self.len { u64::MAX } else { offset / PART_BYTES as u64 };
         let mut state = self.lock();
+        let retained = if offset >= state.len { 0 } else { RETAINED };
+        let part = if offset >= state.len { u64::MAX } else { offset / PART_BYTES as u64 };
         let upto = usize::try_from(part)
             .unwrap_or(usize::MAX)
             .min(state.frames.len())
@@ -184,24 +228,48 @@ impl Parts {
         }
     }
 
-    /// Blocks until `part` is in memory.
-    pub(super) fn wait(&self, part: usize) -> Result<Arc<Frame>> {
+    /// Blocks until `part` is in memory, and says how many bytes of the shard it holds; `None` if the
+    /// shard ends before it.
+    pub(super) fn wait(&self, part: usize) -> Result<Option<(Arc<Frame>, usize)>> {
         let mut state = self.lock();
         loop {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
             match state.frames.get(part) {
-                Some(Some(frame)) => return Ok(frame.clone()),
+                Some(Some(frame)) => return Ok(Some((frame.clone(), state.held(part)))),
+                None if state.held(part) == 0 => return state.broken.clone().map_or(Ok(None), Err),
+                None => {
+                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
                 Some(None) if part >= state.kept_from => {
                     state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                _ => {
+                Some(None) => {
                     return Err(Error::new(ErrorKind::Invalid, "a part was asked for twice")
                         .at("part", part));
                 }
             }
         }
+    }
+
+    /// Why the shard breaks off where it does, if it does.
+    pub(super) fn broken(&self) -> Result<()> {
+        self.lock().broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Blocks until every part has come, giving each back at once.
+    ///
+    /// # Errors
+    /// Why they break off, if they do.
+    pub(super) fn drain(&self) -> Result<()> {
+        let mut part = self.lock().kept_from;
+        while self.wait(part)?.is_some() {
+            part += 1;
+            // Up to the next one, and nothing is retained.
+            self.pass((part + RETAINED) as u64 * PART_BYTES as u64);
+        }
+        Ok(())
     }
 
     /// Every frame that `range` touches, if all are in memory.

@@ -1,9 +1,11 @@
 //! Where a fill puts its parts.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use forebay_error::Result;
+use forebay_error::{Doing, Result};
 use forebay_uring::{DiskFile, Engine, Frozen};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
 use super::PART_BYTES;
 use crate::directory::{Directory, ShardName};
@@ -39,22 +41,33 @@ impl DiskTarget {
         let done = tokio::task::spawn_blocking(move || work(&directory, &name)).await;
         done.map_err(|_| shutting_down())?
     }
+
+    /// Sets disk space aside from `from` up to `to`, so that a full disk shows before the write.
+    pub(super) async fn extend(&self, from: u64, to: u64) -> Result<()> {
+        let (file, len) = (self.file.clone(), to.saturating_sub(from));
+        if len == 0 {
+            return Ok(());
+        }
+        self.on_disk(move |_, _| match fallocate(&file, FallocateFlags::empty(), from, len) {
+            // No space is set aside on this file system: a full disk shows at the write.
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            other => other.doing("reserve disk space for a shard that is unpacked"),
+        })
+        .await
+    }
 }
 
-/// A shard in memory: one piece per part.
-#[derive(Debug)]
-pub(crate) struct Blocks(Vec<OnceLock<Frozen>>);
+/// A shard in memory: one piece per part, which come one by one.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(RwLock<Vec<Option<Frozen>>>);
 
 impl Blocks {
-    /// Room for `len` bytes; the pieces come one by one.
-    pub(crate) fn new(len: u64) -> Self {
-        let parts = usize::try_from(len.div_ceil(PART_BYTES as u64)).unwrap_or(usize::MAX);
-        Self((0..parts).map(|_| OnceLock::new()).collect())
-    }
-
     pub(super) fn put(&self, part: usize, bytes: Frozen) {
-        // A part arrives once.
-        let _first = self.0[part].set(bytes);
+        let mut blocks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if part >= blocks.len() {
+            blocks.resize(part + 1, None);
+        }
+        blocks[part] = Some(bytes);
     }
 
     /// Copies from `offset` on until `into` is full; false if a part is not there.
@@ -63,7 +76,10 @@ impl Blocks {
         let mut at = usize::try_from(offset % PART_BYTES as u64).expect("below a part's size");
         let mut done = 0;
         while done < into.len() {
-            let Some(block) = self.0.get(part).and_then(OnceLock::get) else { return false };
+            // Held for as long as it takes to share the piece.
+            let blocks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(block) = blocks.get(part).cloned().flatten() else { return false };
+            drop(blocks);
             let len = (PART_BYTES - at).min(into.len() - done);
             let Some(bytes) = block.get(at..at + len) else { return false };
             into[done..done + len].copy_from_slice(bytes);

@@ -144,7 +144,7 @@ impl Store {
             return Ok(());
         }
         for to in lasting() {
-            let len = wanted.stat.len;
+            let len = wanted.len;
             let takes = rule.allows(to.name())
                 && (to.class() > from.class() || drains)
                 && to.is_writable()
@@ -178,12 +178,12 @@ impl Store {
             if !rule.allows(to.name())
                 || !to.is_writable()
                 || to.state(&name).is_some()
-                || !to.allows_writing(wanted.stat.len)
+                || !to.allows_writing(wanted.len)
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(wanted.charge, &name, wanted.stat.len);
-            let least = to.candidate_for(wanted.charge, wanted.stat.len).map(|name| to.uses(&name));
+            let (has_room, stays) = to.welcomes(wanted.charge, &name, wanted.len);
+            let least = to.candidate_for(wanted.charge, wanted.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {
                 self.copy(&source, wanted, uses, to).await?;
@@ -203,7 +203,8 @@ impl Store {
     ) -> Result<bool> {
         let logical = ShardName::new(&wanted.origin);
         let wanted = Wanted { name: to.name_for(&logical), ..wanted };
-        let arrival = Arrival::Move { uses, since: source.since, from: source.clone() };
+        let (since, from, unpacked) = (source.since, source.clone(), source.unpacked);
+        let arrival = Arrival::Move { uses, since, from, unpacked };
         let moving = {
             let mut opening = self.opening();
             if opening.contains_key(&logical) {
@@ -254,6 +255,8 @@ struct TierSource {
     blocks: Vec<u32>,
     /// The origin's, so that the copy goes by the same name.
     endpoint: String,
+    /// Whether that origin keeps it compressed.
+    unpacked: bool,
     /// Since when the shard is on this node.
     since: SystemTime,
     _held: Opening,
@@ -270,16 +273,18 @@ impl TierSource {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
-        let stat = Stat { len: sidecar.len, version, binding: Binding::Weak };
+        let stat = Stat { len: sidecar.origin_len(), version, binding: Binding::Weak };
+        let (len, unpacked) = (sidecar.len, sidecar.compressed_len.is_some());
         let source = lease.source.clone();
         let tenant = shares.tenant(sidecar.tenant.as_deref());
         let charge = shares.charge(&sidecar.origin.url, tenant);
         let (rank, head) = (Rank::ahead(0), Head::default());
-        let wanted =
-            Wanted { name: name.clone(), origin: sidecar.origin, charge, source, stat, rank, head };
+        let (name, origin) = (name.clone(), sidecar.origin);
+        let wanted = Wanted { name, origin, charge, source, stat, len, rank, head };
         let blocks = sidecar.blocks;
-        let since = tier.since(name);
-        Ok(Some((Self { lease, blocks, endpoint, since, _held: held }, wanted, uses)))
+        let since = tier.since(&wanted.name);
+        let source = Self { lease, blocks, endpoint, unpacked, since, _held: held };
+        Ok(Some((source, wanted, uses)))
     }
 }
 

@@ -160,7 +160,7 @@ impl Store {
     async fn give_up(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
         let shares = self.inner.commons.shares.of(wanted.charge);
         let bytes = candidates.iter().filter_map(|tier| {
-            let bytes = tier.takes(wanted.stat.len);
+            let bytes = tier.takes(wanted.len);
             let fits = bytes <= tier.budget().limit();
             (fits && shares.iter().all(|share| share.check(bytes).is_ok())).then_some(bytes)
         });
@@ -180,7 +180,7 @@ impl Store {
 
     /// Tiers that may take the shard, the best first.
     fn candidates(&self, wanted: &Wanted, urgency: Urgency) -> Vec<Tier> {
-        let (charge, len) = (wanted.charge, wanted.stat.len);
+        let (charge, len) = (wanted.charge, wanted.len);
         let rule = self.inner.commons.shares.rule(charge);
         let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self

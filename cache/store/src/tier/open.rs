@@ -4,7 +4,7 @@
 //! copy, not the samples: the fill goes on without it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -15,8 +15,10 @@ use forebay_source::{Binding, Rank, Source, Stat, Stretch};
 use forebay_uring::Open;
 use futures::FutureExt;
 use futures::future::Shared;
+use tokio::sync::SetOnce;
 use tokio::task::JoinHandle;
 
+use super::growth::Allotment;
 use super::room::{Room, Urgency};
 use super::table::{Entry, Gone, State, Table};
 use super::{Disk, Medium, Tier};
@@ -39,7 +41,10 @@ pub(crate) struct Wanted {
     /// Whom it is charged to, unless a part of it is here already.
     pub(crate) charge: Charge,
     pub(crate) source: Arc<dyn Source>,
+    /// What the origin says of its object.
     pub(crate) stat: Stat,
+    /// The shard's bytes; of one that is compressed at its origin, as far as is known.
+    pub(crate) len: u64,
     /// How urgently, and for whom.
     pub(crate) rank: Rank,
     /// Its first bytes, if they are on their way already.
@@ -51,8 +56,9 @@ pub(crate) struct Wanted {
 pub(crate) enum Arrival {
     /// It is fetched.
     Fetch(Urgency),
-    /// It comes `from` another tier, where it was used so often and since then.
-    Move { uses: u32, since: SystemTime, from: Arc<dyn Source> },
+    /// It comes `from` another tier, where it was used so often and since then. `unpacked`: its origin keeps
+    /// it compressed.
+    Move { uses: u32, since: SystemTime, from: Arc<dyn Source>, unpacked: bool },
 }
 
 impl Arrival {
@@ -162,13 +168,17 @@ impl Tier {
         };
         let name = wanted.name.clone();
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&name)).await?;
-        if (&sidecar.origin, sidecar.len) != (&wanted.origin, wanted.stat.len) {
+        if (&sidecar.origin, sidecar.origin_len()) != (&wanted.origin, wanted.stat.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
         let path = self.directory()?.data(&wanted.name);
         let file = disk.engine.open(&path, Open::Read).await?;
         let body = Body::Disk { engine: disk.engine.clone(), file };
-        Ok(self.assemble(wanted, Growth::whole(sidecar.index), body, None, space))
+        let growth = Growth::whole(sidecar.index, sidecar.len);
+        if sidecar.compressed_len.is_some() {
+            growth.unpack();
+        }
+        Ok(self.assemble(wanted, growth, body, None, space))
     }
 
     fn assemble(
@@ -206,7 +216,7 @@ impl Tier {
         arrival: Arrival,
         patient: bool,
     ) -> Result<(Arc<Shard>, JoinHandle<()>)> {
-        let Wanted { name, origin, charge, source, stat, rank, head } = wanted;
+        let Wanted { name, origin, charge, source, stat, rank, head, .. } = wanted;
         let shares = &self.0.commons.shares;
         // Before it is fetched: what cannot be recorded cannot be kept.
         origin.check(shares.tenant_name(charge.tenant))?;
@@ -225,8 +235,7 @@ impl Tier {
         }
         let _opening = self.opening(name);
         let written = Arc::new(AtomicU64::new(0));
-        let spending = self.spend(stat.len, arrival.urgency(), &written)?;
-        let parts = Parts::new(stat.len);
+        let spending = self.spend(wanted.len, arrival.urgency(), &written)?;
         let (room, body, target) = match &self.0.medium {
             Medium::Disk(disk) => {
                 let (room, target) =
@@ -236,16 +245,28 @@ impl Tier {
             }
             Medium::Memory(_) => {
                 let room = self.make_room(wanted, arrival.urgency(), patient).await?;
-                let blocks = Arc::new(Blocks::new(stat.len));
+                let blocks = Arc::new(Blocks::default());
                 (room, Body::Memory(blocks.clone()), Target::Memory(blocks))
             }
         };
         let growth = Growth::new();
-        let space = room.space.clone();
+        let (source, len, since) = match &arrival {
+            // How long the shard is, its bytes will show.
+            Arrival::Fetch(_) => (source.clone(), stat.len, None),
+            Arrival::Move { from, since, unpacked, .. } => {
+                if *unpacked {
+                    growth.unpack();
+                }
+                (from.clone(), wanted.len, Some(*since))
+            }
+        };
+        let (parts, space) = (Parts::new(len), room.space.clone());
         let shard = self.assemble(wanted, growth.clone(), body, Some(parts.clone()), space.clone());
-        let since = match &arrival {
-            Arrival::Fetch(_) => None,
-            Arrival::Move { since, .. } => Some(*since),
+        let allotment = Allotment {
+            tier: self.downgrade(),
+            name: name.clone(),
+            charge: room.charge,
+            space: space.clone(),
         };
         self.table().begun(&shard, space, &room, since);
         let frames = match &self.0.medium {
@@ -254,16 +275,19 @@ impl Tier {
         };
         let job = Arc::new(Job {
             url: origin.url.clone(),
-            source: match &arrival {
-                Arrival::Fetch(_) => source.clone(),
-                Arrival::Move { from, .. } => from.clone(),
-            },
-            stat: stat.clone(),
+            source,
+            stat: Stat { len, ..stat.clone() },
             frames,
+            spare: self.0.commons.frames.clone(),
+            allotment: Some(allotment),
             target,
             parts,
             growth,
             origin: origin.clone(),
+            origin_len: stat.len,
+            form: SetOnce::new(),
+            unpacked: AtomicU64::new(0),
+            spoilt: AtomicBool::new(false),
             tenant: shares.tenant_name(room.charge.tenant).map(str::to_owned),
             resumed: AtomicU64::new(0),
             written,
@@ -335,7 +359,7 @@ impl Tier {
             tries += 1;
             let room = self.make_room(wanted, urgency, patient).await?;
             let path = directory.data(&wanted.name);
-            let created = disk.engine.open(&path, Open::Create { len: wanted.stat.len }).await;
+            let created = disk.engine.open(&path, Open::Create { len: wanted.len }).await;
             let error = match created {
                 Ok(file) => return Ok((room, target(file, Vec::new()))),
                 Err(error) => error,
@@ -397,7 +421,7 @@ impl Tier {
     ) -> Result<(forebay_uring::DiskFile, Vec<Option<u32>>)> {
         let name = wanted.name.clone();
         let partial = self.on_disk(move |directory| directory.read_partial(&name)).await?;
-        if (&partial.origin, partial.len) != (&wanted.origin, wanted.stat.len) {
+        if (&partial.origin, partial.len) != (&wanted.origin, wanted.len) {
             return Err(Error::new(ErrorKind::Corrupt, "the record names another shard"));
         }
         let path = self.directory()?.data(&wanted.name);
@@ -408,26 +432,36 @@ impl Tier {
     async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival, spending: Spending) {
         let name = shard.name().clone();
         let filled = match self.0.commons.flight(&job).await {
-            Ok(_flight) => job.run().await,
+            Ok(_flight) => {
+                self.table().runs(&shard);
+                job.run().await
+            }
             Err(error) => Err(error),
         };
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let (tally, is_fetched) = (&self.0.tally, matches!(arrival, Arrival::Fetch(_)));
-        let len = job.stat.len;
+        let unpacked = job.unpacked.load(Ordering::Relaxed);
+        if unpacked > 0 {
+            // The next fill of it, if there is one, takes its room beforehand.
+            self.0.commons.note_unpacked(&job.origin, unpacked);
+        }
         tally.written_bytes.add(job.written.load(Ordering::Relaxed));
         drop(spending);
         match (filled, job.fault.get()) {
             (Ok(()), None) => {
                 let resumed = job.resumed.load(Ordering::Relaxed);
+                if let Some(allotment) = &job.allotment {
+                    allotment.settle(job.parts.len());
+                }
                 match arrival {
                     Arrival::Fetch(_) => {
                         tally.resumed_bytes.add(resumed);
-                        tally.origin_bytes.add(len - resumed);
+                        tally.origin_bytes.add(job.origin_len - resumed);
                         tally.fills.inc();
                     }
                     Arrival::Move { .. } => {
                         tally.moved_in.inc();
-                        tally.moved_bytes.add(len);
+                        tally.moved_bytes.add(job.parts.len());
                     }
                 }
                 let mut table = self.table();
@@ -450,10 +484,12 @@ impl Tier {
                 }
                 if is_fetched {
                     tally.failed_fills.inc();
-                    // Whoever reads it goes on doing so, from the origin.
-                    self.0.commons.read_through(&shard);
+                    if !job.growth.is_unpacked() {
+                        // Whoever reads it goes on doing so, from the origin.
+                        self.0.commons.read_through(&shard);
+                    }
                 }
-                drop(self.leave_copy(&shard));
+                drop(self.leave_shard(&shard));
             }
             (Err(error), _) => {
                 let url = shown(&job.url);
@@ -464,7 +500,11 @@ impl Tier {
                 job.parts.fail(&error);
                 job.growth.fail(&error);
                 let goes_on = job.left_for_the_next(&error).await;
-                if error.kind() == ErrorKind::Corrupt && is_fetched {
+                // Of a compressed shard that failed its own checksum nothing is good for certain; and one that
+                // its tier gave up is not there any more.
+                let lost = job.growth.is_unpacked()
+                    && (job.spoilt.load(Ordering::Relaxed) || job.fault.get().is_some());
+                if error.kind() == ErrorKind::Corrupt && is_fetched && !lost {
                     // Samples before the fault are good. The copy stays for them while there is
                     // room, or each batch that holds one would fetch the shard again; without a
                     // sidecar it ends with the process.
@@ -474,7 +514,7 @@ impl Tier {
                     self.0.commons.forget_identity(job.source.endpoint(), &job.url);
                     match goes_on {
                         true => self.table().partial(&name),
-                        false => drop(self.leave_copy(&shard)),
+                        false => drop(self.leave_shard(&shard)),
                     }
                 }
             }
@@ -485,12 +525,15 @@ impl Tier {
     }
 
     /// Takes this copy off the tier, if it is still there.
-    fn leave_copy(&self, shard: &Shard) -> Option<Shared<Gone>> {
-        let space = shard.home.as_ref().map(|home| &home.space)?;
+    fn leave_shard(&self, shard: &Shard) -> Option<Shared<Gone>> {
+        self.leave_copy(shard.name(), &shard.home.as_ref()?.space)
+    }
+
+    /// The same for a copy that is known by its space.
+    pub(super) fn leave_copy(&self, name: &ShardName, space: &Arc<Space>) -> Option<Shared<Gone>> {
         let mut table = self.table();
-        let is_there =
-            table.get(shard.name()).is_some_and(|entry| Arc::ptr_eq(&entry.space, space));
-        is_there.then(|| self.leave(&mut table, shard.name(), false))
+        let is_there = table.get(name).is_some_and(|entry| Arc::ptr_eq(&entry.space, space));
+        is_there.then(|| self.leave(&mut table, name, false))
     }
 
     /// Wakes whoever moves shards, where the tier is fuller than its watermark.
@@ -531,10 +574,11 @@ impl Tier {
             charge: shares.charge(&sidecar.origin.url, tenant),
             source: Arc::new(Absent),
             stat: Stat {
-                len: sidecar.len,
+                len: sidecar.origin_len(),
                 version: sidecar.origin.version.clone(),
                 binding: Binding::Weak,
             },
+            len: sidecar.len,
             rank: Rank::ahead(0),
             head: Head::default(),
         };
@@ -691,6 +735,8 @@ impl Drop for Spending {
         if let Some(mut wear) = self.tier.wear() {
             let written = self.written.load(Ordering::Relaxed);
             wear.give_back(self.bytes.saturating_sub(written));
+            // What was unpacked may be more than was thought.
+            wear.spend(written.saturating_sub(self.bytes), SystemTime::now());
         }
     }
 }

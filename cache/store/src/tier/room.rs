@@ -26,7 +26,7 @@ use crate::shares::Charge;
 /// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
 /// a minute without room means that the device hangs or that the tier is far too small for what is
 /// open.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who wants a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,14 +81,25 @@ impl Tier {
     /// The shard that would go for a newcomer of `len` that nobody waits for.
     pub(crate) fn candidate_for(&self, charge: Charge, len: u64) -> Option<ShardName> {
         let short = self.short(charge, self.takes(len));
-        let need = Need { charge: Some(charge), urgency: Urgency::Ahead, short, passes: false };
+        let need = Need {
+            charge: Some(charge),
+            urgency: Urgency::Ahead,
+            short,
+            passes: false,
+            grows: false,
+        };
         self.table().victim(need).map(|(name, _)| name)
     }
 
     /// The shard that would go next, if nobody waited for room.
     pub(crate) fn candidate(&self) -> Option<ShardName> {
-        let need =
-            Need { charge: None, urgency: Urgency::Ahead, short: Short::Tier, passes: false };
+        let need = Need {
+            charge: None,
+            urgency: Urgency::Ahead,
+            short: Short::Tier,
+            passes: false,
+            grows: false,
+        };
         self.table().victim(need).map(|(name, _)| name)
     }
 
@@ -116,18 +127,8 @@ impl Tier {
     ) -> Result<Room> {
         let (url, identity) = (&wanted.origin.url, wanted.name.hash());
         let (shares, charge) = (&self.0.commons.shares, wanted.charge);
-        let bytes = self.takes(wanted.stat.len);
-        let capacity = self.0.budget.capacity();
-        for share in shares.of(charge) {
-            share.check(bytes).map_err(|error| error.at("url", url).at("bytes", bytes))?;
-        }
-        if bytes > capacity {
-            return Err(Error::new(ErrorKind::Full, "the shard is larger than the whole cache")
-                .at("url", url)
-                .at("bytes", bytes)
-                .at("capacity", capacity)
-                .advise("raise the cache's capacity, or make smaller shards"));
-        }
+        let bytes = self.takes(wanted.len);
+        self.check_size(charge, bytes).map_err(|error| error.at("url", url))?;
         if bytes > self.0.budget.limit() {
             let what = "others fill the disk: it has no room for the shard";
             return Err(Error::new(ErrorKind::Unavailable, what)
@@ -158,7 +159,8 @@ impl Tier {
                 }
                 let short = self.short(charge, bytes);
                 passes = table.shelf_mut(charge).passes(identity, bytes, false);
-                let need = Need { charge: Some(charge), urgency, short, passes };
+                let charge = Some(charge);
+                let need = Need { charge, urgency, short, passes, grows: false };
                 let leaving = self.push_out(&mut table, need);
                 let hopeless = leaving.is_none() && !table.may_come_free(need, &self.0.budget);
                 (short, leaving, hopeless)
@@ -167,22 +169,7 @@ impl Tier {
                 gone.await;
                 continue;
             }
-            let full = || {
-                let [dataset, tenant] = shares.of(charge);
-                let error = match short {
-                    Short::Tier => {
-                        let what = "the cache has no room: every shard in it is in use, or kept by \
-                                    its rules";
-                        let advice =
-                            "raise the cache's capacity, lower window and prefetch, or relax pins";
-                        let error = Error::new(ErrorKind::Full, what);
-                        error.at("capacity", self.0.budget.limit()).advise(advice)
-                    }
-                    Short::Dataset => dataset.full(),
-                    Short::Tenant | Short::Both => tenant.full(),
-                };
-                error.at("url", url).at("bytes", bytes).at("tier", self.name())
-            };
+            let full = || self.full(charge, short, bytes).at("url", url);
             if urgency == Urgency::Ahead || hopeless || !patient {
                 return Err(full());
             }
@@ -195,8 +182,41 @@ impl Tier {
             }
         }
     }
+
+    /// Refuses what never fits, whatever leaves.
+    pub(super) fn check_size(&self, charge: Charge, bytes: u64) -> Result<()> {
+        for share in self.0.commons.shares.of(charge) {
+            share.check(bytes).map_err(|error| error.at("bytes", bytes))?;
+        }
+        let capacity = self.0.budget.capacity();
+        if bytes <= capacity {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Full, "the shard is larger than the whole cache")
+            .at("bytes", bytes)
+            .at("capacity", capacity)
+            .advise("raise the cache's capacity, or make smaller shards"))
+    }
+
+    /// There is no room for `bytes`, and none can be made.
+    pub(super) fn full(&self, charge: Charge, short: Short, bytes: u64) -> Error {
+        let [dataset, tenant] = self.0.commons.shares.of(charge);
+        let error = match short {
+            Short::Tier => {
+                let what =
+                    "the cache has no room: every shard in it is in use, or kept by its rules";
+                let advice = "raise the cache's capacity, lower window and prefetch, or relax pins";
+                let error = Error::new(ErrorKind::Full, what);
+                error.at("capacity", self.0.budget.limit()).advise(advice)
+            }
+            Short::Dataset => dataset.full(),
+            Short::Tenant | Short::Both => tenant.full(),
+        };
+        error.at("bytes", bytes).at("tier", self.name())
+    }
+
     /// What is short for `bytes` more of a data set and a tenant.
-    fn short(&self, charge: Charge, bytes: u64) -> Short {
+    pub(super) fn short(&self, charge: Charge, bytes: u64) -> Short {
         match self.0.commons.shares.of(charge).map(|share| share.budget.has(bytes)) {
             [true, true] => Short::Tier,
             [false, true] => Short::Dataset,
@@ -206,7 +226,7 @@ impl Tier {
     }
 
     /// Lets the shard go that goes first for a need; `None` if none may.
-    fn push_out(&self, table: &mut Table, need: Need) -> Option<Shared<Gone>> {
+    pub(super) fn push_out(&self, table: &mut Table, need: Need) -> Option<Shared<Gone>> {
         let (name, named) = table.victim(need)?;
         tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
         self.0.tally.evictions.inc();
@@ -223,7 +243,8 @@ impl Tier {
                 return any;
             }
             let charge = Some(charge);
-            let need = Need { charge, urgency: Urgency::Needed, short, passes: false };
+            let need =
+                Need { charge, urgency: Urgency::Needed, short, passes: false, grows: false };
             let leaving = self.push_out(&mut self.table(), need);
             let Some(gone) = leaving else { return any };
             gone.await;

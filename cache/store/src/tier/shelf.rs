@@ -131,6 +131,20 @@ impl Shelf {
         self.smallest = self.smallest.min(bytes);
     }
 
+    /// A shard takes `bytes` now.
+    pub(super) fn resize(&mut self, at: &mut Standing, bytes: u64) {
+        let before = std::mem::replace(&mut at.bytes, bytes);
+        for share in self.shares() {
+            share.came(bytes);
+            share.left(before);
+        }
+        self.bytes = self.bytes - before + bytes;
+        self.smallest = self.smallest.min(bytes);
+        if !at.passes {
+            self.policy.resize(at.slot, bytes);
+        }
+    }
+
     /// A shard was used again. One that only passed because it was new is no scan's any more.
     pub(super) fn hit(&mut self, at: &mut Standing, identity: u64) {
         if !at.passes {

@@ -70,6 +70,7 @@ pub(super) struct Entry {
     /// It leaves when its fill ends.
     doomed: bool,
     state: State,
+    pace: Pace,
     pub(super) space: Arc<Space>,
     /// The shard, while it arrives or is open.
     shard: Weak<Shard>,
@@ -90,6 +91,17 @@ pub(crate) enum State {
     Broken,
 }
 
+/// How far the fill of an arriving shard is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Its turn has not come.
+    Waits,
+    /// It ends some time.
+    Runs,
+    /// It waits for more room than it has.
+    Short,
+}
+
 impl State {
     /// Whether a shard can be served from the tier.
     pub(crate) fn is_whole(self) -> bool {
@@ -101,6 +113,11 @@ impl Entry {
     /// Whether this is the copy that holds `space`, and can be served.
     pub(super) fn is_copy(&self, space: &Weak<Space>) -> bool {
         self.is_whole() && std::ptr::eq(Arc::as_ptr(&self.space), space.as_ptr())
+    }
+
+    /// Whether this is the copy that a shard is read from.
+    pub(super) fn holds(&self, shard: &Shard) -> bool {
+        shard.home.as_ref().is_some_and(|home| Arc::ptr_eq(&home.space, &self.space))
     }
 
     pub(super) fn name(&self) -> &ShardName {
@@ -130,6 +147,8 @@ pub(super) struct Need {
     pub(super) short: Short,
     /// It will only pass: it pushes out nobody who stays, unless a trainer waits.
     pub(super) passes: bool,
+    /// It is a shard on its way that needs more than it has.
+    pub(super) grows: bool,
 }
 
 /// What is short, and so whose shards can make room.
@@ -338,6 +357,28 @@ impl Table {
         }
     }
 
+    /// The turn of an arriving shard has come.
+    pub(super) fn runs(&mut self, shard: &Shard) {
+        if let Some(entry) = self.get_mut(shard.name()).filter(|entry| entry.holds(shard)) {
+            entry.pace = Pace::Runs;
+        }
+    }
+
+    /// An arriving shard holds more or less than before, or is `short` of room.
+    pub(super) fn resized(&mut self, name: &ShardName, space: &Arc<Space>, short: bool) {
+        let Some(&slot) = self.names.get(name) else { return };
+        let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+        if Arc::ptr_eq(&entry.space, space) {
+            entry.pace = if short { Pace::Short } else { Pace::Runs };
+            self.shelves[entry.shelf].resize(&mut entry.at, space.bytes());
+        }
+    }
+
+    /// Whether an arriving shard only passes; as far as is known here.
+    pub(super) fn passes(&self, name: &ShardName) -> bool {
+        self.get(name).is_some_and(|entry| entry.at.passes)
+    }
+
     /// An arriving shard is to leave as soon as its fill ends.
     pub(super) fn doom(&mut self, name: &ShardName) {
         if let Some(entry) = self.get_mut(name) {
@@ -417,6 +458,7 @@ impl Table {
             moves: false,
             doomed: false,
             state,
+            pace: Pace::Waits,
             space,
             shard,
             kept: None,
@@ -503,7 +545,9 @@ impl Table {
             resting += entry.at.bytes;
             let terms = of.terms(need.charge);
             let by_rule = (!of.rule().pin || entry.at.passes) && terms.allow(entry.at, now);
-            by_rule && !is_idle(entry, &self.open, &self.opening)
+            // Who is short itself, or whose turn has not come, may wait for this very one.
+            let ends = !need.grows || entry.state != State::Arriving || entry.pace == Pace::Runs;
+            by_rule && ends && !is_idle(entry, &self.open, &self.opening)
         });
         let short = need.charge.map(|charge| self.shares.of(charge));
         let held = match (short, need.short) {
@@ -519,6 +563,12 @@ impl Table {
             }
         };
         busy || held > resting
+    }
+
+    /// Whether bytes come that wait for no room themselves.
+    pub(super) fn is_filling(&self) -> bool {
+        let comes = |entry: &Entry| entry.state == State::Arriving && entry.pace == Pace::Runs;
+        self.entries.iter().flatten().any(comes)
     }
 
     /// Whether bytes are on their way that will be evictable once they are here.

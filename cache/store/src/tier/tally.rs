@@ -85,7 +85,7 @@ pub struct Counters {
     pub capacity_bytes: u64,
     /// Bytes it may hold now: less where others fill the disk.
     pub limit_bytes: u64,
-    /// Bytes reserved on it.
+    /// Bytes reserved on it; of compressed shards, what they hold.
     pub used_bytes: u64,
     /// Shards on it, arriving ones included.
     pub shards: usize,
@@ -101,7 +101,7 @@ pub struct Counters {
     pub evictions: u64,
     /// Copies dropped because bytes at rest were wrong.
     pub corruptions: u64,
-    /// Bytes of whole shards fetched.
+    /// Bytes of whole shards fetched; of compressed ones, what their origin sent.
     pub origin_bytes: u64,
     /// Bytes of whole shards that a fill which did not end had left.
     pub resumed_bytes: u64,

@@ -28,6 +28,13 @@ const NAMES_SHOWN: usize = 16;
 /// A run stops growing here, so that one batch keeps several requests under way.
 const RUN_LIMIT: u64 = 4 << 20;
 
+/// Copies of a shard read for one batch, the last of which tells what is wrong with it.
+const WRONG_COPIES: u32 = 2;
+
+/// The same where copies are lost that only a fetch brings back: a device is let alone after three errors,
+/// and the next copy goes elsewhere.
+const LOST_COPIES: u32 = 5;
+
 /// Nanoseconds of the monotonic clock, from and until.
 type Stretch = Range<u64>;
 
@@ -272,30 +279,31 @@ impl Assembly {
     async fn read_shard(
         &self,
         number: u32,
-        wanted: Vec<(usize, Range<u64>, Span)>,
+        mut wanted: Vec<(usize, Range<u64>, Span)>,
     ) -> Result<(Vec<Checked>, Vec<Stretch>)> {
-        let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
-        let (shard, waited) = self.open(number, &runs).await?;
-        let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
-        let read = runs.into_iter().zip(shard.read(spans).await);
-        let (good, bad): (Vec<Checked>, Vec<Checked>) = read
-            .map(|(run, placed)| self.check(run, placed))
-            .partition(|checked| checked.members.iter().all(Result::is_ok));
-        let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
-        let Some(error) = failed else {
-            return Ok((good, vec![waited]));
-        };
-        self.job.store.condemn(&shard, error).await;
-        drop(shard);
-        let runs: Vec<usize> = bad.iter().map(|bad| bad.run).collect();
-        let (fresh, refetched) = self.open(number, &runs).await?;
-        let spans = bad
-            .into_iter()
-            .map(|bad| (self.runs[bad.run].range.clone(), bad.placed.into_span()))
-            .collect();
-        let again = runs.into_iter().zip(fresh.read(spans).await);
-        let again = again.map(|(run, placed)| self.check(run, placed));
-        Ok((good.into_iter().chain(again).collect(), vec![waited, refetched]))
+        let (mut all, mut stretches) = (Vec::with_capacity(wanted.len()), Vec::new());
+        for tries in 1.. {
+            let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
+            let (shard, waited) = self.open(number, &runs).await?;
+            stretches.push(waited);
+            let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
+            let read = runs.into_iter().zip(shard.read(spans).await);
+            let (good, bad): (Vec<Checked>, Vec<Checked>) = read
+                .map(|(run, placed)| self.check(run, placed))
+                .partition(|checked| checked.members.iter().all(Result::is_ok));
+            all.extend(good);
+            let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
+            let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
+            let Some(error) = failed.filter(|_| tries < limit) else {
+                all.extend(bad);
+                break;
+            };
+            self.job.store.condemn(&shard, error).await;
+            let again =
+                |bad: Checked| (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span());
+            wanted = bad.into_iter().map(again).collect();
+        }
+        Ok((all, stretches))
     }
 
     /// The shard, with the bytes of these runs there, and how long that took: a copy that went

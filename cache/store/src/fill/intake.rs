@@ -1,0 +1,339 @@
+//! How a shard comes in: as parts of a plain tar, or as pieces of a compressed one, which are unpacked
+//! into such parts.
+//!
+//! ```text
+//!   origin ──pieces, several at once──▶ one frame ──in order──▶ unpacker ──▶ frame ──▶ as any part
+//! ```
+//! One rule: what decides is what the first bytes are; a name only says for which of both they are
+//! asked for first.
+//!
+//! # Memory
+//! All pieces of a fill share one frame, which it takes before any other and keeps. From then on it
+//! waits for one frame at a time, while it holds that one and those retained behind the indexer, so for
+//! no more than [`super::LEAST`]; what it holds beyond them comes free without it. So fills that have
+//! their least go on, however many are unpacked.
+//!
+//! # Time
+//! Unpacking takes a thread that may block for a piece's worth, and waits for nothing there: a fill that
+//! is given up, or a daemon that ends, waits for some milliseconds of it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_uring::Span;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+
+use super::unpack::{Fault, Format, Unpacker};
+use super::{Job, PART_BYTES, Target, UnderWay, given_up};
+use crate::tier::shutting_down;
+
+/// Bytes of a compressed shard asked for at once: four of them are under way in the memory of one part, so
+/// that the wait for one is hidden behind the others.
+const PIECE_BYTES: usize = PART_BYTES / 4;
+
+/// How many times its own length a shard may come to. Text comes to some 20 times, sparse masks to 100;
+/// deflate cannot exceed 1,032, and zstd not be trusted at all.
+const RATIO: u64 = 256;
+
+/// What any shard may come to, whatever its length: a few hundred bytes of padding or of zeros are no bomb.
+const RATIO_FREE: u64 = 64 << 20;
+
+/// What the origin sends of a compressed shard, in order.
+struct Pieces {
+    job: Arc<Job>,
+    /// Each with where it begins.
+    reads: JoinSet<Result<(u64, Span)>>,
+    here: BTreeMap<u64, Span>,
+    /// Where the next begins to be asked for …
+    asked: u64,
+    /// … and to be handed out.
+    given: u64,
+    _window: OwnedSemaphorePermit,
+}
+
+impl Pieces {
+    /// Begins to ask for them.
+    async fn begin(job: &Arc<Job>) -> Result<Self> {
+        let window = job.parts.admit().await?;
+        let mut frame = job.spare.lease(PART_BYTES).await?;
+        let mut pieces = Self {
+            job: job.clone(),
+            reads: JoinSet::new(),
+            here: BTreeMap::new(),
+            asked: 0,
+            given: 0,
+            _window: window,
+        };
+        let head = job.head().take();
+        if let Some(mut head) = head {
+            // Its first bytes are on their way already.
+            while pieces.asked < job.stat.len && !frame.is_empty() {
+                let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
+                pieces.here.insert(pieces.asked, piece);
+                pieces.asked += PIECE_BYTES as u64;
+            }
+        }
+        while !frame.is_empty() {
+            pieces.ask(frame.split_to(PIECE_BYTES));
+        }
+        Ok(pieces)
+    }
+
+    /// Asks for one more, if there is one, into memory whose bytes are not needed any more.
+    fn ask(&mut self, room: Span) {
+        let (job, offset) = (self.job.clone(), self.asked);
+        if offset >= job.stat.len {
+            return;
+        }
+        self.asked += PIECE_BYTES as u64;
+        self.reads.spawn(async move {
+            let read = job.source.read_part(&job.url, &job.stat, offset, room).await;
+            Ok((offset, read?))
+        });
+    }
+
+    /// The next one, and how many of its bytes are the shard's; `None` after the last.
+    async fn next(&mut self) -> Result<Option<(Span, usize)>> {
+        let left = self.job.stat.len.saturating_sub(self.given);
+        if left == 0 {
+            return Ok(None);
+        }
+        loop {
+            if let Some(piece) = self.here.remove(&self.given) {
+                let len = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
+                self.given += len as u64;
+                return Ok(Some((piece, len)));
+            }
+            let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
+            let (offset, piece) = read.map_err(|_| shutting_down())??;
+            self.here.insert(offset, piece);
+        }
+    }
+}
+
+/// The unpacker and what it has before it.
+struct Work {
+    unpacker: Unpacker,
+    /// A piece, and its bytes that are not used up.
+    piece: Option<(Span, Range<usize>)>,
+}
+
+/// A part as far as it was filled.
+struct Filled {
+    frame: Span,
+    held: usize,
+    /// The shard ends with it, well or badly.
+    end: Option<Result<(), Fault>>,
+}
+
+impl Work {
+    /// Fills a frame from `held` on as far as the piece goes, or up to a fault.
+    fn advance(&mut self, frame: &mut Span, held: usize) -> (usize, Option<Fault>) {
+        let input = self.piece.as_ref().map(|(piece, left)| &piece[left.clone()]);
+        let input = input.unwrap_or_default();
+        let (taken, made, fault) = self.unpacker.advance(input, &mut frame[held..]);
+        if let Some((_, left)) = &mut self.piece {
+            left.start += taken;
+        }
+        (made, fault)
+    }
+
+    /// A piece that is used up.
+    fn used(&mut self) -> Option<Span> {
+        self.piece.take_if(|(_, left)| left.start == left.end).map(|(piece, _)| piece)
+    }
+}
+
+impl Job {
+    /// Brings the whole shard in.
+    pub(super) async fn bring(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<()> {
+        let resumes = matches!(&self.target, Target::Disk(disk) if !disk.here.is_empty());
+        if self.since.is_some() || resumes {
+            // What a tier has, or had a part of, is plain.
+            let _new = self.form.set(None);
+        } else if Format::is_promised(&self.url) {
+            let mut pieces = Pieces::begin(self).await?;
+            let first = self.unless_failed(pieces.next()).await?;
+            let format = first.as_ref().and_then(|(piece, len)| Format::of(&piece[..*len]));
+            if let (Some(first), Some(format)) = (first, format) {
+                return self.unpack(format, first, pieces, under_way).await;
+            }
+            let _new = self.form.set(None);
+        }
+        let Some(format) = self.land_all(under_way).await? else { return Ok(()) };
+        // Its name promised no such thing: what else is under way of it is asked for again.
+        under_way.shutdown().await;
+        let mut pieces = Pieces::begin(self).await?;
+        let first = self.unless_failed(pieces.next()).await?.ok_or_else(given_up)?;
+        self.unpack(format, first, pieces, under_way).await
+    }
+
+    async fn unless_failed<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.parts.failed() => Err(given_up()),
+        }
+    }
+
+    async fn unpack(
+        self: &Arc<Self>,
+        format: Format,
+        (piece, len): (Span, usize),
+        pieces: Pieces,
+        under_way: &mut UnderWay,
+    ) -> Result<()> {
+        self.growth.unpack();
+        self.parts.unpack();
+        if matches!(self.target, Target::Nowhere) {
+            let what = "a compressed shard is read from a tier only, and none takes it now";
+            return Err(Error::new(ErrorKind::Unavailable, what)
+                .at("url", &self.url)
+                .advise("see `forebay tier ls`, or store the shard as a plain tar"));
+        }
+        let work = Work { unpacker: Unpacker::new(format)?, piece: Some((piece, 0..len)) };
+        self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
+        while let Some(kept) = under_way.join_next().await {
+            kept.map_err(|_| shutting_down())??;
+        }
+        Ok(())
+    }
+
+    async fn unpack_all(
+        self: &Arc<Self>,
+        mut work: Work,
+        mut pieces: Pieces,
+        under_way: &mut UnderWay,
+    ) -> Result<()> {
+        for part in 0.. {
+            let offset = part * PART_BYTES as u64;
+            if self.stays_in_memory() {
+                self.grow(offset + PART_BYTES as u64).await;
+            }
+            let window = self.parts.admit().await?;
+            let arena = if self.fault.get().is_none() { &self.frames } else { &self.spare };
+            let frame = arena.lease(PART_BYTES).await?;
+            let filled;
+            (work, filled) = self.fill_frame(work, &mut pieces, frame).await?;
+            let Filled { frame, mut held, end } = filled;
+            let mut broken = None;
+            if let Some(Err(fault)) = &end {
+                if fault.error.kind() != ErrorKind::Corrupt {
+                    return Err(fault.error.clone().at("url", &self.url));
+                }
+                broken = Some(fault.error.clone().at("url", &self.url));
+                if fault.spoils {
+                    // What came out last may be wrong already.
+                    held = 0;
+                    self.spoilt.store(true, Ordering::Relaxed);
+                }
+            }
+            let len = offset + held as u64;
+            self.unpacked.store(len, Ordering::Relaxed);
+            self.check_size(len)?;
+            if !self.stays_in_memory() {
+                self.grow(len).await;
+            }
+            if end.is_some() {
+                self.parts.end_at(len, broken);
+            }
+            if held > 0 {
+                let job = self.clone();
+                under_way
+                    .spawn(async move { job.keep(part, frame, held, window).await.map(|()| None) });
+            }
+            while let Some(kept) = under_way.try_join_next() {
+                kept.map_err(|_| shutting_down())??;
+            }
+            if end.is_some() {
+                // Of a fault whoever reads up to it hears: what comes before it is good.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills a frame, unless the shard ends before.
+    async fn fill_frame(
+        &self,
+        mut work: Work,
+        pieces: &mut Pieces,
+        mut frame: Span,
+    ) -> Result<(Work, Filled)> {
+        let mut held = 0;
+        loop {
+            let (made, fault);
+            (work, frame, (made, fault)) = tokio::task::spawn_blocking(move || {
+                let advanced = work.advance(&mut frame, held);
+                (work, frame, advanced)
+            })
+            .await
+            .map_err(|_| shutting_down())?;
+            held += made;
+            if let Some(fault) = fault {
+                return Ok((work, Filled { frame, held, end: Some(Err(fault)) }));
+            }
+            if let Some(room) = work.used() {
+                pieces.ask(room);
+            }
+            if held == PART_BYTES {
+                return Ok((work, Filled { frame, held, end: None }));
+            }
+            match pieces.next().await? {
+                Some((piece, len)) => work.piece = Some((piece, 0..len)),
+                None => {
+                    let end = Some(work.unpacker.finish());
+                    return Ok((work, Filled { frame, held, end }));
+                }
+            }
+        }
+    }
+
+    fn stays_in_memory(&self) -> bool {
+        matches!(self.target, Target::Memory(_)) && self.fault.get().is_none()
+    }
+
+    /// Takes room for the first `bytes` of the shard before they are written; without it, the fill goes
+    /// on for those who wait.
+    async fn grow(&self, bytes: u64) {
+        let (Some(allotment), None) = (&self.allotment, self.fault.get()) else { return };
+        let before = allotment.bytes();
+        let grown = async {
+            allotment.grow(bytes, || self.growth.is_awaited()).await?;
+            match &self.target {
+                Target::Disk(disk) => disk.extend(before, allotment.bytes()).await,
+                Target::Memory(_) | Target::Nowhere => Ok(()),
+            }
+        };
+        if let Err(error) = grown.await {
+            self.give_up_target(error);
+        }
+    }
+
+    /// Refuses a shard that comes to more than it should.
+    fn check_size(&self, bytes: u64) -> Result<()> {
+        let largest = self.allotment.as_ref().map_or(u64::MAX, |allotment| allotment.largest());
+        let plausible = RATIO.saturating_mul(self.origin_len).saturating_add(RATIO_FREE);
+        let refuse = |kind, what: &str, limit: u64, advice: &str| {
+            Err(Error::new(kind, what)
+                .at("url", &self.url)
+                .at("compressed_bytes", self.origin_len)
+                .at("limit", limit)
+                .advise(advice))
+        };
+        if bytes > plausible {
+            let what = "the shard unpacks to far more than its length: it may be a bomb";
+            let advice = "if it is meant to be so, store it as a plain tar, or as smaller shards";
+            return refuse(ErrorKind::Invalid, what, plausible, advice);
+        }
+        if bytes > largest {
+            let what = "the shard unpacks to more than any tier, or a quota, can hold";
+            let advice = "raise the tiers' capacity, or the quota.max, or make smaller shards";
+            return refuse(ErrorKind::Full, what, largest, advice);
+        }
+        Ok(())
+    }
+}
