@@ -1,11 +1,15 @@
-//! Shards behind a network: how S3 and HTTP are the same.
+//! Shards behind a network: how object stores and HTTP are the same.
 //!
-//! Its rule: one stat and one ranged read for both; a store says only where an object lies and what
+//! Its rule: one stat and one ranged read for all; a store says only where an object lies and what
 //! a refusal means.
 
+pub(crate) mod azure;
+mod bucket;
+pub(crate) mod gcs;
 mod http;
+mod reach;
 mod refusal;
-mod s3;
+pub(crate) mod s3;
 mod wire;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -15,9 +19,9 @@ use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
 use crate::stat::{Stat, changed};
-pub(crate) use http::Http;
+pub(crate) use http::{Http, endpoint as check_endpoint};
+pub(crate) use reach::{Network, Reach};
 use refusal::Refusals;
-pub(crate) use s3::S3;
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 
@@ -63,7 +67,14 @@ impl Object<'_> {
     }
 
     async fn get(&self, options: GetOptions) -> Result<GetResult> {
-        let got = self.store.get_opts(self.location, options).await;
+        let answers = self.refusals.answers();
+        let again = options.clone();
+        let got = match self.store.get_opts(self.location, options).await {
+            Err(error) if self.refusals.renewed(&error, answers) => {
+                self.store.get_opts(self.location, again).await
+            }
+            got => got,
+        };
         got.map_err(|error| self.refused(&error))
     }
 

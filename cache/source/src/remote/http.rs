@@ -2,6 +2,7 @@
 //!
 //! Its rule: the URL is used as it was given, with its escapes and its query: signed links work.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,36 +13,56 @@ use object_store::path::Path;
 use url::Url;
 
 use super::refusal::Refusals;
-use super::{Object, Wire};
+use super::wire::Shared;
+use super::{Object, Reach, Wire};
+use crate::rules::RateLimits;
 use crate::{Source, Stat};
 
 /// One web server.
 pub(crate) struct Http {
+    /// Scheme, host and port that its URLs have.
+    origin: String,
     wire: Arc<Wire>,
+    connector: Shared,
     refusals: Refusals,
+    limits: RateLimits,
 }
 
 impl Http {
-    /// The server that `url` lies on.
-    pub(crate) fn new(url: &str, wire: &Arc<Wire>) -> Result<Self> {
-        let endpoint = endpoint(url)?;
+    /// The server that `url` lies on; asked is `instead`, where that is given.
+    pub(crate) fn new(url: &str, instead: Option<&str>, reach: &Reach<'_>) -> Result<Self> {
+        let origin = endpoint(url)?;
+        let endpoint = instead.map_or_else(|| origin.clone(), |to| to.trim_end_matches('/').into());
         let access_advice = "check the link's signature and date, or the server's access rules";
-        let refusals = Refusals { endpoint, access_advice: access_advice.to_owned() };
-        Ok(Self { wire: Arc::clone(wire), refusals })
+        let access_advice = access_advice.to_owned();
+        let refusals = Refusals { endpoint, access_advice, identity: None };
+        let (wire, connector) = (Arc::clone(reach.wire), reach.connector()?);
+        Ok(Self { origin, wire, connector, refusals, limits: reach.limits })
     }
 
     /// A store that holds the one object behind `url`; it shares the wire's connections.
     fn store(&self, url: &str) -> Result<HttpStore> {
-        if endpoint(url)? != self.refusals.endpoint {
+        if endpoint(url)? != self.origin {
             let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
-            return Err(error.at("url", url).at("endpoint", &self.refusals.endpoint));
+            return Err(error.at("url", url).at("endpoint", &self.origin));
         }
+        let asked = match self.origin == self.refusals.endpoint {
+            true => Cow::Borrowed(url),
+            false => Cow::Owned(self.redirected(url)?),
+        };
         HttpBuilder::new()
-            .with_url(url)
-            .with_http_connector(self.wire.connector())
+            .with_url(asked)
+            .with_http_connector(self.connector.clone())
             .with_retry(self.wire.retry())
             .build()
             .map_err(|_| invalid("a URL cannot be used").at("url", url))
+    }
+
+    /// The same path and query, below the endpoint.
+    fn redirected(&self, url: &str) -> Result<String> {
+        let parsed = Url::parse(url).map_err(|_| invalid("a URL cannot be used").at("url", url))?;
+        let query = parsed.query().map(|query| format!("?{query}")).unwrap_or_default();
+        Ok(format!("{}{}{query}", self.refusals.endpoint, parsed.path()))
     }
 
     fn object<'a>(&'a self, url: &'a str, store: &'a HttpStore, location: &'a Path) -> Object<'a> {
@@ -64,10 +85,14 @@ impl Source for Http {
     fn endpoint(&self) -> &str {
         &self.refusals.endpoint
     }
+
+    fn rate_limits(&self) -> RateLimits {
+        self.limits
+    }
 }
 
 /// Scheme, host and port of a URL.
-pub(super) fn endpoint(url: &str) -> Result<String> {
+pub(crate) fn endpoint(url: &str) -> Result<String> {
     let parsed = Url::parse(url)
         .map_err(|error| invalid(&format!("a URL cannot be understood: {error}")).at("url", url))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {

@@ -1,16 +1,19 @@
 //! The one HTTP client of a process: its connections, its limits and its counters.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
+use lru::LruCache;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 use object_store::{BackoffConfig, ClientOptions, HeaderValue, RetryConfig};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::Network;
 use crate::Limits;
 
 /// What servers see in their logs.
@@ -37,10 +40,16 @@ struct Tally {
     bytes: AtomicU64,
 }
 
+/// Ways to stores whose connections are kept: proxies and bundles of certificates that a configuration
+/// names.
+const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
+
 /// The shared client.
 pub(crate) struct Wire {
     limits: Limits,
     client: HttpClient,
+    /// For those that do not go the usual way.
+    others: Mutex<LruCache<Network, HttpClient>>,
     permits: Semaphore,
     tally: Arc<Tally>,
 }
@@ -51,22 +60,10 @@ impl Wire {
             let error = Error::new(ErrorKind::Invalid, "a source needs at least one connection");
             return Err(error.at("connections", limits.connections));
         }
-        let options = ClientOptions::new()
-            .with_user_agent(HeaderValue::from_static(USER_AGENT))
-            .with_connect_timeout(limits.connect_timeout)
-            .with_read_timeout(limits.read_timeout)
-            // A part may be large and the network slow: silence is the failure, not duration.
-            .with_timeout_disabled()
-            // Whether plain HTTP is right was settled by whoever wrote the endpoint or URL.
-            .with_allow_http(true)
-            .with_http1_only()
-            .with_pool_max_idle_per_host(limits.connections);
-        let client = ReqwestConnector::default().connect(&options).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
-        })?;
         let tally = Arc::new(Tally::default());
-        let client = HttpClient::new(Counted { client, tally: Arc::clone(&tally) });
-        Ok(Self { permits: Semaphore::new(limits.connections), limits, client, tally })
+        let client = client(&limits, &Network::of_process(), &tally)?;
+        let others = Mutex::new(LruCache::new(WAYS));
+        Ok(Self { permits: Semaphore::new(limits.connections), limits, client, others, tally })
     }
 
     /// A place among the requests in flight.
@@ -75,9 +72,14 @@ impl Wire {
         self.permits.acquire().await.map_err(closed)
     }
 
-    /// Gives object_store this client in place of one of its own.
-    pub(super) fn connector(&self) -> Shared {
-        Shared(self.client.clone())
+    /// Gives object_store a client that goes this way in place of one of its own.
+    pub(super) fn connector_by(&self, network: &Network) -> Result<Shared> {
+        if *network == Network::default() {
+            return Ok(Shared(self.client.clone()));
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || client(&self.limits, network, &self.tally);
+        others.try_get_or_insert(network.clone(), make).cloned().map(Shared)
     }
 
     pub(super) fn retry(&self) -> RetryConfig {
@@ -99,13 +101,30 @@ impl Wire {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Shared(HttpClient);
 
 impl HttpConnector for Shared {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(self.0.clone())
     }
+}
+
+fn client(limits: &Limits, network: &Network, tally: &Arc<Tally>) -> Result<HttpClient> {
+    let options = ClientOptions::new()
+        .with_user_agent(HeaderValue::from_static(USER_AGENT))
+        .with_connect_timeout(limits.connect_timeout)
+        .with_read_timeout(limits.read_timeout)
+        // A part may be large and the network slow: silence is the failure, not duration.
+        .with_timeout_disabled()
+        // Whether plain HTTP is right was settled by whoever wrote the endpoint or URL.
+        .with_allow_http(true)
+        .with_http1_only()
+        .with_pool_max_idle_per_host(limits.connections);
+    let client = ReqwestConnector::default().connect(&network.over(options)?).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
+    })?;
+    Ok(HttpClient::new(Counted { client, tally: Arc::clone(tally) }))
 }
 
 /// Counts every attempt, which object_store's own retries hide.
