@@ -201,6 +201,14 @@ impl Store {
         self.0.commons.shares.tenant_name(self.1)
     }
 
+    /// The shards that a pattern of a remote store means, by name.
+    ///
+    /// # Errors
+    /// As [`Sources::list`].
+    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+        self.0.sources.list(pattern, options).await
+    }
+
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
     ///
     /// # Errors
