@@ -3,6 +3,8 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
 
 mod bench;
+mod config;
+mod credentials;
 mod daemon;
 mod dataset;
 mod fsck;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use forebay_client::{Address, Connection, Deadline, Launch, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Options;
 use serde::Serialize;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
@@ -40,6 +43,8 @@ enum Verb {
     Daemon(daemon::Arguments),
     #[command(hide = true)]
     Reader(reader::Arguments),
+    #[command(hide = true)]
+    Credentials(credentials::Arguments),
     Status(status::Arguments),
     Pack(pack::Arguments),
     Index(index::Arguments),
@@ -49,6 +54,8 @@ enum Verb {
     Tier(tier::Verb),
     #[command(subcommand)]
     Dataset(dataset::Verb),
+    #[command(subcommand)]
+    Config(config::Verb),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -160,6 +167,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
     let done = match arguments.verb {
         Verb::Daemon(arguments) => daemon::run(&arguments, launcher),
         Verb::Reader(arguments) => reader::run(&arguments),
+        Verb::Credentials(arguments) => credentials::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, launcher),
@@ -167,6 +175,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Config(verb) => config::run(&verb),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {
@@ -180,16 +189,31 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
     }
 }
 
-/// The shards a command line names: every argument may hold braces, globs and `::`.
-fn shards(arguments: &[String]) -> Done<Vec<String>> {
+/// A bucket of a hundred million objects is listed within this time.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// The shards a command line names: every argument may hold braces, globs and `::`. What remote globs
+/// mean, the daemon lists, started if need be.
+fn shards(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
     let mut urls = Vec::new();
+    let mut unreachable = false;
+    let mut list = |pattern: &str| {
+        let connection = target.connect(launcher).map_err(|failure| {
+            unreachable = matches!(failure, Failure::Unreachable(_));
+            failure.error().clone()
+        })?;
+        let origin = Options::from_env().into_map();
+        connection.list(pattern, origin, &Deadline::after(LIST_TIMEOUT))
+    };
     for argument in arguments {
-        let expanded = forebay_shard::expand(argument);
-        urls.extend(expanded.map_err(|error| match error.kind() {
-            ErrorKind::Invalid => Failure::Usage(error),
+        let expanded = forebay_shard::expand(argument, &mut list);
+        urls.extend(match expanded {
+            Ok(expanded) => expanded,
+            Err(error) if unreachable => return Err(Failure::Unreachable(error)),
+            Err(error) if error.kind() == ErrorKind::Invalid => return Err(Failure::Usage(error)),
             // A glob that matches nothing, a folder that may not be read.
-            _ => Failure::Failed(error),
-        })?);
+            Err(error) => return Err(Failure::Failed(error)),
+        });
     }
     Ok(urls)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_engine::session::{Host, SlabMemory};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::{Limits, Readers, Sources};
+use forebay_source::{Limits, Readers, Rules, Sources};
 use forebay_store::{
     Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, Store, StoreConfig, Tenant,
     TierConfig, Watermarks,
@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub tiers: Vec<NodeTier>,
     /// How data sets are kept.
     pub datasets: Vec<Dataset>,
+    /// Which stores may be read, and how.
+    pub sources: Rules,
     /// Who shares the node; a job belongs to the first that has one of its groups.
     pub tenants: Vec<NodeTenant>,
     /// Bytes of frames, slabs and tiers in memory together, at most.
@@ -36,6 +38,11 @@ pub struct NodeConfig {
     /// Program and arguments of a process that runs [`forebay_source::serve`]: shards that are files
     /// are read by those.
     pub reader: Vec<OsString>,
+    /// Program and arguments of a process that runs [`forebay_source::lend`], which finds AWS
+    /// credentials.
+    pub lender: Vec<OsString>,
+    /// Whether the node is its jobs' own user's alone, so that files in their home count.
+    pub own: bool,
     /// How often devices are looked after.
     pub look_after: Duration,
     /// What changes directories.
@@ -165,7 +172,9 @@ impl Node {
             tiers.push(tier.open(&config)?);
         }
         let frames = Arena::new(region.clone());
-        let sources = Sources::new(config.reader, config.limits)?;
+        let sources = Sources::new(config.reader, config.limits)?
+            .lending(config.lender, config.own)
+            .ruled(config.sources);
         let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
         let tenants = config.tenants.iter().map(|tenant| tenant.rule.clone()).collect();

@@ -10,10 +10,19 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::Rules;
 use forebay_store::{Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::compose::{NodeTenant, NodeTier};
+
+mod rate;
+mod show;
+mod source;
+
+pub(crate) use rate::Rate;
+pub(crate) use show::{document, text};
+pub(crate) use source::Source;
 
 /// `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize)]
@@ -24,6 +33,10 @@ pub struct Config {
     pub daemon: Daemon,
     /// Where shards rest.
     pub tier: Vec<Tier>,
+    /// Which stores may be read and how; the first whose pattern matches a shard's URL counts. None
+    /// at all: any, as jobs say.
+    #[serde(default)]
+    pub source: Vec<Source>,
     /// How data sets are kept; the first whose pattern matches a shard's URL counts.
     #[serde(default)]
     pub dataset: Vec<Dataset>,
@@ -149,6 +162,8 @@ pub struct Dataset {
     /// The tiers it may lie on; none named: any.
     #[serde(default)]
     pub tiers: Vec<String>,
+    /// Bytes a second that its fills take from their origins, at most.
+    pub bandwidth: Option<Rate>,
 }
 
 /// `quota = { min, max }`.
@@ -181,6 +196,7 @@ impl Dataset {
             priority: self.priority,
             scan_bypass: self.scan_bypass,
             tiers: self.tiers.clone(),
+            bandwidth: self.bandwidth.map(Rate::bytes),
             ..Rule::new(&self.name, &self.r#match, self.evict)?
         };
         rule.check()?;
@@ -304,6 +320,14 @@ impl Config {
         self.tier.iter().map(Tier::node).collect()
     }
 
+    /// The sources' rules, in order.
+    ///
+    /// # Errors
+    /// `Invalid` naming the source whose rule contradicts itself, or can never match.
+    pub fn sources(&self) -> Result<Rules> {
+        Rules::new(self.source.iter().map(Source::rule).collect::<Result<_>>()?)
+    }
+
     /// The data sets' rules, in order.
     ///
     /// # Errors
@@ -345,6 +369,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string().trim().to_owned()))?;
+        config.sources()?;
         config.datasets()?;
         config.tenants()?;
         config.tiers()?;
@@ -434,6 +459,55 @@ mod tests {
                 format!("{a}{}", b.replace("'b'", "'a'").replace("s3://a", "s3://b")),
                 ["one name", "a"],
             ),
+        ] {
+            let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+        }
+    }
+
+    #[test]
+    fn sources_are_read_in_order() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let config = Config::parse(&format!(
+            "{tier}[[source]]\nmatch = 's3://ml/'\nendpoint = 'https://store.example'\n\
+             region = 'eu-west-1'\nprofile = 'ml'\nbandwidth = '10Gbit/s'\nconnections = 64\n\
+             path_style = true\nrequest_payer = true\nproxy = 'http://proxy.example:3128'\n\
+             [[source]]\nmatch = 'https://*.example/**'\nanonymous = true\n\
+             [[dataset]]\nname = 'all'\nmatch = '**'\nbandwidth = '4Gbit/s'\n"
+        ))
+        .unwrap();
+        let rule = config.source[0].rule().unwrap();
+        assert_eq!(rule.endpoint.as_deref(), Some("https://store.example"));
+        assert_eq!(
+            (rule.region.as_deref(), rule.profile.as_deref()),
+            (Some("eu-west-1"), Some("ml"))
+        );
+        let limits = (rule.limits.bandwidth, rule.limits.connections);
+        assert_eq!(limits, (Some(1_250_000_000), Some(64)));
+        assert_eq!((rule.virtual_host, rule.request_payer), (Some(false), Some(true)));
+        assert_eq!(rule.proxy.as_deref(), Some("http://proxy.example:3128"));
+        assert_eq!(config.source[1].rule().unwrap().anonymous, Some(true));
+        assert_eq!(config.datasets().unwrap()[0].bandwidth, Some(500_000_000));
+    }
+
+    #[test]
+    fn sources_that_cannot_be_meant_are_refused() {
+        let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+        let a = "[[source]]\nmatch = 's3://a/'\n";
+        for (text, words) in [
+            (format!("{a}bandwith = '1GB/s'\n"), ["line 7", "`bandwidth`"]),
+            (format!("{a}bandwidth = '10Gb/s'\n"), ["line 7", "10Gbit/s"]),
+            (format!("{a}bandwidth = 10\n"), ["line 7", "bandwidth"]),
+            (format!("{a}connections = -1\n"), ["line 7", "connections"]),
+            (format!("{a}connections = 0\n"), ["at least 1", "match=s3://a/"]),
+            (format!("{a}path_style = true\nvirtual_host = true\n"), ["path_style", "s3://a/"]),
+            (format!("{a}endpoint = 'store'\n"), ["http://", "match=s3://a/"]),
+            (format!("{a}ca_bundle = '/nowhere'\n"), ["ca_bundle=/nowhere", "match=s3://a/"]),
+            (format!("{a}proxy = 'socks'\n"), ["proxy", "match=s3://a/"]),
+            (format!("{a}{a}"), ["never match", "shadowed_by=s3://a/"]),
+            (a.replace("s3://a/", "a/"), ["names no source", "match=a/"]),
+            ("[[source]]\nregion = 'r'\n".to_owned(), ["line 5", "missing field `match`"]),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -29,6 +29,9 @@ const OUTGOING: usize = 8;
 /// Shards indexed at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
 
+/// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
+const LISTED: usize = 4096;
+
 /// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
 /// matter of milliseconds.
 const LINGER: Duration = Duration::from_secs(1);
@@ -137,6 +140,9 @@ impl Peer {
                     self.reply(&Reply::Status(status)).await?;
                 }
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
+                Request::List { pattern, origin } => {
+                    self.list(pattern, Options::from(origin)).await?;
+                }
                 Request::Scrub { keep } => self.scrub(keep).await?,
                 Request::Tier { name, change } => {
                     let mode = match change {
@@ -196,6 +202,23 @@ impl Peer {
             // A peer that left does not want it any more.
             let _ = send(&outgoing, &reply).await;
             drop(permit);
+        });
+        Ok(())
+    }
+
+    /// Lists what a pattern means beside everything else; at the limit, requests wait.
+    async fn list(&mut self, pattern: String, origin: Options) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let told = match store.list(&pattern, &origin).await {
+                Ok(urls) => tell(&outgoing, &urls).await,
+                Err(error) => send(&outgoing, &Reply::Failed { run: None, error }).await,
+            };
+            // A peer that left does not want it any more.
+            drop((told, permit));
         });
         Ok(())
     }
@@ -276,6 +299,16 @@ impl Peer {
 async fn send(outgoing: &mpsc::Sender<Outgoing>, reply: &Reply) -> Result<()> {
     let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
     outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
+}
+
+/// Sends a list in pieces.
+async fn tell(outgoing: &mpsc::Sender<Outgoing>, urls: &[String]) -> Result<()> {
+    let mut left = urls.len();
+    for piece in urls.chunks(LISTED) {
+        left -= piece.len();
+        send(outgoing, &Reply::Listed { urls: piece.to_vec(), more: left > 0 }).await?;
+    }
+    Ok(())
 }
 
 fn report(scrub: &Scrub) -> Reply {

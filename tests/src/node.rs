@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_client::{Address, Connection, Deadline};
 use forebay_daemon::{LOOK_AFTER, Listener, Node, NodeConfig, NodeTier, serve};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::Limits;
+use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles, Store, TierReport};
 use forebay_uring::EngineChoice;
 use forebay_wire::message::{Reply, Request};
@@ -42,11 +42,14 @@ impl Daemon {
         NodeConfig {
             tiers: vec![NodeTier::at("nvme", Class::Nvme, cache.to_owned(), capacity)],
             datasets: Vec::new(),
+            sources: Rules::default(),
             tenants: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
             limits: Limits::default(),
             reader: vec![actor().into(), "reader".into()],
+            lender: vec![actor().into(), "credentials".into()],
+            own: false,
             look_after: LOOK_AFTER,
             files: Arc::new(LocalFiles),
             faults: None,

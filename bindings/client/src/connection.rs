@@ -2,6 +2,7 @@
 //!
 //! One rule: any thread may send; one thread receives.
 
+use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -160,12 +161,48 @@ impl Connection {
         }
     }
 
+    /// Asks which shards a pattern of a remote store means, on a connection used for nothing else so
+    /// far.
+    ///
+    /// # Errors
+    /// As [`Connection::ask`].
+    pub fn list(
+        &self,
+        pattern: &str,
+        origin: BTreeMap<String, String>,
+        deadline: &Deadline,
+    ) -> Result<Vec<String>> {
+        let at = |error: Error| error.at("socket", self.path.display()).at("pid", self.daemon_pid);
+        self.may_block(false)?;
+        let request = Request::List { pattern: pattern.to_owned(), origin };
+        self.put(&request, deadline).map_err(at)?;
+        let (mut receiver, mut listed) = (Receiver::default(), Vec::new());
+        loop {
+            match self.take(&mut receiver, deadline).map_err(at)? {
+                Reply::Listed { urls, more } => {
+                    listed.extend(urls);
+                    if !more {
+                        break;
+                    }
+                }
+                Reply::Failed { error, .. } => return Err(error),
+                _ => {
+                    let what = "the daemon answered something else";
+                    return Err(at(Error::new(ErrorKind::Invalid, what)));
+                }
+            }
+        }
+        self.may_block(true)?;
+        Ok(listed)
+    }
+
     /// One request and its reply, on a socket that does not block.
     fn exchange(&self, request: &Request, deadline: &Deadline) -> Result<Reply> {
-        let ready = |event| match deadline.wait_for(&self.socket, event)? {
-            true => Ok(()),
-            false => Err(silent()),
-        };
+        self.put(request, deadline)?;
+        self.take(&mut Receiver::default(), deadline)
+    }
+
+    fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
         let bytes = frame::encode(request)?;
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -173,17 +210,28 @@ impl Connection {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    ready(PollFlags::OUT)?;
+                    self.wait(PollFlags::OUT, deadline)?;
                 }
                 Err(error) => return Err(error).doing("send to the daemon"),
             }
         }
-        let mut receiver = Receiver::default();
+        Ok(())
+    }
+
+    fn take(&self, receiver: &mut Receiver, deadline: &Deadline) -> Result<Reply> {
         loop {
-            ready(PollFlags::IN)?;
+            // Part of it may have come with the one before.
             if let Some(reply) = receiver.try_receive(&self.socket)? {
                 return Ok(reply);
             }
+            self.wait(PollFlags::IN, deadline)?;
+        }
+    }
+
+    fn wait(&self, event: PollFlags, deadline: &Deadline) -> Result<()> {
+        match deadline.wait_for(&self.socket, event)? {
+            true => Ok(()),
+            false => Err(silent()),
         }
     }
 

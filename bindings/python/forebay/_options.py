@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forebay import _native
+from forebay import _launch, _native
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Image, specification
@@ -124,7 +124,9 @@ def check(
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
         specification(fields)
-    listed = _expand(urls)
+    limit = _seconds(timeout)
+    address = _daemon(daemon)
+    listed = _expand(urls, address, limit)
     return Options(
         urls=listed,
         counts=None if manifest is None else _native.counts(_path("manifest", manifest), listed),
@@ -146,8 +148,8 @@ def check(
         pin_memory=pin_memory is not None and flag("pin_memory", pin_memory),
         framework=framework,
         prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
-        timeout=_seconds(timeout),
-        daemon=_daemon(daemon),
+        timeout=limit,
+        daemon=address,
         job=text("job", job, "give a name")
         if job
         else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
@@ -214,11 +216,11 @@ def _daemon(daemon: str | None) -> str | None:
     raise _wrong("daemon", named, "use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it")
 
 
-def _expand(urls: Urls) -> list[str]:
+def _expand(urls: Urls, daemon: str | None, timeout: float) -> list[str]:
     if isinstance(urls, (str, os.PathLike)):
         spec = _path("urls", urls)
         _is_no_pipe(spec.split("::"))
-        return _native.expand(spec)
+        return _native.expand(spec, daemon, _launch.command(), timeout)
     try:
         listed = [_path("urls", url) for url in urls]
     except TypeError:

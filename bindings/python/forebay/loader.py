@@ -44,9 +44,10 @@ class DataLoader:
     Parameters
     ----------
     urls : str, path or list of them
-        Shards: ``s3://``, ``http(s)://``, ``file:`` or bare paths. In one text braces expand
-        (``{000..099}``), ``::`` joins parts and ``*`` matches local files; a list is taken
-        literally.
+        Shards: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file:`` or bare
+        paths. In one text braces expand (``{000..099}``), ``::`` joins parts, ``*`` matches local
+        files and objects of a bucket, and ``s3://bucket/folder/`` means every shard below it; a
+        list is taken literally.
     batch_size : int
         Samples per rank and batch.
     fields : dict of str to Field, optional

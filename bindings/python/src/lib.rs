@@ -7,6 +7,7 @@
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
 //!   errors   each error as the package's own exception              errors.rs
 //!   tools    the command line, URL lists, manifests                 tools.rs
+//!   interruptible  work that Ctrl-C cuts short                      interruptible.rs
 //! ```
 //! One rule: nothing that waits, decodes or copies payload holds the GIL. What users see is written
 //! in Python beside this; the signatures here are private to it.
@@ -14,6 +15,7 @@
 mod batch;
 mod dlpack;
 mod errors;
+mod interruptible;
 mod loader;
 mod tensor;
 mod tools;

@@ -3,12 +3,11 @@
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig};
 use forebay_decode::FieldSpec;
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::message::{Open, Order};
 use pyo3::prelude::*;
@@ -16,10 +15,8 @@ use serde::Deserialize;
 
 use crate::batch::Batch;
 use crate::errors::{Failure, exception, raise};
-use crate::tools::stats_json;
-
-/// How often a thread that opens a job looks for signals.
-const SIGNAL_CHECK: Duration = Duration::from_millis(50);
+use crate::interruptible::interruptible;
+use crate::tools::{seconds, stats_json};
 
 /// What the Python side decided, as it writes it.
 #[derive(Deserialize)]
@@ -40,11 +37,7 @@ struct Settings {
 
 impl Settings {
     fn into_config(self) -> Result<LoaderConfig> {
-        let timeout = Duration::try_from_secs_f64(self.timeout).map_err(|error| {
-            Error::new(ErrorKind::Invalid, format!("the time limit is out of range: {error}"))
-                .at("timeout", self.timeout)
-                .advise("give seconds above 0")
-        })?;
+        let timeout = seconds(self.timeout)?;
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
             directory: RuntimeDirectory::of_this_user()?,
@@ -90,7 +83,10 @@ impl Loader {
             raise(py, &Error::new(ErrorKind::Invalid, what))
         })?;
         let urls = settings.urls.clone().into();
-        let loader = py.detach(|| open(settings)).map_err(|failure| failure.raise(py))?;
+        // Reaching and starting a daemon waits on locks and sockets.
+        let open = || settings.into_config().and_then(forebay_client::Loader::open);
+        let opened = py.detach(|| interruptible("fb-open", open));
+        let loader = opened.map_err(|failure| failure.raise(py))?;
         Ok(Self {
             inner: Mutex::new(Some(Arc::new(loader))),
             urls,
@@ -181,26 +177,4 @@ impl Drop for Loader {
 
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the loader is closed").advise("make a new one")
-}
-
-/// Opens on a thread of its own: reaching and starting a daemon waits on locks and sockets, which
-/// Ctrl-C could not cut short here.
-fn open(settings: Settings) -> Result<forebay_client::Loader, Failure> {
-    let (sender, opened) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("fb-open".into())
-        .spawn(move || {
-            // If nobody waits any more, what was opened is dropped here.
-            let _ = sender.send(settings.into_config().and_then(forebay_client::Loader::open));
-        })
-        .doing("start a thread")?;
-    loop {
-        match opened.recv_timeout(SIGNAL_CHECK) {
-            Ok(opened) => return Ok(opened?),
-            Err(mpsc::RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(Error::new(ErrorKind::Closed, "the opening thread ended early").into());
-            }
-        }
-    }
 }

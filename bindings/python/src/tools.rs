@@ -8,14 +8,17 @@ use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use forebay_client::{Stats, Waits};
+use forebay_client::{Address, Deadline, Launch, RuntimeDirectory, Stats, Waits};
 use forebay_decode::FieldSpec;
-use forebay_error::{Doing, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Manifest, ManifestShard};
+use forebay_source::Options;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::interruptible::interruptible;
 
 /// Runs the command line `forebay ARGUMENTS` and returns its exit code. `launcher` is the command
 /// that runs this very program, without arguments.
@@ -29,10 +32,36 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsStr
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
 }
 
-/// The shards that one text means.
+/// The shards that one text means. What a pattern of a remote store means, `daemon` lists, started by
+/// `command` if need be, within `timeout` seconds.
 #[pyfunction]
-pub(crate) fn expand(py: Python<'_>, spec: &str) -> PyResult<Vec<String>> {
-    py.detach(|| forebay_shard::expand(spec)).map_err(|error| raise(py, &error))
+pub(crate) fn expand(
+    py: Python<'_>,
+    spec: String,
+    daemon: Option<String>,
+    command: Vec<OsString>,
+    timeout: f64,
+) -> PyResult<Vec<String>> {
+    let expand = move || {
+        let mut list = |pattern: &str| {
+            let directory = RuntimeDirectory::of_this_user()?;
+            let launch = Launch { command: command.clone(), directory };
+            let deadline = Deadline::after(seconds(timeout)?);
+            let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
+            connection.list(pattern, Options::from_env().into_map(), &deadline)
+        };
+        forebay_shard::expand(&spec, &mut list)
+    };
+    py.detach(|| interruptible("fb-expand", expand)).map_err(|failure| failure.raise(py))
+}
+
+/// A time limit as Python gives it.
+pub(crate) fn seconds(timeout: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(timeout).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("the time limit is out of range: {error}"))
+            .at("timeout", timeout)
+            .advise("give seconds above 0")
+    })
 }
 
 /// The shards of a list, each taken literally.

@@ -4,7 +4,8 @@
 //! the list: a pattern that matches nothing is an error, never an empty answer.
 //!
 //! One text may hold several parts joined by `::`; braces expand in each (`{000..099}`, `{a,b}`,
-//! nested); `*`, `?` and `[…]` match local files. Bare paths and `file:` URLs become absolute
+//! nested); `*`, `?` and `[…]` match local files and the objects of remote stores, which somebody else
+//! lists, and a remote folder (`s3://bucket/dir/`) means every shard below it. Bare paths and `file:` URLs become absolute
 //! paths, taken literally: no percent-decoding, as WebDataset reads them. A list of URLs is taken as
 //! it is, without braces and globs, as WebDataset does.
 
@@ -17,11 +18,18 @@ use forebay_error::{Error, ErrorKind, Result};
 /// The most shards that one text may name: more is a typing error, not a data set.
 pub const MAX_URLS: u64 = 10_000_000;
 
-/// The shards that `spec` means, in order.
+/// The characters of patterns.
+const GLOB: [char; 3] = ['*', '?', '['];
+
+/// Says what a pattern of a remote store means.
+pub type List<'a> = dyn FnMut(&str) -> Result<Vec<String>> + 'a;
+
+/// The shards that `spec` means, in order; `list` is asked for the patterns of remote stores.
 ///
 /// # Errors
-/// `Invalid` naming the part that cannot be understood; `NotFound` where a glob matches nothing.
-pub fn expand(spec: &str) -> Result<Vec<String>> {
+/// `Invalid` naming the part that cannot be understood; `NotFound` where a glob matches nothing; what
+/// `list` says.
+pub fn expand(spec: &str, list: &mut List<'_>) -> Result<Vec<String>> {
     let mut urls = Vec::new();
     for part in spec.split("::") {
         let named = |error: Error| error.at("urls", part);
@@ -32,7 +40,11 @@ pub fn expand(spec: &str) -> Result<Vec<String>> {
         for url in braces::expand(part, room).map_err(named)? {
             match local_path(&url).map_err(named)? {
                 Some(path) => files(&path, room, &mut urls).map_err(named)?,
-                None => urls.push(remote(url).map_err(named)?),
+                None if is_pattern(&url).map_err(named)? => urls.extend(list(&url)?),
+                None => urls.push(url),
+            }
+            if urls.len() as u64 > MAX_URLS {
+                return Err(named(invalid("the text names too many shards").at("limit", MAX_URLS)));
             }
         }
     }
@@ -80,17 +92,25 @@ fn local_path(url: &str) -> Result<Option<String>> {
     }
 }
 
-fn remote(url: String) -> Result<String> {
-    if url.contains('*') {
-        return Err(invalid("globs match local files only").advise("write braces: {000..099}"));
+/// Whether a URL means what its store lists.
+fn is_pattern(url: &str) -> Result<bool> {
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    if !is_web {
+        return Ok(url.ends_with('/') || url.contains(GLOB));
     }
-    Ok(url)
+    // A query may hold anything.
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    match path.contains('*') || path.ends_with('/') {
+        false => Ok(false),
+        true => Err(invalid("a web server does not tell which files it has")
+            .advise("write braces, as in {000..099}, or name every shard")),
+    }
 }
 
 /// Appends the files that a local pattern matches, by name; a path without a pattern is kept as it
 /// is, and whether it exists is found out when it is opened.
 fn files(path: &str, room: u64, urls: &mut Vec<String>) -> Result<()> {
-    if !path.contains(['*', '?', '[']) {
+    if !path.contains(GLOB) {
         urls.push(path.to_owned());
         return Ok(());
     }
@@ -126,6 +146,40 @@ fn invalid(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn expand(spec: &str) -> Result<Vec<String>> {
+        super::expand(spec, &mut |pattern| panic!("{pattern} is listed"))
+    }
+
+    #[test]
+    fn patterns_of_stores_are_listed_in_their_place() {
+        let mut asked = Vec::new();
+        let mut list = |pattern: &str| {
+            asked.push(pattern.to_owned());
+            match pattern.contains("none") {
+                true => Err(Error::new(ErrorKind::NotFound, "nothing").at("urls", pattern)),
+                false => Ok(vec![format!("{pattern}#1"), format!("{pattern}#2")]),
+            }
+        };
+        let spec = "s3://b/{0..1}.tar::gs://b/{x,y}-*.tar::az://c/dir/::s3://b/last.tar";
+        assert_eq!(
+            super::expand(spec, &mut list).unwrap(),
+            [
+                "s3://b/0.tar",
+                "s3://b/1.tar",
+                "gs://b/x-*.tar#1",
+                "gs://b/x-*.tar#2",
+                "gs://b/y-*.tar#1",
+                "gs://b/y-*.tar#2",
+                "az://c/dir/#1",
+                "az://c/dir/#2",
+                "s3://b/last.tar"
+            ]
+        );
+        let error = super::expand("s3://b/none?.tar", &mut list).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(asked.last().unwrap(), "s3://b/none?.tar");
+    }
 
     #[test]
     fn parts_braces_and_schemes_keep_their_order() {
@@ -171,8 +225,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused_by_name() {
-        for spec in ["", "a::", "s3://b/*.tar", "file://host/a.tar", "s3://b/{0..", "{1..99999999}"]
-        {
+        for spec in [
+            "",
+            "a::",
+            "https://b/*.tar",
+            "http://b/d/?x",
+            "file://host/a.tar",
+            "s3://b/{0..",
+            "{1..99999999}",
+        ] {
             let error = expand(spec).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{spec}");
             assert!(error.place("urls").is_some(), "{error}");

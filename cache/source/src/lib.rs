@@ -1,4 +1,5 @@
-//! Where shards come from: S3, HTTP and POSIX files behind one trait.
+//! Where shards come from: S3, Google's and Microsoft's stores, web servers and POSIX files behind one
+//! trait.
 //!
 //! Its rule: a part that is handed out is of the version that was asked for, whole, or an error that
 //! says whether to fix a name, fix credentials, or come back later. Retries are bounded and happen
@@ -7,26 +8,33 @@
 //! Every byte is copied once into its span: from the connection's chunk, or from the memory of the
 //! process that read the file ([`Readers`]).
 
+mod credentials;
 mod limits;
+mod listing;
 mod options;
 mod posix;
 mod queue;
+mod rate;
 mod readers;
 mod remote;
+mod rules;
 mod sources;
 mod stat;
 
 use std::ops::Range;
 
 use async_trait::async_trait;
-use forebay_error::Result;
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
+pub use credentials::lend;
 pub use limits::Limits;
 pub use options::Options;
 pub use queue::{Place, Queue, Rank};
+pub use rate::Rate;
 pub use readers::{MountReport, Readers, Turn, serve};
 pub use remote::{Counters, LinkReport};
+pub use rules::{RateLimits, Rule, Rules};
 pub use sources::Sources;
 pub use stat::{Binding, Stat};
 
@@ -77,6 +85,16 @@ pub trait Source: Send + Sync {
         self.stretch(url, stat, range, &rank).await?.fill(into).await
     }
 
+    /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`) means,
+    /// by name.
+    ///
+    /// # Errors
+    /// As [`Source::stat`]; `NotFound` if nothing matches, `Invalid` for a pattern that is none, that
+    /// matches too much, or where the source does not tell what it has.
+    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+        Err(lists_nothing(pattern))
+    }
+
     /// Bytes that are best asked for at once, as far as is known now: a multiple of a part.
     fn at_once(&self) -> u64 {
         AT_ONCE
@@ -113,4 +131,10 @@ pub struct Begun {
     pub stat: Stat,
     /// The first bytes, on their way; at most as many as are [`Source::at_once`] asked for.
     pub head: Option<Box<dyn Stretch>>,
+}
+
+fn lists_nothing(pattern: &str) -> Error {
+    Error::new(ErrorKind::Invalid, "this source does not tell which shards it has")
+        .at("urls", forebay_error::shown(pattern))
+        .advise("write braces, as in {000..099}, or name every shard")
 }

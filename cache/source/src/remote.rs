@@ -11,11 +11,15 @@
 //! ```
 
 mod attempts;
+pub(crate) mod azure;
+mod bucket;
+pub(crate) mod gcs;
 mod http;
 mod link;
+mod reach;
 mod refusal;
 mod reply;
-mod s3;
+pub(crate) mod s3;
 mod stretch;
 mod wire;
 
@@ -32,13 +36,13 @@ use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
 use crate::{Begun, Limits, Source, Stretch};
 use attempts::{Again, Attempts, Failed};
-pub(crate) use http::Http;
+pub(crate) use http::{Http, endpoint as check_endpoint};
 use link::Asking;
 pub(crate) use link::Link;
 pub use link::LinkReport;
+pub(crate) use reach::{Network, Reach};
 use refusal::Refusals;
 use reply::{Reply, tell};
-pub(crate) use s3::S3;
 use stretch::{Stretched, pause_for};
 pub use wire::Counters;
 pub(crate) use wire::Wire;
@@ -48,30 +52,32 @@ pub(crate) use wire::Wire;
 const HEAD: u64 = link::PART;
 
 /// A store: where objects lie, and what its refusals mean.
+#[async_trait]
 pub(crate) trait Store: Send + Sync {
     /// The object behind `url`.
     fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)>;
 
     /// What all its requests share.
-    fn reach(&self) -> &Arc<Reach>;
+    fn route(&self) -> &Route;
 
-    /// Drops credentials that the store does not take any more: the next request asks for others.
-    fn renew(&self) {}
+    /// As [`Source::list`].
+    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+        Err(crate::lists_nothing(pattern))
+    }
 }
 
-/// The way to an endpoint.
-#[derive(Debug)]
-pub(crate) struct Reach {
+/// The way to an endpoint, once it is settled.
+pub(crate) struct Route {
     wire: Arc<Wire>,
     link: Arc<Link>,
     refusals: Refusals,
 }
 
-impl Reach {
-    /// The way to the endpoint that `refusals` names, over the connections that everybody uses.
-    fn new(wire: &Arc<Wire>, refusals: Refusals) -> Arc<Self> {
-        let link = wire.link(&refusals.endpoint);
-        Arc::new(Self { wire: wire.clone(), link, refusals })
+impl Route {
+    /// The way to the endpoint that `refusals` names.
+    fn new(reach: &Reach<'_>, refusals: Refusals) -> Self {
+        let link = reach.wire.link(&refusals.endpoint, reach.limits);
+        Self { wire: Arc::clone(reach.wire), link, refusals }
     }
 }
 
@@ -111,12 +117,16 @@ impl<S: Store + 'static> Source for Remote<S> {
         Ok(Box::new(Stretched::new(object, stat.clone(), range, rank.clone())))
     }
 
+    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+        self.0.list(pattern).await
+    }
+
     fn at_once(&self) -> u64 {
-        self.0.reach().link.stretch()
+        self.0.route().link.stretch()
     }
 
     fn endpoint(&self) -> &str {
-        &self.0.reach().refusals.endpoint
+        &self.0.route().refusals.endpoint
     }
 }
 
@@ -145,6 +155,7 @@ impl Object {
     /// Learns length and version from the reply to the first bytes, whose others go on coming.
     async fn begin(&self, rank: &Rank) -> Result<Begun> {
         let mut attempts = Attempts::new(self.limits());
+        self.link().pay(HEAD).await;
         let place = self.link().place(rank).await?;
         let (got, asked) = loop {
             let range = (!self.link().is_sequential()).then_some(GetRange::Bounded(0..HEAD));
@@ -181,9 +192,6 @@ impl Object {
     }
 
     async fn pause(&self, attempts: &mut Attempts, failed: Failed) -> Result<()> {
-        if failed.again == Again::Renewed {
-            self.of.renew();
-        }
         let pause = attempts.next(failed)?;
         self.link().retried();
         pause_for(pause).await;
@@ -191,8 +199,9 @@ impl Object {
     }
 
     async fn get(&self, options: GetOptions, asking: Asking<'_>) -> Result<GetResult, Failed> {
+        let answers = self.answers();
         let (got, retry_after) = wire::noting(self.store.get_opts(&self.location, options)).await;
-        let got = got.map_err(|error| self.refused(&error, retry_after));
+        let got = got.map_err(|error| self.refused(&error, retry_after, answers));
         tell(asking, got.as_ref().err());
         got
     }
@@ -216,28 +225,30 @@ impl Object {
         &self,
         error: &object_store::Error,
         retry_after: Option<std::time::Duration>,
+        answers: u64,
     ) -> Failed {
         if refusal::is_without_ranges(error) {
             self.link().set_sequential();
         }
-        self.of.reach().refusals.explain(error, &self.url, retry_after)
+        self.of.route().refusals.explain(error, &self.url, retry_after, answers)
     }
 
-    fn renew(&self) {
-        self.of.renew();
+    /// For what is refused without a reply of its own.
+    fn answers(&self) -> u64 {
+        self.of.route().refusals.answers()
     }
 
     fn received(&self, bytes: usize) {
-        self.of.reach().wire.received(bytes);
+        self.of.route().wire.received(bytes);
         self.link().received(bytes);
     }
 
     fn link(&self) -> &Arc<Link> {
-        &self.of.reach().link
+        &self.of.route().link
     }
 
     fn limits(&self) -> &Limits {
-        self.of.reach().wire.limits()
+        self.of.route().wire.limits()
     }
 
     fn url(&self) -> &str {

@@ -10,22 +10,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_error::{Error, ErrorKind, Result};
 use lru::LruCache;
 
+use crate::credentials::Lending;
+use crate::options::Family;
 use crate::posix::{Posix, path_of};
 use crate::readers::Readers;
-use crate::remote::{Counters, Http, LinkReport, Remote, S3, Wire};
+use crate::remote::{Counters, Http, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
+use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
 
 /// Sources remembered: a node has a handful of buckets; this bounds what hostile clients can make.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
-/// Scheme and host or bucket, and what the client said about reaching it.
-type Key = (String, Options);
+/// Scheme and host or bucket, what is said about reaching it, and the number of its rule.
+type Key = (String, Options, Option<usize>);
+
+/// What speaks a scheme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    S3,
+    Google,
+    Azure,
+    Http,
+}
+
+impl Scheme {
+    fn of(scheme: &str) -> Option<Self> {
+        Some(match scheme {
+            "s3" => Self::S3,
+            "gs" | "gcs" => Self::Google,
+            "az" | "azure" | "abfs" | "abfss" | "wasb" | "wasbs" => Self::Azure,
+            "http" | "https" => Self::Http,
+            _ => return None,
+        })
+    }
+
+    /// Whose variables it understands.
+    pub(crate) fn family(self) -> Option<Family> {
+        match self {
+            Self::S3 => Some(Family::Aws),
+            Self::Google => Some(Family::Google),
+            Self::Azure => Some(Family::Azure),
+            Self::Http => None,
+        }
+    }
+}
 
 /// Every store that this process reads from.
 pub struct Sources {
     posix: Arc<Posix>,
     readers: Readers,
     wire: Arc<Wire>,
+    lending: Lending,
+    rules: Rules,
     /// What whoever composes them brought, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
     open: Mutex<LruCache<Key, Arc<dyn Source>>>,
@@ -43,6 +79,8 @@ impl Sources {
             posix: Arc::new(Posix::new(readers.clone())),
             readers,
             wire: Arc::new(Wire::new(limits)?),
+            lending: Lending::new(Vec::new(), false),
+            rules: Rules::default(),
             brought: Vec::new(),
             open: Mutex::new(LruCache::new(REMEMBERED)),
         })
@@ -55,13 +93,30 @@ impl Sources {
         self
     }
 
+    /// The same, with AWS credentials for those who have no key pair: `command` is that of a process
+    /// that runs [`crate::lend`], and `own` says whether whoever asks is this process's own user, whose
+    /// files in their home count.
+    #[must_use]
+    pub fn lending(mut self, command: Vec<OsString>, own: bool) -> Self {
+        self.lending = Lending::new(command, own);
+        self
+    }
+
+    /// The same, ruled by an administrator.
+    #[must_use]
+    pub fn ruled(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
     /// The source that serves `url` to a client with `options`. Does not connect.
     ///
     /// # Errors
-    /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if an S3 store needs
-    /// credentials and the options have none.
+    /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if a store needs
+    /// credentials and there are none, or if no rule lets the URL be used.
     pub fn open(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
         let at = |error: Error| error.at("url", url);
+        let rule = self.rules.of(url)?;
         let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
             path_of(url)?;
@@ -71,24 +126,59 @@ impl Sources {
             return Ok(Arc::clone(source));
         }
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let store = Scheme::of(scheme).ok_or_else(|| {
+            let what = format!("URLs of the scheme '{scheme}' are not supported");
+            at(Error::new(ErrorKind::Invalid, what))
+                .advise("use s3://, gs://, az://, https://, http://, file:// or a path")
+        })?;
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
-        let options = if scheme == "s3" { options.understood() } else { Options::default() };
-        let key = (format!("{scheme}://{host}"), options);
+        let options = match (rule, store.family()) {
+            (Some((_, rule)), _) => rule.over(options, store).map_err(at)?,
+            (None, Some(family)) => options.of(family),
+            (None, None) => Options::default(),
+        };
+        let key = (format!("{scheme}://{host}"), options, rule.map(|(number, _)| number));
+        let rule = rule.map(|(_, rule)| rule);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = open.get(&key) {
             return Ok(Arc::clone(source));
         }
-        let source: Arc<dyn Source> = match scheme {
-            "s3" => Arc::new(Remote::new(S3::new(host, &key.1, &self.wire).map_err(at)?)),
-            "http" | "https" => Arc::new(Remote::new(Http::new(url, &self.wire).map_err(at)?)),
-            other => {
-                let what = format!("URLs of the scheme '{other}' are not supported yet");
-                let error = at(Error::new(ErrorKind::Invalid, what));
-                return Err(error.advise("use s3://, https://, http://, file:// or a path"));
-            }
+        let reach = Reach {
+            root: &key.0,
+            options: &key.1,
+            profile: rule.and_then(|rule| rule.profile.as_deref()),
+            lending: &self.lending,
+            wire: &self.wire,
+            network: &rule.map(Rule::network).unwrap_or_default(),
+            limits: rule.map(|rule| rule.limits).unwrap_or_default(),
+        };
+        let instead = rule.and_then(|rule| rule.endpoint.as_deref());
+        let source: Arc<dyn Source> = match store {
+            Scheme::S3 => Arc::new(Remote::new(s3::open(host, &reach).map_err(at)?)),
+            Scheme::Google => Arc::new(Remote::new(gcs::open(host, &reach).map_err(at)?)),
+            Scheme::Azure => Arc::new(Remote::new(azure::open(host, &reach).map_err(at)?)),
+            Scheme::Http => Arc::new(Remote::new(Http::new(url, instead, &reach).map_err(at)?)),
         };
         open.put(key, Arc::clone(&source));
         Ok(source)
+    }
+
+    /// The shards that a pattern of a remote store means to a client with `options`, by name.
+    ///
+    /// # Errors
+    /// As [`Sources::open`] and [`Source::list`].
+    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+        let bucket = pattern.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+        if bucket.is_some_and(|bucket| bucket.contains(['*', '?', '['])) {
+            let error = Error::new(ErrorKind::Invalid, "a bucket's name may not be a pattern");
+            return Err(error.at("urls", pattern));
+        }
+        let listed = self.open(pattern, options)?.list(pattern).await?;
+        // What one pattern lets pass as a text, another may mean more by.
+        let Some((number, _)) = self.rules.of(pattern)? else { return Ok(listed) };
+        let is_same =
+            |url: &String| matches!(self.rules.of(url), Ok(Some((of, _))) if of == number);
+        Ok(listed.into_iter().filter(is_same).collect())
     }
 
     /// What reads files.

@@ -76,6 +76,22 @@ impl Bench {
         self.way(&format!("{}/{}", self.server.endpoint(), KEY.replace(' ', "%20")))
     }
 
+    /// Anonymously, as a store that is not Google's or Microsoft's is asked without credentials.
+    fn google(&self) -> Way {
+        let options = Options::default().with("STORAGE_EMULATOR_HOST", &self.server.endpoint());
+        let url = format!("gs://{KEY}");
+        Way { source: self.sources.open(&url, &options).unwrap(), url }
+    }
+
+    fn azure(&self) -> Way {
+        let options = Options::default()
+            .with("AZURE_STORAGE_ENDPOINT", &self.server.endpoint())
+            .with("AZURE_STORAGE_ACCOUNT_NAME", "account")
+            .with("AZURE_SKIP_SIGNATURE", "true");
+        let url = format!("az://{KEY}");
+        Way { source: self.sources.open(&url, &options).unwrap(), url }
+    }
+
     fn file(&self) -> Way {
         self.way(self.path().to_str().unwrap())
     }
@@ -107,7 +123,7 @@ impl Bench {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_gives_the_same_bytes() {
     let bench = Bench::new();
-    for way in [bench.s3(), bench.http(), bench.file()] {
+    for way in [bench.s3(), bench.google(), bench.azure(), bench.http(), bench.file()] {
         let stat = way.source.stat(&way.url).await.unwrap();
         assert_eq!(stat.len, bench.bytes.len() as u64, "{}", way.url);
         let is_file = way.source.endpoint() == "file";
@@ -124,9 +140,9 @@ async fn every_way_gives_the_same_bytes() {
         (s3.source.stat(&s3.url).await.unwrap(), http.source.stat(&http.url).await.unwrap());
     assert_eq!(versions.0, versions.1, "one file has one ETag, whoever asks");
     let counters = bench.sources.counters();
-    // Per way: three stats and three parts.
-    assert_eq!(counters.requests, 2 * (3 + 3));
-    assert_eq!(counters.bytes, 2 * bench.bytes.len() as u64);
+    // Per way over the network two stats and three parts, and two more stats.
+    assert_eq!(counters.requests, 4 * (2 + 3) + 2);
+    assert_eq!(counters.bytes, 4 * bench.bytes.len() as u64);
     assert_eq!(counters.failed, 0);
     assert_eq!(bench.arena.in_use(), 0);
 }
@@ -162,6 +178,22 @@ async fn a_missing_shard_is_not_found_by_its_url() {
         assert_eq!(read.kind(), ErrorKind::NotFound, "{read}");
     }
     assert_eq!(bench.arena.in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_stores_word_their_refusals_alike() {
+    let bench = Bench::new();
+    for way in [bench.google(), bench.azure()] {
+        let url = way.url.replace("train", "no");
+        let error = way.source.stat(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert_eq!(error.place("url"), Some(&url[..]), "{error}");
+        bench.server.deny(KEY, true);
+        let error = way.source.stat(&way.url).await.unwrap_err();
+        bench.server.deny(KEY, false);
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("SKIP_SIGNATURE"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,9 +329,19 @@ async fn what_makes_no_sense_is_refused_before_anything_is_sent() {
     let refused = |url: &str, options: &Options| bench.sources.open(url, options).err().unwrap();
     let none = Options::default();
     let endpoint = none.clone().with("AWS_ENDPOINT_URL", &bench.server.endpoint());
+    let google = none.clone().with("GOOGLE_SERVICE_ACCOUNT", "/nowhere/hunter2.json");
+    let azure = none.clone().with("AZURE_STORAGE_ACCOUNT_NAME", "account");
+    let azure = azure.with("AZURE_STORAGE_ENDPOINT", &bench.server.endpoint());
+    let signed = azure.clone().with("AZURE_STORAGE_SAS_TOKEN", "hunter2");
     for (url, options, kind, says) in [
-        ("gs://b/k.tar", &none, ErrorKind::Invalid, "gs"),
+        ("ftp://b/k.tar", &none, ErrorKind::Invalid, "ftp"),
         ("relative.tar", &none, ErrorKind::Invalid, "absolute"),
+        ("gs:///k.tar", &none, ErrorKind::Invalid, "bucket"),
+        ("gs://b/k.tar", &google, ErrorKind::Invalid, "file of credentials"),
+        ("az://c/k.tar", &none, ErrorKind::Invalid, "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("abfss://c@elsewhere.org/k.tar", &none, ErrorKind::Invalid, "no account of Azure's"),
+        ("az://c/k.tar", &azure, ErrorKind::PermissionDenied, "AZURE_STORAGE_SAS_TOKEN is not set"),
+        ("az://c/k.tar", &signed, ErrorKind::Invalid, "shared access signature"),
         ("s3:///k.tar", &endpoint, ErrorKind::Invalid, "bucket"),
         ("s3://b/k.tar", &none, ErrorKind::Invalid, "AWS_REGION"),
         ("s3://b/k.tar", &endpoint, ErrorKind::PermissionDenied, "AWS_ACCESS_KEY_ID is not set"),

@@ -42,6 +42,8 @@ pub struct Dataset {
     pub scan_bypass: bool,
     /// The tiers it may lie on, by name; empty: any.
     pub tiers: Vec<String>,
+    /// Bytes a second that its fills take from their origins, at most.
+    pub bandwidth: Option<u64>,
 }
 
 impl Dataset {
@@ -67,6 +69,7 @@ impl Dataset {
             priority: 0,
             scan_bypass: false,
             tiers: Vec::new(),
+            bandwidth: None,
         })
     }
 

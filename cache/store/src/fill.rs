@@ -29,7 +29,7 @@ use std::time::SystemTime;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial, Sidecar};
-use forebay_source::{Binding, Rank, Source, Stat, Stretch};
+use forebay_source::{Binding, Rank, Rate, Source, Stat, Stretch};
 use forebay_uring::{Arena, Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -117,6 +117,8 @@ pub(crate) struct Job {
     pub(crate) fault: Arc<OnceLock<Error>>,
     /// How urgently it is wanted, and for whom.
     pub(crate) rank: Rank,
+    /// How fast its data set may come, if that is limited.
+    pub(crate) rate: Option<Arc<Rate>>,
     /// The first bytes, if they are on their way already.
     pub(crate) head: Mutex<Option<Box<dyn Stretch>>>,
 }
@@ -430,15 +432,13 @@ impl Job {
         let stretch = match stretch {
             Some(stretch) => stretch,
             None => {
+                let (begin, last) = (parts.start * PART_BYTES as u64, self.extent(parts.end - 1));
+                let range = begin..last.0 + last.1 as u64;
+                self.pay(range.end - range.start).await;
                 let head = if parts.start == 0 { self.head().take() } else { None };
                 stretch.insert(match head {
                     Some(head) => head,
-                    None => {
-                        let (begin, end) =
-                            (parts.start * PART_BYTES as u64, self.extent(parts.end - 1));
-                        let range = begin..end.0 + end.1 as u64;
-                        self.source.stretch(&self.url, &self.stat, range, &self.rank).await?
-                    }
+                    None => self.source.stretch(&self.url, &self.stat, range, &self.rank).await?,
                 })
             }
         };
@@ -482,6 +482,13 @@ impl Job {
         let offset = part * PART_BYTES as u64;
         let left = usize::try_from(self.stat.len - offset).unwrap_or(usize::MAX);
         (offset, left.min(PART_BYTES))
+    }
+
+    /// Waits until so many bytes of its data set may come.
+    async fn pay(&self, bytes: u64) {
+        if let Some(rate) = &self.rate {
+            rate.take(bytes).await;
+        }
     }
 
     /// Whether an earlier fill recorded a part.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Rate;
 use lru::LruCache;
 
 use crate::budget::Budget;
@@ -127,6 +128,8 @@ impl Share {
 pub(crate) struct Kept {
     pub(crate) rule: Dataset,
     pub(crate) share: Share,
+    /// How fast it may come from its origin.
+    rate: Option<Arc<Rate>>,
     /// With `scan_bypass`: hashes of shards that came in once.
     seen: Mutex<LruCache<u64, ()>>,
 }
@@ -134,7 +137,8 @@ pub(crate) struct Kept {
 impl Kept {
     fn new(rule: Dataset) -> Self {
         let share = Share::new(Kind::Dataset, &rule.name, rule.min_bytes, rule.max_bytes);
-        Self { rule, share, seen: Mutex::new(LruCache::new(SEEN)) }
+        let rate = rule.bandwidth.map(|bandwidth| Arc::new(Rate::new(bandwidth)));
+        Self { rule, share, rate, seen: Mutex::new(LruCache::new(SEEN)) }
     }
 
     pub(crate) fn saw(&self, identity: u64) -> bool {
@@ -211,6 +215,11 @@ impl Shares {
 
     pub(crate) fn rule(&self, charge: Charge) -> &Dataset {
         &self.datasets[charge.dataset].rule
+    }
+
+    /// How fast what is charged like this may come, if that is limited.
+    pub(crate) fn rate(&self, charge: Charge) -> Option<Arc<Rate>> {
+        self.datasets[charge.dataset].rate.clone()
     }
 
     /// The shares of data set and tenant.

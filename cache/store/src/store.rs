@@ -230,6 +230,14 @@ impl Store {
         self.inner.commons.shares.tenant_name(self.tenant)
     }
 
+    /// The shards that a pattern of a remote store means, by name.
+    ///
+    /// # Errors
+    /// As [`Sources::list`].
+    pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+        self.inner.sources.list(pattern, options).await
+    }
+
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
     ///
     /// # Errors
@@ -405,6 +413,7 @@ impl Store {
             since: None,
             fault: shard.lost.clone(),
             rank: wanted.rank.clone(),
+            rate: self.inner.commons.shares.rate(wanted.charge),
             head: Mutex::new(wanted.head.take()),
         });
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());

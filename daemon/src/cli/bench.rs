@@ -126,7 +126,7 @@ fn config(
     batch_size: u32,
     launcher: &Launcher,
 ) -> Done<LoaderConfig> {
-    let urls = shards(&arguments.urls)?;
+    let urls = shards(&arguments.urls, &arguments.target, launcher)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
     let counts = manifest.map(|manifest| manifest.counts_of(&urls)).transpose()?;
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytesize::ByteSize;
 use forebay_client::{NODE_SOCKET, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::Limits;
+use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles};
 use forebay_uring::EngineChoice;
 use rustix::fs::{FlockOperation, flock};
@@ -25,7 +25,7 @@ use crate::embedded;
 use crate::serve::{Listener, serve};
 
 /// The node daemon's configuration unless `--config` names another.
-const CONFIG: &str = "/etc/forebay/forebay.toml";
+pub(super) const CONFIG: &str = "/etc/forebay/forebay.toml";
 
 /// A predecessor that is on its way out gives its lock up within this time, or it hangs.
 const TAKE_OVER: Duration = Duration::from_secs(15);
@@ -160,6 +160,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         _ => error,
     })?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
+    let sources = config.sources()?;
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
@@ -168,11 +169,14 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
     let node = NodeConfig {
         tiers,
         datasets,
+        sources,
         tenants,
         memory,
         io,
         limits: Limits::default(),
         reader: super::reader::command(launcher),
+        lender: super::credentials::command(launcher),
+        own: false,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,
@@ -193,11 +197,14 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
     let node = NodeConfig {
         tiers: vec![NodeTier::at("cache", Class::Nvme, cache, capacity)],
         datasets: Vec::new(),
+        sources: Rules::default(),
         tenants: Vec::new(),
         memory: embedded::memory(),
         io,
         limits: Limits::default(),
         reader: super::reader::command(launcher),
+        lender: super::credentials::command(launcher),
+        own: true,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,

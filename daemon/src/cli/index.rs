@@ -48,8 +48,8 @@ struct Document<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let urls = shards(&arguments.urls)?;
     check_writable(&arguments.output)?;
+    let urls = shards(&arguments.urls, &arguments.target, launcher)?;
     let connection = arguments.target.connect(launcher)?;
     let manifest = Manifest::new(count(&connection, urls)?)?;
     manifest.write(&arguments.output)?;

@@ -64,6 +64,13 @@ pub enum Request {
         /// Only count the copies.
         dry: bool,
     },
+    /// Asks which shards a pattern of a remote store means; answered by [`Reply::Listed`], in pieces.
+    List {
+        /// As in `s3://bucket/train-*.tar`.
+        pattern: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+    },
 }
 
 /// What is to become of a tier.
@@ -140,6 +147,13 @@ pub enum Reply {
     Forgot {
         /// How many.
         copies: u64,
+    },
+    /// Answers [`Request::List`].
+    Listed {
+        /// Shards, in order.
+        urls: Vec<String>,
+        /// Whether more of them follow.
+        more: bool,
     },
 }
 

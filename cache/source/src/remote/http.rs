@@ -2,56 +2,77 @@
 //!
 //! Its rule: the URL is used as it was given, with its escapes and its query: signed links work.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::ObjectStore;
-use object_store::http::HttpBuilder;
+use object_store::http::{HttpBuilder, HttpStore};
 use object_store::path::Path;
 use url::Url;
 
 use super::refusal::Refusals;
-use super::{Reach, Store, Wire};
+use super::wire::Shared;
+use super::{Reach, Route, Store};
 
 /// One web server.
 pub(crate) struct Http {
-    reach: Arc<Reach>,
+    /// Scheme, host and port that its URLs have.
+    origin: String,
+    connector: Shared,
+    route: Route,
 }
 
 impl Http {
-    /// The server that `url` lies on.
-    pub(crate) fn new(url: &str, wire: &Arc<Wire>) -> Result<Self> {
-        let endpoint = endpoint(url)?;
+    /// The server that `url` lies on; asked is `instead`, where that is given.
+    pub(crate) fn new(url: &str, instead: Option<&str>, reach: &Reach<'_>) -> Result<Self> {
+        let origin = endpoint(url)?;
+        let endpoint = instead.map_or_else(|| origin.clone(), |to| to.trim_end_matches('/').into());
         let access_advice = "check the link's signature and date, or the server's access rules";
         let access_advice = access_advice.to_owned();
-        Ok(Self { reach: Reach::new(wire, Refusals { endpoint, access_advice }) })
+        let refusals = Refusals { endpoint, access_advice, identity: None };
+        let (connector, route) = (reach.connector()?, Route::new(reach, refusals));
+        Ok(Self { origin, connector, route })
+    }
+
+    /// A store that holds the one object behind `url`; it shares the wire's connections.
+    fn store(&self, url: &str) -> Result<HttpStore> {
+        if endpoint(url)? != self.origin {
+            let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
+            return Err(error.at("url", url).at("endpoint", &self.origin));
+        }
+        let asked = match self.origin == self.route.refusals.endpoint {
+            true => Cow::Borrowed(url),
+            false => Cow::Owned(self.redirected(url)?),
+        };
+        HttpBuilder::new()
+            .with_url(asked)
+            .with_http_connector(self.connector.clone())
+            .with_retry(self.route.wire.retry())
+            .build()
+            .map_err(|_| invalid("a URL cannot be used").at("url", url))
+    }
+
+    /// The same path and query, below the endpoint.
+    fn redirected(&self, url: &str) -> Result<String> {
+        let parsed = Url::parse(url).map_err(|_| invalid("a URL cannot be used").at("url", url))?;
+        let query = parsed.query().map(|query| format!("?{query}")).unwrap_or_default();
+        Ok(format!("{}{}{query}", self.route.refusals.endpoint, parsed.path()))
     }
 }
 
 impl Store for Http {
-    /// A store that holds the one object behind `url`; it shares the wire's connections.
     fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
-        let Reach { wire, refusals, .. } = &*self.reach;
-        if endpoint(url)? != refusals.endpoint {
-            let error = Error::new(ErrorKind::Invalid, "the shard lies on another server");
-            return Err(error.at("url", url).at("endpoint", &refusals.endpoint));
-        }
-        let store = HttpBuilder::new()
-            .with_url(url)
-            .with_http_connector(wire.connector())
-            .with_retry(wire.retry())
-            .build()
-            .map_err(|_| invalid("a URL cannot be used").at("url", url))?;
-        Ok((Arc::new(store), Path::default()))
+        Ok((Arc::new(self.store(url)?), Path::default()))
     }
 
-    fn reach(&self) -> &Arc<Reach> {
-        &self.reach
+    fn route(&self) -> &Route {
+        &self.route
     }
 }
 
 /// Scheme, host and port of a URL.
-pub(super) fn endpoint(url: &str) -> Result<String> {
+pub(crate) fn endpoint(url: &str) -> Result<String> {
     let parsed = Url::parse(url)
         .map_err(|error| invalid(&format!("a URL cannot be understood: {error}")).at("url", url))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {

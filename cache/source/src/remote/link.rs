@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::queue::{Place, Queue, Rank};
+use crate::rate::Rate;
 use breaker::{Breaker, May};
 use knee::Knee;
 use pace::Pace;
@@ -72,6 +73,7 @@ pub struct LinkReport {
 pub(crate) struct Link {
     endpoint: String,
     queue: Arc<Queue>,
+    rate: Option<Rate>,
     state: Mutex<State>,
     /// Told when the breaker opens, closes, or lets somebody try.
     looked: Notify,
@@ -155,14 +157,16 @@ impl Hedge {
 }
 
 impl Link {
-    /// An endpoint that takes `connections` requests at once, at most.
-    pub(crate) fn new(endpoint: &str, connections: usize) -> Arc<Self> {
+    /// An endpoint that takes `connections` requests at once, at most, and may send `bandwidth` bytes a
+    /// second.
+    pub(crate) fn new(endpoint: &str, connections: usize, bandwidth: Option<u64>) -> Arc<Self> {
         let knee = Knee::new(connections, Instant::now());
         let queue = Queue::new(knee.limit());
         let state = State { knee, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
+            rate: bandwidth.map(Rate::new),
             state: Mutex::new(state),
             looked: Notify::new(),
             sequential: AtomicBool::new(false),
@@ -176,6 +180,13 @@ impl Link {
     /// Waits for a place among the requests under way.
     pub(super) async fn place(&self, rank: &Rank) -> Result<Place> {
         self.queue.place(rank).await
+    }
+
+    /// Waits until so many bytes may be asked for.
+    pub(super) async fn pay(&self, bytes: u64) {
+        if let Some(rate) = &self.rate {
+            rate.take(bytes).await;
+        }
     }
 
     /// Waits until the endpoint may be asked: at once, unless it is taken to be down.
@@ -307,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_comes_twice_is_a_thirtieth_at_most_beside_the_first() {
-        let link = Link::new("http://e", 8);
+        let link = Link::new("http://e", 8, None);
         let first = link.hedge(HEDGED_FREE).expect("the first is free");
         assert!(link.hedge(1).is_none());
         first.twice(10);
@@ -321,7 +332,7 @@ mod tests {
 
     #[test]
     fn replies_are_as_long_as_the_wait_asks_for() {
-        let link = Link::new("http://e", 8);
+        let link = Link::new("http://e", 8, None);
         assert_eq!(link.stretch(), PART);
         let ms = Duration::from_millis;
         // 1 GB/s after 1 ms: a million bytes a wait.
@@ -336,7 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_that_is_down_is_asked_by_one() {
-        let link = Link::new("http://e", 8);
+        let link = Link::new("http://e", 8, None);
         let soon = || Instant::now() + Duration::from_secs(60);
         let mut asked = 0;
         while !link.report().down {

@@ -10,6 +10,7 @@ use forebay_error::{Error, ErrorKind};
 use object_store::Error as Refusal;
 
 use super::attempts::{Again, Failed};
+use crate::credentials::Identity;
 
 /// Longer messages of the system are cut.
 const MESSAGE_CHARS: usize = 160;
@@ -18,8 +19,14 @@ const MESSAGE_CHARS: usize = 160;
 const WRONG_REGION: [&str; 3] =
     ["AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"];
 
-/// S3 error codes that mean the credentials were good once.
-const EXPIRED: [&str; 3] = ["ExpiredToken", "RequestExpired", "TokenRefreshRequired"];
+/// Error codes that mean that credentials ran out, or were withdrawn.
+const STALE: [&str; 5] = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "RequestExpired",
+];
 
 /// What the wording of refusals needs to know about a store.
 #[derive(Debug)]
@@ -28,6 +35,8 @@ pub(super) struct Refusals {
     pub(super) endpoint: String,
     /// What to do if access is denied.
     pub(super) access_advice: String,
+    /// Whose credentials are used, if they can be renewed.
+    pub(super) identity: Option<Identity>,
 }
 
 impl Refusals {
@@ -37,22 +46,44 @@ impl Refusals {
         refusal: &Refusal,
         url: &str,
         retry_after: Option<Duration>,
+        answers: u64,
     ) -> Failed {
-        let reason = reason(refusal);
-        let (code, status) = (s3_code(&reason), status(&reason));
-        let is_expired = code.is_some_and(|code| EXPIRED.contains(&code)) || status == Some(401);
         let error = self.error(refusal, url);
         let again = match error.kind() {
-            _ if is_expired => Again::Renewed,
+            _ if self.renewed(refusal, answers) => Again::Renewed,
             // The version that was asked for does not come back.
-            ErrorKind::Unavailable if is_changed(refusal, status) => Again::Never,
+            ErrorKind::Unavailable if is_changed(refusal, status(&reason(refusal))) => Again::Never,
             ErrorKind::Unavailable => Again::Later(retry_after),
             _ => Again::Never,
         };
         Failed { error, again }
     }
 
+    /// How often credentials came so far: taken before a request, for [`Refusals::explain`].
+    pub(super) fn answers(&self) -> u64 {
+        self.identity.as_ref().map_or(0, Identity::answers)
+    }
+
+    /// Whether another attempt will be made with other credentials than the one that was refused, which
+    /// began when [`Refusals::answers`] gave `answers`.
+    fn renewed(&self, refusal: &Refusal, answers: u64) -> bool {
+        let Some(identity) = &self.identity else { return false };
+        let reason = reason(refusal);
+        // The answer to a HEAD has no body and so no code. S3 says 400 where a token ran out.
+        let stale = match (s3_code(&reason), status(&reason)) {
+            (Some(code), _) => STALE.contains(&code),
+            (None, Some(status)) => matches!(status, 400 | 401 | 403),
+            (None, None) => false,
+        };
+        stale && identity.refused(answers)
+    }
+
     fn error(&self, refusal: &Refusal, url: &str) -> Error {
+        if let Some(error) = own(refusal) {
+            let denied = error.kind() == ErrorKind::PermissionDenied;
+            let error = if denied { error.advise(&self.access_advice) } else { error };
+            return error.at("url", url).at("endpoint", &self.endpoint);
+        }
         let reason = reason(refusal);
         let code = s3_code(&reason);
         let named = |code: Option<&str>| code.map_or(String::new(), |code| format!(" ({code})"));
@@ -123,6 +154,18 @@ fn is_final(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
 }
 
+/// What this crate itself gave object_store for an error: why there are no credentials.
+fn own(refusal: &Refusal) -> Option<Error> {
+    let mut cause = refusal.source();
+    while let Some(error) = cause {
+        if let Some(own) = error.downcast_ref::<Error>() {
+            return Some(own.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// The innermost cause, which says most.
 fn reason(refusal: &Refusal) -> String {
     let mut cause = refusal.source();
@@ -165,10 +208,13 @@ mod tests {
     use super::*;
 
     fn explain(text: &str) -> Error {
-        let refusals =
-            Refusals { endpoint: "http://e".to_owned(), access_advice: "set keys".to_owned() };
+        let refusals = Refusals {
+            endpoint: "http://e".to_owned(),
+            access_advice: "set keys".to_owned(),
+            identity: None,
+        };
         let refusal = Refusal::Generic { store: "S3", source: text.into() };
-        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2", None).error
+        refusals.explain(&refusal, "s3://b/k.tar?token=hunter2", None, 0).error
     }
 
     #[test]
@@ -210,5 +256,33 @@ mod tests {
         let other = explain("Server returned non-2xx status code: 400 Bad Request: x");
         assert_eq!(other.kind(), ErrorKind::Invalid);
         assert!(!other.to_string().contains("AWS_REGION"), "{other}");
+    }
+
+    #[tokio::test]
+    async fn credentials_that_ran_out_are_told_from_rights_that_lack() {
+        let says = |status: &str, code: &str| Refusal::Generic {
+            store: "S3",
+            source: format!("Server returned non-2xx status code: {status}: {code}").into(),
+        };
+        for (status, code, again) in [
+            ("400 Bad Request", "<Error><Code>ExpiredToken</Code></Error>", true),
+            ("403 Forbidden", "<Error><Code>ExpiredToken</Code></Error>", true),
+            ("401 Unauthorized", "", true),
+            // As a HEAD is answered.
+            ("400 Bad Request", "", true),
+            ("403 Forbidden", "<Error><Code>AccessDenied</Code></Error>", false),
+            ("404 Not Found", "", false),
+            ("503 Service Unavailable", "", false),
+        ] {
+            let identity = Identity::renewable();
+            identity.get().await.unwrap();
+            let refusals = Refusals {
+                endpoint: String::new(),
+                access_advice: String::new(),
+                identity: Some(identity),
+            };
+            let before = refusals.answers();
+            assert_eq!(refusals.renewed(&says(status, code), before), again, "{status} {code}");
+        }
     }
 }

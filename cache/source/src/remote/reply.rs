@@ -81,7 +81,7 @@ impl Reply {
                     Some(Ok(chunk)) => return self.take(chunk),
                     Some(Err(error)) => {
                         self.state = State::Over;
-                        return Err(self.object.refused(&error, None));
+                        return Err(self.object.refused(&error, None, self.object.answers()));
                     }
                     None => {
                         self.state = State::Over;

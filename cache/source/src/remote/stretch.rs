@@ -12,7 +12,7 @@ use forebay_error::Result;
 use forebay_uring::Span;
 
 use super::Object;
-use super::attempts::{Again, Attempts, Failed};
+use super::attempts::{Attempts, Failed};
 use super::link::Hedge;
 use super::reply::Reply;
 use crate::Stretch;
@@ -31,6 +31,8 @@ pub(super) struct Stretched {
     held: Bytes,
     stage: Stage,
     place: Option<Place>,
+    /// Whether its bytes were paid for, where they are limited.
+    paid: bool,
 }
 
 /// What is under way.
@@ -76,12 +78,12 @@ impl Stretched {
     pub(super) fn new(object: Object, stat: Stat, left: Range<u64>, rank: Rank) -> Self {
         let attempts = Attempts::new(object.limits());
         let (held, stage, place) = (Bytes::new(), Stage::Idle, None);
-        Self { object, stat, left, rank, attempts, held, stage, place }
+        Self { object, stat, left, rank, attempts, held, stage, place, paid: false }
     }
 
     /// The same, whose first reply is there already.
     pub(super) fn begun(mut self, reply: Reply, place: Place) -> Self {
-        (self.stage, self.place) = (self.watch(reply), Some(place));
+        (self.stage, self.place, self.paid) = (self.watch(reply), Some(place), true);
         self
     }
 
@@ -89,6 +91,9 @@ impl Stretched {
     async fn some(&mut self, room: usize) -> Result<Bytes, Failed> {
         while self.held.is_empty() {
             if matches!(self.stage, Stage::Idle) {
+                if !std::mem::replace(&mut self.paid, true) {
+                    self.object.link().pay(self.left.end - self.left.start).await;
+                }
                 if self.place.is_none() {
                     let place = self.object.link().place(&self.rank).await;
                     self.place = Some(place.map_err(Failed::for_good)?);
@@ -184,12 +189,8 @@ impl Stretched {
     /// Waits for the next attempt.
     async fn again(&mut self, failed: Failed) -> Result<()> {
         (self.stage, self.place) = (Stage::Idle, None);
-        let renew = failed.again == Again::Renewed;
         let message = failed.error.to_string();
         let pause = self.attempts.next(failed)?;
-        if renew {
-            self.object.renew();
-        }
         self.object.link().retried();
         tracing::debug!(?pause, error = message, "trying again");
         pause_for(pause).await;

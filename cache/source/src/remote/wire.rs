@@ -14,8 +14,10 @@ use object_store::client::{
 };
 use object_store::{ClientOptions, HeaderValue, RetryConfig};
 
+use super::Network;
 use super::link::{Link, LinkReport};
 use crate::Limits;
+use crate::rules::RateLimits;
 
 /// What servers see in their logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
@@ -65,12 +67,17 @@ struct Tally {
     bytes: AtomicU64,
 }
 
+/// Ways to stores whose connections are kept: proxies and bundles of certificates that a configuration
+/// names.
+const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
+
 /// The shared client.
-#[derive(Debug)]
 pub(crate) struct Wire {
     limits: Limits,
     client: HttpClient,
-    links: Mutex<LruCache<String, Arc<Link>>>,
+    /// For those that do not go the usual way.
+    others: Mutex<LruCache<Network, HttpClient>>,
+    links: Mutex<LruCache<(String, RateLimits), Arc<Link>>>,
     tally: Arc<Tally>,
 }
 
@@ -80,29 +87,20 @@ impl Wire {
             let error = Error::new(ErrorKind::Invalid, "a source needs at least one connection");
             return Err(error.at("connections", limits.connections));
         }
-        let options = ClientOptions::new()
-            .with_user_agent(HeaderValue::from_static(USER_AGENT))
-            .with_connect_timeout(limits.connect_timeout)
-            .with_read_timeout(limits.read_timeout)
-            // A part may be large and the network slow: silence is the failure, not duration.
-            .with_timeout_disabled()
-            // Whether plain HTTP is right was settled by whoever wrote the endpoint or URL.
-            .with_allow_http(true)
-            .with_http1_only()
-            .with_pool_max_idle_per_host(limits.connections);
-        let client = ReqwestConnector::default().connect(&options).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
-        })?;
         let tally = Arc::new(Tally::default());
-        let client = HttpClient::new(Counted { client, tally: Arc::clone(&tally) });
-        Ok(Self { links: Mutex::new(LruCache::new(LINKS)), limits, client, tally })
+        let client = client(&limits, &Network::of_process(), &tally)?;
+        let (others, links) = (LruCache::new(WAYS), LruCache::new(LINKS));
+        let (others, links) = (Mutex::new(others), Mutex::new(links));
+        Ok(Self { limits, client, others, links, tally })
     }
 
-    /// The endpoint, as everybody uses it.
-    pub(super) fn link(&self, endpoint: &str) -> Arc<Link> {
+    /// The endpoint, as everybody uses it who has these limits.
+    pub(super) fn link(&self, endpoint: &str, limits: RateLimits) -> Arc<Link> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = || Link::new(endpoint, self.limits.connections);
-        links.get_or_insert(endpoint.to_owned(), link).clone()
+        let most = self.limits.connections;
+        let connections = limits.connections.map_or(most, |connections| connections.min(most));
+        let link = || Link::new(endpoint, connections, limits.bandwidth);
+        links.get_or_insert((endpoint.to_owned(), limits), link).clone()
     }
 
     /// Each endpoint, by its address.
@@ -117,9 +115,14 @@ impl Wire {
         &self.limits
     }
 
-    /// Gives object_store this client in place of one of its own.
-    pub(super) fn connector(&self) -> Shared {
-        Shared(self.client.clone())
+    /// Gives object_store a client that goes this way in place of one of its own.
+    pub(super) fn connector_by(&self, network: &Network) -> Result<Shared> {
+        if *network == Network::default() {
+            return Ok(Shared(self.client.clone()));
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || client(&self.limits, network, &self.tally);
+        others.try_get_or_insert(network.clone(), make).cloned().map(Shared)
     }
 
     /// Has object_store try once: what to do about a failure is decided above it, where it is known
@@ -139,7 +142,7 @@ impl Wire {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Shared(HttpClient);
 
 impl HttpConnector for Shared {
@@ -148,7 +151,24 @@ impl HttpConnector for Shared {
     }
 }
 
-/// Counts every attempt, which object_store's own retries hide.
+fn client(limits: &Limits, network: &Network, tally: &Arc<Tally>) -> Result<HttpClient> {
+    let options = ClientOptions::new()
+        .with_user_agent(HeaderValue::from_static(USER_AGENT))
+        .with_connect_timeout(limits.connect_timeout)
+        .with_read_timeout(limits.read_timeout)
+        // A part may be large and the network slow: silence is the failure, not duration.
+        .with_timeout_disabled()
+        // Whether plain HTTP is right was settled by whoever wrote the endpoint or URL.
+        .with_allow_http(true)
+        .with_http1_only()
+        .with_pool_max_idle_per_host(limits.connections);
+    let client = ReqwestConnector::default().connect(&network.over(options)?).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
+    })?;
+    Ok(HttpClient::new(Counted { client, tally: Arc::clone(tally) }))
+}
+
+/// Counts every attempt, and notes what a reply asks for.
 #[derive(Debug)]
 struct Counted {
     client: HttpClient,

@@ -91,6 +91,7 @@ impl Pieces {
         }
         self.asked += PIECE_BYTES as u64;
         self.reads.spawn(async move {
+            job.pay(PIECE_BYTES as u64).await;
             let read = job.source.read_part(&job.url, &job.stat, offset, room).await;
             Ok((offset, read?))
         });

@@ -294,6 +294,10 @@ impl Tier {
             since,
             fault: shard.lost.clone(),
             rank: rank.clone(),
+            rate: match &arrival {
+                Arrival::Fetch(_) => shares.rate(room.charge),
+                Arrival::Move { .. } => None,
+            },
             head: std::sync::Mutex::new(match &arrival {
                 Arrival::Fetch(_) => head.take(),
                 Arrival::Move { .. } => None,

@@ -31,7 +31,7 @@ impl Patience {
     }
 
     /// Something is tried from now on.
-    pub(super) fn from_now(&self) -> Waiting<'_> {
+    pub(super) fn waiting(&self) -> Waiting<'_> {
         Waiting { patience: self, since: Instant::now() }
     }
 }

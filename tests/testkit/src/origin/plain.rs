@@ -3,15 +3,17 @@
 use std::io::SeekFrom;
 use std::ops::Range;
 use std::path::Path;
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{
-    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_MATCH, RANGE,
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, IF_MATCH, LAST_MODIFIED, RANGE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use s3s::StdError;
+use s3s::dto::{Timestamp, TimestampFormat};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
@@ -36,9 +38,10 @@ pub(super) async fn serve(dir: &Path, key: &str, request: &Request<Incoming>) ->
     if wanted.is_some_and(|wanted| wanted.as_bytes() != etag.as_bytes()) {
         return refused(StatusCode::PRECONDITION_FAILED);
     }
-    let Ok(len) = file.metadata().await.map(|metadata| metadata.len()) else {
+    let Ok(metadata) = file.metadata().await else {
         return refused(StatusCode::INTERNAL_SERVER_ERROR);
     };
+    let len = metadata.len();
     let (status, range) = match request.headers().get(RANGE).map(|value| parse(value, len)) {
         None => (StatusCode::OK, 0..len),
         Some(Some(range)) => (StatusCode::PARTIAL_CONTENT, range),
@@ -57,6 +60,7 @@ pub(super) async fn serve(dir: &Path, key: &str, request: &Request<Incoming>) ->
         }
     };
     put(ETAG, etag);
+    put(LAST_MODIFIED, metadata.modified().map_or_else(|_| String::new(), date));
     put(CONTENT_LENGTH, length.to_string());
     put(ACCEPT_RANGES, "bytes".to_owned());
     if status == StatusCode::PARTIAL_CONTENT {
@@ -74,6 +78,13 @@ fn parse(value: &HeaderValue, len: u64) -> Option<Range<u64>> {
         (first, last) => first.parse().ok()?..last.parse::<u64>().ok()?.saturating_add(1).min(len),
     };
     (range.start < range.end).then_some(range)
+}
+
+/// As headers write it.
+fn date(time: SystemTime) -> String {
+    let mut text = Vec::new();
+    let written = Timestamp::from(time).format(TimestampFormat::HttpDate, &mut text);
+    written.map_or_else(|_| String::new(), |()| String::from_utf8_lossy(&text).into_owned())
 }
 
 fn stream(file: File, range: Range<u64>) -> Answer {

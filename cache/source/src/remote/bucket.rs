@@ -1,0 +1,129 @@
+//! A bucket or container: how the object stores are the same.
+//!
+//! Its rule: a URL names an object by everything behind the bucket, literally; what differs between
+//! stores is settled when one is opened (`s3.rs`, `gcs.rs`, `azure.rs`).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use forebay_error::{Error, ErrorKind, Result};
+use object_store::ObjectStore;
+use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::path::Path;
+
+use super::attempts::Attempts;
+use super::refusal::Refusals;
+use super::reply::tell;
+use super::stretch::pause_for;
+use super::wire::noting;
+use super::{Reach, Route, Store};
+use crate::listing::{Found, Wanted};
+
+/// A store that also lists what it has, page by page.
+pub(super) trait Listed: ObjectStore + PaginatedListStore {}
+
+impl<T: ObjectStore + PaginatedListStore> Listed for T {}
+
+/// One bucket or container as one client reaches it.
+pub(crate) struct Bucket {
+    /// What the URLs of its objects start with, such as `s3://bucket`.
+    root: String,
+    store: Arc<dyn Listed>,
+    route: Route,
+}
+
+impl Bucket {
+    pub(super) fn new(reach: &Reach<'_>, store: impl Listed, refusals: Refusals) -> Self {
+        Self {
+            root: reach.root.to_owned(),
+            store: Arc::new(store),
+            route: Route::new(reach, refusals),
+        }
+    }
+
+    /// Where in the bucket the object behind `url` lies.
+    fn location(&self, url: &str) -> Result<Path> {
+        let at = |error: Error| error.at("url", url);
+        let key = url.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
+        let key = key.filter(|key| !key.is_empty());
+        let key = key.ok_or_else(|| at(invalid("the URL names no object of this bucket")))?;
+        Path::parse(key).map_err(|error| at(invalid(&format!("the key cannot be used: {error}"))))
+    }
+
+    /// One page of what lies below the pattern's prefix.
+    async fn page(
+        &self,
+        pattern: &str,
+        wanted: &Wanted,
+        token: Option<String>,
+    ) -> Result<PaginatedListResult> {
+        let Route { wire, link, refusals } = &self.route;
+        let mut attempts = Attempts::new(wire.limits());
+        loop {
+            let delimiter = wanted.is_flat().then_some(Cow::Borrowed("/"));
+            let page_token = token.clone();
+            let options = PaginatedListOptions { delimiter, page_token, ..Default::default() };
+            let prefix = Some(wanted.prefix()).filter(|prefix| !prefix.is_empty());
+            let answers = refusals.answers();
+            let asking = link.enter(attempts.deadline()).await?;
+            let (page, retry_after) = noting(self.store.list_paginated(prefix, options)).await;
+            let page = page.map_err(|e| refusals.explain(&e, pattern, retry_after, answers));
+            tell(asking, page.as_ref().err());
+            match page {
+                Ok(page) => return Ok(page),
+                Err(failed) => {
+                    let pause = attempts.next(failed)?;
+                    link.retried();
+                    pause_for(pause).await;
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Bucket {
+    fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        Ok((self.store.clone(), self.location(url)?))
+    }
+
+    fn route(&self) -> &Route {
+        &self.route
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+        let at = |error: Error| error.at("urls", pattern);
+        let key = pattern.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
+        let key = key.ok_or_else(|| at(invalid("the pattern is not of this bucket")))?;
+        let wanted = Wanted::new(key).map_err(at)?;
+        let mut found = Found::default();
+        let mut token = None;
+        loop {
+            let page = self.page(pattern, &wanted, token).await?;
+            let keys = page.result.objects.into_iter().map(|object| object.location.into());
+            token = found.page(&wanted, keys, page.page_token).map_err(at)?;
+            if token.is_none() {
+                break;
+            }
+        }
+        let urls: Vec<_> = found.into_keys().map(|key| format!("{}/{key}", self.root)).collect();
+        match urls.is_empty() {
+            false => Ok(urls),
+            true => Err(at(Error::new(ErrorKind::NotFound, "no object matches the glob"))),
+        }
+    }
+}
+
+/// Which part of the options object_store complains about, without their values.
+pub(super) fn unfit(store: &str, error: &object_store::Error) -> Error {
+    let reason = match error {
+        object_store::Error::UnknownConfigurationKey { .. } => "unknown key",
+        _ => "bad value",
+    };
+    invalid(&format!("the options for {store} do not fit together")).at("reason", reason)
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+}

@@ -1,0 +1,90 @@
+//! The way to a store: whose options, which network, which limits.
+//!
+//! Its rule: connections are shared by all who go the same way, and how many ways are remembered is
+//! bounded.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use object_store::{Certificate, ClientOptions};
+
+use super::Wire;
+use super::wire::Shared;
+use crate::Options;
+use crate::credentials::Lending;
+use crate::rules::RateLimits;
+
+/// The variable that names certificates for every connection, as Amazon's tools read it.
+const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
+
+/// What lies between this machine and a store. Nothing said: the system's certificates, and the proxies
+/// of this process's environment.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Network {
+    /// Requests go by it.
+    pub(crate) proxy: Option<String>,
+    /// Certificates to trust beside the system's.
+    pub(crate) ca_bundle: Option<PathBuf>,
+}
+
+impl Network {
+    /// As this process's environment says.
+    pub(super) fn of_process() -> Self {
+        let bundle = std::env::var_os(CA_BUNDLE).filter(|path| !path.is_empty());
+        Self { proxy: None, ca_bundle: bundle.map(PathBuf::from) }
+    }
+
+    /// Refuses what no client can be made of.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(proxy) = &self.proxy {
+            let parsed = url::Url::parse(proxy).ok();
+            let fits = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+            if !parsed.as_ref().is_some_and(fits) {
+                let error = Error::new(ErrorKind::Invalid, "`proxy` is no URL of a proxy");
+                return Err(error.advise("write it like \"http://proxy.example:3128\""));
+            }
+        }
+        self.over(ClientOptions::new()).map(drop)
+    }
+
+    /// `options`, this way.
+    pub(super) fn over(&self, mut options: ClientOptions) -> Result<ClientOptions> {
+        if let Some(path) = &self.ca_bundle {
+            let at = |error: Error| error.at("ca_bundle", path.display());
+            let pem = std::fs::read(path).doing("read the certificates").map_err(at)?;
+            let certificates = Certificate::from_pem_bundle(&pem).unwrap_or_default();
+            if certificates.is_empty() {
+                let error = Error::new(ErrorKind::Invalid, "the file holds no certificates in PEM");
+                return Err(at(error));
+            }
+            options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
+        }
+        Ok(match &self.proxy {
+            Some(proxy) => options.with_proxy_url(proxy),
+            None => options,
+        })
+    }
+}
+
+/// What a store is opened with.
+pub(crate) struct Reach<'a> {
+    /// What its URLs start with, such as `s3://bucket`.
+    pub(crate) root: &'a str,
+    /// What the client says, with the rule on top.
+    pub(crate) options: &'a Options,
+    /// The profile whose credentials it is to be, by the rule.
+    pub(crate) profile: Option<&'a str>,
+    /// Who lends credentials.
+    pub(crate) lending: &'a Lending,
+    pub(crate) wire: &'a Arc<Wire>,
+    pub(crate) network: &'a Network,
+    pub(crate) limits: RateLimits,
+}
+
+impl Reach<'_> {
+    /// The HTTP client for this way.
+    pub(super) fn connector(&self) -> Result<Shared> {
+        self.wire.connector_by(self.network)
+    }
+}

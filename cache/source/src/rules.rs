@@ -1,0 +1,428 @@
+//! What an administrator says of sources: which may be used, by which way, with whose credentials.
+//!
+//! Its rule: where there is any rule, a URL belongs to the first that matches it, and what none matches
+//! is refused. A client then chooses neither where requests go nor which files are opened for it.
+
+mod host;
+mod pattern;
+
+use std::path::PathBuf;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::Options;
+use crate::options::Family;
+use crate::remote::Network;
+use crate::sources::Scheme;
+use pattern::Matches;
+
+/// What one source may be asked for; nothing said: no limit but the process's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct RateLimits {
+    /// Bytes a second.
+    pub bandwidth: Option<u64>,
+    /// Requests in flight at once.
+    pub connections: Option<usize>,
+}
+
+/// One `[[source]]`.
+#[derive(Clone)]
+pub struct Rule {
+    matches: Matches,
+    /// Where requests go instead of where the URL or the client says.
+    pub endpoint: Option<String>,
+    /// The region to sign for.
+    pub region: Option<String>,
+    /// Credentials by this profile of the daemon's own configuration, whatever the client has.
+    pub profile: Option<String>,
+    /// What it may be asked for.
+    pub limits: RateLimits,
+    /// Certificates to trust beside the system's, in PEM.
+    pub ca_bundle: Option<PathBuf>,
+    /// The proxy that requests go by.
+    pub proxy: Option<String>,
+    /// Whether the bucket is the first part of the host.
+    pub virtual_host: Option<bool>,
+    /// Whether the requester pays.
+    pub request_payer: Option<bool>,
+    /// Whether requests are not signed.
+    pub anonymous: Option<bool>,
+}
+
+/// The variables by which a client says where requests go.
+const ENDPOINTS: [&str; 7] = [
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_STORAGE_USE_EMULATOR",
+    "GOOGLE_BASE_URL",
+    "HF_ENDPOINT",
+    "AWS_ALLOW_HTTP",
+];
+
+/// The variables by which a client says whom to ask for credentials: the daemon asks its own machine.
+const LENDERS: [&str; 7] = [
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    "AWS_ENDPOINT_URL_STS",
+    "AZURE_AUTHORITY_HOST",
+    "AWS_EC2_METADATA_DISABLED",
+];
+
+/// The variables that name files.
+const FILES: [&str; 8] = [
+    "AWS_CONFIG_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+];
+
+/// The variables that are credentials.
+const CREDENTIALS: [&str; 12] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "GOOGLE_BEARER_TOKEN",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "HF_TOKEN",
+];
+
+impl Rule {
+    /// A rule that lets URLs be used that start with `matches`, or match it as a pattern, and says
+    /// nothing else of them.
+    ///
+    /// # Errors
+    /// `Invalid` for a pattern that is none, or matches nothing.
+    pub fn new(matches: &str) -> Result<Self> {
+        Ok(Self {
+            matches: Matches::new(matches)?,
+            endpoint: None,
+            region: None,
+            profile: None,
+            limits: RateLimits::default(),
+            ca_bundle: None,
+            proxy: None,
+            virtual_host: None,
+            request_payer: None,
+            anonymous: None,
+        })
+    }
+
+    /// Refuses what contradicts itself.
+    fn check(&self) -> Result<()> {
+        if let Some(endpoint) = &self.endpoint {
+            crate::remote::check_endpoint(endpoint).map_err(|error| {
+                invalid(&format!("`endpoint` cannot be used: {}", error.message()))
+                    .advise("write it like \"http://store.example:9000\"")
+            })?;
+        }
+        if self.profile.is_some() && self.anonymous == Some(true) {
+            return Err(invalid("`profile` and `anonymous` exclude each other"));
+        }
+        if self.limits.connections == Some(0) {
+            return Err(invalid("`connections` must be at least 1"));
+        }
+        let scheme = self.matches.scheme();
+        let speaks_s3 = scheme.is_none_or(|scheme| scheme == "s3");
+        let aws_only = [
+            ("region", self.region.is_some()),
+            ("profile", self.profile.is_some()),
+            ("virtual_host", self.virtual_host.is_some()),
+            ("request_payer", self.request_payer.is_some()),
+        ];
+        if let Some((key, _)) = aws_only.iter().find(|(_, said)| *said && !speaks_s3) {
+            return Err(invalid(&format!("`{key}` is for s3:// only")));
+        }
+        let remote = self.endpoint.is_some() || self.proxy.is_some() || self.ca_bundle.is_some();
+        if remote && scheme == Some("file") {
+            return Err(invalid("`endpoint`, `proxy` and `ca_bundle` are not for paths"));
+        }
+        self.network().check()
+    }
+
+    pub(crate) fn network(&self) -> Network {
+        Network { proxy: self.proxy.clone(), ca_bundle: self.ca_bundle.clone() }
+    }
+
+    /// A client's options with what the rule says on top, and without what a client may not choose.
+    pub(crate) fn over(&self, options: &Options, scheme: Scheme) -> Result<Options> {
+        let Some(family) = scheme.family() else { return Ok(Options::default()) };
+        let mut options = options.of(family);
+        let chosen = ENDPOINTS[..6].iter().find(|name| options.get(name).is_some());
+        if let (Some(name), None) = (chosen, &self.endpoint) {
+            let what = "a job may not choose where this daemon sends its requests";
+            return Err(Error::new(ErrorKind::PermissionDenied, what)
+                .at("variable", name)
+                .at("match", self.matches.text())
+                .advise("unset the variable, or have `endpoint` added to the [[source]]"));
+        }
+        let takes = self.profile.is_some() || self.anonymous == Some(true);
+        let given =
+            CREDENTIALS.iter().any(|name| options.get(name).is_some() && !name.contains("ROLE"));
+        let file = FILES.iter().find(|name| options.get(name).is_some());
+        if let (false, false, Some(name)) = (takes, given, file) {
+            let what = "this daemon opens no files of credentials that a job names";
+            return Err(Error::new(ErrorKind::PermissionDenied, what)
+                .at("variable", name)
+                .at("match", self.matches.text())
+                .advise("have `profile` added to the [[source]], or export the keys themselves"));
+        }
+        for name in ENDPOINTS.iter().chain(&LENDERS).chain(&FILES) {
+            options = options.without(name);
+        }
+        if takes {
+            options = CREDENTIALS.iter().fold(options, |options, name| options.without(name));
+        }
+        Ok(self
+            .said(family)
+            .into_iter()
+            .fold(options, |options, (name, value)| options.without(name).with(name, value)))
+    }
+
+    /// What the rule says, as variables.
+    fn said(&self, family: Family) -> Vec<(&'static str, &str)> {
+        let word = |on: bool| if on { "true" } else { "" };
+        let (endpoint, anonymous) = match family {
+            Family::Aws => ("AWS_ENDPOINT_URL", "AWS_SKIP_SIGNATURE"),
+            Family::Google => ("GOOGLE_BASE_URL", "GOOGLE_SKIP_SIGNATURE"),
+            Family::Azure => ("AZURE_STORAGE_ENDPOINT", "AZURE_SKIP_SIGNATURE"),
+        };
+        let mut said = Vec::new();
+        said.extend(self.endpoint.as_deref().map(|url| (endpoint, url)));
+        said.extend(self.anonymous.map(|on| (anonymous, word(on))));
+        if family == Family::Aws {
+            said.extend(self.region.as_deref().map(|region| ("AWS_REGION", region)));
+            let virtual_host = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
+            said.extend(self.virtual_host.map(|on| (virtual_host, word(on))));
+            let payer = if self.request_payer == Some(true) { "requester" } else { "" };
+            said.extend(self.request_payer.map(|_| ("AWS_REQUEST_PAYER", payer)));
+        }
+        said
+    }
+}
+
+/// Every rule, in order. None at all: everything may be used, as whoever asks says.
+#[derive(Clone, Default)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// These rules, in order.
+    ///
+    /// # Errors
+    /// `Invalid` naming the rule that contradicts itself, or can never match.
+    pub fn new(rules: Vec<Rule>) -> Result<Self> {
+        for (at, rule) in rules.iter().enumerate() {
+            let named = |error: Error| error.at("match", rule.matches.text());
+            rule.check().map_err(named)?;
+            if let Some(before) =
+                rules[..at].iter().find(|before| before.matches.covers(&rule.matches))
+            {
+                return Err(named(invalid("this source can never match"))
+                    .at("shadowed_by", before.matches.text())
+                    .advise("put the narrower one first: the first that matches counts"));
+            }
+        }
+        Ok(Self(rules))
+    }
+
+    /// The rule for `url` and its number; none where there are no rules at all.
+    pub(crate) fn of(&self, url: &str) -> Result<Option<(usize, &Rule)>> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let plain = pattern::plain(url)?;
+        let is_private = host::is_private(&plain);
+        let mut held_back = false;
+        for (number, rule) in self.0.iter().enumerate().filter(|(_, rule)| rule.matches.has(&plain))
+        {
+            // Redirected, its own host is not asked.
+            if !is_private || rule.endpoint.is_some() || rule.matches.names_host_of(&plain) {
+                return Ok(Some((number, rule)));
+            }
+            held_back = true;
+        }
+        let what = match held_back {
+            true => "this daemon reads from its own machine only what a [[source]] names",
+            false => "no [[source]] of this daemon's configuration lets this be read",
+        };
+        let advice =
+            format!("have this added to it: [[source]] match = \"{}\"", pattern::root(&plain));
+        Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(advice))
+    }
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(patterns: &[&str]) -> Result<Rules> {
+        Rules::new(patterns.iter().map(|text| Rule::new(text)).collect::<Result<_>>()?)
+    }
+
+    fn which(rules: &Rules, url: &str) -> Option<usize> {
+        rules.of(url).ok().map(|found| found.unwrap().0)
+    }
+
+    #[test]
+    fn the_first_that_matches_counts_and_none_is_a_refusal() {
+        let rules = rules(&["s3://a/x/", "s3://a", "https://h/**/*.tar", "/data/"]).unwrap();
+        for (url, rule) in [
+            ("s3://a/x/0.tar", Some(0)),
+            ("s3://a/y/0.tar", Some(1)),
+            ("s3://a-private/0.tar", None),
+            ("https://h/d/e/0.tar?sig=s", Some(2)),
+            ("https://h/d/e/0.zip", None),
+            ("https://H:443/d/e/0.tar", Some(2)),
+            ("https://h@evil.org/d/0.tar", None),
+            ("https://h.evil.org/d/0.tar", None),
+            ("/data/0.tar", Some(3)),
+            ("file:///data/0.tar", Some(3)),
+            ("/data/../etc/passwd", None),
+            ("/database/0.tar", None),
+        ] {
+            assert_eq!(which(&rules, url), rule, "{url}");
+        }
+        let error = rules.of("s3://b/k.tar").err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("[[source]] match = \"s3://b/\""), "{error}");
+        assert!(Rules::default().of("s3://b/k.tar").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_path_out_of_what_is_allowed_is_no_way_in() {
+        let rules = rules(&["http://h/open/"]).unwrap();
+        for url in
+            ["http://h/open/../secret", "http://h/open/%2e%2e/secret", "http://h\\open\\..\\x"]
+        {
+            assert_eq!(which(&rules, url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn this_machine_must_be_named() {
+        let wide = rules(&["http://**"]).unwrap();
+        for host in [
+            "127.0.0.1",
+            "127.1",
+            "0x7f000001",
+            "2130706433",
+            "[::1]",
+            "localhost",
+            "a.localhost",
+            "169.254.169.254",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]",
+            "[fd00:ec2::254]",
+            "0.0.0.0",
+            "metadata.google.internal",
+            "LOCALHOST.",
+            "[::]",
+        ] {
+            let url = format!("http://{host}/latest/meta-data");
+            let error = wide.of(&url).err().unwrap_or_else(|| panic!("{host} may be asked"));
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        }
+        assert_eq!(which(&wide, "http://example.org/x"), Some(0));
+        let named = rules(&["http://127.0.0.1:9000/**", "http://localhost/"]).unwrap();
+        assert_eq!(which(&named, "http://127.0.0.1:9000/b/k"), Some(0));
+        assert_eq!(which(&named, "http://127.0.0.1:9001/b/k"), None);
+        assert_eq!(which(&named, "http://localhost/b/k"), Some(1));
+    }
+
+    #[test]
+    fn rules_that_cannot_be_meant_are_refused() {
+        for (patterns, word) in [
+            (&["s3://a/", "s3://a/x/"][..], "never match"),
+            (&["s3://a", "s3://a/x/*.tar"], "never match"),
+            (&["s3://a/**", "s3://a/x/"], "never match"),
+            (&["**", "s3://a/"], "never match"),
+            (&["s3://a/*.tar", "s3://a/*.tar"], "never match"),
+            (&["s3://[a"], "no pattern"),
+            (&[""], "empty"),
+            (&["bucket/"], "names no source"),
+        ] {
+            let error = rules(patterns).err().unwrap_or_else(|| panic!("{patterns:?}"));
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        assert!(rules(&["s3://a/x/", "s3://a-b/", "s3://a/"]).is_ok());
+        let with = |pattern: &str, change: fn(&mut Rule)| {
+            let mut rule = Rule::new(pattern).unwrap();
+            change(&mut rule);
+            Rules::new(vec![rule]).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let endpoint = |rule: &mut Rule| rule.endpoint = Some("ftp://x".into());
+        assert!(with("s3://a/", endpoint).contains("http"));
+        assert!(with("gs://a/", |rule| rule.profile = Some("p".into())).contains("s3://"));
+        assert!(with("/data/", |rule| rule.proxy = Some("http://p".into())).contains("paths"));
+        assert!(with("s3://a/", |rule| rule.limits.connections = Some(0)).contains("at least 1"));
+        let both =
+            |rule: &mut Rule| (rule.profile, rule.anonymous) = (Some("p".into()), Some(true));
+        assert!(with("s3://a/", both).contains("exclude"));
+        let missing = |rule: &mut Rule| rule.ca_bundle = Some("/nowhere.pem".into());
+        assert!(with("s3://a/", missing).contains("ca_bundle"));
+    }
+
+    #[test]
+    fn a_rule_is_above_what_a_client_says() {
+        let mut rule = Rule::new("s3://a/").unwrap();
+        (rule.endpoint, rule.region) = (Some("http://store:9000".into()), Some("r".into()));
+        rule.virtual_host = Some(false);
+        let client = Options::default()
+            .with("AWS_ENDPOINT_URL", "http://169.254.169.254")
+            .with("AWS_ENDPOINT_URL_S3", "http://169.254.169.254")
+            .with("AWS_ENDPOINT_URL_STS", "http://169.254.169.254")
+            .with("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.169.254")
+            .with("AWS_PROFILE", "admin")
+            .with("AWS_REGION", "elsewhere")
+            .with("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true")
+            .with("AWS_ACCESS_KEY_ID", "AK")
+            .with("AWS_SECRET_ACCESS_KEY", "SK");
+        let ruled = rule.over(&client, Scheme::S3).unwrap();
+        let map = ruled.clone().into_map();
+        assert!(
+            map.values().all(|value| !value.contains("169.254") && value != "admin"),
+            "{map:?}"
+        );
+        assert_eq!(ruled.get("AWS_ENDPOINT_URL"), Some("http://store:9000"));
+        assert_eq!(ruled.get("AWS_REGION"), Some("r"));
+        assert_eq!(ruled.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST"), None);
+        assert_eq!(ruled.get("AWS_ACCESS_KEY_ID"), Some("AK"));
+        rule.profile = Some("p".into());
+        assert_eq!(rule.over(&client, Scheme::S3).unwrap().get("AWS_ACCESS_KEY_ID"), None);
+    }
+
+    #[test]
+    fn a_client_chooses_neither_endpoints_nor_files() {
+        let rule = Rule::new("**").unwrap();
+        for (scheme, name) in [
+            (Scheme::S3, "AWS_ENDPOINT_URL"),
+            (Scheme::S3, "AWS_ENDPOINT_URL_S3"),
+            (Scheme::S3, "AWS_WEB_IDENTITY_TOKEN_FILE"),
+            (Scheme::S3, "AWS_PROFILE"),
+            (Scheme::Google, "STORAGE_EMULATOR_HOST"),
+            (Scheme::Google, "GOOGLE_APPLICATION_CREDENTIALS"),
+            (Scheme::Azure, "AZURE_STORAGE_ENDPOINT"),
+            (Scheme::Azure, "AZURE_STORAGE_USE_EMULATOR"),
+            (Scheme::Azure, "AZURE_FEDERATED_TOKEN_FILE"),
+        ] {
+            let error = rule.over(&Options::default().with(name, "x"), scheme).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{name}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Hosts that only this machine reaches: itself, and the services that tell a machine its secrets.
+//!
+//! Its rule: an address is judged as the client that connects will read it, whatever its spelling.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use url::{Host, Url};
+
+/// Names of such hosts, beside addresses.
+const NAMES: [&str; 3] = ["localhost", "metadata", "metadata.google.internal"];
+
+/// The IPv6 network of Amazon's metadata services.
+const AMAZON: [u16; 2] = [0xfd00, 0x0ec2];
+
+/// Whether `url` names a host that others than this machine do not reach by that name.
+pub(super) fn is_private(url: &str) -> bool {
+    let Ok(parsed) = Url::parse(url) else { return false };
+    if !matches!(parsed.scheme(), "http" | "https") {
+        return false;
+    }
+    match parsed.host() {
+        Some(Host::Ipv4(address)) => is_private_address(address.into()),
+        Some(Host::Ipv6(address)) => is_private_address(address.into()),
+        Some(Host::Domain(name)) => {
+            let name = name.trim_end_matches('.');
+            NAMES.contains(&name) || name.ends_with(".localhost")
+        }
+        None => false,
+    }
+}
+
+fn is_private_address(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            address.is_loopback() || address.is_link_local() || address.is_unspecified()
+        }
+        IpAddr::V6(address) => {
+            let [first, second, ..] = address.segments();
+            let link_local = first & 0xffc0 == 0xfe80;
+            address == Ipv6Addr::LOCALHOST
+                || address.is_unspecified()
+                || link_local
+                || [first, second] == AMAZON
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Listings of real stores and of ones that change while they are read.
+//!
+//! Its rule: what was there all along is listed once; what came or went meanwhile may be.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+mod web;
+
+use std::sync::Mutex;
+
+use forebay_error::ErrorKind;
+use forebay_source::{Limits, Options, Rule, Rules, Sources};
+use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY};
+use web::{Asked, Web};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_forebay-test-reader");
+
+fn sources() -> Sources {
+    Sources::new(vec![PROGRAM.into()], Limits { retries: 0, ..Limits::default() }).unwrap()
+}
+
+/// What a request's query says of `name`, escapes undone.
+fn said(asked: &Asked, name: &str) -> Option<String> {
+    let url = url::Url::parse(&format!("http://h{}", asked.target)).unwrap();
+    let mut pairs = url.query_pairs();
+    pairs.find(|(have, _)| have == name).map(|(_, value)| value.into_owned())
+}
+
+/// Names in order, two a page; the token is the last name of the page before, as S3 means it.
+fn page(names: &[String], asked: &Asked) -> (u16, Vec<String>, String) {
+    let after = said(asked, "continuation-token");
+    let prefix = said(asked, "prefix").unwrap_or_default();
+    let rest = names.iter().filter(|name| name.starts_with(&prefix));
+    let rest: Vec<_> =
+        rest.filter(|name| after.as_ref().is_none_or(|after| *name > after)).collect();
+    let mut body = String::from("<ListBucketResult>");
+    for name in rest.iter().take(2) {
+        body.push_str(&format!(
+            "<Contents><Key>{name}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified>\
+             <ETag>\"e\"</ETag><Size>1</Size></Contents>"
+        ));
+    }
+    if rest.len() > 2 {
+        body.push_str(&format!("<NextContinuationToken>{}</NextContinuationToken>", rest[1]));
+    }
+    body.push_str("</ListBucketResult>");
+    (200, Vec::new(), body)
+}
+
+fn client(endpoint: &str) -> Options {
+    Options::default()
+        .with("AWS_ENDPOINT_URL", endpoint)
+        .with("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+        .with("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patterns_and_folders_are_listed_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["d/b.tar", "d/a.tar", "d/e/c.tar.gz", "d/notes.txt", "d/train 1.tar", "other.tar"]
+    {
+        let path = dir.path().join("bucket").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"x").unwrap();
+    }
+    let server = S3Server::start(dir.path()).unwrap();
+    let (sources, options) = (sources(), client(&server.endpoint()));
+    for (pattern, found) in [
+        ("s3://bucket/d/*.tar", &["d/a.tar", "d/b.tar", "d/train 1.tar"][..]),
+        ("s3://bucket/d/", &["d/a.tar", "d/b.tar", "d/e/c.tar.gz", "d/train 1.tar"]),
+        ("s3://bucket/**/*.tar", &["d/a.tar", "d/b.tar", "d/train 1.tar", "other.tar"]),
+        ("s3://bucket/d/[ab].tar", &["d/a.tar", "d/b.tar"]),
+    ] {
+        let listed = sources.list(pattern, &options).await.unwrap();
+        let found: Vec<_> = found.iter().map(|key| format!("s3://bucket/{key}")).collect();
+        assert_eq!(listed, found, "{pattern}");
+    }
+    let error = sources.list("s3://bucket/none-*.tar", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("s3://bucket/none-*.tar"), "{error}");
+    let error = sources.list("s3://no-bucket/*.tar", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    for (pattern, word) in [("https://h/*.tar", "braces"), ("s3://buck*/x.tar", "bucket")] {
+        let error = sources.list(pattern, &options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_between_pages_neither_doubles_nor_hides_the_rest() {
+    let stays: Vec<String> = (0..9).map(|n| format!("d/{n}.tar")).collect();
+    let names = Mutex::new(stays.clone());
+    let pages = Mutex::new(0);
+    let web = Web::new(move |asked| {
+        let mut names = names.lock().unwrap();
+        let said = page(&names, asked);
+        let mut pages = pages.lock().unwrap();
+        *pages += 1;
+        // After each page names come before and behind it, and what came goes again.
+        names.retain(|name| !name.contains("new"));
+        names.extend([format!("d/0-new{pages}.tar"), format!("d/8-new{pages}.tar")]);
+        names.sort();
+        said
+    });
+    let listed = sources().list("s3://bucket/d/*.tar", &client(&web.url())).await.unwrap();
+    let kept: Vec<_> = listed.iter().filter(|url| !url.contains("new")).cloned().collect();
+    let stays: Vec<_> = stays.iter().map(|name| format!("s3://bucket/{name}")).collect();
+    assert_eq!(kept, stays);
+    assert!(listed.is_sorted_by(|a, b| a < b), "{listed:?}");
+    assert!(web.asked().len() >= 5, "{}", web.asked().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listing_that_repeats_itself_is_given_up() {
+    let names: Vec<String> = (0..9).map(|n| format!("d/{n}.tar")).collect();
+    // The token is not looked at: the first page comes again and again.
+    let web = Web::new(move |_| page(&names, &Asked { target: "/".into(), headers: Vec::new() }));
+    let error = sources().list("s3://bucket/d/", &client(&web.url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(web.asked().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_hides_what_it_does_not_match() {
+    let names: Vec<String> = ["a/1.tar", "b/1.tar", "secret/1.tar"].map(str::to_owned).to_vec();
+    let web = Web::new(move |asked| page(&names, asked));
+    let mut rule = Rule::new("s3://bucket/?/*.tar").unwrap();
+    rule.endpoint = Some(web.url());
+    let ruled = sources().ruled(Rules::new(vec![rule]).unwrap());
+    let keys = client("").with("AWS_ENDPOINT_URL", "");
+    // As a text `*` matches `?`; as a pattern it means more.
+    let listed = ruled.list("s3://bucket/*/*.tar", &keys).await.unwrap();
+    assert_eq!(listed, ["s3://bucket/a/1.tar", "s3://bucket/b/1.tar"]);
+    let error = ruled.list("s3://other/*.tar", &keys).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+}

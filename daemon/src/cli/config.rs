@@ -1,0 +1,40 @@
+//! `forebay config`.
+
+use std::path::PathBuf;
+
+use forebay_client::NODE_SOCKET;
+
+use super::daemon::CONFIG;
+use super::{Done, print, print_json};
+use crate::config::{self, Config};
+use crate::embedded;
+
+/// Look at the node daemon's configuration.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// Read a configuration as a daemon would, and print it with every default.
+    ///
+    /// What URLs may hide (user names, passwords, queries) is left out. It says what a daemon started
+    /// now would go by; one that runs goes by what it read when it started.
+    Show(Show),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Show {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(verb: &Verb) -> Done {
+    let Verb::Show(arguments) = verb;
+    let config = Config::read(&arguments.config)?;
+    let document = config::document(&config, NODE_SOCKET, embedded::memory() as u64);
+    if arguments.json {
+        return Ok(print_json(&document)?);
+    }
+    Ok(print(config::text(&document).trim_end())?)
+}

@@ -1,0 +1,179 @@
+//! A configuration as it is in effect, to be shown to anybody.
+//!
+//! One rule: what a URL may hide (user names, passwords, queries) is left out; every default is there.
+
+use std::fmt::Write as _;
+
+use bytesize::ByteSize;
+use forebay_error::shown;
+use forebay_store::KeepFree;
+use serde_json::{Map, Value, json};
+
+use super::{Config, Dataset, Group, Quota, Rate, Source, Tenant, Tier};
+
+/// Units of sizes, the largest first.
+const UNITS: [(&str, u64); 4] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// The document, by section; `socket` and `memory` are what holds where the file says nothing.
+pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
+    let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
+    let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
+    json!({
+        "daemon": { "socket": named.unwrap_or_else(|| socket.to_owned()), "memory": size(memory) },
+        "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
+        "source": config.source.iter().map(source).collect::<Vec<_>>(),
+        "dataset": config.dataset.iter().map(dataset).collect::<Vec<_>>(),
+        "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
+    })
+}
+
+/// The same as a configuration file.
+pub(crate) fn text(document: &Value) -> String {
+    let mut text = String::new();
+    for (name, section) in document.as_object().into_iter().flatten() {
+        let (head, tables) = match section {
+            Value::Array(tables) => (format!("[[{name}]]"), tables.iter().collect()),
+            table => (format!("[{name}]"), vec![table]),
+        };
+        for table in tables {
+            let gap = if text.is_empty() { "" } else { "\n" };
+            // A string takes everything.
+            let _ = writeln!(text, "{gap}{head}");
+            for (key, value) in table.as_object().into_iter().flatten() {
+                let _ = writeln!(text, "{key} = {}", inline(value));
+            }
+        }
+    }
+    text
+}
+
+/// Strings, numbers and lists are written alike in JSON and TOML; tables are not.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Object(table) => {
+            let pair = |(key, value): (&String, &Value)| format!("{key} = {}", inline(value));
+            format!("{{ {} }}", table.iter().map(pair).collect::<Vec<_>>().join(", "))
+        }
+        value => value.to_string(),
+    }
+}
+
+fn tier(tier: &Tier) -> Value {
+    let keep_free = tier.keep_free.map(|keep| match keep {
+        KeepFree::Bytes(bytes) => size(bytes),
+        KeepFree::Share(share) => format!("{}%", share * 100.0),
+    });
+    said(json!({
+        "name": tier.name,
+        "class": tier.class,
+        "path": tier.path,
+        "capacity": size(tier.capacity.as_u64()),
+        "keep_free": keep_free,
+        "watermarks": tier.watermarks.map(|marks| json!({ "low": marks.low, "high": marks.high })),
+        "writes_per_day": maybe_size(tier.writes_per_day),
+    }))
+}
+
+fn source(source: &Source) -> Value {
+    said(json!({
+        "match": shown(&source.r#match),
+        "endpoint": source.endpoint.as_deref().map(shown),
+        "region": source.region,
+        "profile": source.profile,
+        "bandwidth": source.bandwidth.map(rate),
+        "connections": source.connections,
+        "ca_bundle": source.ca_bundle,
+        "proxy": source.proxy.as_deref().map(shown),
+        "path_style": source.path_style,
+        "virtual_host": source.virtual_host,
+        "request_payer": source.request_payer,
+        "anonymous": source.anonymous,
+    }))
+}
+
+fn dataset(dataset: &Dataset) -> Value {
+    let duration =
+        |wanted: Option<_>| wanted.map(|time| humantime::format_duration(time).to_string());
+    said(json!({
+        "name": dataset.name,
+        "match": shown(&dataset.r#match),
+        "evict": dataset.evict,
+        "pin": dataset.pin,
+        "ttl": duration(dataset.ttl),
+        "dont_evict_time": duration(dataset.dont_evict_time),
+        "quota": quota(&dataset.quota),
+        "priority": dataset.priority,
+        "tiers": (!dataset.tiers.is_empty()).then_some(&dataset.tiers),
+        "scan_bypass": dataset.scan_bypass,
+        "bandwidth": dataset.bandwidth.map(rate),
+    }))
+}
+
+fn tenant(tenant: &Tenant) -> Value {
+    let group = |group: &Group| match group {
+        Group::Name(name) => json!(name),
+        Group::Gid(gid) => json!(gid),
+    };
+    let groups: Vec<_> = tenant.groups.iter().map(group).collect();
+    json!({ "name": tenant.name, "groups": groups, "quota": quota(&tenant.quota) })
+}
+
+fn quota(quota: &Quota) -> Value {
+    said(json!({ "min": size(quota.min.as_u64()), "max": maybe_size(quota.max) }))
+}
+
+/// Without the keys that nothing is said of and that have no default.
+fn said(table: Value) -> Value {
+    match table {
+        Value::Object(table) => Value::Object(
+            table.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>(),
+        ),
+        value => value,
+    }
+}
+
+/// Exact, in the largest unit that is.
+fn size(bytes: u64) -> String {
+    let fits = |(_, unit): &&(&str, u64)| bytes != 0 && bytes.is_multiple_of(*unit);
+    match UNITS.iter().find(fits) {
+        Some((name, unit)) => format!("{}{name}", bytes / unit),
+        None => format!("{bytes}B"),
+    }
+}
+
+fn maybe_size(wanted: Option<ByteSize>) -> Option<String> {
+    wanted.map(|wanted| size(wanted.as_u64()))
+}
+
+fn rate(rate: Rate) -> String {
+    rate.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_read_back_the_same_and_holds_no_secret() {
+        let config = Config::parse(
+            "[daemon]\nmemory = '16GiB'\n\
+             [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TB'\nkeep_free = '5%'\n\
+             watermarks = { low = 0.9, high = 0.95 }\nwrites_per_day = '10TB'\n\
+             [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '1GiB'\n\
+             [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
+             bandwidth = '10Gbit/s'\nendpoint = 'https://store.example?token=hunter2'\n\
+             [[dataset]]\nname = 'all'\nmatch = '**'\nttl = '30d'\nquota = { min = '1MiB' }\n\
+             bandwidth = '4Gbit/s'\n[[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\n",
+        )
+        .unwrap();
+        let document = document(&config, "/run/f.sock", 1);
+        let text = text(&document);
+        assert!(!text.contains("hunter2") && !text.contains("user"), "{text}");
+        assert!(text.contains("evict = \"lru\""), "defaults are shown: {text}");
+        let again = Config::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(super::document(&again, "", 0), document);
+        assert_eq!(document["daemon"]["socket"], "/run/f.sock");
+        assert_eq!(document["daemon"]["memory"], "16GiB");
+    }
+}
