@@ -70,6 +70,18 @@ impl State {
         }
     }
 
+    /// Nobody needs the parts before `upto` in memory any more.
+    fn release(&mut self, upto: usize) {
+        if upto > self.kept_from {
+            let from = std::mem::replace(&mut self.kept_from, upto);
+            for (frame, sum) in self.frames.iter_mut().zip(&self.sums).take(upto).skip(from) {
+                if sum.is_some() {
+                    *frame = None;
+                }
+            }
+        }
+    }
+
     /// Bytes of the shard in a part.
     fn held(&self, part: usize) -> usize {
         let left = self.len.saturating_sub(part as u64 * PART_BYTES as u64);
@@ -213,19 +225,8 @@ impl Parts {
         let mut state = self.lock();
         let retained = if offset >= state.len { 0 } else { RETAINED };
         let part = if offset >= state.len { u64::MAX } else { offset / PART_BYTES as u64 };
-        let upto = usize::try_from(part)
-            .unwrap_or(usize::MAX)
-            .min(state.frames.len())
-            .saturating_sub(retained);
-        if upto > state.kept_from {
-            let from = std::mem::replace(&mut state.kept_from, upto);
-            let State { frames, sums, .. } = &mut *state;
-            for (frame, sum) in frames.iter_mut().zip(sums).take(upto).skip(from) {
-                if sum.is_some() {
-                    *frame = None;
-                }
-            }
-        }
+        let upto = usize::try_from(part).unwrap_or(usize::MAX).min(state.frames.len());
+        state.release(upto.saturating_sub(retained));
     }
 
     /// Blocks until `part` is in memory, and says how many bytes of the shard it holds; `None` if the
@@ -266,8 +267,7 @@ impl Parts {
         let mut part = self.lock().kept_from;
         while self.wait(part)?.is_some() {
             part += 1;
-            // Up to the next one, and nothing is retained.
-            self.pass((part + RETAINED) as u64 * PART_BYTES as u64);
+            self.lock().release(part);
         }
         Ok(())
     }
