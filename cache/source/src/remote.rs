@@ -7,6 +7,7 @@ pub(crate) mod azure;
 mod bucket;
 pub(crate) mod gcs;
 mod http;
+mod hub;
 mod reach;
 mod refusal;
 pub(crate) mod s3;
@@ -20,6 +21,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
 use crate::stat::{Stat, changed};
 pub(crate) use http::{Http, endpoint as check_endpoint};
+pub(crate) use hub::Hub;
 pub(crate) use reach::{Network, Reach};
 use refusal::Refusals;
 pub use wire::Counters;

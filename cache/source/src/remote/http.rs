@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
+use object_store::client::{HttpClient, HttpService};
 use object_store::http::{HttpBuilder, HttpStore};
 use object_store::path::Path;
 use url::Url;
@@ -38,6 +39,21 @@ impl Http {
         let refusals = Refusals { endpoint, access_advice, identity: None };
         let (wire, connector) = (Arc::clone(reach.wire), reach.connector()?);
         Ok(Self { origin, wire, connector, refusals, limits: reach.limits })
+    }
+
+    /// The same, with other advice where access is denied.
+    pub(super) fn advising(mut self, advice: &str) -> Self {
+        advice.clone_into(&mut self.refusals.access_advice);
+        self
+    }
+
+    /// The same, with requests that go through what `wrap` makes of the client.
+    pub(super) fn by<S: HttpService + 'static>(
+        mut self,
+        wrap: impl FnOnce(HttpClient) -> S,
+    ) -> Self {
+        self.connector = self.connector.wrapped(wrap);
+        self
     }
 
     /// A store that holds the one object behind `url`; it shares the wire's connections.
