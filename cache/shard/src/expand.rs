@@ -37,7 +37,7 @@ pub fn expand(spec: &str, list: &mut List<'_>) -> Result<Vec<String>> {
             return Err(named(invalid("a part of the URL list is empty")).at("spec", spec));
         }
         let room = MAX_URLS - urls.len() as u64;
-        for url in braces::expand(part, room).map_err(named)? {
+        for url in braces::expand(part, room).map_err(named)?.into_iter().map(hub) {
             match local_path(&url).map_err(named)? {
                 Some(path) => files(&path, room, &mut urls).map_err(named)?,
                 None if is_pattern(&url).map_err(named)? => urls.extend(list(&url)?),
@@ -62,8 +62,19 @@ pub fn expand_list(list: &[String]) -> Result<Vec<String>> {
     if list.len() as u64 > MAX_URLS {
         return Err(invalid("the URL list is too long").at("limit", MAX_URLS));
     }
-    let absolute = |url: &String| Ok(local_path(url)?.unwrap_or_else(|| url.clone()));
+    let absolute = |url: &String| {
+        let url = hub(url.clone());
+        Ok(local_path(&url)?.unwrap_or(url))
+    };
     list.iter().map(|url| absolute(url).map_err(|error: Error| error.at("url", url))).collect()
+}
+
+/// `hf:datasets/…` in full; other URLs as they are.
+fn hub(url: String) -> String {
+    match url.strip_prefix("hf:").filter(|rest| !rest.starts_with("//")) {
+        Some(rest) => format!("hf://{}", rest.trim_start_matches('/')),
+        None => url,
+    }
 }
 
 /// The absolute path if `url` names a local file.
@@ -197,6 +208,10 @@ mod tests {
         assert_eq!(
             expand("file:///d/{1..2}.tar::file:/d/3.tar::file://localhost/d/4.tar").unwrap(),
             ["/d/1.tar", "/d/2.tar", "/d/3.tar", "/d/4.tar"]
+        );
+        assert_eq!(
+            expand("hf:datasets/o/n/{0..1}.tar::hf://datasets/o/n/2.tar").unwrap(),
+            ["hf://datasets/o/n/0.tar", "hf://datasets/o/n/1.tar", "hf://datasets/o/n/2.tar"]
         );
         let here = std::env::current_dir().unwrap();
         let bare = here.join("x y.tar").to_str().unwrap().to_owned();

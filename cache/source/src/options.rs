@@ -87,6 +87,8 @@ pub(crate) enum Family {
     Google,
     /// Microsoft's.
     Azure,
+    /// Hugging Face's.
+    HuggingFace,
 }
 
 impl Family {
@@ -95,6 +97,7 @@ impl Family {
             Self::Aws => "AWS_",
             Self::Google => "GOOGLE_",
             Self::Azure => "AZURE_",
+            Self::HuggingFace => "HF_",
         };
         name.starts_with(prefix)
     }

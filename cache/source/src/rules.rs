@@ -198,10 +198,13 @@ impl Rule {
             Family::Aws => ("AWS_ENDPOINT_URL", "AWS_SKIP_SIGNATURE"),
             Family::Google => ("GOOGLE_BASE_URL", "GOOGLE_SKIP_SIGNATURE"),
             Family::Azure => ("AZURE_STORAGE_ENDPOINT", "AZURE_SKIP_SIGNATURE"),
+            // Without its token it is anonymous.
+            Family::HuggingFace => ("HF_ENDPOINT", ""),
         };
         let mut said = Vec::new();
         said.extend(self.endpoint.as_deref().map(|url| (endpoint, url)));
-        said.extend(self.anonymous.map(|on| (anonymous, word(on))));
+        let signs = family != Family::HuggingFace;
+        said.extend(self.anonymous.filter(|_| signs).map(|on| (anonymous, word(on))));
         if family == Family::Aws {
             said.extend(self.region.as_deref().map(|region| ("AWS_REGION", region)));
             let virtual_host = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST";
@@ -420,6 +423,7 @@ mod tests {
             (Scheme::Azure, "AZURE_STORAGE_ENDPOINT"),
             (Scheme::Azure, "AZURE_STORAGE_USE_EMULATOR"),
             (Scheme::Azure, "AZURE_FEDERATED_TOKEN_FILE"),
+            (Scheme::Hub, "HF_ENDPOINT"),
         ] {
             let error = rule.over(&Options::default().with(name, "x"), scheme).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{name}");

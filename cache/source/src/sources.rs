@@ -14,7 +14,7 @@ use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
 use crate::readers::Readers;
-use crate::remote::{Counters, Http, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
+use crate::remote::{Counters, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
 
@@ -30,6 +30,7 @@ pub(crate) enum Scheme {
     S3,
     Google,
     Azure,
+    Hub,
     Http,
 }
 
@@ -39,6 +40,7 @@ impl Scheme {
             "s3" => Self::S3,
             "gs" | "gcs" => Self::Google,
             "az" | "azure" | "abfs" | "abfss" | "wasb" | "wasbs" => Self::Azure,
+            "hf" => Self::Hub,
             "http" | "https" => Self::Http,
             _ => return None,
         })
@@ -50,6 +52,7 @@ impl Scheme {
             Self::S3 => Some(Family::Aws),
             Self::Google => Some(Family::Google),
             Self::Azure => Some(Family::Azure),
+            Self::Hub => Some(Family::HuggingFace),
             Self::Http => None,
         }
     }
@@ -129,7 +132,7 @@ impl Sources {
         let store = Scheme::of(scheme).ok_or_else(|| {
             let what = format!("URLs of the scheme '{scheme}' are not supported");
             at(Error::new(ErrorKind::Invalid, what))
-                .advise("use s3://, gs://, az://, https://, http://, file:// or a path")
+                .advise("use s3://, gs://, az://, hf://, https://, http://, file:// or a path")
         })?;
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
         let options = match (rule, store.family()) {
@@ -157,6 +160,7 @@ impl Sources {
             Scheme::S3 => Arc::new(Remote::new(s3::open(host, &reach).map_err(at)?)),
             Scheme::Google => Arc::new(Remote::new(gcs::open(host, &reach).map_err(at)?)),
             Scheme::Azure => Arc::new(Remote::new(azure::open(host, &reach).map_err(at)?)),
+            Scheme::Hub => Arc::new(Remote::new(Hub::new(&reach).map_err(at)?)),
             Scheme::Http => Arc::new(Remote::new(Http::new(url, instead, &reach).map_err(at)?)),
         };
         open.put(key, Arc::clone(&source));

@@ -199,3 +199,33 @@ async fn a_bucket_may_be_the_first_part_of_the_host() {
         assert!(asked.header("authorization").is_some());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hubs_token_goes_to_the_hub_alone() {
+    let object = || {
+        let headers = ["ETag: \"e\"", "Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT"];
+        (200, headers.map(str::to_owned).to_vec(), "abc".to_owned())
+    };
+    let elsewhere = Web::new(move |_| object());
+    let location = format!("Location: {}/cdn/x", elsewhere.url());
+    let hub = Web::new(move |_| (302, vec![location.clone()], String::new()));
+    let options = Options::default().with("HF_ENDPOINT", &hub.url()).with("HF_TOKEN", "hf_hunter2");
+    let sources = sources();
+    for (url, target) in [
+        ("hf://datasets/o/n/d/k 1.tar", "/datasets/o/n/resolve/main/d/k%201.tar"),
+        ("hf://datasets/o/n@v1.0/k.tar", "/datasets/o/n/resolve/v1.0/k.tar"),
+        ("hf://datasets/o/n@refs%2Fpr%2F1/k.tar", "/datasets/o/n/resolve/refs%2Fpr%2F1/k.tar"),
+    ] {
+        let source = sources.open(url, &options).unwrap();
+        assert_eq!(source.stat(url).await.unwrap().len, 3, "{url}");
+        assert_eq!(source.endpoint(), hub.url());
+        let (asked, led) = (hub.asked().pop().unwrap(), elsewhere.asked().pop().unwrap());
+        assert_eq!((&asked.target[..], &led.target[..]), (target, "/cdn/x"));
+        assert_eq!(asked.header("authorization"), Some("Bearer hf_hunter2"));
+        assert_eq!(led.header("authorization"), None);
+    }
+    for url in ["hf://datasets/o/n", "hf://models/o/n/k.tar", "hf://datasets/o/../../x/k.tar"] {
+        let error = sources.open(url, &options).unwrap().stat(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}

@@ -195,7 +195,8 @@ impl From<Credentials> for Key {
 /// What the chain's error means. A reason is repeated where it is about the configuration; others may
 /// hold what a service answered.
 fn refusal(error: &CredentialsError) -> Error {
-    let asked = "see what `aws sts get-caller-identity` says in the job's environment";
+    let asked = "set AWS_PROFILE or a key pair, or AWS_SKIP_SIGNATURE=true for a public bucket; \
+                 `aws sts get-caller-identity` in the job's environment says more";
     match error {
         CredentialsError::CredentialsNotLoaded(_) => {
             Error::new(ErrorKind::PermissionDenied, "no credentials are found for the store")

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::ObjectStore;
+use object_store::client::{HttpClient, HttpService};
 use object_store::http::{HttpBuilder, HttpStore};
 use object_store::path::Path;
 use url::Url;
@@ -33,6 +34,21 @@ impl Http {
         let refusals = Refusals { endpoint, access_advice, identity: None };
         let (connector, route) = (reach.connector()?, Route::new(reach, refusals));
         Ok(Self { origin, connector, route })
+    }
+
+    /// The same, with other advice where access is denied.
+    pub(super) fn advising(mut self, advice: &str) -> Self {
+        advice.clone_into(&mut self.route.refusals.access_advice);
+        self
+    }
+
+    /// The same, with requests that go through what `wrap` makes of the client.
+    pub(super) fn by<S: HttpService + 'static>(
+        mut self,
+        wrap: impl FnOnce(HttpClient) -> S,
+    ) -> Self {
+        self.connector = self.connector.wrapped(wrap);
+        self
     }
 
     /// A store that holds the one object behind `url`; it shares the wire's connections.

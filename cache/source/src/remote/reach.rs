@@ -3,7 +3,7 @@
 //! Its rule: connections are shared by all who go the same way, and how many ways are remembered is
 //! bounded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -45,7 +45,12 @@ impl Network {
                 return Err(error.advise("write it like \"http://proxy.example:3128\""));
             }
         }
-        self.over(ClientOptions::new()).map(drop)
+        // Of a file that is not there, too, it is the configuration that is wrong.
+        let wrong = |error: Error| {
+            let path = self.ca_bundle.as_deref().unwrap_or(Path::new(""));
+            Error::new(ErrorKind::Invalid, error.message()).at("ca_bundle", path.display())
+        };
+        self.over(ClientOptions::new()).map(drop).map_err(wrong)
     }
 
     /// `options`, this way.

@@ -145,6 +145,16 @@ impl Wire {
 #[derive(Debug, Clone)]
 pub(super) struct Shared(HttpClient);
 
+impl Shared {
+    /// One that goes through what `wrap` makes of the client.
+    pub(super) fn wrapped<S: HttpService + 'static>(
+        self,
+        wrap: impl FnOnce(HttpClient) -> S,
+    ) -> Self {
+        Self(HttpClient::new(wrap(self.0)))
+    }
+}
+
 impl HttpConnector for Shared {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(self.0.clone())

@@ -1,0 +1,111 @@
+//! Data sets on the Hugging Face Hub: `hf://datasets/<org>/<name>[@revision]/path` over HTTPS.
+//!
+//! Its rule: the token is for the Hub alone. What the Hub redirects to gets none.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use forebay_error::{Error, ErrorKind, Result};
+use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::path::Path;
+use object_store::{HeaderValue, ObjectStore};
+use url::Url;
+
+use super::{Http, Reach, Route, Store};
+
+/// The Hub's own address.
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// The revision where none is named.
+const REVISION: &str = "main";
+
+/// What the URLs of data sets start with.
+const ROOT: &str = "hf://datasets/";
+
+/// The Hub as one client reaches it.
+pub(crate) struct Hub {
+    base: Url,
+    http: Http,
+}
+
+impl Hub {
+    /// The Hub that `reach` leads to.
+    pub(crate) fn new(reach: &Reach<'_>) -> Result<Self> {
+        let endpoint = reach.options.get("HF_ENDPOINT").unwrap_or(ENDPOINT);
+        let http = Http::new(endpoint, None, reach)?;
+        let base = Url::parse(endpoint).map_err(|_| invalid("HF_ENDPOINT cannot be understood"))?;
+        let http = match reach.options.get("HF_TOKEN") {
+            None => http.advising("set HF_TOKEN for a data set that is private or gated"),
+            Some(token) => {
+                let header = HeaderValue::try_from(format!("Bearer {token}"));
+                let mut header = header.map_err(|_| invalid("HF_TOKEN is no token"))?;
+                header.set_sensitive(true);
+                let advice = "HF_TOKEN is set: check that it may read the data set";
+                http.advising(advice).by(|client| Bearer { client, to: base.clone(), header })
+            }
+        };
+        Ok(Self { base, http })
+    }
+
+    /// Where the Hub serves what `url` names.
+    fn resolved(&self, url: &str) -> Result<String> {
+        let unclear = || {
+            invalid("the URL names no file of a data set")
+                .at("url", url)
+                .advise("write hf://datasets/<org>/<name>/path, with @<revision> behind the name")
+        };
+        let mut parts = url.strip_prefix(ROOT).ok_or_else(unclear)?.splitn(3, '/');
+        let (Some(org), Some(name), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(unclear());
+        };
+        let (name, revision) = name.split_once('@').unwrap_or((name, REVISION));
+        let odd = |name: &str| matches!(name, "" | "." | "..");
+        if odd(org) || odd(name) || odd(revision) || path.split('/').any(odd) {
+            return Err(unclear());
+        }
+        let mut resolved = self.base.clone();
+        // A revision with slashes is one name to the Hub, as in refs%2Fconvert%2Fparquet.
+        let revision = revision.replace("%2F", "/");
+        resolved.path_segments_mut().map_err(|()| unclear())?.pop_if_empty().extend(
+            ["datasets", org, name, "resolve", &revision].into_iter().chain(path.split('/')),
+        );
+        Ok(resolved.into())
+    }
+}
+
+impl Store for Hub {
+    fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
+        self.http.locate(&self.resolved(url)?)
+    }
+
+    fn route(&self) -> &Route {
+        self.http.route()
+    }
+}
+
+/// Adds the token to requests to the Hub. The client beneath drops it where a redirect leads to another
+/// host or port.
+#[derive(Debug)]
+struct Bearer {
+    client: HttpClient,
+    to: Url,
+    header: HeaderValue,
+}
+
+#[async_trait]
+impl HttpService for Bearer {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let uri = request.uri();
+        let same = uri.scheme_str() == Some(self.to.scheme())
+            && uri.host() == self.to.host_str()
+            && uri.port_u16() == self.to.port();
+        if same {
+            request.headers_mut().insert("authorization", self.header.clone());
+        }
+        self.client.execute(request).await
+    }
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what)
+}
