@@ -8,6 +8,7 @@
 mod dice;
 mod origin;
 mod power;
+mod proxy;
 mod tar;
 mod unsynced;
 mod unsynced_files;
@@ -16,6 +17,7 @@ mod weather;
 pub use dice::{Dice, for_seeds, say};
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use power::Power;
+pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};
 pub use tar::{field, image, label, shard};
 pub use unsynced::Unsynced;
 pub use unsynced_files::{Lost, UnsyncedFiles};

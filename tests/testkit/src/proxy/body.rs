@@ -1,0 +1,130 @@
+//! An answer's body on its way to the client: counted, changed, held back or broken off.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::TryStreamExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use hyper::body::Frame;
+use s3s::StdError;
+
+use super::Shared;
+use super::forward::Downstream;
+use super::rules::{Fault, Until};
+
+/// The body of every answer.
+pub(super) type Answer = UnsyncBoxBody<Bytes, StdError>;
+
+/// What a body passes under.
+pub(super) struct Passage {
+    pub(super) shared: Arc<Shared>,
+    pub(super) downstream: Arc<Downstream>,
+    pub(super) path: String,
+    pub(super) faults: Vec<Fault>,
+    pub(super) until: Until,
+}
+
+/// Something that happens when a body has come to a byte.
+enum Event {
+    Break { by_reset: bool },
+    Hold,
+    Call(Arc<dyn Fn() + Send + Sync>),
+}
+
+struct Flow {
+    passage: Passage,
+    /// What is still to happen, the last first.
+    events: Vec<(u64, Event)>,
+    /// From which byte on the bytes are wrong.
+    garbled: Option<u64>,
+    /// Bytes that have passed.
+    at: u64,
+    /// Bytes taken from the server and not passed on yet.
+    held: Bytes,
+}
+
+/// `body` as the client gets it.
+pub(super) fn under(body: Answer, passage: Passage) -> Answer {
+    let mut events: Vec<_> = passage.faults.iter().filter_map(event).collect();
+    events.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+    let garbled = passage.faults.iter().find_map(|fault| match fault {
+        Fault::Garble(from) => Some(*from),
+        _ => None,
+    });
+    let flow = Flow { passage, events, garbled, at: 0, held: Bytes::new() };
+    let data = Box::pin(
+        BodyStream::new(body).try_filter_map(|frame| async { Ok(frame.into_data().ok()) }),
+    );
+    let stream = futures::stream::try_unfold((flow, data), |(mut flow, mut data)| async move {
+        loop {
+            flow.happen().await?;
+            if !flow.held.is_empty() {
+                break;
+            }
+            match data.try_next().await? {
+                Some(next) => flow.held = next,
+                None => {
+                    // A body that is shorter than its head says has failed, for hyper.
+                    tokio::task::yield_now().await;
+                    return Ok(None);
+                }
+            }
+        }
+        Ok::<_, StdError>(Some((Frame::data(flow.piece()), (flow, data))))
+    });
+    BodyExt::boxed_unsync(StreamBody::new(stream))
+}
+
+fn event(fault: &Fault) -> Option<(u64, Event)> {
+    match fault {
+        Fault::Reset(at) => Some((*at, Event::Break { by_reset: true })),
+        Fault::Cut(at) => Some((*at, Event::Break { by_reset: false })),
+        Fault::Stall(at) => Some((*at, Event::Hold)),
+        Fault::CallAt(at, hook) => Some((*at, Event::Call(Arc::clone(hook)))),
+        _ => None,
+    }
+}
+
+impl Flow {
+    /// Lets everything happen that is due at this byte.
+    async fn happen(&mut self) -> Result<(), StdError> {
+        while let Some((_, event)) = self.events.pop_if(|(at, _)| *at <= self.at) {
+            match event {
+                Event::Call(hook) => hook(),
+                Event::Hold => {
+                    let _stalled = self.passage.shared.tally.stalled();
+                    self.passage.until.changed().await;
+                }
+                Event::Break { by_reset } => {
+                    // hyper sends what it has when the body pauses, and forgets it when it fails.
+                    tokio::task::yield_now().await;
+                    if by_reset {
+                        self.passage.downstream.reset_at_end();
+                    }
+                    return Err("the connection was broken by the test".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What passes before the next event.
+    fn piece(&mut self) -> Bytes {
+        let next = self.events.last().map_or(u64::MAX, |(at, _)| at - self.at);
+        // At most the held length, so it fits.
+        let len = next.min(self.held.len() as u64) as usize;
+        let mut piece = self.held.split_to(len);
+        let right = self.garbled.map_or(u64::MAX, |from| from.saturating_sub(self.at));
+        if right < len as u64 {
+            let mut wrong = BytesMut::from(&piece[..]);
+            wrong[right as usize..].iter_mut().for_each(|byte| *byte = !*byte);
+            piece = wrong.freeze();
+        }
+        self.at += len as u64;
+        let path = self.passage.path.clone();
+        let tally = &self.passage.shared.tally;
+        tally.add(|traffic| *traffic.bytes.entry(path).or_default() += len as u64);
+        piece
+    }
+}
