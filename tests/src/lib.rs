@@ -19,6 +19,7 @@ mod process;
 mod rest;
 mod scripted;
 mod trainer;
+mod way;
 
 pub use bare::{Bare, BareConfig, BareTier};
 pub use catalog::{Catalog, SIZES};
@@ -35,4 +36,5 @@ pub use patience::{PATIENCE, eventually};
 pub use process::{NodeProcess, Reader, Setup, read_until_eof, serve_until_eof};
 pub use rest::{FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come};
 pub use scripted::{Peer, Scripted};
-pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};
+pub use trainer::{Epoch, Part, Received, epoch, job, job_with, loader, next, play};
+pub use way::{Refused, Way};

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use base64::Engine;
@@ -34,7 +35,7 @@ const PATH: &AsciiSet =
 pub struct Azurite {
     address: SocketAddr,
     _folder: TempDir,
-    _service: Service,
+    service: Mutex<Option<Service>>,
 }
 
 impl Azurite {
@@ -58,13 +59,18 @@ impl Azurite {
         command.arg(folder.path());
         let mut service = Service::start("azurite", &command, &folder.path().join("log"))?;
         service.wait_for(address)?;
-        Ok(Self { address, _folder: folder, _service: service })
+        Ok(Self { address, _folder: folder, service: Mutex::new(Some(service)) })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Ends it, for everybody who holds it.
+    pub fn stop(&self) {
+        drop(self.service.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Makes a container, or puts a blob into one, for `path` of the form `container` or
