@@ -25,10 +25,10 @@ use hyper::header::{CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
 
-/// A shard of four parts, the last of them a short one.
+/// A shard of a few parts, the last of them a short one.
 const SAMPLES: u64 = 280;
 
-/// In the middle of the second part.
+/// A byte of the second part.
 const MIDDLE: u64 = (PART_BYTES + PART_BYTES / 2) as u64;
 
 /// How often a request is repeated: bounded as ever, only sooner.
@@ -52,12 +52,17 @@ struct Met {
 
 /// Plays a shard under these faults, over either scheme.
 fn meet(faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
+    meet_with(SILENCE, faults)
+}
+
+/// The same, where a connection may be silent for this long.
+fn meet_with(read_timeout: Duration, faults: impl Fn(&Origin) -> Vec<(When, Fault)>) -> [Met; 2] {
     ["s3", "http"].map(|scheme| {
         let origin = Origin::with_shards(1, SAMPLES, &SIZES);
         let proxy = FaultProxy::start(origin.server.address()).unwrap();
         let disk = Daemon::disk();
         let mut config = Daemon::config(disk.path(), 1 << 30);
-        config.limits = Limits { retries: RETRIES, read_timeout: SILENCE, ..Limits::default() };
+        config.limits = Limits { retries: RETRIES, read_timeout, ..Limits::default() };
         let daemon = Daemon::try_start(config).unwrap();
         let (environment, url) = match scheme {
             "s3" => (environment(&origin, proxy.address()), Origin::url("0.tar")),
@@ -329,7 +334,6 @@ fn an_answer_of_another_version_is_never_mixed_in() {
 }
 
 #[test]
-#[ignore = "versions that are not strong end the job; they are to be bound to Last-Modified and length"]
 fn weak_versions_are_enough_where_nothing_changes() {
     let modified = || Fault::header(LAST_MODIFIED, "Sat, 01 Jan 2022 00:00:00 GMT");
     for met in meet(|_| vec![(When::any(), Fault::weak_etag()), (When::any(), modified())]) {
@@ -341,15 +345,13 @@ fn weak_versions_are_enough_where_nothing_changes() {
 }
 
 #[test]
-#[ignore = "a store without versions is not read yet; it is to be read by one sequential GET"]
+#[ignore = "without a version parts are taken from several answers, of which nobody knows that they belong together"]
 fn no_version_at_all_is_one_request() {
     let none = |name| (When::any(), Fault::no_header(name));
     for met in meet(|_| vec![none(ETAG), none(LAST_MODIFIED)]) {
         met.assert_whole().assert_passed(met.len);
-        assert_eq!(
-            met.traffic.answers.iter().filter(|((method, _), _)| method == "GET").count(),
-            1
-        );
+        let asked = met.traffic.answered("GET", 200) + met.traffic.answered("GET", 206);
+        assert_eq!(asked, 1, "{:?}", met.traffic);
     }
 }
 
@@ -409,8 +411,11 @@ fn bytes_that_change_on_the_way_are_noticed() {
 #[test]
 #[ignore = "the slow tail is not asked for twice yet"]
 fn a_slow_part_is_asked_for_twice() {
+    // Nothing but a second request can end this in time.
     let late = Duration::from_secs(3600);
-    for met in meet(|_| vec![(When::get().covering(MIDDLE).times(1), Fault::Delay(late))]) {
+    for met in
+        meet_with(late, |_| vec![(When::get().covering(MIDDLE).times(1), Fault::StallBeforeHead)])
+    {
         met.assert_whole();
     }
 }
