@@ -7,6 +7,10 @@ cd "$(dirname "$0")/.."
 
 readonly VENV=.venv
 readonly PYTHON_MIN="3.10"
+# Emulators of object stores, each in a folder of its own.
+readonly TOOLS=.tools
+readonly MOTO="moto[server,s3]==5.2.5"
+readonly AZURITE="azurite@3.37.0"
 # Measured on Linux x86-64 with the pinned requirements: wheels, and what they unpack to.
 readonly PACKAGES_DOWNLOAD="3.2 GB"
 readonly PACKAGES_DISK="6.3 GB"
@@ -64,6 +68,18 @@ missing_packages() {
         command -v nbdkit >/dev/null || printf '%s\n' nbdkit
         command -v nbdfuse >/dev/null || printf '%s\n' nbdfuse
     fi
+    # Servers that tests read from.
+    [ -x /usr/sbin/nginx ] || printf '%s\n' nginx-core
+    command -v openssl >/dev/null || printf '%s\n' openssl
+    command -v npm >/dev/null || printf '%s\n' npm
+    # A storage cluster, which only root can start and mount (0.3 GB).
+    if [ -e /dev/fuse ] && [ "$(id -u)" -eq 0 ]; then
+        local program
+        for program in ceph-mon ceph-osd ceph-mgr ceph-mds radosgw ceph-fuse; do
+            command -v "$program" >/dev/null || printf '%s\n' "$program"
+        done
+        command -v ceph >/dev/null || printf '%s\n' ceph-common
+    fi
 }
 
 # A digest of the named files and folders: names and contents, without tests and caches.
@@ -91,7 +107,11 @@ wheel=$(digest pyproject.toml "${sources[@]}")
 origin=$(digest tests/testkit "${sources[@]}")
 
 plan=()
-[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 0.3 GB)")
+[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 0.6 GB)")
+has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
+has_tool moto "$MOTO" || plan+=("$MOTO, an S3 server for the tests, into $TOOLS/moto  (0.3 GB on disk)")
+has_tool azurite "$AZURITE" ||
+    plan+=("$AZURITE, Azure's emulator for the tests, into $TOOLS/azurite  (0.4 GB on disk)")
 is_done packages "$packages" || plan+=("Python packages into $VENV: $(
     sed -n 's/^\([a-z-]*\)==.*/\1/p' scripts/requirements.txt | uniq | xargs
 )  (about $PACKAGES_DOWNLOAD to download, $PACKAGES_DISK on disk; torch brings most of it)")
@@ -125,6 +145,22 @@ if [ ${#system[@]} -gt 0 ]; then
     "${as_root[@]}" apt-get update -q
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y --no-install-recommends "${system[@]}"
+fi
+
+if ! has_tool moto "$MOTO"; then
+    step "$MOTO"
+    rm -rf "$TOOLS/moto"
+    "$python" -m venv "$TOOLS/moto"
+    "$TOOLS/moto/bin/python" -m pip install --disable-pip-version-check --quiet "$MOTO"
+    printf '%s\n' "$MOTO" >"$TOOLS/moto/.stamp"
+fi
+
+if ! has_tool azurite "$AZURITE"; then
+    step "$AZURITE"
+    rm -rf "$TOOLS/azurite"
+    mkdir -p "$TOOLS/azurite"
+    npm install --prefix "$TOOLS/azurite" --no-audit --no-fund --ignore-scripts "$AZURITE"
+    printf '%s\n' "$AZURITE" >"$TOOLS/azurite/.stamp"
 fi
 
 if ! is_done packages "$packages"; then

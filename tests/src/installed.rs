@@ -16,6 +16,7 @@ use crate::patience::eventually;
 pub struct Installation {
     actor: PathBuf,
     place: PathBuf,
+    environment: Vec<(String, PathBuf)>,
 }
 
 /// One of them; killed when dropped.
@@ -32,10 +33,18 @@ impl Installation {
     /// If the configuration cannot be written.
     #[must_use]
     pub fn new(actor: &str, place: &Path, memory: u64, rest: &str) -> Self {
-        let this = Self { actor: actor.into(), place: place.to_owned() };
+        let (actor, environment) = (actor.into(), Vec::new());
+        let this = Self { actor, place: place.to_owned(), environment };
         let text = format!("[daemon]\nsocket = {:?}\nmemory = '{memory}B'\n{rest}", this.socket());
         fs::write(this.config(), text).expect("the folder is writable");
         this
+    }
+
+    /// The same, where the daemon's environment names a path.
+    #[must_use]
+    pub fn with(mut self, name: &str, path: PathBuf) -> Self {
+        self.environment.push((name.to_owned(), path));
+        self
     }
 
     fn config(&self) -> PathBuf {
@@ -67,6 +76,7 @@ impl Installation {
         let log = logs.find(|log| !log.exists()).expect("there are always more numbers");
         let mut command = Command::new(&self.actor);
         command.arg("daemon").arg("--config").arg(self.config()).env("FOREBAY_LOG", "info");
+        command.envs(self.environment.iter().map(|(name, path)| (name, path)));
         command.stderr(File::create(&log).expect("the folder is writable"));
         let mut installed = Installed { child: command.spawn().expect("the actor starts"), log };
         let pid = u64::from(installed.pid());

@@ -19,6 +19,7 @@ mod process;
 mod rest;
 mod scripted;
 mod trainer;
+mod way;
 
 pub use bare::{Bare, BareConfig, BareTier};
 pub use catalog::{Catalog, SIZES};
@@ -38,4 +39,5 @@ pub use rest::{
     to_format_without_tenants,
 };
 pub use scripted::{Peer, Scripted};
-pub use trainer::{Epoch, Part, Received, epoch, job, loader, next, play};
+pub use trainer::{Epoch, Part, Received, epoch, job, job_with, loader, next, play};
+pub use way::{Refused, Way};

@@ -82,11 +82,17 @@ impl Epoch {
 /// A job over `urls` in list order, eight samples a batch, one rank.
 #[must_use]
 pub fn job(origin: &Origin, urls: Vec<String>) -> Open {
+    job_with(origin.environment(), urls)
+}
+
+/// The same for a job whose environment says this about its store.
+#[must_use]
+pub fn job_with(environment: BTreeMap<String, String>, urls: Vec<String>) -> Open {
     Open {
         job: "test".to_owned(),
         urls,
         counts: None,
-        origin: origin.environment(),
+        origin: environment,
         order: Order {
             shuffle: Shuffle::None,
             window: 1,

@@ -62,6 +62,9 @@ pub(super) async fn answer(
     if method == Method::HEAD {
         return Ok(answer.map(|_| empty()));
     }
+    if !answer.status().is_success() {
+        return Ok(answer);
+    }
     let passage = Passage { shared, downstream, path, faults, until };
     Ok(answer.map(|body| under(body, passage)))
 }

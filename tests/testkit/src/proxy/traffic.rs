@@ -18,7 +18,7 @@ pub struct Traffic {
     pub requests: u64,
     /// Answers by method and status; 0 is a connection that ended without one.
     pub answers: BTreeMap<(String, u16), u64>,
-    /// Body bytes handed to the connection, by path.
+    /// Body bytes of objects handed to the connection, by path; what refusals say does not count.
     pub bytes: BTreeMap<String, u64>,
     /// Requests by path.
     pub asked: BTreeMap<String, u64>,

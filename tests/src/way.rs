@@ -1,0 +1,340 @@
+//! Ways to shards: each a scheme, a real server, and how a test fills that server.
+//!
+//! Its rule: what a way cannot show is told with the reason, and is nobody's silent gap. To add one, write
+//! a function here and a test in `sources.rs`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_error::{Doing, Result};
+use forebay_source::Options;
+use forebay_testkit::{ACCESS_KEY, Azurite, Bucket, Ceph, Moto, Nginx, S3Server, SECRET_KEY};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tempfile::TempDir;
+
+/// The bucket, or folder, of all objects.
+const BUCKET: &str = "bucket";
+
+/// One that servers refuse to everybody.
+const DENIED: &str = "denied";
+
+/// What no error may show.
+const SECRET: &str = "hunter2hunter2";
+
+/// What stays as it is in the path of a URL.
+const PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+type Put = Box<dyn Fn(&str, &[u8]) -> Result<()>>;
+
+/// Something that is refused.
+pub struct Refused {
+    /// Its URL.
+    pub url: String,
+    /// What the job's environment says about the store.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A way to shards.
+pub struct Way {
+    /// What it is called when it fails.
+    pub name: &'static str,
+    /// What a job's environment says about the store.
+    pub environment: BTreeMap<String, String>,
+    /// The authority that the daemon must trust.
+    pub authority: Option<PathBuf>,
+    /// What it refuses, or why it refuses nothing.
+    pub refused: std::result::Result<Refused, &'static str>,
+    put: Put,
+    url: Box<dyn Fn(&str) -> String>,
+    away: Box<dyn FnOnce()>,
+}
+
+impl Way {
+    /// S3 by the test kit's own server.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn s3s() -> Result<Self> {
+        let folder = folder()?;
+        let server = S3Server::start(folder.path())?;
+        let environment = keys(&server.endpoint(), ACCESS_KEY, SECRET_KEY);
+        let wrong = keys(&server.endpoint(), ACCESS_KEY, SECRET);
+        Ok(Self {
+            name: "s3 on s3s",
+            refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
+            environment,
+            authority: None,
+            put: into(folder),
+            url: Box::new(s3),
+            away: Box::new(move || drop(server)),
+        })
+    }
+
+    /// S3 by moto, which checks no signatures and refuses who sends none.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn moto() -> Result<Self> {
+        let moto = Moto::start()?;
+        let bucket = Bucket::make(moto.address(), BUCKET, (ACCESS_KEY, SECRET_KEY))?;
+        let endpoint = at(moto.address());
+        Ok(Self {
+            name: "s3 on moto",
+            refused: Ok(Refused { url: s3("k.tar"), environment: unsigned(&endpoint) }),
+            environment: keys(&endpoint, ACCESS_KEY, SECRET_KEY),
+            authority: None,
+            put: Box::new(move |key, bytes| bucket.put(key, bytes)),
+            url: Box::new(s3),
+            away: Box::new(move || drop(moto)),
+        })
+    }
+
+    /// S3 by nginx, which only reads and looks at no signature.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn s3_on_nginx() -> Result<Self> {
+        let (folder, nginx) = nginx()?;
+        let environment = keys(&nginx.http(), ACCESS_KEY, SECRET);
+        let url = format!("s3://{DENIED}/k.tar");
+        Ok(Self {
+            name: "s3 on nginx",
+            refused: Ok(Refused { url, environment: environment.clone() }),
+            environment,
+            authority: None,
+            put: into(folder),
+            url: Box::new(s3),
+            away: Box::new(move || drop(nginx)),
+        })
+    }
+
+    /// HTTP by nginx.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn http() -> Result<Self> {
+        let (folder, nginx) = nginx()?;
+        Ok(Self::web("http on nginx", nginx.http(), None, folder, nginx))
+    }
+
+    /// HTTPS by nginx.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn https() -> Result<Self> {
+        let (folder, nginx) = nginx()?;
+        let authority = Some(nginx.authority());
+        Ok(Self::web("https on nginx", nginx.https(), authority, folder, nginx))
+    }
+
+    fn web(
+        name: &'static str,
+        base: String,
+        authority: Option<PathBuf>,
+        folder: TempDir,
+        nginx: Nginx,
+    ) -> Self {
+        let url = format!("{base}/{DENIED}/k.tar?signature={SECRET}");
+        let refused = Ok(Refused { url, environment: BTreeMap::new() });
+        let path = |key: &str| utf8_percent_encode(key, PATH).to_string();
+        Self {
+            name,
+            environment: BTreeMap::new(),
+            authority,
+            refused,
+            put: into(folder),
+            // As of a signed link: it belongs to the request and to no text.
+            url: Box::new(move |key| format!("{base}/{BUCKET}/{}?signature={SECRET}", path(key))),
+            away: Box::new(move || drop(nginx)),
+        }
+    }
+
+    /// Files on the disk.
+    ///
+    /// # Errors
+    /// If there is no temp directory.
+    pub fn disk() -> Result<Self> {
+        let folder = folder()?;
+        let (place, away) = (folder.path().to_owned(), folder.path().with_extension("away"));
+        let gone = place.clone();
+        let mut way = Self::files("file on a disk", place, into(folder));
+        way.away = Box::new(move || {
+            std::fs::rename(&gone, &away).expect("a folder can be renamed");
+            std::fs::remove_dir_all(&away).expect("a folder can be removed");
+        });
+        Ok(way)
+    }
+
+    /// Files on Ceph's file system and S3 by Ceph's gateway, of one cluster. Taken away, the files hang,
+    /// and with them all of the cluster, until the last of the three is called.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn ceph() -> Result<(Self, Self, impl FnOnce())> {
+        let ceph = Ceph::start()?;
+        let keys_of = (Ceph::ACCESS_KEY, Ceph::SECRET_KEY);
+        let bucket = Bucket::make(ceph.gateway(), BUCKET, keys_of)?;
+        let endpoint = at(ceph.gateway());
+        let mount = ceph.mount();
+        std::fs::create_dir(mount.join(BUCKET)).doing("make a folder on Ceph's file system")?;
+        let place = mount.clone();
+        let put = move |key: &str, bytes: &[u8]| write(&place, key, bytes);
+        let ceph = Arc::new(Mutex::new(Some(ceph)));
+        let mut files = Self::files("file on CephFS", mount, Box::new(put));
+        let (hangs, thaws) = (Arc::clone(&ceph), Arc::clone(&ceph));
+        let freeze = |ceph: &Mutex<Option<Ceph>>, frozen| {
+            let ceph = ceph.lock().unwrap_or_else(PoisonError::into_inner);
+            let ceph = ceph.as_ref().expect("the gateway goes away last");
+            ceph.freeze(frozen).expect("a daemon can be stopped");
+        };
+        files.away = Box::new(move || freeze(&hangs, true));
+        let wrong = keys(&endpoint, Ceph::ACCESS_KEY, SECRET);
+        let gateway = Self {
+            name: "s3 on Ceph",
+            refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
+            environment: keys(&endpoint, keys_of.0, keys_of.1),
+            authority: None,
+            put: Box::new(move |key, bytes| bucket.put(key, bytes)),
+            url: Box::new(s3),
+            away: Box::new(move || {
+                drop(ceph.lock().unwrap_or_else(PoisonError::into_inner).take());
+            }),
+        };
+        Ok((files, gateway, move || freeze(&thaws, false)))
+    }
+
+    fn files(name: &'static str, place: PathBuf, put: Put) -> Self {
+        let url = move |key: &str| place.join(BUCKET).join(key).display().to_string();
+        Self {
+            name,
+            environment: BTreeMap::new(),
+            authority: None,
+            refused: Err("modes refuse nothing to root, which tests may run as"),
+            put,
+            url: Box::new(url),
+            away: Box::new(|| ()),
+        }
+    }
+
+    /// Azure by Azurite.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn azurite() -> Result<Self> {
+        let azurite = Arc::new(Azurite::start()?);
+        azurite.put(BUCKET, None)?;
+        let endpoint = format!("{}/{}", at(azurite.address()), Azurite::ACCOUNT);
+        let environment = |key: &str| {
+            Options::default()
+                .with("AZURE_STORAGE_ACCOUNT_NAME", Azurite::ACCOUNT)
+                .with("AZURE_STORAGE_ACCOUNT_KEY", key)
+                .with("AZURE_STORAGE_ENDPOINT", &endpoint)
+                .into_map()
+        };
+        // As long as a key, and in its letters.
+        let wrong = environment("aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMmh1bnRlcjI=");
+        let filled = Arc::clone(&azurite);
+        Ok(Self {
+            name: "az on Azurite",
+            refused: Ok(Refused { url: format!("az://{BUCKET}/k.tar"), environment: wrong }),
+            environment: environment(Azurite::KEY),
+            authority: None,
+            put: Box::new(move |key, bytes| filled.put(&format!("{BUCKET}/{key}"), Some(bytes))),
+            url: Box::new(|key| format!("az://{BUCKET}/{key}")),
+            // The other half goes with the way itself.
+            away: Box::new(move || azurite.stop()),
+        })
+    }
+
+    /// Google's storage, as far as moto shows it: the XML that objects are read by.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn gs_on_moto() -> Result<Self> {
+        let mut way = Self::moto()?;
+        let endpoint = way.environment.remove("AWS_ENDPOINT_URL").unwrap_or_default();
+        way.name = "gs on moto";
+        way.environment = Options::default()
+            .with("STORAGE_EMULATOR_HOST", &endpoint)
+            .with("GOOGLE_SKIP_SIGNATURE", "true")
+            .into_map();
+        way.url = Box::new(|key| format!("gs://{BUCKET}/{key}"));
+        way.refused = Err("an emulator is read without credentials");
+        Ok(way)
+    }
+
+    /// Puts an object, or replaces it; nobody sees half of it.
+    ///
+    /// # Panics
+    /// If the server refuses.
+    pub fn put(&self, key: &str, bytes: &[u8]) {
+        (self.put)(key, bytes).expect("the server takes objects");
+    }
+
+    /// The object's URL.
+    #[must_use]
+    pub fn url(&self, key: &str) -> String {
+        (self.url)(key)
+    }
+
+    /// What no text may hold.
+    #[must_use]
+    pub fn secret(&self) -> &'static str {
+        SECRET
+    }
+
+    /// Takes the server away.
+    pub fn go_away(self) {
+        (self.away)();
+    }
+}
+
+fn folder() -> Result<TempDir> {
+    let folder = TempDir::new().doing("make a temp directory")?;
+    for name in [BUCKET, DENIED] {
+        std::fs::create_dir(folder.path().join(name)).doing("make a bucket")?;
+    }
+    Ok(folder)
+}
+
+fn nginx() -> Result<(TempDir, Nginx)> {
+    let folder = folder()?;
+    let nginx = Nginx::start(folder.path())?;
+    Ok((folder, nginx))
+}
+
+/// Files into a folder, which is there as long as somebody puts some into it.
+fn into(folder: TempDir) -> Put {
+    Box::new(move |key, bytes| write(folder.path(), key, bytes))
+}
+
+fn write(folder: &Path, key: &str, bytes: &[u8]) -> Result<()> {
+    let (aside, place) = (folder.join("aside"), folder.join(BUCKET).join(key));
+    std::fs::create_dir_all(place.parent().unwrap_or(folder)).doing("make a folder")?;
+    std::fs::write(&aside, bytes).doing("write an object")?;
+    std::fs::rename(&aside, place).doing("write an object")
+}
+
+fn s3(key: &str) -> String {
+    format!("s3://{BUCKET}/{key}")
+}
+
+fn at(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+fn keys(endpoint: &str, access: &str, secret: &str) -> BTreeMap<String, String> {
+    Options::default()
+        .with("AWS_ENDPOINT_URL", endpoint)
+        .with("AWS_ACCESS_KEY_ID", access)
+        .with("AWS_SECRET_ACCESS_KEY", secret)
+        .into_map()
+}
+
+fn unsigned(endpoint: &str) -> BTreeMap<String, String> {
+    let options = Options::default().with("AWS_ENDPOINT_URL", endpoint);
+    options.with("AWS_SKIP_SIGNATURE", "true").into_map()
+}

@@ -1,0 +1,103 @@
+//! Ceph: a storage cluster of one node, with its S3 gateway and its parallel file system. The gateway is the
+//! S3 store that many laboratories run; the file system, mounted by FUSE, stripes files over objects, and
+//! hangs, as its larger relatives do.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use tempfile::TempDir;
+
+use super::service::{Service, free_port, missing};
+
+/// Starts everything, says `ready`, and waits for it to end.
+const SCRIPT: &str = include_str!("ceph.sh");
+
+/// A running cluster.
+pub struct Ceph {
+    gateway: SocketAddr,
+    folder: TempDir,
+    /// Taken before the folder goes.
+    service: Option<Service>,
+}
+
+impl Ceph {
+    /// The access key of the gateway's only user.
+    pub const ACCESS_KEY: &str = "AK";
+    /// Its secret.
+    pub const SECRET_KEY: &str = "SKSKSKSK";
+
+    /// Why there can be no cluster here, or no mounted file system, whatever is installed.
+    #[must_use]
+    pub fn impossible() -> Option<&'static str> {
+        let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        if !rustix::process::geteuid().is_root() {
+            Some("Ceph's daemons and mounts need root")
+        } else if fuse.is_err() {
+            Some("there is no FUSE here")
+        } else {
+            None
+        }
+    }
+
+    /// Starts a cluster: half a minute on two cores, and 0.7 GB of memory while it runs.
+    ///
+    /// # Errors
+    /// If it is not installed or does not start.
+    pub fn start() -> Result<Self> {
+        let programs = ["ceph-mon", "ceph-mgr", "ceph-osd", "ceph-mds", "radosgw", "ceph-fuse"];
+        let is_there = |program: &&str| Path::new("/usr/bin").join(program).exists();
+        if let Some(program) = programs.iter().find(|program| !is_there(program)) {
+            return Err(missing(program));
+        }
+        let folder = TempDir::new().doing("make a temp directory")?;
+        let (gateway, monitor) = (free_port()?, free_port()?);
+        let mut command = Command::new("bash");
+        command.args(["-c", SCRIPT, "ceph"]).arg(folder.path());
+        command.args([monitor.port().to_string(), gateway.port().to_string()]);
+        command.args([Self::ACCESS_KEY, Self::SECRET_KEY]);
+        let service = Service::start("ceph", &command, &folder.path().join("log"))?;
+        let mut ceph = Self { gateway, folder, service: Some(service) };
+        let ready = ceph.folder.path().join("ready");
+        let service = ceph.service.as_mut().expect("taken only by drop");
+        service.wait_until(|| ready.exists())?;
+        Ok(ceph)
+    }
+
+    /// Where its gateway speaks S3.
+    #[must_use]
+    pub fn gateway(&self) -> SocketAddr {
+        self.gateway
+    }
+
+    /// Where its file system is mounted.
+    #[must_use]
+    pub fn mount(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    /// Stops what serves data, so that reads of what no client keeps hang; or lets it go on.
+    ///
+    /// # Errors
+    /// If it cannot be told.
+    pub fn freeze(&self, frozen: bool) -> Result<()> {
+        let pid = std::fs::read_to_string(self.folder.path().join("osd.pid"))
+            .doing("find the daemon that serves data")?;
+        let pid = pid.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.ok_or_else(|| Error::new(ErrorKind::Invalid, "there is no process id"))?;
+        let signal = rustix::process::Signal::STOP;
+        let signal = if frozen { signal } else { rustix::process::Signal::CONT };
+        rustix::process::kill_process(pid, signal)
+            .map_err(std::io::Error::from)
+            .doing("stop a daemon")
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        // Lazily: a daemon that a failed test left may still hold files.
+        let _ = Command::new("umount").arg("--lazy").arg(self.mount()).output();
+        drop(self.service.take());
+    }
+}

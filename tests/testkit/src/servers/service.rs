@@ -1,0 +1,133 @@
+//! A program that runs until its test lets go of it.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+
+/// The slowest of them, a whole storage cluster, is there after half a minute on two idle cores.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Between two looks: short beside any start, long beside the cost of a look.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How much of a log an error repeats.
+const LOG_BYTES: usize = 2000;
+
+/// Runs a command in a session of its own and ends all of it when standard input ends: that is when this
+/// process drops its end, or dies. First it is asked to, so that it can wait for its own children.
+const UNTIL_EOF: &str = r#"
+exec 3<&0
+setsid "$@" </dev/null 3<&- &
+server=$!
+{ read -r _ <&3
+  kill -TERM -- "-$server"
+  read -r -t 10 _ <> <(:)
+  kill -KILL -- "-$server"; } 2>/dev/null &
+watcher=$!
+exec 3<&-
+wait "$server"
+status=$?
+kill "$watcher" 2>/dev/null
+kill -KILL -- "-$server" 2>/dev/null
+wait
+exit "$status"
+"#;
+
+/// Such a program.
+pub(super) struct Service {
+    /// The shell that watches it.
+    shell: Child,
+    log: PathBuf,
+    name: String,
+}
+
+impl Service {
+    /// Starts `command`, whose output goes to the file `log`.
+    pub(super) fn start(name: &str, command: &Command, log: &Path) -> Result<Self> {
+        let out = File::create(log).doing("write a server's log")?;
+        let mut shell = Command::new("bash");
+        shell.args(["-c", UNTIL_EOF, name]).arg(command.get_program()).args(command.get_args());
+        for (key, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(key, value),
+                None => shell.env_remove(key),
+            };
+        }
+        shell.stdin(Stdio::piped()).stderr(out.try_clone().doing("write a server's log")?);
+        let shell = shell.stdout(out).spawn().doing("start a server")?;
+        Ok(Self { shell, log: log.to_owned(), name: name.to_owned() })
+    }
+
+    /// Waits until `is_ready`.
+    pub(super) fn wait_until(&mut self, mut is_ready: impl FnMut() -> bool) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_ready() {
+            let ended = self.shell.try_wait().doing("look after a server")?;
+            if ended.is_some() || Instant::now() > deadline {
+                let what = if ended.is_some() { "ended" } else { "does not come up" };
+                return Err(Error::new(ErrorKind::Unavailable, format!("{} {what}", self.name))
+                    .at("log", self.told()));
+            }
+            std::thread::park_timeout(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Waits until somebody listens on `address`.
+    pub(super) fn wait_for(&mut self, address: SocketAddr) -> Result<()> {
+        self.wait_until(|| TcpStream::connect(address).is_ok())
+    }
+
+    /// The end of what it wrote.
+    pub(super) fn told(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_BYTES)..]).into_owned()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        // It was killed; nothing is said about how it ended.
+        let _ = self.shell.wait();
+    }
+}
+
+/// A port that nobody has at this moment.
+pub(super) fn free_port() -> Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).doing("find a free port")?;
+    listener.local_addr().doing("find a free port")
+}
+
+/// What to do where a server is not there.
+pub(super) fn missing(program: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{program} is not installed"))
+        .advise("run scripts/setup.sh, which installs the servers that tests need")
+}
+
+/// Runs a command to its end.
+pub(super) fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let out = match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(missing(&program));
+        }
+        out => out.doing("run a program")?,
+    };
+    if out.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    Err(Error::new(ErrorKind::Unavailable, format!("{program} failed")).at("stderr", told))
+}
+
+/// A file of the checkout's folder for tools, which setup fills.
+pub(super) fn tool(path: &str) -> Result<PathBuf> {
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let tool = checkout.unwrap_or(Path::new("/")).join(".tools").join(path);
+    if tool.exists() { Ok(tool) } else { Err(missing(&tool.display().to_string())) }
+}

@@ -1,0 +1,98 @@
+//! Which stores a daemon reads for whom, and what patterns mean to those who ask it.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::process::Command;
+
+use forebay_client::{Connection, Deadline};
+use forebay_error::ErrorKind;
+use forebay_shard::Manifest;
+use forebay_source::{Rule, Rules};
+use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
+use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job};
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const SIZES: std::ops::Range<usize> = 3_000..3_001;
+const SAMPLES: u64 = 4;
+
+/// More than one message holds.
+const MANY: usize = 5_000;
+
+#[test]
+fn a_daemon_lists_what_fills_more_than_a_message() {
+    let (origin, disk) = (Origin::new(), Daemon::disk());
+    fs::create_dir(origin.path("many")).unwrap();
+    for n in 0..MANY {
+        fs::write(origin.path(&format!("many/{n:05}.tar")), b"").unwrap();
+    }
+    let daemon = Daemon::start(disk.path());
+    let deadline = Deadline::after(PATIENCE);
+    let connection = Connection::open(daemon.socket(), &deadline).unwrap();
+    let list = |pattern: &str| connection.list(pattern, origin.environment(), &deadline);
+    let listed = list("s3://bucket/many/0*.tar").unwrap();
+    let all: Vec<_> = (0..MANY).map(|n| Origin::url(&format!("many/{n:05}.tar"))).collect();
+    assert_eq!(listed, all);
+    // The connection is good for more, whatever came of it.
+    assert_eq!(list("s3://bucket/many/1*.tar").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(list("s3://bucket/many/00000.t?r").unwrap(), all[..1]);
+}
+
+/// The command line of a user with nothing but a profile in their home.
+#[test]
+fn patterns_keep_their_place_and_a_home_its_credentials() {
+    let origin = Origin::with_shards(5, SAMPLES, &SIZES);
+    let (household, home) = (Household::new(ACTOR), TempDir::new().unwrap());
+    let aws = home.path().join(".aws");
+    fs::create_dir(&aws).unwrap();
+    let keys = format!("aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n");
+    fs::write(aws.join("credentials"), format!("[train]\n{keys}")).unwrap();
+    let manifest = home.path().join("m.json");
+    let index = |spec: &str| -> Command {
+        let mut command = household.forebay(&["index", spec, "-o", manifest.to_str().unwrap()]);
+        command
+            .env("HOME", home.path())
+            .env("AWS_PROFILE", "train")
+            .env("AWS_ENDPOINT_URL", origin.server.endpoint());
+        for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONFIG_FILE"] {
+            command.env_remove(name);
+        }
+        command
+    };
+    let spec = "s3://bucket/3.tar::s3://bucket/[0-1].tar::s3://bucket/2.tar";
+    let done = index(spec).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let read = Manifest::read(&manifest).unwrap();
+    let order: Vec<_> = read.shards().iter().map(|shard| shard.url.as_str()).collect();
+    let wanted: Vec<_> = [3, 0, 1, 2].map(|n| Origin::url(&format!("{n}.tar"))).to_vec();
+    assert_eq!(order, wanted);
+    let none = index("s3://bucket/none-*.tar").output().unwrap();
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(1), "{said}");
+    assert!(said.contains("NotFound") && said.contains("none-*.tar"), "{said}");
+    // Without the profile, the daemon that runs has none for this job, though it had for the others.
+    let denied = index("s3://bucket/4.tar").env_remove("AWS_PROFILE").output().unwrap();
+    assert_eq!(denied.status.code(), Some(4), "{}", String::from_utf8_lossy(&denied.stderr));
+}
+
+#[test]
+fn a_node_reads_what_a_source_names_and_nothing_else() {
+    let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
+    let mut rule = Rule::new("s3://bucket/").unwrap();
+    rule.endpoint = Some(origin.server.endpoint());
+    let mut config = Daemon::config(disk.path(), 1 << 20);
+    config.sources = Rules::new(vec![rule]).unwrap();
+    let daemon = Daemon::try_start(config).unwrap();
+    let mut open = job(&origin, Origin::urls(2));
+    // It is the administrator who says where.
+    open.origin.insert("AWS_ENDPOINT_URL".to_owned(), "http://127.0.0.1:1".to_owned());
+    assert_eq!(epoch(daemon.address(), open.clone()).unwrap().samples.len(), 2 * SAMPLES as usize);
+    let file = origin.path("0.tar");
+    for url in ["s3://elsewhere/0.tar", file.to_str().unwrap(), "http://169.254.169.254/0.tar"] {
+        open.urls = vec![url.to_owned()];
+        let error = epoch(daemon.address(), open.clone()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("[[source]]"), "{error}");
+    }
+}
