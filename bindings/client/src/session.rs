@@ -34,9 +34,10 @@ pub struct SessionConfig {
 }
 
 impl SessionConfig {
-    /// What of the time limit a daemon may wait for a store, so that it can say so before the limit.
-    fn patience_ms(&self) -> u64 {
-        u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX) / 10 * 8
+    /// The job, with a daemon's waits for a store cut to what leaves it time to say so before the limit.
+    fn job(&self) -> Open {
+        let limit = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX) / 10 * 8;
+        Open { patience_ms: self.open.patience_ms.min(limit), ..self.open.clone() }
     }
 }
 
@@ -201,8 +202,7 @@ impl Shared {
 /// Connects and registers the job.
 fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
-    let open = Open { patience_ms: config.patience_ms(), ..config.open.clone() };
-    match connection.ask(&Request::Open(Box::new(open)), deadline)? {
+    match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
         Reply::Opened(opened) => {
             connection.limit_sends(config.timeout)?;
             Ok((connection, opened))

@@ -53,7 +53,8 @@ impl Settings {
                     order: self.order,
                     fields: self.fields.as_deref().map(FieldSpec::wanted),
                     prefetch: self.prefetch,
-                    patience_ms: 0,
+                    // As long as the time limit allows.
+                    patience_ms: u64::MAX,
                 },
                 timeout,
             },

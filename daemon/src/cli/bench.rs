@@ -154,6 +154,7 @@ fn config(
                 order,
                 fields: fields.as_ref().map(|fields| FieldSpec::wanted(fields)),
                 prefetch: arguments.prefetch,
+                // A benchmark of a store that is away is worth nothing.
                 patience_ms: 0,
             },
             timeout: Duration::from_secs(300),

@@ -176,7 +176,7 @@ pub struct Open {
     /// Batches to keep ready.
     pub prefetch: u32,
     /// How long a job that has begun waits for a store that does not answer, in milliseconds: less than
-    /// its trainer waits, who then learns why. The client sets it by its own time limit.
+    /// its trainer waits, who then learns why: the client cuts it to that.
     pub patience_ms: u64,
 }
 
