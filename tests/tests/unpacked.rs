@@ -418,6 +418,28 @@ fn a_flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
     }
 }
 
+/// A tar that is broken in a stream that is sound: what comes before the fault is good, and kept for those who
+/// want it.
+#[test]
+fn a_broken_tar_in_a_sound_stream_is_fetched_once() {
+    let bench = Bench::new(1 << 30);
+    let mut tar = plain(0, 40, MEMBER);
+    // The header of the thirtieth member.
+    let at = 29 * (512 + MEMBER.next_multiple_of(512));
+    tar[at] ^= 0x10;
+    let form = zstd(&tar);
+    bench.origin.put("0.tar.zst", &form);
+    for _ in 0..2 {
+        let played = bench.play(&["0.tar.zst"]);
+        assert_eq!(played.samples.len(), 28, "the last one before it may go on");
+        assert_right(&played, &[0], MEMBER);
+        assert_eq!(played.errors.len(), 1, "{:?}", played.errors);
+        assert_eq!(played.errors[0].place("offset"), Some(at.to_string().as_str()));
+        assert_eq!(bench.origin.served("0.tar.zst"), form.len() as u64);
+    }
+    assert_eq!(resting(&bench.shards(), ".idx"), None, "it is not cached");
+}
+
 /// Bears promise 3 under growth: what a shard comes to beyond its object's length is reserved before it is
 /// written, and others go for it.
 #[test]
