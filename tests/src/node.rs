@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::{Address, Connection, Deadline};
 use forebay_daemon::{LOOK_AFTER, Listener, Node, NodeConfig, NodeTier, serve};
@@ -46,7 +47,8 @@ impl Daemon {
             tenants: Vec::new(),
             memory: FRAMES + SLABS,
             io: EngineChoice::Auto,
-            limits: Limits::default(),
+            // What is asked for twice because the machine is busy would be counted.
+            limits: Limits { late: Duration::from_secs(600), ..Limits::default() },
             reader: vec![actor().into(), "reader".into()],
             lender: vec![actor().into(), "credentials".into()],
             own: false,

@@ -17,6 +17,9 @@ pub struct Limits {
     /// Requests in flight at once over all remote stores. 64 parts of 8 MiB fill 100 Gbit/s at 40 ms
     /// a part, and stay below what one S3 prefix or a small server takes.
     pub connections: usize,
+    /// No reply is late, and asked for a second time, before this: on a busy machine the scheduler alone
+    /// may hold a thread for so long, and what an object store usually takes is not much less.
+    pub late: Duration,
     /// How long a file system may take to answer one open, stat or read of a part, before it counts
     /// as one that hangs. A server that fails over is back within a minute; one that is only slow
     /// reads a part in less.
@@ -31,6 +34,7 @@ impl Default for Limits {
             connect_timeout: Duration::from_secs(5),
             read_timeout: Duration::from_secs(30),
             connections: 64,
+            late: Duration::from_millis(100),
             file_timeout: Duration::from_secs(60),
         }
     }

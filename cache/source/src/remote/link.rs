@@ -34,9 +34,6 @@ const WAITS_PER_REPLY: u64 = 8;
 /// What takes so many times as long as usual is asked for a second time.
 const LATE: u32 = 3;
 
-/// Nothing is late before this: the scheduler alone may hold a thread for so long.
-const LATE_LEAST: Duration = Duration::from_millis(25);
-
 /// One byte in so many may come twice (3 %),
 const HEDGED_ONE_IN: u64 = 33;
 
@@ -74,6 +71,8 @@ pub(crate) struct Link {
     endpoint: String,
     queue: Arc<Queue>,
     rate: Option<Rate>,
+    /// Nothing is late before this.
+    late_least: Duration,
     state: Mutex<State>,
     /// Told when the breaker opens, closes, or lets somebody try.
     looked: Notify,
@@ -159,7 +158,12 @@ impl Hedge {
 impl Link {
     /// An endpoint that takes `connections` requests at once, at most, and may send `bandwidth` bytes a
     /// second.
-    pub(crate) fn new(endpoint: &str, connections: usize, bandwidth: Option<u64>) -> Arc<Self> {
+    pub(crate) fn new(
+        endpoint: &str,
+        connections: usize,
+        bandwidth: Option<u64>,
+        late_least: Duration,
+    ) -> Arc<Self> {
         let knee = Knee::new(connections, Instant::now());
         let queue = Queue::new(knee.limit());
         let state = State { knee, pace: Pace::default(), breaker: Breaker::new(), hedging: 0 };
@@ -167,6 +171,7 @@ impl Link {
             endpoint: endpoint.to_owned(),
             queue,
             rate: bandwidth.map(Rate::new),
+            late_least,
             state: Mutex::new(state),
             looked: Notify::new(),
             sequential: AtomicBool::new(false),
@@ -231,7 +236,7 @@ impl Link {
 
     /// After how long a reply of `bytes` is late; `None` while that is not known.
     pub(super) fn late_after(&self, bytes: u64) -> Option<Duration> {
-        self.state().pace.usual(bytes).map(|usual| (usual * LATE).max(LATE_LEAST))
+        self.state().pace.usual(bytes).map(|usual| (usual * LATE).max(self.late_least))
     }
 
     /// The right to ask a second time for `bytes` that are late.
@@ -318,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_comes_twice_is_a_thirtieth_at_most_beside_the_first() {
-        let link = Link::new("http://e", 8, None);
+        let link = Link::new("http://e", 8, None, Duration::ZERO);
         let first = link.hedge(HEDGED_FREE).expect("the first is free");
         assert!(link.hedge(1).is_none());
         first.twice(10);
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn replies_are_as_long_as_the_wait_asks_for() {
-        let link = Link::new("http://e", 8, None);
+        let link = Link::new("http://e", 8, None, Duration::ZERO);
         assert_eq!(link.stretch(), PART);
         let ms = Duration::from_millis;
         // 1 GB/s after 1 ms: a million bytes a wait.
@@ -347,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endpoint_that_is_down_is_asked_by_one() {
-        let link = Link::new("http://e", 8, None);
+        let link = Link::new("http://e", 8, None, Duration::ZERO);
         let soon = || Instant::now() + Duration::from_secs(60);
         let mut asked = 0;
         while !link.report().down {

@@ -55,17 +55,17 @@ impl Reply {
         Self { object, state, left, asked, first: None, got: 0 }
     }
 
+    /// Bytes that were asked for.
+    pub(super) fn whole(&self) -> u64 {
+        self.got + (self.left.end - self.left.start)
+    }
+
     /// When it was asked for.
     pub(super) fn asked(&self) -> Instant {
         self.asked
     }
 
-    /// Of the object, what is still to come.
-    pub(super) fn left(&self) -> Range<u64> {
-        self.left.clone()
-    }
-
-    /// The next bytes; there are some until nothing is [`Reply::left`]. May be dropped and called again.
+    /// The next bytes; there are some until all came. May be dropped and called again.
     pub(super) async fn chunk(&mut self) -> Result<Bytes, Failed> {
         loop {
             match &mut self.state {

@@ -39,8 +39,8 @@ pub(super) struct Stretched {
 enum Stage {
     /// Nothing.
     Idle,
-    /// A reply, when it is late, and how many of its bytes are here already.
-    One { reply: Reply, late: Option<Instant>, skip: u64 },
+    /// A reply, when to look whether it is late, and how many of its bytes are here already.
+    One { reply: Reply, look: Option<Instant>, skip: u64 },
     /// A second reply beside the first, which may have failed since; the first was at `from` then.
     Two { first: Option<Reply>, second: Reply, hedge: Hedge, from: u64 },
 }
@@ -49,19 +49,19 @@ enum Stage {
 enum Next {
     First(Result<Bytes, Failed>),
     Second(Result<Bytes, Failed>),
-    Late,
+    Look,
 }
 
 impl Stage {
     async fn next(&mut self) -> Next {
         match self {
             // Asked for by nobody: there is something under way whenever something is waited for.
-            Self::Idle => Next::Late,
-            Self::One { reply, late: None, .. } => Next::First(reply.chunk().await),
-            Self::One { reply, late: Some(late), .. } => {
-                match tokio::time::timeout_at((*late).into(), reply.chunk()).await {
+            Self::Idle => Next::Look,
+            Self::One { reply, look: None, .. } => Next::First(reply.chunk().await),
+            Self::One { reply, look: Some(look), .. } => {
+                match tokio::time::timeout_at((*look).into(), reply.chunk()).await {
                     Ok(chunk) => Next::First(chunk),
-                    Err(_) => Next::Late,
+                    Err(_) => Next::Look,
                 }
             }
             Self::Two { first: Some(first), second, .. } => tokio::select! {
@@ -108,7 +108,7 @@ impl Stretched {
                 },
                 Next::Second(Ok(chunk)) => self.second_answered(chunk),
                 Next::Second(Err(failed)) => self.second_failed(failed)?,
-                Next::Late => self.ask_again(),
+                Next::Look => self.look(),
             }
         }
         Ok(self.held.split_to(self.held.len().min(room)))
@@ -120,15 +120,20 @@ impl Stretched {
         Reply::ask(object, stat, self.left.clone(), self.attempts.deadline())
     }
 
-    /// A first reply, and when it is late.
+    /// A first reply, and when to look after it.
     fn watch(&self, reply: Reply) -> Stage {
-        let left = reply.left();
-        let late = match self.stat.binding {
-            Binding::Strong | Binding::Weak => self.object.link().late_after(left.end - left.start),
+        let look = match self.stat.binding {
+            Binding::Strong | Binding::Weak => Some(self.late(&reply).unwrap_or_else(next_look)),
             // What cannot be asked for in part is not asked for twice.
             Binding::Sequential => None,
         };
-        Stage::One { late: late.map(|late| reply.asked() + late), reply, skip: 0 }
+        Stage::One { reply, look, skip: 0 }
+    }
+
+    /// When a reply is late, if that is known by now.
+    fn late(&self, reply: &Reply) -> Option<Instant> {
+        let late = self.object.link().late_after(reply.whole());
+        late.map(|late| reply.asked() + late)
     }
 
     fn take(&mut self, mut chunk: Bytes) {
@@ -141,14 +146,20 @@ impl Stretched {
         self.held = chunk;
     }
 
-    /// Asks a second time for what is missing, if that much may come twice.
-    fn ask_again(&mut self) {
-        let Stage::One { reply: first, .. } = std::mem::replace(&mut self.stage, Stage::Idle)
-        else {
-            return;
+    /// Asks a second time for what is missing, if the reply is late and that much may come twice.
+    fn look(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        let Stage::One { reply: first, skip, .. } = stage else { return };
+        let now = Instant::now();
+        let look = match self.late(&first) {
+            None => Some(next_look()),
+            Some(late) if late > now => Some(late),
+            Some(_) => None,
         };
-        self.stage = match self.object.link().hedge(self.left.end - self.left.start) {
-            None => Stage::One { reply: first, late: None, skip: 0 },
+        let missing = self.left.end - self.left.start;
+        let hedge = look.is_none().then(|| self.object.link().hedge(missing)).flatten();
+        self.stage = match hedge {
+            None => Stage::One { reply: first, look, skip },
             Some(hedge) => {
                 let (first, second, from) = (Some(first), self.ask(), self.left.start);
                 Stage::Two { first, second, hedge, from }
@@ -165,11 +176,11 @@ impl Stretched {
             Some(reply) if came > chunk.len() as u64 => {
                 // The first one woke up, and is ahead.
                 hedge.twice(chunk.len() as u64);
-                self.stage = Stage::One { reply, late: None, skip: 0 };
+                self.stage = Stage::One { reply, look: None, skip: 0 };
             }
             _ => {
                 hedge.twice(came);
-                self.stage = Stage::One { reply: second, late: None, skip: came };
+                self.stage = Stage::One { reply: second, look: None, skip: came };
                 self.take(chunk);
             }
         }
@@ -179,7 +190,7 @@ impl Stretched {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Two { first: Some(reply), .. } => {
                 tracing::debug!(error = %failed.error, "a second request failed");
-                self.stage = Stage::One { reply, late: None, skip: 0 };
+                self.stage = Stage::One { reply, look: None, skip: 0 };
                 Ok(())
             }
             _ => Err(failed),
@@ -196,6 +207,13 @@ impl Stretched {
         pause_for(pause).await;
         Ok(())
     }
+}
+
+/// How long not to look again whether a reply is late, while nobody knows what is usual.
+const UNKNOWN: Duration = Duration::from_millis(250);
+
+fn next_look() -> Instant {
+    Instant::now() + UNKNOWN
 }
 
 /// Waits for a time, which is what is to be waited for between two attempts.

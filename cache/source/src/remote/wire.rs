@@ -99,7 +99,7 @@ impl Wire {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let most = self.limits.connections;
         let connections = limits.connections.map_or(most, |connections| connections.min(most));
-        let link = || Link::new(endpoint, connections, limits.bandwidth);
+        let link = || Link::new(endpoint, connections, limits.bandwidth, self.limits.late);
         links.get_or_insert((endpoint.to_owned(), limits), link).clone()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 const REMEMBERED: usize = 64;
 
 /// Fewer say nothing.
-const ENOUGH: usize = 8;
+const ENOUGH: usize = 4;
 
 /// The last so many values, in the order in which they came.
 #[derive(Debug, Default)]
