@@ -19,7 +19,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
-python_code := $(wildcard bindings/python benches/rivals examples tests/python)
+python_code := $(wildcard bindings/python benches/rivals benches/link examples tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
 heading = @printf '\n==> %s\n' "$(1)"
 
@@ -72,7 +72,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals benches/link
 
 .PHONY: deny
 deny:

@@ -1,19 +1,20 @@
 """A link with a round trip and a rate, between this machine's network and a namespace of its own.
 
-Its rule: packets are delayed, not connections: TCP's handshake, slow start and losses are the kernel's
-own at both ends, as over a real distance. Two TUN devices stand for the link's ends; what is written into
-one comes out of the other after half a round trip. The kernel hands over segments of up to 64 KiB before
-they are cut (GSO, as network cards take them), so that a gigabit is some thousand reads a second. The rate is
-set by `tc tbf` on both ends. Needs root.
+Its rule: packets are delayed, not connections: TCP's handshake, slow start and losses are the
+kernel's own at both ends, as over a real distance. Two TUN devices stand for the link's ends; what
+is written into one comes out of the other after half a round trip. The kernel hands over segments
+of up to 64 KiB before they are cut (GSO, as network cards take them), so that a gigabit is some
+thousand reads a second. The rate is set by `tc tbf` on both ends. Needs root.
 
     python3 benches/link/delay_line.py --rtt-ms 20 --mbit 1000 -- COMMAND…
 
-runs COMMAND with FOREBAY_LINK_NAMESPACE and FOREBAY_LINK_ADDRESS set: a server started in that namespace
-on that address is at the link's far end.
+runs COMMAND with FOREBAY_LINK_NAMESPACE and FOREBAY_LINK_ADDRESS set: a server started in that
+namespace on that address is at the link's far end.
 """
 
 import argparse
 import collections
+import contextlib
 import fcntl
 import os
 import select
@@ -79,10 +80,9 @@ def forward(source: int, sink: int, delay: float, queue: int) -> None:
         while waiting and waiting[0][0] <= now:
             _, segment = waiting.popleft()
             held -= len(segment)
-            try:
+            # A receiver without room loses it, as on any link.
+            with contextlib.suppress(BlockingIOError):
                 os.write(sink, segment)
-            except BlockingIOError:
-                pass  # The receiver has no room: lost, as on any link.
 
 
 class Link:
@@ -131,6 +131,7 @@ class Link:
 
 
 def main() -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rtt-ms", type=float, default=20.0)
     parser.add_argument("--mbit", type=int, default=1000)

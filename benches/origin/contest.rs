@@ -20,7 +20,10 @@ pub(crate) fn spread(mut numbers: Vec<f64>) -> [f64; 3] {
 
 /// Lets the store and every tool that is installed fetch the object, in turns.
 pub(crate) fn contest(bench: &Bench, url: &str, options: &Options, object: &Object) -> Value {
-    let tools: Vec<_> = TOOLS.iter().filter(|tool| is_here(tool)).collect();
+    let (tools, missing): (Vec<_>, Vec<_>) = TOOLS.iter().partition(|tool| is_here(tool));
+    for (missing, _) in missing {
+        println!("  {missing} is not installed and takes no part");
+    }
     let mut all: BTreeMap<&str, Vec<Took>> = BTreeMap::new();
     for round in 0..bench.rounds {
         let mut order: Vec<usize> = (0..=tools.len()).collect();

@@ -1,7 +1,6 @@
 //! A server at the far end of a link: `benches/link/delay_line.py` makes it and says where it is.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::Instant;
 
 use forebay_source::Options;
@@ -10,8 +9,7 @@ use forebay_testkit::Nginx;
 use serde_json::{Value, json};
 
 use crate::contest::{contest, spread};
-use crate::near::on_the_web;
-use crate::photos::MEMBER;
+use crate::near::{on_the_web, part_by_curl};
 use crate::run::Fresh;
 use crate::{BUCKET, Bench, KEY};
 
@@ -67,19 +65,13 @@ pub(crate) fn first(bench: &Bench) -> Value {
         let seconds = fresh.runtime.block_on(async {
             let options = Options::default();
             let lease = fresh.store.shard(&url, &options, Urgency::Needed).await.unwrap();
-            // The first member ends behind its header.
-            lease.wait(512 + MEMBER as u64).await.unwrap();
+            lease.wait(1).await.unwrap();
             begin.elapsed().as_secs_f64()
         });
         samples.push(seconds);
-        let begin = Instant::now();
-        let part = Command::new("curl")
-            .args(["--silent", "--fail", "--output", "/dev/null", "--range"])
-            .arg(format!("0-{}", PART_BYTES - 1))
-            .arg(&url)
-            .status();
-        assert!(part.unwrap().success());
-        parts.push(begin.elapsed().as_secs_f64());
+        // Its other parts are still on the link.
+        drop(fresh);
+        parts.push(part_by_curl(&url));
     }
     let ([sample, low, high], [part, ..]) = (spread(samples.clone()), spread(parts.clone()));
     let bound = 4.0 * link.rtt + part;

@@ -60,6 +60,8 @@ fn aria2c(object: &Object, folder: &Path) -> Command {
 fn rclone(object: &Object, folder: &Path) -> Command {
     let mut command = Command::new("rclone");
     command.args(["copyto", "--config=", "--multi-thread-cutoff=1M"]);
+    // rclone cannot use a bundle that the environment names for other tools; nothing here is encrypted.
+    command.env_remove("AWS_CA_BUNDLE");
     command.arg(format!("--multi-thread-streams={STREAMS}"));
     command.arg(&object.rclone).arg(folder.join("whole")).envs(&object.environment);
     command

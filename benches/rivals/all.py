@@ -59,6 +59,27 @@ def engines(rounds: int, out: Path) -> None:
     target.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def origins(rounds: int, out: Path) -> None:
+    """Compare fetches with those of curl, aria2c and rclone, near and over a link."""
+    print("\norigins")
+    target = out / "origin.json"
+    target.unlink(missing_ok=True)
+    command: list[str | Path] = ["cargo", "bench", "--locked", "-p", "forebay-benches"]
+    command += ["--bench", "origin", "--", "--directory", stage.RUN]
+    command += ["--rounds", str(rounds), "--json", target]
+    near = ["cold", "ranks", "tail"]
+    subprocess.run([*command, *near], cwd=RESULTS.parent, check=True)
+    if os.geteuid() == 0:
+        line = [sys.executable, "link/delay_line.py", "--"]
+        far = ["--mib", "1024", "link", "first"]
+        subprocess.run([*line, *command, *far], cwd=RESULTS.parent, check=True)
+    else:
+        print("  not measured over a link, which only root can make")
+    figures = json.loads(target.read_text())
+    document = {"machine": machine.describe(stage.RUN), **figures}
+    target.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -68,6 +89,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     starvation(stage.shards(measure.PHOTOS), out)
     engines(arguments.rounds, out)
+    origins(arguments.rounds, out)
     sys.argv = [sys.argv[0], "--rounds", str(arguments.rounds), "--out", str(out)]
     measure.main()
 
