@@ -15,3 +15,8 @@ def command() -> list[str]:
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     code = f"import sys; sys.path.append({home!r}); from forebay._cli import main; main()"
     return [sys.executable, "-c", code]
+
+
+def daemon() -> list[str]:
+    """The command that starts this user's own daemon."""
+    return [*command(), "daemon", "--embedded"]

@@ -220,7 +220,7 @@ def _expand(urls: Urls, daemon: str | None, timeout: float) -> list[str]:
     if isinstance(urls, (str, os.PathLike)):
         spec = _path("urls", urls)
         _is_no_pipe(spec.split("::"))
-        return _native.expand(spec, daemon, _launch.command(), timeout)
+        return _native.expand(spec, daemon, _launch.daemon(), timeout)
     try:
         listed = [_path("urls", url) for url in urls]
     except TypeError:

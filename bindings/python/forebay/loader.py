@@ -16,7 +16,7 @@ from typing import Any
 from forebay import _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
-from forebay._launch import command
+from forebay._launch import daemon as launch
 from forebay._options import OnError, Shuffle, Split, Urls, check
 from forebay._values import U64_MAX, whole
 from forebay.errors import Closed, Invalid
@@ -472,7 +472,7 @@ class DataLoader:
             "timeout": options.timeout,
             "job": options.job,
             "daemon": options.daemon,
-            "command": [*command(), "daemon", "--embedded"],
+            "command": launch(),
         }
 
 

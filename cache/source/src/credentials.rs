@@ -286,8 +286,12 @@ mod tests {
         }
     }
 
+    /// A question that nobody will answer fails the test, instead of hanging it.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
     async fn id(identity: &Identity) -> String {
-        identity.get().await.unwrap().key_id.clone()
+        let got = tokio::time::timeout(PATIENCE, identity.get()).await;
+        got.expect("nobody answers").unwrap().key_id.clone()
     }
 
     #[tokio::test]
