@@ -228,7 +228,7 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
         ({"transform": 3}, "transform"),
         ({"urls": []}, "URL list"),
         ({"urls": 7}, "list of URLs"),
-        ({"urls": "s3://b/*.tar"}, "braces"),
+        ({"urls": "https://h/*.tar"}, "braces"),
         ({"urls": "/nowhere/{0..", "framework": None}, "urls"),
     ],
 )
