@@ -187,7 +187,8 @@ fi
 
 if ! is_done origin "$origin" || [ ! -x "$target/release/forebay-origin" ]; then
     step "forebay-origin"
-    cargo build --release --locked --package forebay-testkit --bin forebay-origin
+    # With the features of the whole workspace, so that the tests find it and what it stands on built.
+    cargo build --release --locked --workspace --bin forebay-origin
     remember origin "$origin"
 fi
 printf '\n'

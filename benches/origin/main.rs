@@ -6,12 +6,13 @@
 //! told, and nothing else should run meanwhile.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench origin -- --directory /mnt/nvme cold ranks tail
+//! cargo bench -p forebay-benches --bench origin -- --directory /mnt/nvme cold ranks tail clients
 //! python3 benches/link/delay_line.py -- cargo bench -p forebay-benches --bench origin -- link first
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod clients;
 mod contest;
 #[path = "../dice.rs"]
 mod dice;
@@ -56,6 +57,8 @@ struct Arguments {
 enum What {
     /// Cold fetches from servers on loopback.
     Cold,
+    /// The two clients of S3 that there are, beside each other.
+    Clients,
     /// Cold fetches over the link that `delay_line.py` makes.
     Link,
     /// The first sample of a cold shard over that link.
@@ -98,6 +101,7 @@ fn main() {
         println!("{what:?}");
         let told = match what {
             What::Cold => near::cold(&bench),
+            What::Clients => clients::clients(&bench),
             What::Link => far::link(&bench),
             What::First => far::first(&bench),
             What::Ranks => near::ranks(&bench),

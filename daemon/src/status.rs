@@ -237,6 +237,16 @@ impl fmt::Display for SourceLines<'_> {
                 source.size("/hedged_bytes"),
             )?;
         }
+        let compared = |what: &str| source.count(&format!("/checksums/{what}"));
+        let (agreed, differed, untold) =
+            (compared("agreed"), compared("differed"), compared("untold"));
+        if agreed + differed + untold > 0 {
+            write!(
+                f,
+                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, of {untold} it told none",
+                compared("none"),
+            )?;
+        }
         Ok(())
     }
 }

@@ -8,18 +8,24 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use crc_fast::CrcAlgorithm;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use forebay_client::Next;
 use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
+use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Tenant};
+use forebay_testkit::{Fault, FaultProxy, When};
 use forebay_tests::{
     Bare, BareConfig, Daemon, Epoch, FRAMES, Faulty, Household, Origin, epoch, eventually, flip,
-    job, kill, loader, next, play, resting,
+    job, job_with, kill, loader, next, play, resting,
 };
 use forebay_wire::message::{Reply, Request, TierChange};
+use hyper::header::HeaderName;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
@@ -131,6 +137,39 @@ impl Bench {
 
     fn used(&self) -> u64 {
         self.daemon.node().store().counters().used_bytes
+    }
+}
+
+/// A store's checksum is one of what it keeps. A stream without a checksum of its own has no other.
+#[test]
+fn what_a_store_vouches_for_is_the_compressed_bytes() {
+    let packed = zstd::encode_all(&plain(0, 30, MEMBER)[..], 1).unwrap();
+    let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &packed).to_be_bytes();
+    let header = HeaderName::from_static("x-amz-checksum-crc64nvme");
+    let vouch = || (When::head(), Fault::header(header.clone(), &BASE64_STANDARD.encode(sum)));
+    let middle = packed.len() as u64 / 2;
+    for garbled in [false, true] {
+        let bench = Bench::new(1 << 30);
+        bench.origin.put("0.tar.zst", &packed);
+        let proxy = FaultProxy::start(bench.origin.server.address()).unwrap();
+        let fault = (When::get().covering(middle).times(1), Fault::Garble(1000));
+        proxy.set([vouch()].into_iter().chain(garbled.then_some(fault)));
+        let through = Options::from(bench.origin.environment());
+        let through = through.with("AWS_ENDPOINT_URL", &proxy.endpoint()).into_map();
+        let played = epoch(bench.daemon.address(), job_with(through, urls(["0.tar.zst"])));
+        bench.daemon.settle();
+        let checksums = |what: &str| bench.daemon.number(&format!("/sources/0/checksums/{what}"));
+        let whole = resting(&bench.shards(), "-0.tar.zst.idx");
+        if garbled {
+            let error = played.map_or_else(|error| error, |mut epoch| epoch.errors.pop().unwrap());
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(whole.is_none());
+            assert_eq!(checksums("agreed"), 0);
+        } else {
+            assert_whole(&played.unwrap(), &[0], 30, MEMBER);
+            assert!(whole.is_some());
+            assert_eq!(checksums("agreed"), 1);
+        }
     }
 }
 

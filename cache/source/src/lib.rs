@@ -20,6 +20,7 @@ mod remote;
 mod rules;
 mod sources;
 mod stat;
+mod vouch;
 
 use std::ops::Range;
 
@@ -36,7 +37,8 @@ pub use readers::{MountReport, Readers, Turn, serve};
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules};
 pub use sources::Sources;
-pub use stat::{Binding, Stat};
+pub use stat::{Binding, Stat, is_changed};
+pub use vouch::{Checksums, Comparison};
 
 /// What a source asks for at once if it does not say otherwise: a part of a shard.
 const AT_ONCE: u64 = readers::PIECE as u64;
@@ -93,6 +95,12 @@ pub trait Source: Send + Sync {
     /// matches too much, or where the source does not tell what it has.
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {
         Err(lists_nothing(pattern))
+    }
+
+    /// What the store itself says of the bytes of a version, to be compared with those that come; `None`
+    /// if it says nothing, or does not tell.
+    async fn vouched(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
+        None
     }
 
     /// Bytes that are best asked for at once, as far as is known now: a multiple of a part.

@@ -35,6 +35,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 
 use crate::queue::Rank;
 use crate::stat::{Binding, Stat};
+use crate::vouch::Comparison;
 use crate::{Begun, Limits, Source, Stretch};
 use attempts::{Again, Attempts, Failed};
 pub(crate) use http::{Http, endpoint as check_endpoint};
@@ -45,7 +46,7 @@ pub use link::LinkReport;
 pub(crate) use reach::{Network, Reach};
 use refusal::Refusals;
 use reply::{Reply, tell};
-use stretch::{Stretched, pause_for};
+use stretch::Stretched;
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 
@@ -65,6 +66,11 @@ pub(crate) trait Store: Send + Sync {
     /// As [`Source::list`].
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {
         Err(crate::lists_nothing(pattern))
+    }
+
+    /// As [`Source::vouched`].
+    async fn vouched(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
+        None
     }
 }
 
@@ -123,6 +129,10 @@ impl<S: Store + 'static> Source for Remote<S> {
         self.0.list(pattern).await
     }
 
+    async fn vouched(&self, url: &str, stat: &Stat) -> Option<Comparison> {
+        self.0.vouched(url, stat).await
+    }
+
     fn at_once(&self) -> u64 {
         self.0.route().link.stretch()
     }
@@ -149,7 +159,7 @@ impl Object {
             let got = self.try_once(head(), attempts.deadline()).await;
             match got {
                 Ok(got) => return Ok(self.stat_of(&got.meta)),
-                Err(failed) => self.pause(&mut attempts, failed).await?,
+                Err(failed) => attempts.again(failed, self.link()).await?,
             }
         }
     }
@@ -175,7 +185,7 @@ impl Object {
                 Again::Never if failed.error.kind() == ErrorKind::Unavailable => {
                     return Ok(Begun { stat: self.stat().await?, head: None });
                 }
-                _ => self.pause(&mut attempts, failed).await?,
+                _ => attempts.again(failed, self.link()).await?,
             }
         };
         let (stat, range) = (self.stat_of(&got.meta), got.range.clone());
@@ -191,13 +201,6 @@ impl Object {
     async fn try_once(&self, options: GetOptions, by: Instant) -> Result<GetResult, Failed> {
         let asking = self.link().enter(by).await.map_err(Failed::for_good)?;
         self.get(options, asking).await
-    }
-
-    async fn pause(&self, attempts: &mut Attempts, failed: Failed) -> Result<()> {
-        let pause = attempts.next(failed)?;
-        self.link().retried();
-        pause_for(pause).await;
-        Ok(())
     }
 
     async fn get(&self, options: GetOptions, asking: Asking<'_>) -> Result<GetResult, Failed> {

@@ -3,17 +3,19 @@
 //! ```text
 //!   origin ──parts, several at once──▶ frame ──O_DIRECT──▶ data file
 //!                                        │
-//!                                        └── in order ──▶ indexer (headers, CRC32C per member)
+//!                                        ├── in order ──▶ indexer (headers, CRC32C per member)
+//!                                        └── in order ──▶ comparison (`compare.rs`)
 //! ```
 //! A frame is frozen once its bytes are there: it is indexed, served and written at the same time.
 //! What is compressed at its origin becomes parts in between (`intake.rs`, `unpack.rs`); from there on
 //! it is a shard like any other, whose length is known at its end.
 //!
 //! One rule: frames are bounded by the [`WINDOW`]. A part is asked for only while its frame fits
-//! the window, and the window moves when the indexer has passed a part whose write is done. So a
-//! slow disk, a slow checksum or a stalled part slows the origin down instead of growing memory.
+//! the window, and the window moves when the indexer and the comparison have passed a part whose write is
+//! done. So a slow disk, a slow checksum or a stalled part slows the origin down instead of growing memory.
 
 mod bytes;
+mod compare;
 mod flights;
 mod intake;
 mod parts;
@@ -185,7 +187,7 @@ impl Job {
             }
             indexed
         });
-        let transferred = self.transfer().await;
+        let (transferred, compared) = tokio::join!(self.transfer(), self.compare());
         let indexed = indexing.await.map_err(|_| {
             Error::new(ErrorKind::Corrupt, "the indexer stopped on this shard").at("url", &self.url)
         })?;
@@ -193,7 +195,7 @@ impl Job {
         match (indexed, transferred) {
             (Err(error), _) if error.kind() == ErrorKind::Corrupt => return Err(error),
             (_, Err(error)) | (Err(error), _) => return Err(error),
-            (Ok(()), Ok(())) => {}
+            (Ok(()), Ok(())) => compared?,
         }
         if let (Target::Disk(disk), None) = (&self.target, self.fault.get())
             && let Err(error) = self.commit(disk).await
@@ -491,28 +493,26 @@ impl Job {
         }
     }
 
-    /// Whether an earlier fill recorded a part.
-    fn is_here(&self, part: u64) -> bool {
-        let Target::Disk(disk) = &self.target else { return false };
+    /// The checksum of a part that an earlier fill left here, as it was recorded.
+    fn recorded(&self, part: u64) -> Option<u32> {
+        let Target::Disk(disk) = &self.target else { return None };
         // What comes in one piece cannot be gone on with.
-        self.stat.binding != Binding::Sequential
-            && disk
-                .here
-                .get(usize::try_from(part).unwrap_or(usize::MAX))
-                .copied()
-                .flatten()
-                .is_some()
+        if self.stat.binding == Binding::Sequential {
+            return None;
+        }
+        disk.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied().flatten()
+    }
+
+    fn is_here(&self, part: u64) -> bool {
+        self.recorded(part).is_some()
     }
 
     /// Reads a part that an earlier fill left here; the frame comes back with its checksum if it is
     /// what was recorded.
     async fn left_here(&self, part: u64, frame: Span) -> (Span, Option<u32>) {
-        if !self.is_here(part) {
+        let (Target::Disk(disk), Some(recorded)) = (&self.target, self.recorded(part)) else {
             return (frame, None);
-        }
-        let Target::Disk(disk) = &self.target else { return (frame, None) };
-        let recorded = disk.here.get(usize::try_from(part).unwrap_or(usize::MAX)).copied();
-        let Some(recorded) = recorded.flatten() else { return (frame, None) };
+        };
         let (offset, held) = self.extent(part);
         let done = disk.engine.read(&disk.file, offset, frame).await;
         let is_right =
@@ -565,7 +565,12 @@ fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<()> {
         }
     };
     match indexed {
-        Ok(()) => growth.counted(indexer.index(), parts.len()),
+        // Who reads all of it, and knows how much that is only by its end, hears of bytes that are wrong.
+        Ok(()) => {
+            parts.pass(u64::MAX);
+            parts.wait_compared()?;
+            growth.counted(indexer.index(), parts.len());
+        }
         // A stream that is damaged may come out as a tar that is: which of both it is, and so whether
         // anything of it is good, shows at the stream's end.
         Err(error) if error.kind() == ErrorKind::Corrupt && growth.is_unpacked() => {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use forebay_error::{Error, Result};
 
+use super::link::Link;
 use crate::Limits;
 
 /// The first pause; each further one is twice as long, and jitter adds up to as much again, so that the
@@ -80,11 +81,24 @@ impl Attempts {
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// Waits until the next attempt at `link`, which counts it.
     ///
     /// # Errors
     /// What failed, if there is to be none.
-    pub(super) fn next(&mut self, failed: Failed) -> Result<Duration> {
+    #[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
+    pub(super) async fn again(&mut self, failed: Failed, link: &Link) -> Result<()> {
+        let message = failed.error.to_string();
+        let pause = self.next(failed)?;
+        link.retried();
+        tracing::debug!(?pause, error = message, "trying again");
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// How long to wait before the next attempt.
+    fn next(&mut self, failed: Failed) -> Result<Duration> {
         let Failed { error, again } = failed;
         let asked = match again {
             Again::Never => return Err(error),

@@ -15,10 +15,12 @@ use object_store::path::Path;
 use super::attempts::Attempts;
 use super::refusal::Refusals;
 use super::reply::tell;
-use super::stretch::pause_for;
+use super::s3::Attributes;
 use super::wire::noting;
 use super::{Reach, Route, Store};
 use crate::listing::{Found, Wanted};
+use crate::stat::Stat;
+use crate::vouch::Comparison;
 
 /// A store that also lists what it has, page by page.
 pub(super) trait Listed: ObjectStore + PaginatedListStore {}
@@ -31,6 +33,8 @@ pub(crate) struct Bucket {
     root: String,
     store: Arc<dyn Listed>,
     route: Route,
+    /// Where its store tells checksums.
+    attributes: Option<Attributes>,
 }
 
 impl Bucket {
@@ -39,7 +43,14 @@ impl Bucket {
             root: reach.root.to_owned(),
             store: Arc::new(store),
             route: Route::new(reach, refusals),
+            attributes: None,
         }
+    }
+
+    /// The same, whose store tells checksums.
+    pub(super) fn telling(mut self, attributes: Attributes) -> Self {
+        self.attributes = Some(attributes);
+        self
     }
 
     /// Where in the bucket the object behind `url` lies.
@@ -72,11 +83,7 @@ impl Bucket {
             tell(asking, page.as_ref().err());
             match page {
                 Ok(page) => return Ok(page),
-                Err(failed) => {
-                    let pause = attempts.next(failed)?;
-                    link.retried();
-                    pause_for(pause).await;
-                }
+                Err(failed) => attempts.again(failed, link).await?,
             }
         }
     }
@@ -90,6 +97,11 @@ impl Store for Bucket {
 
     fn route(&self) -> &Route {
         &self.route
+    }
+
+    async fn vouched(&self, url: &str, stat: &Stat) -> Option<Comparison> {
+        let (attributes, key) = (self.attributes.as_ref()?, self.location(url).ok()?);
+        attributes.of(&self.route, key.as_ref(), stat).await
     }
 
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {

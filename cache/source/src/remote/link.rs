@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::queue::{Place, Queue, Rank};
 use crate::rate::Rate;
+use crate::vouch::{Checksums, Tally};
 use breaker::{Breaker, May};
 use knee::Knee;
 use pace::Pace;
@@ -63,6 +64,8 @@ pub struct LinkReport {
     pub hedged_bytes: u64,
     /// Requests that were repeated, or resumed where a reply broke off.
     pub retries: u64,
+    /// What came of comparing shards with the store's own checksums.
+    pub checksums: Checksums,
 }
 
 /// An endpoint.
@@ -81,6 +84,7 @@ pub(crate) struct Link {
     hedges: AtomicU64,
     hedged_bytes: AtomicU64,
     retries: AtomicU64,
+    checksums: Arc<Tally>,
 }
 
 #[derive(Debug)]
@@ -179,6 +183,7 @@ impl Link {
             hedges: AtomicU64::new(0),
             hedged_bytes: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            checksums: Arc::default(),
         })
     }
 
@@ -269,6 +274,11 @@ impl Link {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// How comparing with its checksums went.
+    pub(super) fn checksums(&self) -> &Arc<Tally> {
+        &self.checksums
+    }
+
     pub(super) fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
@@ -309,6 +319,7 @@ impl Link {
             hedges: read(&self.hedges),
             hedged_bytes: read(&self.hedged_bytes),
             retries: read(&self.retries),
+            checksums: self.checksums.counts(),
         }
     }
 

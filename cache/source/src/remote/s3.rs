@@ -3,16 +3,20 @@
 //! Its rule: what the options leave open is settled here, once and aloud: no region or credential
 //! is guessed where a wrong guess would surface later as a riddle.
 
+mod attributes;
+mod smithy;
+
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AwsCredential};
 
 use super::bucket::{Bucket, unfit};
 use super::refusal::Refusals;
 use super::{Reach, http};
 use crate::Options;
-use crate::credentials::Identity;
+pub(super) use attributes::Attributes;
+use attributes::{Access, Signer};
 
 /// The region that servers other than Amazon's expect in signatures when they do not care.
 const ANY_REGION: &str = "us-east-1";
@@ -29,13 +33,15 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
     let custom = options.get("AWS_ENDPOINT_URL_S3").or(options.get("AWS_ENDPOINT_URL"));
     let custom = custom.map(|url| url.trim_end_matches('/'));
     let region = region(options, custom.is_some())?;
+    let connector = reach.connector()?;
+    let requester_pays = options.get("AWS_REQUEST_PAYER").is_some();
     let virtual_host = options.is_on("AWS_VIRTUAL_HOSTED_STYLE_REQUEST");
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(name)
         .with_region(region)
         .with_virtual_hosted_style_request(virtual_host)
-        .with_request_payer(options.get("AWS_REQUEST_PAYER").is_some())
-        .with_http_connector(reach.connector()?)
+        .with_request_payer(requester_pays)
+        .with_http_connector(connector.clone())
         .with_retry(reach.wire.retry());
     if let Some(url) = custom {
         let encrypted = http::endpoint(url)?.starts_with("https:");
@@ -50,10 +56,32 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         Some(url) => url.to_owned(),
         None => format!("https://s3.{region}.amazonaws.com"),
     };
-    let (builder, identity) = with_credentials(builder, reach, custom.is_some())?;
+    let signer = signer(reach, custom.is_some())?;
+    let builder = match &signer {
+        None => builder.with_skip_signature(true),
+        Some(Signer::Pair(key)) => {
+            let AwsCredential { key_id, secret_key, token } = &**key;
+            let builder = builder.with_access_key_id(key_id).with_secret_access_key(secret_key);
+            token.iter().fold(builder, |builder, token| builder.with_token(token))
+        }
+        Some(Signer::Lent(identity)) => builder.with_credentials(Arc::new(identity.clone())),
+    };
     let store = builder.build().map_err(|error| unfit("S3", &error))?;
+    let identity = match &signer {
+        Some(Signer::Lent(identity)) => Some(identity.clone()),
+        Some(Signer::Pair(_)) | None => None,
+    };
     let refusals = Refusals { endpoint, access_advice: access_advice(options), identity };
-    Ok(Bucket::new(reach, store, refusals))
+    let without = custom.map(|url| without_bucket(url, name));
+    let access = Access {
+        region,
+        endpoint: without.as_deref(),
+        virtual_host,
+        requester_pays,
+        signer,
+        client: connector.client(),
+    };
+    Ok(Bucket::new(reach, store, refusals).telling(Attributes::new(name, access)))
 }
 
 /// The region to sign for. Amazon's own is never guessed.
@@ -78,33 +106,33 @@ fn with_bucket(endpoint: &str, bucket: &str) -> Result<String> {
     Ok(url)
 }
 
-/// Signs requests with the client's key pair, or with what is lent, or not at all; who lends is told.
-fn with_credentials(
-    mut builder: AmazonS3Builder,
-    reach: &Reach<'_>,
-    custom: bool,
-) -> Result<(AmazonS3Builder, Option<Identity>)> {
+/// The same without it, if it is there.
+fn without_bucket(endpoint: &str, bucket: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("https", endpoint));
+    let host = rest.strip_prefix(bucket).and_then(|rest| rest.strip_prefix('.')).unwrap_or(rest);
+    format!("{scheme}://{host}")
+}
+
+/// Who signs requests: the client's key pair, or who lends them, or nobody.
+fn signer(reach: &Reach<'_>, custom: bool) -> Result<Option<Signer>> {
     let options = reach.options;
     if options.is_on("AWS_SKIP_SIGNATURE") {
-        return Ok((builder.with_skip_signature(true), None));
+        return Ok(None);
     }
     if let (Some(access), Some(secret)) = (options.get(KEYS[0]), options.get(KEYS[1])) {
-        builder = builder.with_access_key_id(access).with_secret_access_key(secret);
-        if let Some(token) = options.get(KEYS[2]) {
-            builder = builder.with_token(token);
-        }
-        return Ok((builder, None));
+        let token = options.get(KEYS[2]).map(str::to_owned);
+        let (key_id, secret_key) = (access.to_owned(), secret.to_owned());
+        return Ok(Some(Signer::Pair(Arc::new(AwsCredential { key_id, secret_key, token }))));
     }
     let half = options.get(KEYS[0]).is_some() || options.get(KEYS[1]).is_some();
     if half || !reach.lending.is_open() {
         let error = Error::new(ErrorKind::PermissionDenied, "no credentials are set for the store");
         return Err(error.advise(access_advice(options)));
     }
-    let identity = match reach.profile {
+    Ok(Some(Signer::Lent(match reach.profile {
         Some(profile) => reach.lending.to_profile(profile),
         None => reach.lending.to_client(options, !custom),
-    };
-    Ok((builder.with_credentials(Arc::new(identity.clone())), Some(identity)))
+    })))
 }
 
 fn access_advice(options: &Options) -> String {

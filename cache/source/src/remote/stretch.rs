@@ -200,12 +200,7 @@ impl Stretched {
     /// Waits for the next attempt.
     async fn again(&mut self, failed: Failed) -> Result<()> {
         (self.stage, self.place) = (Stage::Idle, None);
-        let message = failed.error.to_string();
-        let pause = self.attempts.next(failed)?;
-        self.object.link().retried();
-        tracing::debug!(?pause, error = message, "trying again");
-        pause_for(pause).await;
-        Ok(())
+        self.attempts.again(failed, self.object.link()).await
     }
 }
 
@@ -214,14 +209,6 @@ const UNKNOWN: Duration = Duration::from_millis(250);
 
 fn next_look() -> Instant {
     Instant::now() + UNKNOWN
-}
-
-/// Waits for a time, which is what is to be waited for between two attempts.
-#[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
-pub(super) async fn pause_for(pause: Duration) {
-    if !pause.is_zero() {
-        tokio::time::sleep(pause).await;
-    }
 }
 
 #[async_trait]

@@ -146,6 +146,11 @@ impl Wire {
 pub(super) struct Shared(HttpClient);
 
 impl Shared {
+    /// The client.
+    pub(super) fn client(&self) -> HttpClient {
+        self.0.clone()
+    }
+
     /// One that goes through what `wrap` makes of the client.
     pub(super) fn wrapped<S: HttpService + 'static>(
         self,
@@ -178,6 +183,23 @@ fn client(limits: &Limits, network: &Network, tally: &Arc<Tally>) -> Result<Http
     Ok(HttpClient::new(Counted { client, tally: Arc::clone(tally) }))
 }
 
+/// Tells the length of a part, which object_store wants in so many words, where only the range of it was
+/// told: what comes in chunks has no `Content-Length`. Whether so many bytes come is seen as they come.
+fn tell_length(response: &mut HttpResponse) {
+    let headers = response.headers_mut();
+    if headers.contains_key("content-length") {
+        return;
+    }
+    let range = headers.get("content-range").and_then(|range| range.to_str().ok());
+    let len = range.and_then(|range| {
+        let (first, last) = range.strip_prefix("bytes ")?.split_once('/')?.0.split_once('-')?;
+        last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    });
+    if let Some(len) = len {
+        headers.insert("content-length", HeaderValue::from(len));
+    }
+}
+
 /// Counts every attempt, and notes what a reply asks for.
 #[derive(Debug)]
 struct Counted {
@@ -189,7 +211,10 @@ struct Counted {
 impl HttpService for Counted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
-        let response = self.client.execute(request).await;
+        let mut response = self.client.execute(request).await;
+        if let Ok(response) = &mut response {
+            tell_length(response);
+        }
         let failed = match &response {
             Ok(response) => {
                 let status = response.status().as_u16();

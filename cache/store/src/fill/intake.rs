@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Comparison;
 use forebay_uring::Span;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -52,6 +53,8 @@ struct Pieces {
     asked: u64,
     /// … and to be handed out.
     given: u64,
+    /// What the origin says of them.
+    comparison: Option<Comparison>,
     _window: OwnedSemaphorePermit,
 }
 
@@ -66,6 +69,7 @@ impl Pieces {
             here: BTreeMap::new(),
             asked: 0,
             given: 0,
+            comparison: None,
             _window: window,
         };
         let head = job.head().take();
@@ -97,16 +101,31 @@ impl Pieces {
         });
     }
 
+    /// Asks what the origin says of them, and compares the first, which was handed out.
+    async fn compare(&mut self, first: Span, len: usize) -> Result<Span> {
+        self.comparison = self.job.vouched().await;
+        self.compared(first, len).await
+    }
+
+    async fn compared(&mut self, piece: Span, len: usize) -> Result<Span> {
+        let Some(comparison) = self.comparison.take() else { return Ok(piece) };
+        let (comparison, piece) = self.job.take_in(comparison, piece, len).await?;
+        self.comparison = Some(comparison);
+        Ok(piece)
+    }
+
     /// The next one, and how many of its bytes are the shard's; `None` after the last.
     async fn next(&mut self) -> Result<Option<(Span, usize)>> {
         let left = self.job.stat.len.saturating_sub(self.given);
         if left == 0 {
-            return Ok(None);
+            let compared = self.comparison.take().map_or(Ok(()), Comparison::finish);
+            return compared.map(|()| None).map_err(|error| error.at("url", &self.job.url));
         }
         loop {
             if let Some(piece) = self.here.remove(&self.given) {
                 let len = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
                 self.given += len as u64;
+                let piece = self.compared(piece, len).await?;
                 return Ok(Some((piece, len)));
             }
             let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
@@ -184,7 +203,7 @@ impl Job {
         self: &Arc<Self>,
         format: Format,
         (piece, len): (Span, usize),
-        pieces: Pieces,
+        mut pieces: Pieces,
         under_way: &mut UnderWay,
     ) -> Result<()> {
         self.growth.unpack();
@@ -195,6 +214,7 @@ impl Job {
                 .at("url", &self.url)
                 .advise("see `forebay tier ls`, or store the shard as a plain tar"));
         }
+        let piece = self.unless_failed(pieces.compare(piece, len)).await?;
         let work = Work { unpacker: Unpacker::new(format)?, piece: Some((piece, 0..len)) };
         self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
         while let Some(kept) = under_way.join_next().await {

@@ -1,7 +1,8 @@
 //! Which parts of a filling shard are in memory.
 //!
-//! One rule: a frame is given back as soon as it is written and the indexer is [`RETAINED`] parts past
-//! it, and at once when the fill fails; nobody waits for a part of a failed fill.
+//! One rule: a frame is given back as soon as it is written, compared with what its origin says of it, and
+//! the indexer is [`RETAINED`] parts past it, and at once when the fill fails; nobody waits for a part of a
+//! failed fill.
 //!
 //! A shard that is unpacked has no length before its last part is here: until then there may always be
 //! one more.
@@ -23,6 +24,9 @@ pub(crate) struct Frame {
     _window: OwnedSemaphorePermit,
 }
 
+/// A part, and how many bytes of the shard it holds; `None` if the shard ends before it.
+pub(super) type Arrived = Option<(Arc<Frame>, usize)>;
+
 #[derive(Debug)]
 struct State {
     /// The shard's length, or [`UNKNOWN`].
@@ -33,7 +37,11 @@ struct State {
     sums: Vec<Option<u32>>,
     /// Parts that came from the origin and are where they stay.
     landed: usize,
-    /// The first part that the indexer may still need.
+    /// The first part that the indexer may still need,
+    indexed: usize,
+    /// the first that is not compared yet,
+    compared: usize,
+    /// and the first that either of them may still need.
     kept_from: usize,
     failed: Option<Error>,
     /// Why a compressed shard breaks off where it does.
@@ -63,6 +71,8 @@ impl State {
             frames: vec![None; parts],
             sums: vec![None; parts],
             landed: 0,
+            indexed: 0,
+            compared: 0,
             kept_from: 0,
             failed: None,
             broken: None,
@@ -70,14 +80,32 @@ impl State {
         }
     }
 
-    /// Nobody needs the parts before `upto` in memory any more.
-    fn release(&mut self, upto: usize) {
+    /// Gives back what nobody needs in memory any more.
+    fn release(&mut self) {
+        let upto = self.indexed.min(self.compared).min(self.frames.len());
         if upto > self.kept_from {
             let from = std::mem::replace(&mut self.kept_from, upto);
             for (frame, sum) in self.frames.iter_mut().zip(&self.sums).take(upto).skip(from) {
                 if sum.is_some() {
                     *frame = None;
                 }
+            }
+        }
+    }
+
+    /// A part; `None` while it is not there.
+    fn look(&self, part: usize) -> Option<Result<Arrived>> {
+        if let Some(error) = &self.failed {
+            return Some(Err(error.clone()));
+        }
+        match self.frames.get(part) {
+            Some(Some(frame)) => Some(Ok(Some((frame.clone(), self.held(part))))),
+            None if self.held(part) == 0 => Some(self.broken.clone().map_or(Ok(None), Err)),
+            None => None,
+            Some(None) if part >= self.kept_from => None,
+            Some(None) => {
+                let error = Error::new(ErrorKind::Invalid, "a part was asked for twice");
+                Some(Err(error.at("part", part)))
             }
         }
     }
@@ -110,7 +138,11 @@ impl Parts {
     pub(super) fn unpack(&self) {
         let mut state = self.lock();
         let failed = state.failed.take();
-        *state = State { failed, ..State::new(UNKNOWN) };
+        // What its origin says of it is said of the compressed bytes.
+        *state = State { failed, compared: usize::MAX, ..State::new(UNKNOWN) };
+        drop(state);
+        self.arrived.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// The shard has `len` bytes; said before its last part arrives. `broken`: more would come, but for
@@ -145,6 +177,7 @@ impl Parts {
         }
         drop(state);
         self.arrived.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// Notes that an arrived part is where it stays, and the checksum of what its origin sent.
@@ -226,29 +259,56 @@ impl Parts {
         let retained = if offset >= state.len { 0 } else { RETAINED };
         let part = if offset >= state.len { u64::MAX } else { offset / PART_BYTES as u64 };
         let upto = usize::try_from(part).unwrap_or(usize::MAX).min(state.frames.len());
-        state.release(upto.saturating_sub(retained));
+        state.indexed = state.indexed.max(upto.saturating_sub(retained));
+        state.release();
+    }
+
+    /// Every part before this one is what its origin says, or there is nothing to compare.
+    pub(super) fn compared(&self, upto: usize) {
+        let mut state = self.lock();
+        state.compared = state.compared.max(upto);
+        state.release();
+        drop(state);
+        self.arrived.notify_all();
+    }
+
+    /// The same as [`Parts::wait`], of the parts that are to be compared: of what is unpacked there are
+    /// none.
+    pub(super) async fn next_compared(&self, part: usize) -> Result<Arrived> {
+        let look = |state: &State| match state.compared {
+            usize::MAX => Some(Ok(None)),
+            _ => state.look(part),
+        };
+        self.until(|state| look(state).is_some()).await;
+        look(&self.lock()).unwrap_or_else(|| Err(given_up()))
+    }
+
+    /// Blocks until every part is compared.
+    ///
+    /// # Errors
+    /// Why the fill failed, if it did.
+    pub(super) fn wait_compared(&self) -> Result<()> {
+        let mut state = self.lock();
+        loop {
+            match &state.failed {
+                Some(error) => return Err(error.clone()),
+                None if state.compared == usize::MAX => return Ok(()),
+                None => {
+                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
     }
 
     /// Blocks until `part` is in memory, and says how many bytes of the shard it holds; `None` if the
     /// shard ends before it.
-    pub(super) fn wait(&self, part: usize) -> Result<Option<(Arc<Frame>, usize)>> {
+    pub(super) fn wait(&self, part: usize) -> Result<Arrived> {
         let mut state = self.lock();
         loop {
-            if let Some(error) = &state.failed {
-                return Err(error.clone());
-            }
-            match state.frames.get(part) {
-                Some(Some(frame)) => return Ok(Some((frame.clone(), state.held(part)))),
-                None if state.held(part) == 0 => return state.broken.clone().map_or(Ok(None), Err),
+            match state.look(part) {
+                Some(looked) => return looked,
                 None => {
                     state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-                Some(None) if part >= state.kept_from => {
-                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-                Some(None) => {
-                    return Err(Error::new(ErrorKind::Invalid, "a part was asked for twice")
-                        .at("part", part));
                 }
             }
         }
@@ -267,7 +327,9 @@ impl Parts {
         let mut part = self.lock().kept_from;
         while self.wait(part)?.is_some() {
             part += 1;
-            self.lock().release(part);
+            let mut state = self.lock();
+            state.indexed = part;
+            state.release();
         }
         Ok(())
     }

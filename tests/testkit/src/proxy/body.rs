@@ -36,7 +36,7 @@ struct Flow {
     passage: Passage,
     /// What is still to happen, the last first.
     events: Vec<(u64, Event)>,
-    /// From which byte on the bytes are wrong.
+    /// Which byte is wrong.
     garbled: Option<u64>,
     /// Bytes that have passed.
     at: u64,
@@ -49,7 +49,7 @@ pub(super) fn under(body: Answer, passage: Passage) -> Answer {
     let mut events: Vec<_> = passage.faults.iter().filter_map(event).collect();
     events.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     let garbled = passage.faults.iter().find_map(|fault| match fault {
-        Fault::Garble(from) => Some(*from),
+        Fault::Garble(at) => Some(*at),
         _ => None,
     });
     let flow = Flow { passage, events, garbled, at: 0, held: Bytes::new() };
@@ -115,10 +115,10 @@ impl Flow {
         // At most the held length, so it fits.
         let len = next.min(self.held.len() as u64) as usize;
         let mut piece = self.held.split_to(len);
-        let right = self.garbled.map_or(u64::MAX, |from| from.saturating_sub(self.at));
-        if right < len as u64 {
+        let garbled = self.garbled.and_then(|at| at.checked_sub(self.at));
+        if let Some(at) = garbled.filter(|at| *at < len as u64) {
             let mut wrong = BytesMut::from(&piece[..]);
-            wrong[right as usize..].iter_mut().for_each(|byte| *byte = !*byte);
+            wrong[at as usize] = !wrong[at as usize];
             piece = wrong.freeze();
         }
         self.at += len as u64;

@@ -167,7 +167,7 @@ pub enum Fault {
     Stall(u64),
     /// A header of the answer is changed, added or dropped.
     Header(HeaderName, Change),
-    /// The bytes of the body from this one on are changed, their number is not.
+    /// This byte of the body is changed.
     Garble(u64),
     /// This is called before the request is sent on.
     Call(Arc<dyn Fn() + Send + Sync>),
@@ -274,7 +274,7 @@ impl fmt::Debug for Fault {
             Self::StallBeforeHead => f.write_str("StallBeforeHead"),
             Self::Stall(after) => write!(f, "Stall({after})"),
             Self::Header(name, _) => write!(f, "Header({name})"),
-            Self::Garble(from) => write!(f, "Garble({from})"),
+            Self::Garble(at) => write!(f, "Garble({at})"),
             Self::Call(_) => f.write_str("Call"),
             Self::CallAt(after, _) => write!(f, "CallAt({after})"),
         }
