@@ -25,7 +25,7 @@ use forebay_tests::{
     job, job_with, kill, loader, next, play, resting,
 };
 use forebay_wire::message::{Reply, Request, TierChange};
-use hyper::header::HeaderName;
+use hyper::header::{ETAG, HeaderName, LAST_MODIFIED};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
@@ -171,6 +171,27 @@ fn what_a_store_vouches_for_is_the_compressed_bytes() {
             assert_eq!(checksums("agreed"), 1);
         }
     }
+}
+
+/// A server that tells no version has nothing that a second request could be compared with.
+#[test]
+fn what_can_only_be_read_whole_comes_in_one_reply() {
+    let bench = Bench::new(1 << 30);
+    let tars = [plain(0, 30, MEMBER), plain(1, 30, MEMBER)];
+    let (names, packed) = (["0.tar.gz", "1.tar.zst"], [gzip(&tars[0]), zstd(&tars[1])]);
+    for (name, bytes) in names.iter().zip(&packed) {
+        bench.origin.put(name, bytes);
+    }
+    let proxy = FaultProxy::start(bench.origin.server.address()).unwrap();
+    proxy.set([ETAG, LAST_MODIFIED].map(|name| (When::any(), Fault::no_header(name))));
+    let urls = names.map(|name| format!("{}/{}", proxy.endpoint(), Origin::key(name)));
+    let played = epoch(bench.daemon.address(), job_with(BTreeMap::new(), urls.into())).unwrap();
+    bench.daemon.settle();
+    assert_whole(&played, &[0, 1], 30, MEMBER);
+    for (name, tar) in names.iter().zip(&tars) {
+        assert!(fs::read(bench.daemon.data_file(name)).unwrap() == *tar, "{name}");
+    }
+    assert_eq!(proxy.traffic().answered("GET", 200), 2, "{:?}", proxy.traffic());
 }
 
 /// Bears promise 1 for compressed shards: whatever the form, the tier holds the plain tar, byte for byte.

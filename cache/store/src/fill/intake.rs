@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::Comparison;
+use forebay_source::{Binding, Comparison, Stretch};
 use forebay_uring::Span;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -44,8 +44,12 @@ const RATIO: u64 = 256;
 const RATIO_FREE: u64 = 64 << 20;
 
 /// What the origin sends of a compressed shard, in order.
-struct Pieces {
-    job: Arc<Job>,
+struct Pieces<'a> {
+    job: &'a Arc<Job>,
+    /// All of it in one reply, where it cannot be asked for in pieces,
+    whole: Option<Box<dyn Stretch + 'a>>,
+    /// and memory for what comes of that next.
+    rooms: Vec<Span>,
     /// Each with where it begins.
     reads: JoinSet<Result<(u64, Span)>>,
     here: BTreeMap<u64, Span>,
@@ -58,13 +62,15 @@ struct Pieces {
     _window: OwnedSemaphorePermit,
 }
 
-impl Pieces {
+impl<'a> Pieces<'a> {
     /// Begins to ask for them.
-    async fn begin(job: &Arc<Job>) -> Result<Self> {
+    async fn begin(job: &'a Arc<Job>) -> Result<Self> {
         let window = job.parts.admit().await?;
         let mut frame = job.spare.lease(PART_BYTES).await?;
         let mut pieces = Self {
-            job: job.clone(),
+            job,
+            whole: None,
+            rooms: Vec::new(),
             reads: JoinSet::new(),
             here: BTreeMap::new(),
             asked: 0,
@@ -73,7 +79,13 @@ impl Pieces {
             _window: window,
         };
         let head = job.head().take();
-        if let Some(mut head) = head {
+        if job.stat.binding == Binding::Sequential {
+            job.pay(job.stat.len).await;
+            pieces.whole = Some(match head {
+                Some(head) => head,
+                None => job.source.stretch(&job.url, &job.stat, 0..job.stat.len, &job.rank).await?,
+            });
+        } else if let Some(mut head) = head {
             // Its first bytes are on their way already.
             while pieces.asked < job.stat.len && !frame.is_empty() {
                 let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
@@ -89,6 +101,9 @@ impl Pieces {
 
     /// Asks for one more, if there is one, into memory whose bytes are not needed any more.
     fn ask(&mut self, room: Span) {
+        if self.whole.is_some() {
+            return self.rooms.push(room);
+        }
         let (job, offset) = (self.job.clone(), self.asked);
         if offset >= job.stat.len {
             return;
@@ -127,6 +142,10 @@ impl Pieces {
                 self.given += len as u64;
                 let piece = self.compared(piece, len).await?;
                 return Ok(Some((piece, len)));
+            }
+            if let (Some(whole), Some(room)) = (&mut self.whole, self.rooms.pop()) {
+                self.here.insert(self.given, whole.fill(room).await?);
+                continue;
             }
             let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
             let (offset, piece) = read.map_err(|_| shutting_down())??;
@@ -203,7 +222,7 @@ impl Job {
         self: &Arc<Self>,
         format: Format,
         (piece, len): (Span, usize),
-        mut pieces: Pieces,
+        mut pieces: Pieces<'_>,
         under_way: &mut UnderWay,
     ) -> Result<()> {
         self.growth.unpack();
@@ -226,7 +245,7 @@ impl Job {
     async fn unpack_all(
         self: &Arc<Self>,
         mut work: Work,
-        mut pieces: Pieces,
+        mut pieces: Pieces<'_>,
         under_way: &mut UnderWay,
     ) -> Result<()> {
         for part in 0.. {
@@ -281,7 +300,7 @@ impl Job {
     async fn fill_frame(
         &self,
         mut work: Work,
-        pieces: &mut Pieces,
+        pieces: &mut Pieces<'_>,
         mut frame: Span,
     ) -> Result<(Work, Filled)> {
         let mut held = 0;
