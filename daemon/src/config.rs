@@ -53,6 +53,10 @@ pub struct Daemon {
     pub socket: Option<PathBuf>,
     /// Frames and slabs together, at most.
     pub memory: Option<ByteSize>,
+    /// Groups whose members' jobs are served, too, on files that they can open; none named: only the
+    /// daemon's own user is served.
+    #[serde(default)]
+    pub groups: Vec<Group>,
 }
 
 /// `[[tier]]`.
@@ -312,6 +316,14 @@ impl Config {
         Ok(tenants)
     }
 
+    /// The groups whose members are served, as the node's user database has them now.
+    ///
+    /// # Errors
+    /// `Invalid` naming the group that there is none of.
+    pub fn groups(&self) -> Result<Vec<u32>> {
+        self.daemon.groups.iter().map(Group::gid).collect()
+    }
+
     /// The tiers as a node opens them.
     ///
     /// # Errors
@@ -372,6 +384,7 @@ impl Config {
         config.sources()?;
         config.datasets()?;
         config.tenants()?;
+        config.groups()?;
         config.tiers()?;
         match config.tier.is_empty() {
             false => Ok(config),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{LinkReport, Options, Rank, Source, Sources, Stat, Turn};
+use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Source, Sources, Stat, Turn};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -77,6 +77,8 @@ pub struct Store {
     tenant: usize,
     /// Whose shards are fetched by turns with others': a job, or 0.
     owner: u64,
+    /// Who opens files that the daemon opens for nobody.
+    client: Option<ByClient>,
 }
 
 struct Inner {
@@ -144,8 +146,8 @@ impl Commons {
         Ok((turn, self.flights.turn(&job.rank).await?))
     }
 
-    pub(crate) fn forget_identity(&self, endpoint: &str, url: &str) {
-        self.identities().pop(&(endpoint.to_owned(), url.to_owned()));
+    pub(crate) fn forget_identity(&self, source: &dyn Source, url: &str) {
+        self.identities().pop(&(source.scope().to_owned(), url.to_owned()));
     }
 
     /// Bytes that a compressed shard came to, or came to at least, when it was last unpacked.
@@ -205,7 +207,7 @@ impl Store {
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
         };
-        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0 };
+        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
@@ -224,6 +226,19 @@ impl Store {
         Self { owner: number, ..self.clone() }
     }
 
+    /// The same store for a client that opens files itself.
+    #[must_use]
+    pub fn for_client(&self, client: &Client) -> Self {
+        Self { client: Some(self.inner.sources.by_client(client)), ..self.clone() }
+    }
+
+    /// Whether a shard that did not arrive was on its way through another client's files: with this one's
+    /// own there is another chance.
+    #[must_use]
+    pub fn came_through_another(&self, shard: &Lease) -> bool {
+        self.client.as_ref().is_some_and(|client| !client.is(&shard.source))
+    }
+
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
@@ -235,7 +250,7 @@ impl Store {
     /// # Errors
     /// As [`Sources::list`].
     pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
-        self.inner.sources.list(pattern, options).await
+        self.inner.sources.list_for(pattern, options, self.client.as_ref()).await
     }
 
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
@@ -243,7 +258,7 @@ impl Store {
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
     pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
-        let source = self.inner.sources.open(url, options)?;
+        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
         let rank = match urgency {
             Urgency::Needed => Rank::now(self.owner),
             Urgency::Ahead => Rank::ahead(self.owner),
@@ -426,7 +441,7 @@ impl Store {
             if let Err(error) = filled {
                 job.parts.fail(&error);
                 job.growth.fail(&error);
-                commons.forget_identity(job.source.endpoint(), &job.url);
+                commons.forget_identity(&*job.source, &job.url);
             }
         });
         shard
