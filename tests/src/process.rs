@@ -230,7 +230,7 @@ pub fn read_until_eof() -> Result<()> {
 }
 
 /// What the actor does as a trainer of one epoch: it plays the part that standard input tells, at the
-/// daemon that listens there, and compares what came.
+/// daemon that listens there, and compares what came; of an error it tells the kind.
 ///
 /// # Errors
 /// What ended the epoch early.
@@ -240,10 +240,12 @@ pub fn read_until_eof() -> Result<()> {
 pub fn play_once() -> Result<()> {
     let given = serde_json::from_reader(std::io::stdin());
     let (socket, part): (PathBuf, Part) = given.expect("a part is given");
-    let mut epoch = epoch(Address::Unix(socket), part.open)?;
-    if let Some(error) = epoch.errors.pop() {
-        return Err(error);
+    let played = epoch(Address::Unix(socket), part.open);
+    let played = played.and_then(|mut epoch| epoch.errors.pop().map_or(Ok(epoch), Err));
+    if let Err(error) = &played {
+        writeln!(std::io::stdout(), "{:?}", error.kind()).doing("tell of an error")?;
     }
+    let epoch = played?;
     epoch.assert_whole(part.shards, part.samples, &part.sizes);
     Ok(())
 }

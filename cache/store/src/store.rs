@@ -9,6 +9,7 @@
 //! way, kept nowhere, and read from its origin.
 
 mod identity;
+mod in_place;
 mod moves;
 mod place;
 
@@ -343,6 +344,9 @@ impl Store {
     }
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
+        if self.is_read_in_place(wanted) {
+            return Ok(self.open_in_place(wanted).await);
+        }
         // What is known to be there comes first: a tier that is slow to be listed delays nothing else.
         let mut tiers: Vec<_> = Vec::with_capacity(self.inner.tiers.len());
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
@@ -392,20 +396,36 @@ impl Store {
         }
         tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
         self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
-        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
-        let shard = Arc::new(Shard {
+        self.index_through(wanted, why.clone())
+    }
+
+    /// The shard without a tier, for the reason `why`.
+    fn through(
+        &self,
+        wanted: &Wanted,
+        growth: Growth,
+        parts: Option<Arc<Parts>>,
+        why: Error,
+    ) -> Arc<Shard> {
+        Arc::new(Shard {
             name: wanted.name.clone(),
             url: wanted.origin.url.clone(),
-            growth: growth.clone(),
+            growth,
             body: Body::Origin,
-            parts: Mutex::new(Some(parts.clone())),
+            parts: Mutex::new(parts),
             traffic: self.inner.commons.traffic.clone(),
             home: None,
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
             rank: wanted.rank.clone(),
-            lost: Arc::new(OnceLock::from(why.clone())),
-        });
+            lost: Arc::new(OnceLock::from(why)),
+        })
+    }
+
+    /// The same, indexed by one pass over it.
+    fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
+        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
+        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
         self.inner.commons.through().keep(wanted.name.clone(), &shard);
         let job = Arc::new(Job {
             url: wanted.origin.url.clone(),
@@ -431,17 +451,29 @@ impl Store {
             rate: self.inner.commons.shares.rate(wanted.charge),
             head: Mutex::new(wanted.head.take()),
         });
+        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
+        let whose = (self.tenant, self.owner);
         tokio::spawn(async move {
             let filled = match commons.flight(&job).await {
                 Ok(_flight) => job.run().await,
                 Err(error) => Err(error),
             };
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            if let Err(error) = filled {
-                job.parts.fail(&error);
-                job.growth.fail(&error);
-                commons.forget_identity(&*job.source, &job.url);
+            match filled {
+                Ok(()) => {
+                    let inner = keeps.and_then(|inner| inner.upgrade());
+                    let Some(inner) = inner else { return };
+                    // Its index has its size by now.
+                    commons.through().keep(indexed.name().clone(), &indexed);
+                    let store = Self { inner, tenant: whose.0, owner: whose.1, client: None };
+                    store.keep_index(&job, &indexed).await;
+                }
+                Err(error) => {
+                    job.parts.fail(&error);
+                    job.growth.fail(&error);
+                    commons.forget_identity(&*job.source, &job.url);
+                }
             }
         });
         shard
@@ -456,8 +488,14 @@ impl Store {
                     tier.drop_corrupt(shard.name(), &Arc::downgrade(&home.space), why).await;
                 }
             }
-            // The origin sent other bytes than the first time.
-            None => self.inner.commons.through().forget(shard.name()),
+            // The origin has other bytes than the first time, or another version.
+            None => {
+                self.inner.commons.through().forget(shard.name());
+                self.inner.commons.forget_identity(&*shard.source, shard.url());
+                if why.kind() == ErrorKind::Corrupt {
+                    self.drop_index(shard).await;
+                }
+            }
         }
         if shard.lost.get().is_some() {
             self.inner.commons.through().forget(&ShardName::new(&shard.origin()));

@@ -102,6 +102,7 @@ fn dataset(dataset: &Dataset) -> Value {
     said(json!({
         "name": dataset.name,
         "match": shown(&dataset.r#match),
+        "cache": dataset.cache,
         "evict": dataset.evict,
         "pin": dataset.pin,
         "ttl": duration(dataset.ttl),
