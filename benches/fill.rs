@@ -81,7 +81,7 @@ struct InMemory(Vec<u8>);
 impl Source for InMemory {
     async fn stat(&self, _url: &str) -> Result<Stat> {
         let len = self.0.len() as u64;
-        Ok(Stat { len, version: "1".to_owned(), binding: Binding::Strong })
+        Ok(Stat::new(len, "1".to_owned(), Binding::Strong))
     }
 
     async fn stretch<'a>(

@@ -1,7 +1,6 @@
 //! The parts of a node, put together. The only file that names concrete ones.
 
 use std::ffi::OsString;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +42,10 @@ pub struct NodeConfig {
     pub lender: Vec<OsString>,
     /// Whether the node is its jobs' own user's alone, so that files in their home count.
     pub own: bool,
+    /// Whether it opens files that jobs name, though no source's rule says so; else their clients do.
+    pub opens_named: bool,
+    /// Groups whose members' jobs it serves beside its own user's.
+    pub groups: Vec<u32>,
     /// How often devices are looked after.
     pub look_after: Duration,
     /// What changes directories.
@@ -139,7 +142,16 @@ pub struct Node {
     pub(crate) scrubbing: Arc<Semaphore>,
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
+    clients_made: AtomicU64,
+    groups: Vec<u32>,
+    overflow_uid: u32,
 }
+
+/// Whom the kernel names for a user that this namespace does not know, unless it was told otherwise.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Where it says so.
+const OVERFLOW_UID_FILE: &str = "/proc/sys/kernel/overflowuid";
 
 impl Node {
     /// Starts the engines, maps the frames and opens the tiers.
@@ -175,6 +187,7 @@ impl Node {
         let sources = Sources::new(config.reader, config.limits)?
             .lending(config.lender, config.own)
             .ruled(config.sources);
+        let sources = if config.opens_named { sources } else { sources.opening_by_rule() };
         let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
         let tenants = config.tenants.iter().map(|tenant| tenant.rule.clone()).collect();
@@ -197,6 +210,12 @@ impl Node {
             scrubbing: Arc::new(Semaphore::new(1)),
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
+            clients_made: AtomicU64::new(0),
+            groups: config.groups,
+            overflow_uid: std::fs::read_to_string(OVERFLOW_UID_FILE)
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(OVERFLOW_UID),
         }))
     }
 
@@ -206,23 +225,40 @@ impl Node {
         &self.store
     }
 
-    /// The store for whoever connected `peer`: for the first tenant that has one of its groups.
-    ///
-    /// # Errors
-    /// If the kernel does not tell the peer's groups.
-    pub(crate) fn store_for(&self, peer: BorrowedFd<'_>) -> Result<Store> {
+    /// The store for a peer: for the first tenant that has one of its groups.
+    pub(crate) fn store_for(&self, peer: &Credentials) -> Store {
         if self.tenants.is_empty() {
-            return Ok(self.store.clone());
+            return self.store.clone();
         }
-        let peer = Credentials::of(peer)?;
         let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
         let tenant = self.tenants.iter().find(is_its);
-        Ok(self.store.for_tenant(tenant.map(|tenant| tenant.rule.name.as_str())))
+        self.store.for_tenant(tenant.map(|tenant| tenant.rule.name.as_str()))
+    }
+
+    /// Whether a peer is the daemon's own user.
+    pub(crate) fn is_own(&self, peer: &Credentials) -> bool {
+        peer.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// Whether a peer is served: the daemon's own user is, and those in its groups; nobody whom this
+    /// namespace does not know.
+    pub(crate) fn serves(&self, peer: &Credentials) -> bool {
+        let is_in_one = self.groups.iter().any(|gid| peer.is_in(*gid));
+        self.is_own(peer) || (is_in_one && peer.uid != self.overflow_uid)
+    }
+
+    /// Whether others than the daemon's own user are served.
+    pub(crate) fn serves_others(&self) -> bool {
+        !self.groups.is_empty()
     }
 
     /// What a session needs that uses the cache through `store`.
     pub(crate) fn host(&self, store: Store) -> Host {
         Host { store, slabs: self.slabs.clone() }
+    }
+
+    pub(crate) fn next_client(&self) -> u64 {
+        self.clients_made.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(crate) fn next_session(&self) -> u64 {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Rules;
-use forebay_store::{Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
+use forebay_store::{Cache, Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::compose::{NodeTenant, NodeTier};
@@ -53,6 +53,10 @@ pub struct Daemon {
     pub socket: Option<PathBuf>,
     /// Frames and slabs together, at most.
     pub memory: Option<ByteSize>,
+    /// Groups whose members' jobs are served, too, on files that they can open; none named: only the
+    /// daemon's own user is served.
+    #[serde(default)]
+    pub groups: Vec<Group>,
 }
 
 /// `[[tier]]`.
@@ -138,6 +142,9 @@ pub struct Dataset {
     pub name: String,
     /// URLs that belong to it; `*` stays within a folder, `**` crosses them.
     pub r#match: String,
+    /// Whether copies of its shards are kept.
+    #[serde(default)]
+    pub cache: Cache,
     /// Which of its shards goes first.
     #[serde(default)]
     pub evict: Evict,
@@ -188,6 +195,7 @@ impl Dataset {
     /// The rule as the store applies it.
     fn rule(&self) -> Result<Rule> {
         let rule = Rule {
+            cache: self.cache,
             pin: self.pin,
             ttl: self.ttl,
             dont_evict_time: self.dont_evict_time,
@@ -312,6 +320,14 @@ impl Config {
         Ok(tenants)
     }
 
+    /// The groups whose members are served, as the node's user database has them now.
+    ///
+    /// # Errors
+    /// `Invalid` naming the group that there is none of.
+    pub fn groups(&self) -> Result<Vec<u32>> {
+        self.daemon.groups.iter().map(Group::gid).collect()
+    }
+
     /// The tiers as a node opens them.
     ///
     /// # Errors
@@ -372,6 +388,7 @@ impl Config {
         config.sources()?;
         config.datasets()?;
         config.tenants()?;
+        config.groups()?;
         config.tiers()?;
         match config.tier.is_empty() {
             false => Ok(config),
@@ -451,6 +468,9 @@ mod tests {
                 ["below its min", "dataset=a"],
             ),
             (format!("{a}pin = true\nttl = '1d'\n"), ["pinned", "dataset=a"]),
+            (format!("{a}cache = 'never'\n"), ["must be a path", "dataset=a"]),
+            (format!("{a}cache = 'never'\npin = true\n"), ["never cached", "dataset=a"]),
+            (format!("{a}cache = 'sometimes'\n"), ["line 8", "always"]),
             (format!("{a}ttl = '1h'\ndont_evict_time = '1d'\n"), ["dont_evict_time", "dataset=a"]),
             (a.replace("s3://a/**", "s3://[a"), ["no pattern", "dataset=a"]),
             (format!("{a}{b}"), ["never match", "shadowed_by=a"]),

@@ -3,18 +3,20 @@
 //! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::Options;
+use forebay_source::{Client, Handover, Options};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Open, Reply, Request, TierChange};
-use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
+use forebay_wire::peer::Credentials;
+use forebay_wire::{PROTOCOL, PROTOCOL_FILES, PROTOCOL_OLDEST};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
@@ -31,6 +33,9 @@ const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
 const LISTED: usize = 4096;
+
+/// How often a shard is asked for once more that did not come through another client's files.
+const OTHERS: u32 = 8;
 
 /// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
 /// matter of milliseconds.
@@ -64,8 +69,37 @@ impl Registered {
     }
 }
 
-/// A frame to send, with the slab whose descriptor rides on it.
-type Outgoing = (Vec<u8>, Option<Arc<Region>>);
+/// A frame to send, with what rides on it.
+type Outgoing = (Vec<u8>, Option<Rider>);
+
+/// What has a descriptor that rides on a frame.
+enum Rider {
+    Slab(Arc<Region>),
+    /// A reader's, to the client.
+    Socket(OwnedFd),
+}
+
+impl AsFd for Rider {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Slab(region) => region.fd(),
+            Self::Socket(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// The way to a client for sockets of readers. It keeps no connection open.
+struct ToClient(mpsc::WeakSender<Outgoing>);
+
+#[async_trait]
+impl Handover for ToClient {
+    async fn hand(&self, socket: OwnedFd) -> Result<()> {
+        let gone = || Error::new(ErrorKind::Closed, "the job that opens the file is gone");
+        let outgoing = self.0.upgrade().ok_or_else(gone)?;
+        let frame = frame::encode(&Reply::Reader)?;
+        outgoing.send((frame, Some(Rider::Socket(socket)))).await.map_err(|_| gone())
+    }
+}
 
 /// Serves one peer to its end.
 pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
@@ -82,6 +116,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
         session: None,
+        is_own: false,
     };
     if let Err(error) = peer.run().await
         && error.kind() != ErrorKind::Closed
@@ -104,12 +139,31 @@ struct Peer {
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
     session: Option<Registered>,
+    /// Whether it is the daemon's own user.
+    is_own: bool,
+}
+
+/// Whether a request is about more than the peer's own job.
+fn is_for_admins(request: &Request) -> bool {
+    match request {
+        Request::Hello { .. }
+        | Request::Open(_)
+        | Request::Start { .. }
+        | Request::Release { .. }
+        | Request::Index { .. }
+        | Request::List { .. } => false,
+        Request::Status | Request::Scrub { .. } | Request::Tier { .. } | Request::Forget { .. } => {
+            true
+        }
+    }
 }
 
 impl Peer {
     async fn run(&mut self) -> Result<()> {
         // Before a word is heard: what it asks for is charged.
-        self.store = self.node.store_for(self.stream.as_fd())?;
+        let who = Credentials::of(self.stream.as_fd())?;
+        self.store = self.node.store_for(&who);
+        self.is_own = self.node.is_own(&who);
         let Request::Hello { protocol, .. } = self.receive().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
@@ -125,8 +179,28 @@ impl Peer {
             pid: std::process::id(),
         })
         .await?;
+        if protocol >= PROTOCOL_FILES {
+            self.store = self.store.for_client(&Client {
+                name: format!("connection {}", self.node.next_client()),
+                user: who.uid,
+                own: self.is_own,
+                handover: Arc::new(ToClient(self.outgoing.downgrade())),
+            });
+        } else if !self.is_own {
+            let what = "the client's release cannot open files for a daemon of another user";
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .at("protocol", protocol)
+                .advise("install the same release on both sides"));
+        }
         loop {
-            match self.receive().await? {
+            let request = self.receive().await?;
+            if !self.is_own && is_for_admins(&request) {
+                let what = "this daemon lets other users run jobs, and nothing else";
+                let error = Error::new(ErrorKind::PermissionDenied, what);
+                self.reply(&Reply::Failed { run: None, error }).await?;
+                continue;
+            }
+            match request {
                 Request::Hello { .. } => {
                     return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
                 }
@@ -317,18 +391,25 @@ fn report(scrub: &Scrub) -> Reply {
 
 /// The bytes and samples of a shard, fetched if need be.
 async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)> {
-    let shard = store.shard(url, origin, Urgency::Needed).await?;
-    let progress = shard.wait(u64::MAX).await?;
-    Ok((shard.len(), progress.samples))
+    let mut others = OTHERS;
+    loop {
+        let shard = store.shard(url, origin, Urgency::Needed).await?;
+        match shard.wait(u64::MAX).await {
+            Ok(progress) => return Ok((shard.len(), progress.samples)),
+            // With this client's own files there is another chance.
+            Err(_) if others > 0 && store.came_through_another(&shard) => others -= 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Carries a session's events to its peer.
 async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgoing>) {
     while let Some(event) = events.recv().await {
-        let (reply, region) = match event {
+        let (reply, rider) = match event {
             Event::Slab { slab, region, batches } => {
                 let len = region.len() as u64;
-                (Reply::Slab { slab, len, batches }, Some(region))
+                (Reply::Slab { slab, len, batches }, Some(Rider::Slab(region)))
             }
             Event::Batch(batch) => (Reply::Batch(batch), None),
             Event::End { run, batches, samples, errors } => {
@@ -345,7 +426,7 @@ async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgo
         let frame = frame::encode(&reply)
             .or_else(|error| frame::encode(&Reply::Failed { run, error }))
             .expect("an error fits a frame");
-        if outgoing.send((frame, region)).await.is_err() {
+        if outgoing.send((frame, rider)).await.is_err() {
             return;
         }
     }
@@ -353,13 +434,13 @@ async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgo
 
 /// Sends frames in order until the queue ends or the peer is gone.
 async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) {
-    while let Some((frame, region)) = queue.recv().await {
+    while let Some((frame, rider)) = queue.recv().await {
         let mut sent = 0;
         while sent < frame.len() {
-            let descriptor = region.as_ref().filter(|_| sent == 0);
+            let descriptor = rider.as_ref().filter(|_| sent == 0);
             let some = stream
                 .async_io(Interest::WRITABLE, || {
-                    frame::send(stream.as_fd(), &frame[sent..], descriptor.map(|r| r.fd()))
+                    frame::send(stream.as_fd(), &frame[sent..], descriptor.map(AsFd::as_fd))
                 })
                 .await;
             match some {

@@ -1,12 +1,16 @@
-//! Listening: one Unix socket, one task per connection, nobody but this user.
+//! Listening: one Unix socket, one task per connection, nobody but whom the node serves.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::peer::Credentials;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
@@ -15,6 +19,10 @@ use crate::peer;
 
 /// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
 const PEERS: usize = 1024;
+
+/// Connections of one user other than the daemon's own: what its ranks and tools need, several times over.
+/// A few users that take all they can leave others theirs.
+const PEERS_OF_A_USER: usize = 128;
 
 /// Pause, at most, after a connection that could not be taken. The usual reason is that descriptors
 /// are used up, and the kernel gives no sign when one is free again.
@@ -54,6 +62,16 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Lets any user connect; who is then served is decided by who it is.
+    fn let_everybody_knock(&self) {
+        let open = fs::Permissions::from_mode(0o666);
+        if let Err(error) = fs::set_permissions(&self.path, open) {
+            tracing::error!(%error, "no other user can connect to the daemon's socket");
+        }
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         // Already gone is as good as removed.
@@ -70,6 +88,10 @@ pub async fn serve(
 ) {
     let mut peers = JoinSet::new();
     let mut count = node.peers.subscribe();
+    if node.serves_others() {
+        listener.let_everybody_knock();
+    }
+    let users = Users::default();
     tokio::pin!(stop);
     loop {
         while peers.try_join_next().is_some() {}
@@ -82,10 +104,15 @@ pub async fn serve(
             }
             accepted = listener.listener.accept(), if peers.len() < PEERS => {
                 match accepted {
-                    Ok((stream, _)) if may_connect(&stream) => {
-                        peers.spawn(peer::serve(node.clone(), Arc::new(stream)));
+                    Ok((stream, _)) => {
+                        if let Some(place) = admit(&node, &users, &stream) {
+                            let (node, stream) = (node.clone(), Arc::new(stream));
+                            peers.spawn(async move {
+                                peer::serve(node, stream).await;
+                                drop(place);
+                            });
+                        }
                     }
-                    Ok(_) => {}
                     // One peer's connection: the jobs that run are not to suffer for it.
                     Err(error) => {
                         tracing::error!(%error, "failed to take a connection");
@@ -117,18 +144,49 @@ async fn idle_for(count: &mut tokio::sync::watch::Receiver<usize>, idle: Option<
     }
 }
 
-/// Whether the peer is this very user. Policies for other users come with node-wide rules.
-fn may_connect(stream: &UnixStream) -> bool {
-    let own = rustix::process::geteuid().as_raw();
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == own => true,
-        Ok(peer) => {
-            tracing::warn!(uid = peer.uid(), pid = peer.pid(), "turned away another user");
-            false
-        }
-        Err(error) => {
-            tracing::warn!(%error, "turned away a peer without credentials");
-            false
+/// Connections of each user other than the daemon's own.
+type Users = Arc<Mutex<HashMap<u32, usize>>>;
+
+/// A connection among its user's, until dropped.
+struct Place {
+    users: Users,
+    user: u32,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut connections) = users.entry(self.user) {
+            *connections.get_mut() -= 1;
+            if *connections.get() == 0 {
+                connections.remove();
+            }
         }
     }
+}
+
+/// The place of a peer, if it is served: who it is, the kernel says.
+fn admit(node: &Node, users: &Users, stream: &UnixStream) -> Option<Option<Place>> {
+    let peer = match Credentials::of(stream.as_fd()) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::warn!(%error, "turned away a peer without credentials");
+            return None;
+        }
+    };
+    if node.is_own(&peer) {
+        return Some(None);
+    }
+    if !node.serves(&peer) {
+        tracing::warn!(uid = peer.uid, "turned away another user");
+        return None;
+    }
+    let mut counted = users.lock().unwrap_or_else(PoisonError::into_inner);
+    let connections = counted.entry(peer.uid).or_default();
+    if *connections >= PEERS_OF_A_USER {
+        tracing::warn!(uid = peer.uid, "turned away a user with too many connections");
+        return None;
+    }
+    *connections += 1;
+    Some(Some(Place { users: users.clone(), user: peer.uid }))
 }

@@ -33,7 +33,7 @@ pub use mount::Mount;
 pub use node::{Daemon, FRAMES, ask, daemon_status, status};
 pub use origin::Origin;
 pub use patience::{PATIENCE, eventually};
-pub use process::{NodeProcess, Reader, Setup, read_until_eof, serve_until_eof};
+pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
 pub use rest::{
     FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come,
     to_format_without_tenants,

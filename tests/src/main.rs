@@ -3,7 +3,8 @@
 //! Its rule: as `forebay-actor daemon …` it is the command line that ships, built with the tests, so
 //! that no test meets a binary older than itself. As `forebay-actor play …` it is a trainer: it says
 //! which daemon serves it and tells of each batch, so that whoever started it can end it in between. As
-//! `forebay-actor node` and `read` it is a node or a trainer as its standard input says, until that ends.
+//! `forebay-actor node` and `read` it is a node or a trainer as its standard input says, until that ends;
+//! as `once`, a trainer of one epoch.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 
 use forebay_client::{Address, Launch, Next, RuntimeDirectory};
 use forebay_error::{Doing, Result};
-use forebay_tests::{Epoch, Part, loader, next, read_until_eof, serve_until_eof};
+use forebay_tests::{Epoch, Part, loader, next, play_once, read_until_eof, serve_until_eof};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Some("play") => play(&arguments[2..]),
         Some("node") => serve_until_eof(),
         Some("read") => read_until_eof(),
+        Some("once") => play_once(),
         _ => {
             let program = std::env::current_exe().expect("a process knows its program");
             return forebay_daemon::cli::main(arguments, &[program.into_os_string()]);

@@ -52,6 +52,8 @@ impl Daemon {
             reader: vec![actor().into(), "reader".into()],
             lender: vec![actor().into(), "credentials".into()],
             own: false,
+            opens_named: true,
+            groups: Vec::new(),
             look_after: LOOK_AFTER,
             files: Arc::new(LocalFiles),
             faults: None,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::doom::{Doom, Doomed};
 use crate::node::Daemon;
 use crate::rest::Rest;
-use crate::trainer::{loader, next};
+use crate::trainer::{Part, epoch, loader, next};
 
 /// The program `forebay-actor`, for those who are not told where it is: this one, or the one that was
 /// built beside this test.
@@ -226,5 +226,26 @@ pub fn read_until_eof() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// What the actor does as a trainer of one epoch: it plays the part that standard input tells, at the
+/// daemon that listens there, and compares what came; of an error it tells the kind.
+///
+/// # Errors
+/// What ended the epoch early.
+///
+/// # Panics
+/// If it is not told what to play, or if anything differs.
+pub fn play_once() -> Result<()> {
+    let given = serde_json::from_reader(std::io::stdin());
+    let (socket, part): (PathBuf, Part) = given.expect("a part is given");
+    let played = epoch(Address::Unix(socket), part.open);
+    let played = played.and_then(|mut epoch| epoch.errors.pop().map_or(Ok(epoch), Err));
+    if let Err(error) = &played {
+        writeln!(std::io::stdout(), "{:?}", error.kind()).doing("tell of an error")?;
+    }
+    let epoch = played?;
+    epoch.assert_whole(part.shards, part.samples, &part.sizes);
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::deadline::Deadline;
+use crate::files::Files;
 
 /// The shortest limit a socket takes.
 const SEND_LIMIT_MIN: Duration = Duration::from_millis(1);
@@ -30,6 +31,8 @@ pub struct Connection {
     path: PathBuf,
     /// Held for one frame at a time.
     sending: Mutex<()>,
+    /// What this process opens for the daemon.
+    files: Arc<Files>,
     /// The daemon's process.
     pub daemon_pid: u32,
 }
@@ -77,7 +80,8 @@ impl Connection {
             None => return Err(at(silent())),
         }
         let (socket, path, sending) = (socket.into(), path.to_owned(), Mutex::new(()));
-        let mut connection = Self { socket, path, sending, daemon_pid: 0 };
+        let files = Arc::default();
+        let mut connection = Self { socket, path, sending, files, daemon_pid: 0 };
         match connection.greet(deadline) {
             Ok(pid) => connection.daemon_pid = pid,
             // It is just ending.
@@ -121,6 +125,7 @@ impl Connection {
     /// `Closed` if the daemon is gone; whatever the error, the connection is at its end.
     pub fn send(&self, request: &Request) -> Result<()> {
         let bytes = frame::encode(request)?;
+        self.files.note(request);
         let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -142,7 +147,23 @@ impl Connection {
     /// # Errors
     /// `Closed` once the daemon is gone.
     pub fn receive(&self, receiver: &mut Receiver) -> Result<Reply> {
-        receiver.receive(&self.socket)
+        loop {
+            let reply = receiver.receive(&self.socket)?;
+            if let Some(reply) = self.unless_reader(reply, receiver)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Takes the socket of a process that reads for the daemon; any other reply is the caller's.
+    fn unless_reader(&self, reply: Reply, receiver: &mut Receiver) -> Result<Option<Reply>> {
+        match reply {
+            Reply::Reader => {
+                self.files.serve(receiver.take_descriptor()?);
+                Ok(None)
+            }
+            reply => Ok(Some(reply)),
+        }
     }
 
     /// Asks one thing and waits for the answer, on a connection used for nothing else so far.
@@ -204,6 +225,7 @@ impl Connection {
 
     fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
         let bytes = frame::encode(request)?;
+        self.files.note(request);
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             match frame::send(&self.socket, rest, None) {
@@ -222,7 +244,10 @@ impl Connection {
         loop {
             // Part of it may have come with the one before.
             if let Some(reply) = receiver.try_receive(&self.socket)? {
-                return Ok(reply);
+                match self.unless_reader(reply, receiver)? {
+                    Some(reply) => return Ok(reply),
+                    None => continue,
+                }
             }
             self.wait(PollFlags::IN, deadline)?;
         }

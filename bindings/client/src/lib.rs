@@ -7,6 +7,7 @@
 //!     └─ Session     raw batches in the slab, across restarts    session.rs
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
 //!          └─ Connection one socket to one daemon                connection.rs
+//!               ├─ Files     what it opens for the daemon      files.rs
 //!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
 //!               └─ Deadline  until when a wait may last           deadline.rs
 //! ```
@@ -16,6 +17,7 @@
 mod address;
 mod connection;
 mod deadline;
+mod files;
 mod launch;
 mod lease;
 mod loader;

@@ -9,6 +9,7 @@
 //! process that read the file ([`Readers`]).
 
 mod credentials;
+mod layout;
 mod limits;
 mod listing;
 mod options;
@@ -29,14 +30,15 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
 pub use credentials::lend;
+pub use layout::Layout;
 pub use limits::Limits;
 pub use options::Options;
 pub use queue::{Place, Queue, Rank};
 pub use rate::Rate;
-pub use readers::{MountReport, Readers, Turn, serve};
+pub use readers::{Client, Handover, MountReport, Opener, Readers, Turn, serve, serve_layouts_of};
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules};
-pub use sources::Sources;
+pub use sources::{ByClient, Sources};
 pub use stat::{Binding, Stat, is_changed};
 pub use vouch::{Checksums, Comparison};
 
@@ -115,6 +117,12 @@ pub trait Source: Send + Sync {
     /// As [`Source::stat`].
     async fn turn(&self, _url: &str) -> Result<Turn> {
         Ok(Turn::default())
+    }
+
+    /// Among whom what this source says of a shard may be shared: everybody who asks the same endpoint,
+    /// unless it stands for a client that has to show its own rights.
+    fn scope(&self) -> &str {
+        self.endpoint()
     }
 
     /// The store's identity in cache keys, such as `http://127.0.0.1:9000` or `file`.

@@ -1,7 +1,11 @@
 //! Shards that are files: local disks, NFS, Lustre, GPFS.
 //!
 //! Its rule: files are touched by readers alone ([`Readers`] says why), past the page cache, and one
-//! that changed under the read is noticed by its inode, length and time after it.
+//! that changed under the read is noticed by its inode, length and time after it. A read ends where a
+//! stripe or a block of the file system does, as [`Stat::layout`] tells it.
+//!
+//! A file is opened by its path, with the daemon's rights; or by the client whose job names it, with the
+//! client's, and then each client that reads the shard has shown that it can open it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -11,18 +15,49 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
 use crate::queue::Rank;
-use crate::readers::{PIECE, Readers, Request, Turn};
+use crate::readers::{Client, ClientReaders, Loan, PIECE, Readers, Request, Turn};
 use crate::stat::{Stat, changed};
 use crate::{Source, Stretch};
 
+/// What cache keys say of files, whoever opened them.
+const ENDPOINT: &str = "file";
+
 /// Files of this machine's file systems.
 pub(crate) struct Posix {
-    readers: Readers,
+    opened: Opened,
+    /// With whom what is said of a file may be shared.
+    scope: String,
+}
+
+/// How files are opened.
+#[derive(Clone)]
+enum Opened {
+    /// By their paths.
+    Named(Readers),
+    /// By a client.
+    ByClient(Readers, ClientReaders),
+}
+
+impl Opened {
+    async fn ask(&self, path: &str, request: &Request, servers: Vec<u32>) -> Result<Loan> {
+        match self {
+            Self::Named(readers) => readers.ask(Path::new(path), request, servers).await,
+            Self::ByClient(_, client) => client.ask(request, servers).await,
+        }
+    }
 }
 
 impl Posix {
+    /// Files that the daemon opens.
     pub(crate) fn new(readers: Readers) -> Self {
-        Self { readers }
+        Self { opened: Opened::Named(readers), scope: ENDPOINT.to_owned() }
+    }
+
+    /// Files that this client opens.
+    pub(crate) fn of_client(readers: Readers, client: &Client) -> Self {
+        let scope = format!("{ENDPOINT} of {}", client.name);
+        let by_client = readers.of_client(client);
+        Self { opened: Opened::ByClient(readers, by_client), scope }
     }
 }
 
@@ -31,7 +66,7 @@ impl Source for Posix {
     async fn stat(&self, url: &str) -> Result<Stat> {
         let path = path_of(url)?;
         let request = Request::Stat { path: path.to_owned() };
-        let found = self.readers.ask(Path::new(path), &request).await;
+        let found = self.opened.ask(path, &request, Vec::new()).await;
         found.map(|found| found.answer().stat.clone()).map_err(|error| error.at("url", url))
     }
 
@@ -43,22 +78,29 @@ impl Source for Posix {
         _rank: &'a Rank,
     ) -> Result<Box<dyn Stretch + 'a>> {
         path_of(url)?;
-        let readers = self.readers.clone();
-        Ok(Box::new(Consecutive { readers, url: url.to_owned(), stat: stat.clone(), left: range }))
+        let opened = self.opened.clone();
+        Ok(Box::new(Consecutive { opened, url: url.to_owned(), stat: stat.clone(), left: range }))
     }
 
     async fn turn(&self, url: &str) -> Result<Turn> {
-        self.readers.turn(Path::new(path_of(url)?)).await
+        match &self.opened {
+            Opened::Named(readers) => readers.turn(Path::new(path_of(url)?)).await,
+            Opened::ByClient(readers, client) => readers.turn_of(client).await,
+        }
     }
 
     fn endpoint(&self) -> &str {
-        "file"
+        ENDPOINT
+    }
+
+    fn scope(&self) -> &str {
+        &self.scope
     }
 }
 
 /// Consecutive bytes of a file.
 struct Consecutive {
-    readers: Readers,
+    opened: Opened,
     url: String,
     stat: Stat,
     left: Range<u64>,
@@ -73,12 +115,12 @@ impl Stretch for Consecutive {
         let want = usize::try_from(left).map_or(into.len(), |left| left.min(into.len()));
         let mut have = 0;
         while have < want {
-            let request = Request::Read {
-                path: path.to_owned(),
-                offset: self.left.start,
-                len: (want - have).min(PIECE) as u64,
-            };
-            let piece = self.readers.ask(Path::new(path), &request).await.map_err(at)?;
+            let (offset, layout) = (self.left.start, &self.stat.layout);
+            let len = layout.cut(offset, (want - have).min(PIECE) as u64);
+            let servers = layout.servers(&(offset..offset + len));
+            let version = self.stat.version.clone();
+            let request = Request::Read { path: path.to_owned(), version, offset, len };
+            let piece = self.opened.ask(path, &request, servers).await.map_err(at)?;
             let left = &mut into[have..want];
             let len = usize::try_from(piece.answer().len).map_or(left.len(), |n| n.min(left.len()));
             if piece.answer().stat.version != self.stat.version || len == 0 {

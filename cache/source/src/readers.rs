@@ -6,12 +6,14 @@
 //!
 //! ```text
 //!   ask ──▶ the mount that the path lies on    mountinfo.rs   from a table; nothing is touched
-//!            └─▶ a seat, and its reader        mount.rs       bounds, time limit, replacement
+//!            └─▶ a seat, and its reader        line.rs, mount.rs   bounds, time limit, replacement
 //!                 └─▶ socket ──▶ process       process.rs ── message.rs ── child.rs
 //!                       bytes ◀── memory of the reader's, read as a file
 //! ```
 
 mod child;
+mod client;
+mod line;
 mod message;
 mod mount;
 mod mountinfo;
@@ -27,9 +29,13 @@ use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use child::serve;
+pub use child::{Opener, serve, serve_layouts_of};
+pub(crate) use client::ClientReaders;
+use client::Users;
+pub use client::{Client, Handover};
 pub(crate) use message::{PIECE, Request};
-use mount::{Loan, Mount};
+pub(crate) use mount::Loan;
+use mount::Mount;
 use mountinfo::{MountId, MountTable};
 
 /// Mounts that are read from at once. Nodes have a few; the bound is for whoever names paths below
@@ -50,6 +56,7 @@ struct Inner {
     limit: Duration,
     table: Mutex<MountTable>,
     mounts: Mutex<HashMap<MountId, Arc<Mount>>>,
+    users: Users,
     turns: Arc<Semaphore>,
 }
 
@@ -87,6 +94,7 @@ impl Readers {
             limit,
             table: Mutex::new(MountTable::open()?),
             mounts: Mutex::default(),
+            users: Users::default(),
             turns: Arc::new(Semaphore::new(SHARDS)),
         })))
     }
@@ -95,21 +103,39 @@ impl Readers {
     #[must_use]
     pub fn report(&self) -> Vec<MountReport> {
         let mut report: Vec<_> = self.mounts().values().map(|mount| mount.report()).collect();
+        report.extend(self.0.users.pools().iter().map(|pool| pool.report()));
         report.sort_by(|one, other| one.mount.cmp(&other.mount));
         report
     }
 
-    /// Has a reader of the mount that `path` lies on answer `request`. Whoever drops the future leaves
+    /// Has a reader of the mount that `path` lies on answer `request`, for which these servers of its
+    /// file system are asked. Whoever drops the future leaves
     /// the reader its time to answer: it is not killed for that.
-    pub(crate) async fn ask(&self, path: &Path, request: &Request) -> Result<Loan> {
-        let (mount, frame) = (self.mount(path)?, message::encode(request)?);
-        let asked = tokio::spawn(async move { mount.ask(&frame).await });
-        asked.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
+    pub(crate) async fn ask(
+        &self,
+        path: &Path,
+        request: &Request,
+        servers: Vec<u32>,
+    ) -> Result<Loan> {
+        ask(self.mount(path)?, request, servers).await
+    }
+
+    /// Readers of what this client opens.
+    pub(crate) fn of_client(&self, client: &Client) -> ClientReaders {
+        self.0.users.readers(client, self.0.command.clone(), self.0.limit)
     }
 
     /// Waits for the turn of a shard at `path`.
     pub(crate) async fn turn(&self, path: &Path) -> Result<Turn> {
-        let mount = self.mount(path)?;
+        self.turn_on(&*self.mount(path)?).await
+    }
+
+    /// Waits for the turn of a shard that this client opens.
+    pub(crate) async fn turn_of(&self, client: &ClientReaders) -> Result<Turn> {
+        self.turn_on(client.pool()).await
+    }
+
+    async fn turn_on(&self, mount: &Mount) -> Result<Turn> {
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         // The mount's first: what waits for a mount that hangs must not hold what others need.
         let here = mount.turns().acquire_owned().await.map_err(closed)?;
@@ -130,7 +156,7 @@ impl Readers {
             let error = Error::new(ErrorKind::Unavailable, "shards are read from too many mounts");
             return Err(error.at("mounts", MOUNTS).advise("read from fewer at once"));
         }
-        let mount = Mount::new(point, self.0.command.clone(), self.0.limit);
+        let mount = Mount::new(point, self.0.command.clone(), self.0.limit, None);
         mounts.insert(id, mount.clone());
         Ok(mount)
     }
@@ -138,4 +164,11 @@ impl Readers {
     fn mounts(&self) -> MutexGuard<'_, HashMap<MountId, Arc<Mount>>> {
         self.0.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Has a reader of these answer `request`, in a task of its own.
+async fn ask(mount: Arc<Mount>, request: &Request, servers: Vec<u32>) -> Result<Loan> {
+    let frame = message::encode(request)?;
+    let asked = tokio::spawn(async move { mount.ask(&frame, servers).await });
+    asked.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "shutting down")))
 }

@@ -223,7 +223,7 @@ impl Object {
             (None, None) => (format!("-{len:x}"), Binding::Sequential),
         };
         let binding = if self.link().is_sequential() { Binding::Sequential } else { binding };
-        Stat { len, version, binding }
+        Stat::new(len, version, binding)
     }
 
     fn refused(

@@ -13,7 +13,7 @@ use lru::LruCache;
 use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
-use crate::readers::Readers;
+use crate::readers::{Client, Readers};
 use crate::remote::{Counters, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
@@ -58,6 +58,35 @@ impl Scheme {
     }
 }
 
+/// Files that a client opens.
+#[derive(Clone)]
+pub struct ByClient {
+    source: Arc<dyn Source>,
+    own: bool,
+}
+
+impl ByClient {
+    /// Whether the client is another user than the daemon's own: it reads nothing but its files.
+    #[must_use]
+    pub fn is_others(&self) -> bool {
+        !self.own
+    }
+
+    /// Whether `source` is this one.
+    #[must_use]
+    pub fn is(&self, source: &Arc<dyn Source>) -> bool {
+        Arc::ptr_eq(&self.source, source)
+    }
+}
+
+/// Why another user's job reads nothing over the network: what is cached was paid for with the credentials
+/// of whoever brought it in, and nothing says that this one may have it.
+fn only_files() -> Error {
+    let what = "this daemon serves other users only files that they open themselves";
+    Error::new(ErrorKind::PermissionDenied, what)
+        .advise("name mounted files, or use a private daemon: daemon=\"embedded\"")
+}
+
 /// Every store that this process reads from.
 pub struct Sources {
     posix: Arc<Posix>,
@@ -65,6 +94,8 @@ pub struct Sources {
     wire: Arc<Wire>,
     lending: Lending,
     rules: Rules,
+    /// Whether files are opened that clients name, though no rule says so.
+    opens_named: bool,
     /// What whoever composes them brought, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
     open: Mutex<LruCache<Key, Arc<dyn Source>>>,
@@ -84,6 +115,7 @@ impl Sources {
             wire: Arc::new(Wire::new(limits)?),
             lending: Lending::new(Vec::new(), false),
             rules: Rules::default(),
+            opens_named: true,
             brought: Vec::new(),
             open: Mutex::new(LruCache::new(REMEMBERED)),
         })
@@ -112,19 +144,50 @@ impl Sources {
         self
     }
 
+    /// The same, which opens a file by its path only where a rule says so; others the client opens whose
+    /// job names them.
+    #[must_use]
+    pub fn opening_by_rule(mut self) -> Self {
+        self.opens_named = false;
+        self
+    }
+
+    /// Files as this client opens them.
+    #[must_use]
+    pub fn by_client(&self, client: &Client) -> ByClient {
+        let source = Arc::new(Posix::of_client(self.readers.clone(), client));
+        ByClient { source, own: client.own }
+    }
+
     /// The source that serves `url` to a client with `options`. Does not connect.
+    ///
+    /// # Errors
+    /// As [`Sources::open_for`].
+    pub fn open(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+        self.open_for(url, options, None)
+    }
+
+    /// The same to a client that opens files itself.
     ///
     /// # Errors
     /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if a store needs
     /// credentials and there are none, or if no rule lets the URL be used.
-    pub fn open(&self, url: &str, options: &Options) -> Result<Arc<dyn Source>> {
+    pub fn open_for(
+        &self,
+        url: &str,
+        options: &Options,
+        client: Option<&ByClient>,
+    ) -> Result<Arc<dyn Source>> {
         let at = |error: Error| error.at("url", url);
-        let rule = self.rules.of(url)?;
         let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
             path_of(url)?;
-            return Ok(Arc::clone(&self.posix) as Arc<dyn Source>);
+            return self.open_file(url, client);
         };
+        if client.is_some_and(ByClient::is_others) {
+            return Err(at(only_files()));
+        }
+        let rule = self.rules.of(url)?;
         if let Some((_, source)) = self.brought.iter().find(|(brought, _)| brought == scheme) {
             return Ok(Arc::clone(source));
         }
@@ -167,17 +230,49 @@ impl Sources {
         Ok(source)
     }
 
+    /// What reads a file for a client: the daemon, or the client's own descriptors.
+    fn open_file(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Source>> {
+        let is_others = client.is_some_and(ByClient::is_others);
+        let named = self.rules.of(url).map(|rule| self.opens_named || rule.is_some());
+        match (named, client) {
+            (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
+            // What no rule lets the daemon open is for the client's own rights to decide.
+            (_, Some(client)) => Ok(Arc::clone(&client.source)),
+            (Err(error), None) => Err(error),
+            (Ok(_), None) => {
+                let what = "this daemon opens no files that jobs name";
+                Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(
+                    "install its release for the job too, which then opens them; or have a \
+                     [[source]] added that matches them",
+                ))
+            }
+        }
+    }
+
     /// The shards that a pattern of a remote store means to a client with `options`, by name.
     ///
     /// # Errors
     /// As [`Sources::open`] and [`Source::list`].
     pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
+        self.list_for(pattern, options, None).await
+    }
+
+    /// The same to a client that opens files itself.
+    ///
+    /// # Errors
+    /// As [`Sources::open_for`] and [`Source::list`].
+    pub async fn list_for(
+        &self,
+        pattern: &str,
+        options: &Options,
+        client: Option<&ByClient>,
+    ) -> Result<Vec<String>> {
         let bucket = pattern.split_once("://").and_then(|(_, rest)| rest.split('/').next());
         if bucket.is_some_and(|bucket| bucket.contains(['*', '?', '['])) {
             let error = Error::new(ErrorKind::Invalid, "a bucket's name may not be a pattern");
             return Err(error.at("urls", pattern));
         }
-        let listed = self.open(pattern, options)?.list(pattern).await?;
+        let listed = self.open_for(pattern, options, client)?.list(pattern).await?;
         // What one pattern lets pass as a text, another may mean more by.
         let Some((number, _)) = self.rules.of(pattern)? else { return Ok(listed) };
         let is_same =

@@ -3,6 +3,8 @@
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::layout::Layout;
+
 /// Length and version of one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
@@ -13,6 +15,8 @@ pub struct Stat {
     pub version: String,
     /// How parts are known to be of this version.
     pub binding: Binding,
+    /// How its bytes lie on its file system's servers.
+    pub layout: Layout,
 }
 
 /// How the parts of a shard are bound to one version of it.
@@ -30,6 +34,12 @@ pub enum Binding {
 }
 
 impl Stat {
+    /// Of a shard of which nobody knows how its bytes lie.
+    #[must_use]
+    pub fn new(len: u64, version: String, binding: Binding) -> Self {
+        Self { len, version, binding, layout: Layout::default() }
+    }
+
     /// How many bytes a part at `offset` into `room` bytes has.
     pub(crate) fn part_len(&self, offset: u64, room: usize) -> Result<usize> {
         let left = self.len.checked_sub(offset).filter(|&left| left > 0 && room > 0);

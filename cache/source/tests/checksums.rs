@@ -82,7 +82,7 @@ async fn ask_with(
     let sources = Sources::new(vec![READER.into()], limits).unwrap();
     let options = options.with("AWS_ENDPOINT_URL", &web.url());
     let source = sources.open(URL, &options).unwrap();
-    let stat = Stat { len, version: ETAG.to_owned(), binding: Binding::Strong };
+    let stat = Stat::new(len, ETAG.to_owned(), Binding::Strong);
     let comparison = source.vouched(URL, &stat).await;
     Told { comparison, sources, web }
 }

@@ -90,6 +90,38 @@ async fn any_range_of_a_file_is_read() {
     }
 }
 
+/// The name under which this crate's test reader looks for layouts; the kernel call is the real one.
+const LAYOUT: &str = "user.lustre.lov";
+
+/// Stripes change how a file is read, not what comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_striped_file_is_read_as_its_layout_says() {
+    let bench = Bench::new();
+    let path = bench.dir.path().join("0.tar");
+    let plain = bench.stat().await;
+    let set =
+        |value: &[u8]| rustix::fs::setxattr(&path, LAYOUT, value, rustix::fs::XattrFlags::empty());
+    if let Err(error) = set(b"no layout") {
+        eprintln!("skipped: no extended attributes beside the build: {error}");
+        return;
+    }
+    // What makes no sense counts as none.
+    assert_eq!(bench.stat().await.layout, plain.layout);
+    for value in [
+        &include_bytes!("layouts/plain-4x1m.lov")[..],
+        include_bytes!("layouts/plain-2x3m.lov"),
+        include_bytes!("layouts/progressive.lov"),
+    ] {
+        set(value).unwrap();
+        let stat = bench.stat().await;
+        assert_eq!(stat.version, plain.version);
+        assert_ne!(stat.layout, plain.layout, "the attribute is read");
+        for (offset, len) in [(0, 16 << 20), ((3 << 20) - 1, 2), (4095, (1 << 20) + 7)] {
+            bench.read(&stat, offset, len).await;
+        }
+    }
+}
+
 /// A daemon's lock and its socket are what the next daemon needs, however this one ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_holds_nothing_of_its_daemons() {

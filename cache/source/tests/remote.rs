@@ -176,7 +176,7 @@ async fn a_missing_shard_is_not_found_by_its_url() {
         assert_eq!(stat.kind(), ErrorKind::NotFound, "{stat}");
         assert!(stat.place("url").unwrap().contains("no.tar"), "{stat}");
         assert!(!stat.to_string().contains("hunter2"), "{stat}");
-        let known = Stat { len: 9, version: "\"x\"".to_owned(), binding: Binding::Strong };
+        let known = Stat::new(9, "\"x\"".to_owned(), Binding::Strong);
         let read = bench.part(&way, &known, 0).await.unwrap_err();
         assert_eq!(read.kind(), ErrorKind::NotFound, "{read}");
     }

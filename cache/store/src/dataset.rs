@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use glob::{MatchOptions, Pattern};
+use serde::{Deserialize, Serialize};
 
 use crate::evict::Evict;
 
@@ -17,6 +18,17 @@ const MATCHING: MatchOptions = MatchOptions {
     require_literal_leading_dot: false,
 };
 
+/// Whether copies of a data set's shards are kept at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// On the tiers that take them.
+    #[default]
+    Always,
+    /// Nowhere: they are indexed once, and read where they are.
+    Never,
+}
+
 /// How the shards of one data set are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
@@ -24,6 +36,8 @@ pub struct Dataset {
     pub name: String,
     /// URLs that belong to it.
     pub matches: Pattern,
+    /// Whether copies of it are kept.
+    pub cache: Cache,
     /// The order in which its shards are given up.
     pub evict: Evict,
     /// Nothing of it is evicted. What does not fit then is refused.
@@ -60,6 +74,7 @@ impl Dataset {
         Ok(Self {
             name: name.to_owned(),
             matches,
+            cache: Cache::Always,
             evict,
             pin: false,
             ttl: None,
@@ -95,6 +110,23 @@ impl Dataset {
         };
         if self.max_bytes.is_some_and(|max| max < self.min_bytes) {
             return refuse("the quota's max is below its min");
+        }
+        if self.cache == Cache::Never {
+            let says = [
+                self.pin,
+                self.ttl.is_some(),
+                self.dont_evict_time.is_some(),
+                self.min_bytes > 0,
+                self.max_bytes.is_some(),
+                self.scan_bypass,
+                !self.tiers.is_empty(),
+            ];
+            if says.contains(&true) {
+                return refuse("a data set that is never cached has nothing to say of copies");
+            }
+            if !["/", "file:"].iter().any(|start| self.matches.as_str().starts_with(start)) {
+                return refuse("only files are read in place: `match` must be a path");
+            }
         }
         if self.pin && self.ttl.is_some() {
             return refuse("a data set cannot be pinned and have a ttl");

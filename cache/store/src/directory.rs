@@ -4,6 +4,7 @@
 //!   FORMAT                       "forebay 1": what may use this directory
 //!   RECENCY                      in which order shards were last used; a hint
 //!   WEAR                         what of a day's writing was left; a hint
+//!   indexes/<hash>-<name>.idx    where members lie of a shard that is read where it is; a hint
 //!   LOCK                         flock held while a daemon runs; its pid inside
 //!   shards/<hash>-<name>         the origin's tar, byte for byte, not compressed (`+` for `-` where a newer release
 //!                                holds the name)
@@ -15,6 +16,7 @@
 //! written aside and synced before the rename makes it visible; the rename is synced before anyone
 //! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
 
+mod indexes;
 mod recency;
 mod survey;
 mod wear;

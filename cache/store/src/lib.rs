@@ -30,7 +30,7 @@ mod store;
 mod tenant;
 mod tier;
 
-pub use dataset::Dataset;
+pub use dataset::{Cache, Dataset};
 pub use directory::ShardName;
 pub use evict::Evict;
 pub use files::{Extent, Files, LocalFiles};

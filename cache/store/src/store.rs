@@ -9,6 +9,7 @@
 //! way, kept nowhere, and read from its origin.
 
 mod identity;
+mod in_place;
 mod moves;
 mod place;
 
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{LinkReport, Options, Rank, Source, Sources, Stat, Turn};
+use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Source, Sources, Stat, Turn};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -77,6 +78,8 @@ pub struct Store {
     tenant: usize,
     /// Whose shards are fetched by turns with others': a job, or 0.
     owner: u64,
+    /// Who opens files that the daemon opens for nobody.
+    client: Option<ByClient>,
 }
 
 struct Inner {
@@ -144,8 +147,8 @@ impl Commons {
         Ok((turn, self.flights.turn(&job.rank).await?))
     }
 
-    pub(crate) fn forget_identity(&self, endpoint: &str, url: &str) {
-        self.identities().pop(&(endpoint.to_owned(), url.to_owned()));
+    pub(crate) fn forget_identity(&self, source: &dyn Source, url: &str) {
+        self.identities().pop(&(source.scope().to_owned(), url.to_owned()));
     }
 
     /// Bytes that a compressed shard came to, or came to at least, when it was last unpacked.
@@ -205,7 +208,7 @@ impl Store {
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
         };
-        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0 };
+        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
@@ -224,6 +227,19 @@ impl Store {
         Self { owner: number, ..self.clone() }
     }
 
+    /// The same store for a client that opens files itself.
+    #[must_use]
+    pub fn for_client(&self, client: &Client) -> Self {
+        Self { client: Some(self.inner.sources.by_client(client)), ..self.clone() }
+    }
+
+    /// Whether a shard that did not arrive was on its way through another client's files: with this one's
+    /// own there is another chance.
+    #[must_use]
+    pub fn came_through_another(&self, shard: &Lease) -> bool {
+        self.client.as_ref().is_some_and(|client| !client.is(&shard.source))
+    }
+
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
@@ -235,7 +251,7 @@ impl Store {
     /// # Errors
     /// As [`Sources::list`].
     pub async fn list(&self, pattern: &str, options: &Options) -> Result<Vec<String>> {
-        self.inner.sources.list(pattern, options).await
+        self.inner.sources.list_for(pattern, options, self.client.as_ref()).await
     }
 
     /// The shard at `url`, on a tier or on its way there; the lease lasts while it is held.
@@ -243,7 +259,7 @@ impl Store {
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
     pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
-        let source = self.inner.sources.open(url, options)?;
+        let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
         let rank = match urgency {
             Urgency::Needed => Rank::now(self.owner),
             Urgency::Ahead => Rank::ahead(self.owner),
@@ -328,6 +344,9 @@ impl Store {
     }
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
+        if self.is_read_in_place(wanted) {
+            return Ok(self.open_in_place(wanted).await);
+        }
         // What is known to be there comes first: a tier that is slow to be listed delays nothing else.
         let mut tiers: Vec<_> = Vec::with_capacity(self.inner.tiers.len());
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
@@ -377,20 +396,36 @@ impl Store {
         }
         tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
         self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
-        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
-        let shard = Arc::new(Shard {
+        self.index_through(wanted, why.clone())
+    }
+
+    /// The shard without a tier, for the reason `why`.
+    fn through(
+        &self,
+        wanted: &Wanted,
+        growth: Growth,
+        parts: Option<Arc<Parts>>,
+        why: Error,
+    ) -> Arc<Shard> {
+        Arc::new(Shard {
             name: wanted.name.clone(),
             url: wanted.origin.url.clone(),
-            growth: growth.clone(),
+            growth,
             body: Body::Origin,
-            parts: Mutex::new(Some(parts.clone())),
+            parts: Mutex::new(parts),
             traffic: self.inner.commons.traffic.clone(),
             home: None,
             source: wanted.source.clone(),
             stat: wanted.stat.clone(),
             rank: wanted.rank.clone(),
-            lost: Arc::new(OnceLock::from(why.clone())),
-        });
+            lost: Arc::new(OnceLock::from(why)),
+        })
+    }
+
+    /// The same, indexed by one pass over it.
+    fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
+        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
+        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
         self.inner.commons.through().keep(wanted.name.clone(), &shard);
         let job = Arc::new(Job {
             url: wanted.origin.url.clone(),
@@ -416,17 +451,29 @@ impl Store {
             rate: self.inner.commons.shares.rate(wanted.charge),
             head: Mutex::new(wanted.head.take()),
         });
+        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
+        let whose = (self.tenant, self.owner);
         tokio::spawn(async move {
             let filled = match commons.flight(&job).await {
                 Ok(_flight) => job.run().await,
                 Err(error) => Err(error),
             };
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            if let Err(error) = filled {
-                job.parts.fail(&error);
-                job.growth.fail(&error);
-                commons.forget_identity(job.source.endpoint(), &job.url);
+            match filled {
+                Ok(()) => {
+                    let inner = keeps.and_then(|inner| inner.upgrade());
+                    let Some(inner) = inner else { return };
+                    // Its index has its size by now.
+                    commons.through().keep(indexed.name().clone(), &indexed);
+                    let store = Self { inner, tenant: whose.0, owner: whose.1, client: None };
+                    store.keep_index(&job, &indexed).await;
+                }
+                Err(error) => {
+                    job.parts.fail(&error);
+                    job.growth.fail(&error);
+                    commons.forget_identity(&*job.source, &job.url);
+                }
             }
         });
         shard
@@ -441,8 +488,14 @@ impl Store {
                     tier.drop_corrupt(shard.name(), &Arc::downgrade(&home.space), why).await;
                 }
             }
-            // The origin sent other bytes than the first time.
-            None => self.inner.commons.through().forget(shard.name()),
+            // The origin has other bytes than the first time, or another version.
+            None => {
+                self.inner.commons.through().forget(shard.name());
+                self.inner.commons.forget_identity(&*shard.source, shard.url());
+                if why.kind() == ErrorKind::Corrupt {
+                    self.drop_index(shard).await;
+                }
+            }
         }
         if shard.lost.get().is_some() {
             self.inner.commons.through().forget(&ShardName::new(&shard.origin()));

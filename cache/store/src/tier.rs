@@ -440,7 +440,7 @@ impl Tier {
     }
 
     /// Does what blocks on the directory, on a thread that may.
-    async fn on_disk<T: Send + 'static>(
+    pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Directory) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -160,7 +160,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         _ => error,
     })?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
-    let sources = config.sources()?;
+    let (sources, groups) = (config.sources()?, config.groups()?);
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
@@ -177,6 +177,8 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         reader: super::reader::command(launcher),
         lender: super::credentials::command(launcher),
         own: false,
+        opens_named: false,
+        groups,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,
@@ -205,6 +207,8 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         reader: super::reader::command(launcher),
         lender: super::credentials::command(launcher),
         own: true,
+        opens_named: true,
+        groups: Vec::new(),
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use forebay_wire::files::Asking;
+
 use super::{Done, Launcher};
 
 /// What the command line calls it.
@@ -17,5 +19,8 @@ pub(super) fn command(launcher: &Launcher) -> Vec<OsString> {
 }
 
 pub(super) fn run(_: &Arguments) -> Done {
-    Ok(forebay_source::serve()?)
+    Ok(forebay_source::serve(|client| {
+        let mut asking = Asking::new(client)?;
+        Ok(Box::new(move |path| asking.open(path)))
+    })?)
 }

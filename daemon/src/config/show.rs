@@ -20,7 +20,11 @@ pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
     let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
     let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
     json!({
-        "daemon": { "socket": named.unwrap_or_else(|| socket.to_owned()), "memory": size(memory) },
+        "daemon": {
+            "socket": named.unwrap_or_else(|| socket.to_owned()),
+            "memory": size(memory),
+            "groups": groups(&config.daemon.groups),
+        },
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
         "source": config.source.iter().map(source).collect::<Vec<_>>(),
         "dataset": config.dataset.iter().map(dataset).collect::<Vec<_>>(),
@@ -98,6 +102,7 @@ fn dataset(dataset: &Dataset) -> Value {
     said(json!({
         "name": dataset.name,
         "match": shown(&dataset.r#match),
+        "cache": dataset.cache,
         "evict": dataset.evict,
         "pin": dataset.pin,
         "ttl": duration(dataset.ttl),
@@ -110,12 +115,16 @@ fn dataset(dataset: &Dataset) -> Value {
     }))
 }
 
-fn tenant(tenant: &Tenant) -> Value {
+fn groups(groups: &[Group]) -> Value {
     let group = |group: &Group| match group {
         Group::Name(name) => json!(name),
         Group::Gid(gid) => json!(gid),
     };
-    let groups: Vec<_> = tenant.groups.iter().map(group).collect();
+    groups.iter().map(group).collect()
+}
+
+fn tenant(tenant: &Tenant) -> Value {
+    let groups = groups(&tenant.groups);
     json!({ "name": tenant.name, "groups": groups, "quota": quota(&tenant.quota) })
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_store::Store;
+use forebay_store::{Lease, Store};
 use forebay_uring::Region;
 use forebay_wire::message::{Batch, Open, Opened};
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -30,6 +30,9 @@ pub use slots::{Memory, SlabMemory};
 
 /// Events a connection may lag behind; batches are bounded by slots, so this only smooths.
 const EVENTS: usize = 4;
+
+/// Jobs in a row through whose files a shard did not come, before that counts as this job's own trouble.
+const OTHERS: u32 = 8;
 
 /// What a session tells its trainer.
 #[derive(Debug)]
@@ -78,6 +81,20 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn url(&self, shard: u32) -> &str {
         &self.spec.urls[shard as usize]
+    }
+
+    /// Whether a shard did not come because another job that reads it went away, or does not open it: then
+    /// it is asked for once more, through this job's own files. Says so a bounded number of times.
+    fn is_anothers_fault(&self, shard: &Lease, error: &Error, others: &mut u32) -> bool {
+        let may_be = matches!(
+            error.kind(),
+            ErrorKind::Unavailable
+                | ErrorKind::Closed
+                | ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+        );
+        *others += 1;
+        may_be && *others <= OTHERS && self.store.came_through_another(shard)
     }
 
     pub(crate) fn shards(&self) -> u32 {

@@ -64,16 +64,16 @@ fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     })
 }
 
-/// Reads a frame's length, refusing one that would allocate beyond [`MAX_FRAME`].
+/// Reads a frame's length, refusing one beyond `limit`.
 ///
 /// # Errors
-/// `Invalid` if it does.
-fn body_len(prefix: [u8; PREFIX]) -> Result<usize> {
+/// `Invalid` if it is.
+fn body_len(prefix: [u8; PREFIX], limit: usize) -> Result<usize> {
     let len = u32::from_le_bytes(prefix) as usize;
-    if len > MAX_FRAME {
+    if len > limit {
         return Err(Error::new(ErrorKind::Invalid, "the peer announced a frame beyond the limit")
             .at("bytes", len)
-            .at("limit", MAX_FRAME));
+            .at("limit", limit));
     }
     Ok(len)
 }
@@ -100,13 +100,26 @@ pub fn send(
 }
 
 /// Receives frames and their descriptors from a blocking socket.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Receiver {
     buffer: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
+    limit: usize,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self::limited(MAX_FRAME)
+    }
 }
 
 impl Receiver {
+    /// One that accepts no body beyond `limit` bytes.
+    #[must_use]
+    pub fn limited(limit: usize) -> Self {
+        Self { buffer: Vec::new(), descriptors: VecDeque::new(), limit }
+    }
+
     /// Blocks until one whole message is here.
     ///
     /// # Errors
@@ -127,7 +140,7 @@ impl Receiver {
         }
         let mut prefix = [0; PREFIX];
         prefix.copy_from_slice(&self.buffer[..PREFIX]);
-        let len = body_len(prefix)?;
+        let len = body_len(prefix, self.limit)?;
         if !self.fill(&socket, PREFIX + len)? {
             return Ok(None);
         }
@@ -144,6 +157,11 @@ impl Receiver {
         self.descriptors.pop_front().ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "the peer announced a descriptor and sent none")
         })
+    }
+
+    /// Every descriptor received and not yet taken.
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        self.descriptors.drain(..).collect()
     }
 
     /// Receives until `wanted` bytes are here; false if the socket gives no more for now.

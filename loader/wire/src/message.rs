@@ -155,6 +155,9 @@ pub enum Reply {
         /// Whether more of them follow.
         more: bool,
     },
+    /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
+    /// asks for the files that they name ([`crate::files`]). From [`crate::PROTOCOL_FILES`] on.
+    Reader,
 }
 
 /// What a job reads and how.

@@ -3,24 +3,55 @@
 //! Its rule: it has a socket, memory of its own and the file it reads, and ends when the socket does.
 //! Whatever it waits for, nobody waits for it but who asked, and that one has a time limit.
 
-use std::io::{IoSlice, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+mod passed;
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_uring::{Arena, GRANULE, Region, Span};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use passed::{Open, Passed, tagged};
 
 use super::message::{self, Answer, Hello, PIECE, PREFIX, Request, Said};
+use crate::layout::Layout;
 use crate::stat::{Binding, Stat};
 
-/// Answers the daemon at the other end of standard input, until that end closes.
+/// The name under which Lustre's client tells a file's layout.
+const LUSTRE_LAYOUT: &str = "lustre.lov";
+
+/// The kernel's limit on an extended attribute.
+const ATTRIBUTE_MAX: usize = 64 << 10;
+
+/// Asks a client for the descriptor of a file.
+pub type Opener = Box<dyn FnMut(&str) -> Result<OwnedFd>>;
+
+/// Answers the daemon at the other end of standard input, until that end closes. `connect` makes a socket
+/// to a client into what asks it for files.
 ///
 /// # Errors
 /// `Invalid` if standard input is no such socket; `Full` if there is no memory.
-pub fn serve() -> Result<()> {
+pub fn serve(connect: impl FnOnce(UnixStream) -> Result<Opener>) -> Result<()> {
+    serve_layouts_of(LUSTRE_LAYOUT, connect)
+}
+
+/// The same where a file's layout goes by another name: only Lustre has attributes of that one, and
+/// tests have other file systems.
+///
+/// # Errors
+/// As [`serve`].
+#[doc(hidden)]
+pub fn serve_layouts_of(
+    attribute: &str,
+    connect: impl FnOnce(UnixStream) -> Result<Opener>,
+) -> Result<()> {
     let stdin = std::io::stdin();
     let socket = stdin.as_fd().try_clone_to_owned().doing("take the daemon's socket")?;
     rustix::net::getsockname(&socket).map_err(|_| {
@@ -32,8 +63,18 @@ pub fn serve() -> Result<()> {
     let whole = arena.try_lease(PIECE);
     let mut memory = whole.expect("memory just mapped is free");
     greet(&socket, &arena)?;
+    let mut files = match client(&socket) {
+        Ok(Some(client)) => Files::ByClient(Passed::new(connect(client)?)),
+        Ok(None) => Files::Named,
+        // The daemon ended meanwhile.
+        Err(_) => return Ok(()),
+    };
     while let Some(request) = receive(&mut socket)? {
-        let said: Said = answer(&request, &mut memory);
+        let said: Said = files.answer(&request, attribute, &mut memory);
+        if said.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed) {
+            // The client is asked no more: a reader that starts anew may have better luck.
+            break;
+        }
         let frame = message::encode(&said)?;
         if socket.write_all(&frame).is_err() {
             // The daemon ended meanwhile.
@@ -41,6 +82,22 @@ pub fn serve() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The socket to the client that opens the files, if one does: it rides on the daemon's first byte.
+fn client(socket: &UnixStream) -> std::io::Result<Option<UnixStream>> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut target = [IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    if rustix::net::recvmsg(socket, &mut target, &mut ancillary, flags)?.bytes == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next().map(UnixStream::from),
+        _ => None,
+    }))
 }
 
 /// Says who this is, and hands over the memory that bytes are read into.
@@ -71,19 +128,44 @@ fn receive(socket: &mut UnixStream) -> Result<Option<Request>> {
     message::decode(&body).map(Some)
 }
 
-fn answer(request: &Request, memory: &mut Span) -> Said {
-    match request {
-        Request::Stat { path } => {
-            let stat = rustix::fs::stat(path.as_str()).doing("look at the shard")?;
-            Ok(Answer { stat: stat_of(&stat)?, start: 0, len: 0, direct: true })
-        }
-        Request::Read { path, offset, len } => {
-            let mut file = File::open(path)?;
-            let (start, len) = file.read(*offset, *len, memory)?;
-            let stat = rustix::fs::fstat(&file.fd).doing("look at the shard")?;
-            Ok(Answer { stat: stat_of(&stat)?, start, len, direct: file.block.is_some() })
+/// How files come to be open.
+enum Files {
+    /// By their paths, here.
+    Named,
+    /// A client opens them.
+    ByClient(Passed),
+}
+
+impl Files {
+    fn answer(&mut self, request: &Request, attribute: &str, memory: &mut Span) -> Said {
+        match (self, request) {
+            (Self::Named, Request::Stat { path }) => {
+                let stat = rustix::fs::stat(path.as_str()).doing("look at the shard")?;
+                let said = stat_of(&stat)?;
+                Ok(looked_at(layout_of(&At::Path(path), &stat, attribute), said))
+            }
+            (Self::Named, Request::Read { path, offset, len, .. }) => {
+                File::open(path)?.answer(*offset, *len, memory)
+            }
+            (Self::ByClient(passed), Request::Stat { path }) => {
+                let Open { file, tag, .. } = passed.open(path)?;
+                let stat = rustix::fs::fstat(&file.fd).doing("look at the shard")?;
+                let said = tagged(stat_of(&stat)?, tag);
+                Ok(looked_at(layout_of(&At::Descriptor(file.fd.as_fd()), &stat, attribute), said))
+            }
+            (Self::ByClient(passed), Request::Read { path, version, offset, len }) => {
+                let Open { file, tag, .. } = passed.of_version(path, version)?;
+                let mut answer = file.answer(*offset, *len, memory)?;
+                answer.stat = tagged(answer.stat, tag);
+                Ok(answer)
+            }
         }
     }
+}
+
+/// The answer to a look.
+fn looked_at((layout, layout_fault): (Layout, Option<Error>), stat: Stat) -> Answer {
+    Answer { stat: Stat { layout, ..stat }, start: 0, len: 0, direct: true, layout_fault }
 }
 
 /// An open file, and what its reads past the page cache must be multiples of.
@@ -97,7 +179,11 @@ impl File {
     fn open(path: &str) -> Result<Self> {
         // A pipe somebody named must not make us wait for its writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).doing("open the shard")?;
+        Self::of(rustix::fs::open(path, flags, Mode::empty()).doing("open the shard")?)
+    }
+
+    /// One that is open for reading.
+    fn of(fd: OwnedFd) -> Result<Self> {
         let mut file = Self { fd, block: None };
         // Not given to `open`, which would not tell this refusal from others.
         match rustix::fs::fcntl_setfl(&file.fd, OFlags::DIRECT) {
@@ -129,6 +215,14 @@ impl File {
     fn go_through_the_page_cache(&mut self) -> Result<()> {
         self.block = None;
         rustix::fs::fcntl_setfl(&self.fd, OFlags::empty()).doing("ask for cached reads")
+    }
+
+    /// What a read brings, and the file after it.
+    fn answer(&mut self, offset: u64, len: u64, memory: &mut Span) -> Said {
+        let (start, len) = self.read(offset, len, memory)?;
+        let stat = rustix::fs::fstat(&self.fd).doing("look at the shard")?;
+        let (stat, direct) = (stat_of(&stat)?, self.block.is_some());
+        Ok(Answer { stat, start, len, direct, layout_fault: None })
     }
 
     /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in the
@@ -169,6 +263,38 @@ impl File {
     }
 }
 
+/// A file to be asked of.
+enum At<'a> {
+    Path(&'a str),
+    Descriptor(BorrowedFd<'a>),
+}
+
+/// How a file lies on its servers: as Lustre says, else in the blocks that its file system prefers (GPFS
+/// and NFS say what they transfer at once); and why it is not known though it is told.
+fn layout_of(at: &At<'_>, stat: &rustix::fs::Stat, attribute: &str) -> (Layout, Option<Error>) {
+    let mut value = vec![0; ATTRIBUTE_MAX];
+    let mut fault = None;
+    let asked = match at {
+        At::Path(path) => rustix::fs::getxattr(*path, attribute, &mut value[..]),
+        At::Descriptor(fd) => rustix::fs::fgetxattr(fd, attribute, &mut value[..]),
+    };
+    // Other file systems have no such attribute, each with an error of its own.
+    if let Ok(len) = asked {
+        match Layout::of_lustre(&value[..len]) {
+            Ok(layout) => return (layout, None),
+            Err(error) => fault = Some(error),
+        }
+    }
+    let of_file = u64::try_from(stat.st_blksize).unwrap_or(0);
+    let of_system = match at {
+        At::Path(path) => rustix::fs::statfs(*path),
+        At::Descriptor(fd) => rustix::fs::fstatfs(fd),
+    };
+    let of_system = of_system.map_or(0, |said| said.f_bsize);
+    let of_system = u64::try_from(of_system).unwrap_or(0);
+    (Layout::of_blocks(of_file.max(of_system)), fault)
+}
+
 fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::new(ErrorKind::Invalid, "the shard is not a regular file"));
@@ -176,9 +302,5 @@ fn stat_of(stat: &rustix::fs::Stat) -> Result<Stat> {
     let len = u64::try_from(stat.st_size)
         .map_err(|_| Error::new(ErrorKind::Corrupt, "the shard has a negative length"))?;
     let (inode, seconds, rest) = (stat.st_ino, stat.st_mtime, stat.st_mtime_nsec);
-    Ok(Stat {
-        len,
-        version: format!("{inode:x}-{len:x}-{seconds}.{rest:09}"),
-        binding: Binding::Weak,
-    })
+    Ok(Stat::new(len, format!("{inode:x}-{len:x}-{seconds}.{rest:09}"), Binding::Weak))
 }

@@ -29,8 +29,9 @@ pub(super) struct Hello {
 pub(crate) enum Request {
     /// Length and version of the file.
     Stat { path: String },
-    /// At most [`PIECE`] bytes of it, into the reader's memory.
-    Read { path: String, offset: u64, len: u64 },
+    /// At most [`PIECE`] bytes of it, into the reader's memory; a descriptor that a client passed serves
+    /// for it as long as it is of this version.
+    Read { path: String, version: String, offset: u64, len: u64 },
 }
 
 /// What a reader found; `Err` is what the file system said.
@@ -48,6 +49,8 @@ pub(crate) struct Answer {
     pub(crate) len: u64,
     /// Whether they came past the page cache.
     pub(crate) direct: bool,
+    /// Why its layout is not known, though its file system tells one.
+    pub(crate) layout_fault: Option<Error>,
 }
 
 /// A message as it is sent.

@@ -6,15 +6,17 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::MountReport;
+use super::client::Attached;
+use super::line::{Line, Seat};
 use super::message::{Answer, Said};
 use super::process::{Pids, Reader};
 
@@ -27,7 +29,7 @@ pub(super) const READERS: usize = 4;
 const QUEUE: usize = 4096;
 
 /// Shards of one mount that are fetched at once: their parts, six of each, keep [`READERS`] busy.
-const SHARDS: usize = 2;
+pub(super) const SHARDS: usize = 2;
 
 /// How often a request is tried, where readers end under it: whatever ended the first is not expected
 /// to end the second.
@@ -40,32 +42,41 @@ pub(super) struct Mount {
     point: PathBuf,
     command: Arc<[OsString]>,
     limit: Duration,
-    /// A permit for each process there may be: with a request, or in `idle`, or waited for.
-    seats: Arc<Semaphore>,
+    /// A seat for each process there may be: with a request, or in `idle`, or waited for.
+    line: Arc<Line>,
     /// Readers that nobody asks just now; the last used is the next.
     idle: Mutex<Vec<Reader>>,
     pids: Arc<Pids>,
     turns: Arc<Semaphore>,
-    queued: AtomicUsize,
+    /// Who opens the files, if it is not the readers themselves.
+    client: Option<Attached>,
     answers: AtomicU64,
     hangs: AtomicBool,
     told_of_page_cache: AtomicBool,
+    told_of_layout: AtomicBool,
 }
 
 impl Mount {
-    pub(super) fn new(point: PathBuf, command: Arc<[OsString]>, limit: Duration) -> Arc<Self> {
+    pub(super) fn new(
+        point: PathBuf,
+        command: Arc<[OsString]>,
+        limit: Duration,
+        client: Option<Attached>,
+    ) -> Arc<Self> {
+        let turns = client.as_ref().map(Attached::turns);
         let mount = Arc::new(Self {
             point,
             command,
             limit,
-            seats: Arc::new(Semaphore::new(READERS)),
+            line: Line::new(READERS),
             idle: Mutex::default(),
             pids: Arc::default(),
-            turns: Arc::new(Semaphore::new(SHARDS)),
-            queued: AtomicUsize::new(0),
+            turns: turns.unwrap_or_else(|| Arc::new(Semaphore::new(SHARDS))),
+            client,
             answers: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
             told_of_page_cache: AtomicBool::new(false),
+            told_of_layout: AtomicBool::new(false),
         });
         tokio::spawn(end_idle(Arc::downgrade(&mount)));
         mount
@@ -78,7 +89,7 @@ impl Mount {
 
     /// Whether nobody uses it, so that it can be forgotten with its readers.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && self.seats.available_permits() == READERS
+        Arc::strong_count(self) == 1 && self.line.is_idle()
     }
 
     pub(super) fn report(&self) -> MountReport {
@@ -92,18 +103,23 @@ impl Mount {
         }
     }
 
-    /// Has a reader answer the request in `frame`.
-    pub(super) async fn ask(self: Arc<Self>, frame: &[u8]) -> Result<Loan> {
-        let seat = self.seat().await?;
+    /// Has a reader answer the request in `frame`, which asks these servers of the file system.
+    pub(super) async fn ask(self: Arc<Self>, frame: &[u8], servers: Vec<u32>) -> Result<Loan> {
+        let seat = self.seat(servers).await?;
         let mut tries = 0;
         loop {
             tries += 1;
             // After one that ended, a new one: what ended it may have ended all that were idle.
             let kept = if tries == 1 { self.idle().pop() } else { None };
+            // A client that is gone is no reader's fault.
+            let fresh = match (&kept, &self.client) {
+                (None, Some(client)) => Some(client.socket(self.limit).await?),
+                _ => None,
+            };
             let asked = async {
                 let mut reader = match kept {
                     Some(reader) => reader,
-                    None => Reader::start(&self.command, &self.pids).await?,
+                    None => Reader::start(&self.command, &self.pids, fresh).await?,
                 };
                 let said = timeout(self.limit, reader.exchange(frame)).await;
                 Ok::<_, Error>((reader, said))
@@ -139,14 +155,12 @@ impl Mount {
     }
 
     /// Waits for the right to have a reader: for as long as the mount answers others.
-    async fn seat(&self) -> Result<OwnedSemaphorePermit> {
-        let queued = Queued::new(&self.queued);
-        if queued.before >= QUEUE {
+    async fn seat(&self, servers: Vec<u32>) -> Result<Seat> {
+        if self.line.len() >= QUEUE {
             let error = Error::new(ErrorKind::Unavailable, "too many requests wait for a mount");
             return Err(error.at("mount", self.point.display()).advise("try again later"));
         }
-        let seat = self.seats.clone().acquire_owned();
-        tokio::pin!(seat);
+        let mut seat = self.line.join(servers);
         loop {
             if self.is_stuck() {
                 return Err(self.unanswered());
@@ -173,11 +187,15 @@ impl Mount {
         if self.hangs.swap(false, Ordering::Relaxed) {
             tracing::info!(mount = %self.point.display(), "a mount answers again");
         }
-        if said.as_ref().is_ok_and(|answer| !answer.direct)
-            && !self.told_of_page_cache.swap(true, Ordering::Relaxed)
-        {
-            let mount = self.point.display();
+        let Ok(answer) = said else { return };
+        let mount = self.point.display();
+        if !answer.direct && !self.told_of_page_cache.swap(true, Ordering::Relaxed) {
             tracing::warn!(%mount, "a mount refuses direct reads: shards pass the page cache");
+        }
+        if let Some(error) = &answer.layout_fault
+            && !self.told_of_layout.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%mount, %error, "a mount's files are read as if they were not striped");
         }
     }
 
@@ -215,30 +233,12 @@ async fn end_idle(mount: Weak<Mount>) {
     }
 }
 
-/// A place in the line, and how many were before it.
-struct Queued<'a> {
-    line: &'a AtomicUsize,
-    before: usize,
-}
-
-impl<'a> Queued<'a> {
-    fn new(line: &'a AtomicUsize) -> Self {
-        Self { line, before: line.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        self.line.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A reader with its seat; dropped, it is idle.
 struct Kept {
     mount: Arc<Mount>,
     reader: Option<Reader>,
     /// Given back after the reader: whoever has it next finds that one.
-    _seat: OwnedSemaphorePermit,
+    _seat: Seat,
 }
 
 impl Drop for Kept {

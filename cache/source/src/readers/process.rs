@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Pair;
 use std::path::Path;
 use std::process::Stdio;
@@ -15,11 +15,15 @@ use std::time::{Duration, Instant};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_uring::close_on_exec;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::message::{self, Hello, PREFIX, Said};
 
@@ -51,6 +55,14 @@ pub(super) struct Reader {
 struct Listed {
     pid: u32,
     pids: Arc<Pids>,
+    /// The right to be one more process, where those are counted beyond the mount.
+    _right: Option<OwnedSemaphorePermit>,
+}
+
+/// A client's end is on its way to it: the other, and the right to have a process there.
+pub(super) struct Line {
+    pub(super) socket: OwnedFd,
+    pub(super) right: OwnedSemaphorePermit,
 }
 
 impl Drop for Listed {
@@ -60,8 +72,12 @@ impl Drop for Listed {
 }
 
 impl Reader {
-    /// Starts one, and waits until it greets.
-    pub(super) async fn start(command: &[OsString], pids: &Arc<Pids>) -> Result<Self> {
+    /// Starts one, and waits until it greets; with a client, that one opens what it reads.
+    pub(super) async fn start(
+        command: &[OsString],
+        pids: &Arc<Pids>,
+        client: Option<Line>,
+    ) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Error::new(ErrorKind::Invalid, "no command to start a reader with"));
         };
@@ -94,7 +110,8 @@ impl Reader {
         let socket = UnixStream::from_std(near).doing("make a reader's socket")?;
         let pid = child.id().unwrap_or_default();
         pids.lock().insert(pid, false);
-        let listed = Listed { pid, pids: pids.clone() };
+        let (client, right) = client.map(|Line { socket, right }| (socket, right)).unzip();
+        let listed = Listed { pid, pids: pids.clone(), _right: right };
         let greeted = tokio::time::timeout(START, greeted(socket)).await;
         let broken = |why: &str| {
             let error = Error::new(ErrorKind::Unavailable, format!("a reader {why}"));
@@ -112,6 +129,7 @@ impl Reader {
             let error = Error::new(ErrorKind::Unavailable, "another release was installed");
             return Err(error.at("release", hello.release).advise("restart the daemon"));
         }
+        tell_client(&socket, client).await?;
         Ok(Self { child, socket, memory, since: Instant::now(), listed })
     }
 
@@ -161,6 +179,21 @@ async fn greeted(mut socket: UnixStream) -> Result<(UnixStream, OwnedFd, Hello)>
     let memory = memory.doing("hear a reader's greeting")?;
     let hello = receive(&mut socket).await?;
     Ok((socket, memory, hello))
+}
+
+/// Tells a reader that has greeted who opens files: a byte, on which the socket to a client rides.
+async fn tell_client(socket: &UnixStream, client: Option<OwnedFd>) -> Result<()> {
+    let tell = || {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let rights = client.as_ref().map(AsFd::as_fd);
+        let has_room = rights.as_slice().is_empty()
+            || ancillary.push(SendAncillaryMessage::ScmRights(rights.as_slice()));
+        debug_assert!(has_room, "the space is that of one descriptor");
+        rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    };
+    socket.async_io(Interest::WRITABLE, tell).await.doing("tell a reader of its client")
 }
 
 fn receive_descriptor(socket: &UnixStream) -> std::io::Result<OwnedFd> {

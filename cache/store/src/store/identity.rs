@@ -75,7 +75,7 @@ impl Store {
         url: &str,
         rank: &Rank,
     ) -> Result<Begun> {
-        let key = (source.endpoint().to_owned(), url.to_owned());
+        let key = (source.scope().to_owned(), url.to_owned());
         let (begun, refresh) = {
             let mut identities = self.inner.commons.identities();
             let ask = || match self.is_certainly_new(source.endpoint(), url) {

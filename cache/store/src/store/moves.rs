@@ -68,7 +68,7 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
         let rest = inner.commons.shares.tenant(None);
-        let store = Store { inner, tenant: rest, owner: 0 };
+        let store = Store { inner, tenant: rest, owner: 0, client: None };
         while store.move_one().await {}
         drop(store);
         woken.await;
@@ -273,7 +273,7 @@ impl TierSource {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
-        let stat = Stat { len: sidecar.origin_len(), version, binding: Binding::Weak };
+        let stat = Stat::new(sidecar.origin_len(), version, Binding::Weak);
         let (len, unpacked) = (sidecar.len, sidecar.compressed_len.is_some());
         let source = lease.source.clone();
         let tenant = shares.tenant(sidecar.tenant.as_deref());

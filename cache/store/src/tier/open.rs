@@ -515,7 +515,7 @@ impl Tier {
                     self.table().whole(&shard, State::Broken);
                 } else {
                     // The object may have changed: its identity is asked anew.
-                    self.0.commons.forget_identity(job.source.endpoint(), &job.url);
+                    self.0.commons.forget_identity(&*job.source, &job.url);
                     match goes_on {
                         true => self.table().partial(&name),
                         false => drop(self.leave_shard(&shard)),
@@ -577,11 +577,7 @@ impl Tier {
             origin: sidecar.origin.clone(),
             charge: shares.charge(&sidecar.origin.url, tenant),
             source: Arc::new(Absent),
-            stat: Stat {
-                len: sidecar.origin_len(),
-                version: sidecar.origin.version.clone(),
-                binding: Binding::Weak,
-            },
+            stat: Stat::new(sidecar.origin_len(), sidecar.origin.version.clone(), Binding::Weak),
             len: sidecar.len,
             rank: Rank::ahead(0),
             head: Head::default(),

@@ -314,15 +314,19 @@ impl Assembly {
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
         let mut waiting = self.job.patience.waiting();
+        let mut others = 0;
         loop {
-            let opened = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
-                Ok(open) => open.wait(last + 1).await.map(|_| open),
-                Err(error) => Err(error),
+            let error = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
+                Ok(open) => match open.wait(last + 1).await {
+                    Ok(_) => return Ok((open, start_ns..now_ns())),
+                    Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
             };
-            match opened {
-                Ok(open) => return Ok((open, start_ns..now_ns())),
-                Err(error) => waiting.after(error).await?,
-            }
+            waiting.after(error).await?;
         }
     }
 

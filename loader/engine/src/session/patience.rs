@@ -51,13 +51,10 @@ impl Waiting<'_> {
     /// # Errors
     /// That one, if there is to be no other.
     pub(super) async fn after(&mut self, error: Error) -> Result<()> {
-        if is_changed(&error) && !std::mem::replace(&mut self.anew, true) {
-            tracing::warn!(%error, "a job begins anew with a shard");
-            return Ok(());
-        }
         let is_over = self.since.elapsed() + PAUSE >= self.patience.limit;
         let has_begun = self.patience.begun.load(Ordering::Relaxed);
-        if error.kind() != ErrorKind::Unavailable || is_over || !has_begun {
+        let anew = is_changed(&error) && !std::mem::replace(&mut self.anew, true);
+        if !anew && (error.kind() != ErrorKind::Unavailable || is_over || !has_begun) {
             return Err(error);
         }
         tracing::warn!(%error, "a job waits for its store");

@@ -221,22 +221,26 @@ impl Producer {
         samples: u64,
         stages: &mut Stages,
     ) -> Result<(Lease, Result<Progress>)> {
-        let start_ns = now_ns();
-        let url = self.job.url(shard);
-        let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
-        let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
-        stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
-        let open = open?;
-        if self.used.insert(shard) {
-            self.job.store.used(&open);
-        }
-        let start_ns = now_ns();
-        let progress = open.wait(samples).await;
-        stages.add(Cause::Origin, start_ns);
-        match progress {
-            // It begins anew with the next attempt.
-            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
-            progress => Ok((open, progress)),
+        let mut others = 0;
+        loop {
+            let start_ns = now_ns();
+            let url = self.job.url(shard);
+            let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
+            let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
+            stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
+            let open = open?;
+            if self.used.insert(shard) {
+                self.job.store.used(&open);
+            }
+            let start_ns = now_ns();
+            let progress = open.wait(samples).await;
+            stages.add(Cause::Origin, start_ns);
+            match progress {
+                Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {}
+                // It begins anew with the next attempt.
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+                progress => return Ok((open, progress)),
+            }
         }
     }
 

@@ -1,0 +1,151 @@
+//! Readers of files that a client opens: with its rights, not the daemon's.
+//!
+//! A reader of such files has a socket to the client beside the one to the daemon. It asks there for the
+//! descriptor of what it is to read.
+//!
+//! Its rule: no descriptor of a client's ever enters the daemon. One may be of a file system that the
+//! client itself is, and then even closing it can take for ever. So the daemon makes the pair of sockets
+//! and hands both ends on; what hangs, hangs in a process that serves this client alone.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use tokio::sync::Semaphore;
+
+use super::message::Request;
+use super::mount::{Loan, Mount, SHARDS};
+use super::process::Line;
+
+/// Processes that read for one user, over all its connections: one or two each for the ranks of a few
+/// jobs, and 256 MiB of memory.
+const USER_READERS: usize = 64;
+
+/// Shards of a user other than the daemon's own that are fetched at once. With two, two users whose files
+/// hang would take every turn there is.
+const USER_SHARDS: usize = 1;
+
+/// What takes one end of a pair of sockets to a client.
+#[async_trait]
+pub trait Handover: Send + Sync {
+    /// Sends the socket.
+    ///
+    /// # Errors
+    /// `Closed` if the client is gone.
+    async fn hand(&self, socket: OwnedFd) -> Result<()>;
+}
+
+/// A client that opens files for the daemon.
+#[derive(Clone)]
+pub struct Client {
+    /// What tells its connection from all others.
+    pub name: String,
+    /// Whose processes it is among.
+    pub user: u32,
+    /// Whether it is nobody but the daemon's own user, who may read what the daemon may.
+    pub own: bool,
+    /// The way to it.
+    pub handover: Arc<dyn Handover>,
+}
+
+/// What the connections of one user have together.
+struct User {
+    turns: Arc<Semaphore>,
+    readers: Arc<Semaphore>,
+}
+
+/// Users that have connections.
+#[derive(Default)]
+pub(super) struct Users(Mutex<HashMap<u32, Known>>);
+
+/// What is known of a user, while anything of it is there.
+#[derive(Default)]
+struct Known {
+    user: Weak<User>,
+    /// The readers of each of its clients.
+    pools: Vec<Weak<Mount>>,
+}
+
+/// A client, as its readers know it.
+pub(super) struct Attached {
+    handover: Arc<dyn Handover>,
+    user: Arc<User>,
+}
+
+/// The readers of what one client opens.
+#[derive(Clone)]
+pub(crate) struct ClientReaders(Arc<Mount>);
+
+impl Users {
+    /// Readers of what this client opens. Starts nothing yet.
+    pub(super) fn readers(
+        &self,
+        client: &Client,
+        command: Arc<[OsString]>,
+        limit: Duration,
+    ) -> ClientReaders {
+        let mut users = self.lock();
+        users.retain(|_, known| known.user.strong_count() > 0);
+        let known = users.entry(client.user).or_default();
+        let user = known.user.upgrade().unwrap_or_else(|| {
+            let turns = if client.own { SHARDS } else { USER_SHARDS };
+            Arc::new(User {
+                turns: Arc::new(Semaphore::new(turns)),
+                readers: Arc::new(Semaphore::new(USER_READERS)),
+            })
+        });
+        known.user = Arc::downgrade(&user);
+        let attached = Attached { handover: client.handover.clone(), user };
+        let point = PathBuf::from(format!("files of {}", client.name));
+        let pool = Mount::new(point, command, limit, Some(attached));
+        known.pools.retain(|pool| pool.strong_count() > 0);
+        known.pools.push(Arc::downgrade(&pool));
+        ClientReaders(pool)
+    }
+
+    /// The readers of each client that is there.
+    pub(super) fn pools(&self) -> Vec<Arc<Mount>> {
+        let users = self.lock();
+        users.values().flat_map(|known| &known.pools).filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientReaders {
+    /// Has one of them answer `request`.
+    pub(crate) async fn ask(&self, request: &Request, servers: Vec<u32>) -> Result<Loan> {
+        super::ask(self.0.clone(), request, servers).await
+    }
+
+    pub(super) fn pool(&self) -> &Mount {
+        &self.0
+    }
+}
+
+impl Attached {
+    pub(super) fn turns(&self) -> Arc<Semaphore> {
+        self.user.turns.clone()
+    }
+
+    /// A socket to the client, for one more reader; its other end is on its way there.
+    pub(super) async fn socket(&self, limit: Duration) -> Result<Line> {
+        let right = tokio::time::timeout(limit, self.user.readers.clone().acquire_owned()).await;
+        let Ok(right) = right else {
+            let error = Error::new(ErrorKind::Unavailable, "too many processes read for one user");
+            return Err(error.at("limit", USER_READERS).advise("run fewer jobs at once on a node"));
+        };
+        let right = right.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
+        let (near, far) = UnixStream::pair().doing("make a socket to a client")?;
+        self.handover.hand(far.into()).await?;
+        Ok(Line { socket: near.into(), right })
+    }
+}

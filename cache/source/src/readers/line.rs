@@ -1,0 +1,240 @@
+//! The line before a mount's readers: who is asked next.
+//!
+//! Its rule: whoever came first is next, unless the servers that hold their bytes are busy and another's
+//! are not; and nobody is passed over for ever. Reads under way then keep many servers busy, rather than
+//! one with all of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// How many behind the first are looked at: the parts that four shards have under way.
+const LOOKED_AT: usize = 32;
+
+/// How often the first in the line is passed over, at most: one round of what its shard has under way,
+/// so that the part an indexer waits for is not the last.
+const PASSED_OVER: u32 = 8;
+
+/// Seats, and who waits for them.
+pub(super) struct Line {
+    seats: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    free: usize,
+    /// Requests under way at each server, where there are any.
+    busy: HashMap<u32, u32>,
+    waiting: VecDeque<Waiting>,
+}
+
+struct Waiting {
+    servers: Vec<u32>,
+    passed_over: u32,
+    seat: oneshot::Sender<Seat>,
+}
+
+/// The right to have a process, until dropped.
+pub(super) struct Seat {
+    line: Arc<Line>,
+    servers: Vec<u32>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.line.leave(&self.servers);
+    }
+}
+
+impl Line {
+    pub(super) fn new(seats: usize) -> Arc<Self> {
+        let state = State { free: seats, busy: HashMap::new(), waiting: VecDeque::new() };
+        Arc::new(Self { seats, state: Mutex::new(state) })
+    }
+
+    /// Whether nobody has a seat.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().free == self.seats
+    }
+
+    /// How many wait for one.
+    pub(super) fn len(&self) -> usize {
+        let mut state = self.lock();
+        state.waiting.retain(|one| !one.seat.is_closed());
+        state.waiting.len()
+    }
+
+    /// Joins the line, to ask these servers. A receiver that is dropped leaves it.
+    pub(super) fn join(self: &Arc<Self>, servers: Vec<u32>) -> oneshot::Receiver<Seat> {
+        let (seat, waiting) = oneshot::channel();
+        self.lock().waiting.push_back(Waiting { servers, passed_over: 0, seat });
+        self.serve();
+        waiting
+    }
+
+    fn leave(self: &Arc<Self>, servers: &[u32]) {
+        let mut state = self.lock();
+        state.free += 1;
+        for server in servers {
+            if let Some(requests) = state.busy.get_mut(server) {
+                *requests -= 1;
+                if *requests == 0 {
+                    state.busy.remove(server);
+                }
+            }
+        }
+        drop(state);
+        self.serve();
+    }
+
+    /// Gives seats that are free to whoever waits.
+    fn serve(self: &Arc<Self>) {
+        loop {
+            let next = self.lock().next();
+            let Some(next) = next else { return };
+            let seat = Seat { line: self.clone(), servers: next.servers };
+            // Who is gone gives it back by that.
+            let _ = next.seat.send(seat);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes out whoever is next, with a seat noted as theirs.
+    fn next(&mut self) -> Option<Waiting> {
+        if self.free == 0 {
+            return None;
+        }
+        self.waiting.retain(|one| !one.seat.is_closed());
+        let first = self.waiting.front()?;
+        let at = match first.passed_over >= PASSED_OVER {
+            true => 0,
+            false => {
+                let load = |one: &Waiting| {
+                    let busy = one.servers.iter().filter_map(|server| self.busy.get(server));
+                    busy.max().copied().unwrap_or(0)
+                };
+                let looked_at = self.waiting.iter().take(LOOKED_AT).enumerate();
+                // Of equals the first.
+                looked_at.min_by_key(|(_, one)| load(one))?.0
+            }
+        };
+        if at > 0 {
+            self.waiting.front_mut()?.passed_over += 1;
+        }
+        let next = self.waiting.remove(at)?;
+        self.free -= 1;
+        for server in &next.servers {
+            *self.busy.entry(*server).or_default() += 1;
+        }
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Joins a line for each, and says who has a seat.
+    fn joined(line: &Arc<Line>, servers: &[&[u32]]) -> Vec<oneshot::Receiver<Seat>> {
+        servers.iter().map(|servers| line.join(servers.to_vec())).collect()
+    }
+
+    /// The places of those who have got a seat by now, with their seats.
+    fn seated(waiting: &mut [oneshot::Receiver<Seat>]) -> Vec<(usize, Seat)> {
+        let tried = waiting.iter_mut().enumerate();
+        tried.filter_map(|(at, one)| Some((at, one.try_recv().ok()?))).collect()
+    }
+
+    fn places(seated: &[(usize, Seat)]) -> Vec<usize> {
+        seated.iter().map(|(at, _)| *at).collect()
+    }
+
+    /// Two shards of two stripes each, four parts a stripe: reads under way are spread over all servers.
+    #[test]
+    fn reads_under_way_are_on_different_servers() {
+        let line = Line::new(4);
+        // What takes the seats while the parts gather.
+        let held = seated(&mut joined(&line, &[&[], &[], &[], &[]]));
+        let parts: [&[u32]; 16] = [
+            &[0],
+            &[0],
+            &[0],
+            &[0],
+            &[1],
+            &[1],
+            &[1],
+            &[1],
+            &[2],
+            &[2],
+            &[2],
+            &[2],
+            &[3],
+            &[3],
+            &[3],
+            &[3],
+        ];
+        let mut waiting = joined(&line, &parts);
+        drop(held);
+        let mut read = Vec::new();
+        while read.len() < parts.len() {
+            let now = seated(&mut waiting);
+            let mut servers: Vec<_> = now.iter().map(|(at, _)| parts[*at][0]).collect();
+            servers.sort_unstable();
+            assert_eq!(servers, [0, 1, 2, 3], "after {read:?}");
+            read.extend(places(&now));
+        }
+        assert!(line.is_idle());
+    }
+
+    #[test]
+    fn without_servers_who_came_first_is_next() {
+        let line = Line::new(1);
+        let mut waiting = joined(&line, &[&[], &[], &[]]);
+        for turn in 0..3 {
+            let now = seated(&mut waiting);
+            assert_eq!(places(&now), [turn]);
+            assert_eq!(line.len(), 2 - turn);
+        }
+    }
+
+    #[test]
+    fn nobody_is_passed_over_for_ever() {
+        let line = Line::new(2);
+        let mut busy = joined(&line, &[&[7]]);
+        let _busy = seated(&mut busy);
+        let mut gate = joined(&line, &[&[]]);
+        let gate_seat = seated(&mut gate);
+        let mut first = line.join(vec![7]);
+        // Ever more whose server is idle come behind it.
+        let idle: &[u32] = &[1];
+        let mut others = joined(&line, &[idle; 20]);
+        drop(gate_seat);
+        let mut passed = 0;
+        while let Err(oneshot::error::TryRecvError::Empty) = first.try_recv() {
+            passed += seated(&mut others).len();
+            assert!(passed <= PASSED_OVER as usize, "passed over by {passed}");
+        }
+        assert_eq!(passed, PASSED_OVER as usize);
+    }
+
+    #[test]
+    fn who_goes_away_takes_no_seat() {
+        let line = Line::new(1);
+        let mut waiting = joined(&line, &[&[1], &[1], &[1]]);
+        let last = waiting.pop().unwrap();
+        let held = seated(&mut waiting);
+        assert_eq!(places(&held), [0]);
+        drop(waiting);
+        assert_eq!(line.len(), 1);
+        drop(held);
+        let mut last = [last];
+        assert_eq!(seated(&mut last).len(), 1);
+        assert!(line.is_idle() && line.lock().busy.is_empty());
+    }
+}

@@ -1,0 +1,77 @@
+//! Indexes of shards whose bytes are not here: those of data sets that are never cached.
+//!
+//! Its rule: they are a hint that saves a pass over a shard. One that is missing, damaged or of another
+//! release costs that pass, nothing else; and all of them together stay below [`INDEXES_BYTES`].
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use forebay_error::{Doing, Result};
+use forebay_shard::Sidecar;
+
+use super::{Directory, SIDECAR, SIDECAR_ASIDE, ShardName, make_private};
+
+/// What they may take of the disk, beside the tier's capacity: at some 150 bytes a sample, as many as 28
+/// million samples have; of images, some terabytes.
+const INDEXES_BYTES: u64 = 4 << 30;
+
+impl Directory {
+    fn indexes(&self) -> PathBuf {
+        self.root.join("indexes")
+    }
+
+    fn index(&self, name: &ShardName) -> PathBuf {
+        self.indexes().join(format!("{}{SIDECAR}", name.0))
+    }
+
+    /// Keeps the index of a shard that is not here.
+    pub(crate) fn keep_index(&self, name: &ShardName, sidecar: &Sidecar) -> Result<()> {
+        let bytes = sidecar.encode()?;
+        self.check_identity()?;
+        make_private(&self.indexes()).doing("make a folder for indexes")?;
+        self.make_room_for_index(bytes.len() as u64)?;
+        let aside = self.indexes().join(format!("{}{SIDECAR_ASIDE}", name.0));
+        self.put(&self.index(name), &aside, &bytes)
+    }
+
+    /// The index of a shard that is not here, if it was kept.
+    pub(crate) fn kept_index(&self, name: &ShardName) -> Option<Sidecar> {
+        let path = self.index(name);
+        let bytes = fs::read(&path).ok()?;
+        let sidecar = Sidecar::decode(&bytes);
+        if let Err(error) = &sidecar {
+            tracing::warn!(path = %path.display(), %error, "an index is made anew");
+        }
+        // The least recently used go first; without this it counts as older than it is.
+        let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        sidecar.ok()
+    }
+
+    /// Forgets the index of a shard that is not here.
+    pub(crate) fn drop_index(&self, name: &ShardName) -> Result<()> {
+        self.remove_path(&self.index(name))
+    }
+
+    /// Removes those used longest ago until so many bytes more fit.
+    fn make_room_for_index(&self, bytes: u64) -> Result<()> {
+        let listed = fs::read_dir(self.indexes()).doing("list the indexes")?;
+        let mut kept: Vec<_> = listed
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let found = entry.metadata().ok()?;
+                Some((found.modified().ok()?, found.len(), entry.path()))
+            })
+            .collect();
+        kept.sort();
+        let mut total = kept.iter().map(|(_, len, _)| len).sum::<u64>() + bytes;
+        for (_, len, path) in kept {
+            if total <= INDEXES_BYTES {
+                break;
+            }
+            self.remove_path(&path)?;
+            total -= len;
+        }
+        Ok(())
+    }
+}

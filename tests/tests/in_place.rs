@@ -1,0 +1,141 @@
+//! Data sets that are never cached: indexed once, read where they are, checked as ever.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use forebay_error::ErrorKind;
+use forebay_store::{Cache, Dataset, Evict};
+use forebay_testkit::shard;
+use forebay_tests::{Daemon, Epoch, epoch, job_with, loader, play};
+use forebay_wire::message::Open;
+use tempfile::TempDir;
+
+/// Several parts.
+const SIZES: std::ops::Range<usize> = 90_000..90_001;
+const SAMPLES: u64 = 100;
+
+struct Bench {
+    disk: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let disk = Daemon::disk();
+        fs::create_dir(disk.path().join("data")).unwrap();
+        let bench = Self { disk };
+        for n in 0..2 {
+            fs::write(bench.file(n), shard(SAMPLES, n, &SIZES)).unwrap();
+        }
+        bench
+    }
+
+    fn file(&self, n: u64) -> PathBuf {
+        self.disk.path().join(format!("data/{n}.tar"))
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.disk.path().join("cache")
+    }
+
+    fn daemon(&self) -> Daemon {
+        let mut config = Daemon::config(&self.cache(), 1 << 28);
+        let matches = format!("{}/**", self.disk.path().join("data").display());
+        let rule = Dataset::new("fast", &matches, Evict::Lru).unwrap();
+        config.datasets = vec![Dataset { cache: Cache::Never, ..rule }];
+        Daemon::try_start(config).unwrap()
+    }
+
+    fn job(&self, files: u64) -> Open {
+        let urls = (0..files).map(|n| self.file(n).display().to_string()).collect();
+        job_with(BTreeMap::new(), urls)
+    }
+
+    fn indexes(&self) -> usize {
+        fs::read_dir(self.cache().join("indexes")).map_or(0, Iterator::count)
+    }
+}
+
+/// Writes over a file and leaves it as long and as old as it was.
+fn write_over(path: &Path, bytes: &[u8]) {
+    let before = fs::metadata(path).unwrap();
+    assert_eq!(before.len(), bytes.len() as u64);
+    let mut file = File::options().write(true).open(path).unwrap();
+    std::io::Write::write_all(&mut file, bytes).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+}
+
+/// Every sample is what it was, or an error of this kind: never other bytes.
+fn assert_right_or(epoch: &Epoch, kind: ErrorKind) {
+    epoch.assert_bytes(&SIZES);
+    assert!(epoch.errors.iter().all(|error| error.kind() == kind), "{:?}", epoch.errors);
+}
+
+#[test]
+fn members_are_read_in_place_and_nothing_is_kept() {
+    let bench = Bench::new();
+    let daemon = bench.daemon();
+    let loader = loader(daemon.address(), bench.job(2)).unwrap();
+    for number in 0..3 {
+        play(&loader, number, 0).unwrap().assert_whole(2, SAMPLES, &SIZES);
+    }
+    assert_eq!(daemon.number("/cache/used_bytes"), 0);
+    assert_eq!(daemon.files(), Vec::<PathBuf>::new());
+    // Two epochs at least came from the files themselves.
+    let payload = 2 * 2 * SAMPLES * SIZES.start as u64;
+    assert!(daemon.number("/cache/through_bytes") >= payload);
+    forebay_tests::eventually("both indexes are kept", || bench.indexes() == 2);
+}
+
+/// The index outlives the daemon: without it nobody would know how many samples there were.
+#[test]
+fn a_kept_index_saves_the_pass_over_the_shard() {
+    let bench = Bench::new();
+    let daemon = bench.daemon();
+    epoch(daemon.address(), bench.job(1)).unwrap().assert_whole(1, SAMPLES, &SIZES);
+    forebay_tests::eventually("the index is kept", || bench.indexes() == 1);
+    daemon.stop();
+    let garbage = vec![0xA5; usize::try_from(fs::metadata(bench.file(0)).unwrap().len()).unwrap()];
+    write_over(&bench.file(0), &garbage);
+    let daemon = bench.daemon();
+    let played = epoch(daemon.address(), bench.job(1)).unwrap();
+    assert!(played.samples.is_empty());
+    assert_eq!(played.announced.1, SAMPLES);
+    assert!(played.errors.iter().all(|error| error.kind() == ErrorKind::Corrupt));
+}
+
+#[test]
+fn a_file_written_over_is_told_and_never_served_for_what_it_was() {
+    let bench = Bench::new();
+    let daemon = bench.daemon();
+    let loader = loader(daemon.address(), bench.job(1)).unwrap();
+    play(&loader, 0, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
+    // One bit in the middle of each image.
+    let mut bytes = fs::read(bench.file(0)).unwrap();
+    for at in (50_000..bytes.len()).step_by(91_000) {
+        bytes[at] ^= 1;
+    }
+    write_over(&bench.file(0), &bytes);
+    let played = play(&loader, 1, 0).unwrap();
+    assert!(!played.errors.is_empty(), "wrong bytes went unnoticed");
+    assert!(played.errors.iter().any(|error| error.kind() == ErrorKind::Corrupt));
+}
+
+#[test]
+fn a_file_that_was_replaced_is_noticed_and_indexed_anew() {
+    let bench = Bench::new();
+    let daemon = bench.daemon();
+    epoch(daemon.address(), bench.job(1)).unwrap().assert_whole(1, SAMPLES, &SIZES);
+    // The same samples in another order of members would do; here it is longer.
+    let longer = shard(SAMPLES + 8, 0, &SIZES);
+    fs::write(bench.file(1), &longer).unwrap();
+    fs::rename(bench.file(1), bench.file(0)).unwrap();
+    let played = epoch(daemon.address(), bench.job(1));
+    if let Ok(played) = &played {
+        assert_right_or(played, ErrorKind::Corrupt);
+    }
+    let played = epoch(daemon.address(), bench.job(1)).unwrap();
+    played.assert_whole(1, SAMPLES + 8, &SIZES);
+}
