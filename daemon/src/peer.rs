@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::Options;
+use forebay_source::{Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
@@ -22,11 +22,12 @@ use tokio::task::JoinSet;
 
 use crate::compose::Node;
 use crate::status::{Job, Status};
+use crate::warm::{self, Named};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
 
-/// Shards indexed at once for one peer; more requests wait in the socket.
+/// Shards indexed or checked at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
@@ -69,7 +70,7 @@ type Outgoing = (Vec<u8>, Option<Arc<Region>>);
 
 /// Serves one peer to its end.
 pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
-    node.peers.send_modify(|peers| *peers += 1);
+    let _present = node.present();
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
@@ -81,6 +82,10 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
+        bandwidth: None,
+        pace: None,
+        named: Named::default(),
+        warm: None,
         session: None,
     };
     if let Err(error) = peer.run().await
@@ -91,7 +96,6 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         let _ = peer.reply(&Reply::Failed { run: None, error }).await;
     }
     peer.leave().await;
-    node.peers.send_modify(|peers| *peers -= 1);
 }
 
 struct Peer {
@@ -103,6 +107,13 @@ struct Peer {
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
+    /// What is fetched for tools comes at this rate at most, in bytes a second.
+    bandwidth: Option<u64>,
+    pace: Option<Arc<Rate>>,
+    /// Shards for the next warm-up.
+    named: Named,
+    /// A warm-up that ends with the connection.
+    warm: Option<warm::Registered>,
     session: Option<Registered>,
 }
 
@@ -142,6 +153,19 @@ impl Peer {
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
+                }
+                Request::Pace { bandwidth } => {
+                    self.bandwidth = Some(bandwidth);
+                    self.pace = Some(Arc::new(Rate::new(bandwidth)));
+                }
+                Request::Name { urls } => self.named.add(urls),
+                Request::Warm { origin, stay } => self.warm(Options::from(origin), stay).await?,
+                Request::StopWarm { number } => {
+                    let stopped = self.node.warm_ups.stop(number);
+                    self.answer(stopped.map(|()| Reply::Changed)).await?;
+                }
+                Request::Check { number, url, origin, verify } => {
+                    self.check(number, url, Options::from(origin), verify).await?;
                 }
                 Request::Scrub { keep } => self.scrub(keep).await?,
                 Request::Tier { name, change } => {
@@ -193,7 +217,8 @@ impl Peer {
         while self.tasks.try_join_next().is_some() {}
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        let store = self.store.paced(self.pace.clone());
+        let outgoing = self.outgoing.clone();
         self.tasks.spawn(async move {
             let reply = match count(&store, &url, &origin).await {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
@@ -219,6 +244,66 @@ impl Peer {
             };
             // A peer that left does not want it any more.
             drop((told, permit));
+        });
+        Ok(())
+    }
+
+    /// Begins a warm-up, and tells how far it has come: once if it goes on without this peer, else again and
+    /// again beside everything else.
+    async fn warm(&mut self, origin: Options, stay: bool) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let named = std::mem::take(&mut self.named);
+        let store = self.store.paced(self.pace.clone());
+        let warm = match warm::begin(&self.node, &store, named, origin, self.bandwidth) {
+            Ok(warm) => warm,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        let mut progress = warm.progress();
+        if stay {
+            let told = warm::document(&progress.borrow_and_update());
+            return self.reply(&Reply::Warm(told)).await;
+        }
+        // One at a time: the one before is not wanted any more.
+        if let Some(before) = self.warm.replace(warm) {
+            before.stop();
+        }
+        let outgoing = self.outgoing.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let (told, done) = {
+                    let told = progress.borrow_and_update();
+                    (warm::document(&told), told.done)
+                };
+                let sent = send(&outgoing, &Reply::Warm(told)).await;
+                // A peer that left does not want it any more.
+                if done || sent.is_err() || progress.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Compares a shard with its origin beside everything else; at the limit, requests wait.
+    async fn check(
+        &mut self,
+        number: u64,
+        url: String,
+        origin: Options,
+        verify: bool,
+    ) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let found = store.check(&url, &origin, verify).await;
+            let found = found.map(|found| {
+                serde_json::to_string(&found).expect("numbers and strings always encode")
+            });
+            // A peer that left does not want it any more.
+            let _ = send(&outgoing, &Reply::Checked { number, found }).await;
+            drop(permit);
         });
         Ok(())
     }
@@ -286,6 +371,9 @@ impl Peer {
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);
+        }
+        if let Some(warm) = self.warm.take() {
+            warm.stop();
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };

@@ -14,7 +14,7 @@ use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
 use crate::readers::Readers;
-use crate::remote::{Counters, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
+use crate::remote::{Counters, Gate, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
 
@@ -81,7 +81,7 @@ impl Sources {
         Ok(Self {
             posix: Arc::new(Posix::new(readers.clone())),
             readers,
-            wire: Arc::new(Wire::new(limits)?),
+            wire: Arc::new(Wire::new(limits, Gate::default())?),
             lending: Lending::new(Vec::new(), false),
             rules: Rules::default(),
             brought: Vec::new(),
@@ -106,10 +106,13 @@ impl Sources {
     }
 
     /// The same, ruled by an administrator.
-    #[must_use]
-    pub fn ruled(mut self, rules: Rules) -> Self {
+    ///
+    /// # Errors
+    /// `Unavailable` if no TLS client can be set up.
+    pub fn ruled(mut self, rules: Rules) -> Result<Self> {
+        self.wire = Arc::new(self.wire.behind(rules.gate())?);
         self.rules = rules;
-        self
+        Ok(self)
     }
 
     /// The source that serves `url` to a client with `options`. Does not connect.

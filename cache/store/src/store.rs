@@ -8,6 +8,8 @@
 //! take it, because their devices fail or an admin took them away, it is read through: indexed on the
 //! way, kept nowhere, and read from its origin.
 
+mod bring;
+mod check;
 mod identity;
 mod moves;
 mod place;
@@ -20,7 +22,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{LinkReport, Options, Rank, Source, Sources, Stat, Turn};
+use forebay_source::{LinkReport, Options, Rank, Rate, Source, Sources, Stat, Turn};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -37,6 +39,8 @@ use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
     TierReport, Urgency, Wanted, shutting_down,
 };
+pub use bring::Brought;
+pub use check::{Checked, Copy};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
 use moves::Promotions;
@@ -77,6 +81,8 @@ pub struct Store {
     tenant: usize,
     /// Whose shards are fetched by turns with others': a job, or 0.
     owner: u64,
+    /// How fast they may come, if whoever asks limits it.
+    pace: Option<Arc<Rate>>,
 }
 
 struct Inner {
@@ -205,7 +211,7 @@ impl Store {
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
         };
-        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0 };
+        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0, pace: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
@@ -222,6 +228,12 @@ impl Store {
     #[must_use]
     pub fn for_job(&self, number: u64) -> Self {
         Self { owner: number, ..self.clone() }
+    }
+
+    /// The same store for somebody whose shards come at this rate at most, unless others want them, too.
+    #[must_use]
+    pub fn paced(&self, pace: Option<Arc<Rate>>) -> Self {
+        Self { pace, ..self.clone() }
     }
 
     /// The tenant that is charged.
@@ -248,14 +260,13 @@ impl Store {
             Urgency::Needed => Rank::now(self.owner),
             Urgency::Ahead => Rank::ahead(self.owner),
         };
+        let rank = rank.paced(self.pace.clone());
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
-        let shard = self.shard_of(url, source, stat, rank, head.clone(), urgency).await;
+        let shard = self.shard_of(url, source, stat, rank.clone(), head.clone(), urgency).await;
         // Nobody else is to wait for what nobody took.
         drop(head.take());
         let shard = shard?;
-        if urgency == Urgency::Needed {
-            shard.rank.raise();
-        }
+        shard.rank.lift(&rank);
         Ok(shard)
     }
 
