@@ -174,7 +174,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Scrub(arguments) => scrub::run(&arguments, launcher),
         Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Tier(verb) => tier::run(&verb),
-        Verb::Dataset(verb) => dataset::run(&verb),
+        Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Config(verb) => config::run(&verb),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };

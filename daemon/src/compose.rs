@@ -17,6 +17,8 @@ use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
 use forebay_wire::peer::Credentials;
 use tokio::sync::{Mutex, Semaphore, watch};
 
+use crate::warm::WarmUps;
+
 /// What a node is made of.
 #[derive(Clone)]
 pub struct NodeConfig {
@@ -136,10 +138,11 @@ pub struct Node {
     pub(crate) frames: Arena,
     pub(crate) slabs: SlabMemory,
     pub(crate) started: Instant,
-    /// Trainers and tools connected now.
+    /// Trainers and tools connected now, and warm-ups that go on without theirs.
     pub(crate) peers: watch::Sender<usize>,
     /// The right to scrub: one at a time is as fast as many, and leaves the device to jobs.
     pub(crate) scrubbing: Arc<Semaphore>,
+    pub(crate) warm_ups: WarmUps,
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
@@ -186,7 +189,7 @@ impl Node {
         let frames = Arena::new(region.clone());
         let sources = Sources::new(config.reader, config.limits)?
             .lending(config.lender, config.own)
-            .ruled(config.sources);
+            .ruled(config.sources)?;
         let sources = if config.opens_named { sources } else { sources.opening_by_rule() };
         let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
@@ -208,6 +211,7 @@ impl Node {
             started: Instant::now(),
             peers: watch::Sender::new(0),
             scrubbing: Arc::new(Semaphore::new(1)),
+            warm_ups: WarmUps::new(),
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),
@@ -261,7 +265,22 @@ impl Node {
         self.clients_made.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Somebody needs this daemon, until that is dropped.
+    pub(crate) fn present(self: &Arc<Self>) -> Present {
+        self.peers.send_modify(|peers| *peers += 1);
+        Present(self.clone())
+    }
+
     pub(crate) fn next_session(&self) -> u64 {
         self.sessions_made.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+/// Somebody who needs the daemon.
+pub(crate) struct Present(Arc<Node>);
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.peers.send_modify(|peers| *peers -= 1);
     }
 }

@@ -5,6 +5,7 @@
 //!   config     the TOML file, and an embedded daemon's own choices   config.rs, embedded.rs
 //!   compose    the only file that names concrete parts   compose.rs
 //!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
+//!   warm       fetches that no job wants yet              warm.rs
 //!   status     what an admin sees                        status.rs
 //! ```
 
@@ -15,8 +16,10 @@ mod embedded;
 mod peer;
 mod serve;
 mod status;
+mod warm;
 
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use serve::{Listener, serve};
 pub use status::Status;
+pub use warm::{Failure, Warming};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Client, Handover, Options};
+use forebay_source::{Client, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
@@ -24,11 +24,12 @@ use tokio::task::JoinSet;
 
 use crate::compose::Node;
 use crate::status::{Job, Status};
+use crate::warm::{self, Named};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
 
-/// Shards indexed at once for one peer; more requests wait in the socket.
+/// Shards indexed or checked at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
@@ -103,7 +104,7 @@ impl Handover for ToClient {
 
 /// Serves one peer to its end.
 pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
-    node.peers.send_modify(|peers| *peers += 1);
+    let _present = node.present();
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
@@ -115,6 +116,10 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
+        bandwidth: None,
+        pace: None,
+        named: Named::default(),
+        warm: None,
         session: None,
         is_own: false,
     };
@@ -126,7 +131,6 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         let _ = peer.reply(&Reply::Failed { run: None, error }).await;
     }
     peer.leave().await;
-    node.peers.send_modify(|peers| *peers -= 1);
 }
 
 struct Peer {
@@ -138,6 +142,13 @@ struct Peer {
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
+    /// What is fetched for tools comes at this rate at most, in bytes a second.
+    bandwidth: Option<u64>,
+    pace: Option<Arc<Rate>>,
+    /// Shards for the next warm-up.
+    named: Named,
+    /// A warm-up that ends with the connection.
+    warm: Option<warm::Registered>,
     session: Option<Registered>,
     /// Whether it is the daemon's own user.
     is_own: bool,
@@ -151,10 +162,16 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Start { .. }
         | Request::Release { .. }
         | Request::Index { .. }
-        | Request::List { .. } => false,
-        Request::Status | Request::Scrub { .. } | Request::Tier { .. } | Request::Forget { .. } => {
-            true
-        }
+        | Request::List { .. }
+        | Request::Pace { .. } => false,
+        Request::Status
+        | Request::Scrub { .. }
+        | Request::Tier { .. }
+        | Request::Forget { .. }
+        | Request::Name { .. }
+        | Request::Warm { .. }
+        | Request::StopWarm { .. }
+        | Request::Check { .. } => true,
     }
 }
 
@@ -217,6 +234,19 @@ impl Peer {
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
+                Request::Pace { bandwidth } => {
+                    self.bandwidth = Some(bandwidth);
+                    self.pace = Some(Arc::new(Rate::new(bandwidth)));
+                }
+                Request::Name { urls } => self.named.add(urls),
+                Request::Warm { origin, stay } => self.warm(Options::from(origin), stay).await?,
+                Request::StopWarm { number } => {
+                    let stopped = self.node.warm_ups.stop(number);
+                    self.answer(stopped.map(|()| Reply::Changed)).await?;
+                }
+                Request::Check { number, url, origin, verify } => {
+                    self.check(number, url, Options::from(origin), verify).await?;
+                }
                 Request::Scrub { keep } => self.scrub(keep).await?,
                 Request::Tier { name, change } => {
                     let mode = match change {
@@ -267,7 +297,8 @@ impl Peer {
         while self.tasks.try_join_next().is_some() {}
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        let store = self.store.paced(self.pace.clone());
+        let outgoing = self.outgoing.clone();
         self.tasks.spawn(async move {
             let reply = match count(&store, &url, &origin).await {
                 Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
@@ -293,6 +324,66 @@ impl Peer {
             };
             // A peer that left does not want it any more.
             drop((told, permit));
+        });
+        Ok(())
+    }
+
+    /// Begins a warm-up, and tells how far it has come: once if it goes on without this peer, else again and
+    /// again beside everything else.
+    async fn warm(&mut self, origin: Options, stay: bool) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let named = std::mem::take(&mut self.named);
+        let store = self.store.paced(self.pace.clone());
+        let warm = match warm::begin(&self.node, &store, named, origin, self.bandwidth) {
+            Ok(warm) => warm,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        let mut progress = warm.progress();
+        if stay {
+            let told = warm::document(&progress.borrow_and_update());
+            return self.reply(&Reply::Warm(told)).await;
+        }
+        // One at a time: the one before is not wanted any more.
+        if let Some(before) = self.warm.replace(warm) {
+            before.stop();
+        }
+        let outgoing = self.outgoing.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let (told, done) = {
+                    let told = progress.borrow_and_update();
+                    (warm::document(&told), told.done)
+                };
+                let sent = send(&outgoing, &Reply::Warm(told)).await;
+                // A peer that left does not want it any more.
+                if done || sent.is_err() || progress.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Compares a shard with its origin beside everything else; at the limit, requests wait.
+    async fn check(
+        &mut self,
+        number: u64,
+        url: String,
+        origin: Options,
+        verify: bool,
+    ) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let found = store.check(&url, &origin, verify).await;
+            let found = found.map(|found| {
+                serde_json::to_string(&found).expect("numbers and strings always encode")
+            });
+            // A peer that left does not want it any more.
+            let _ = send(&outgoing, &Reply::Checked { number, found }).await;
+            drop(permit);
         });
         Ok(())
     }
@@ -360,6 +451,9 @@ impl Peer {
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);
+        }
+        if let Some(warm) = self.warm.take() {
+            warm.stop();
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compose::Node;
 use crate::peer::Registered;
+use crate::warm::Warming;
 
 /// A daemon's state.
 #[derive(Debug, Clone, Serialize)]
@@ -38,6 +39,8 @@ pub struct Status {
     pub slab_limit_bytes: usize,
     /// Jobs connected now.
     pub jobs: Vec<Job>,
+    /// Warm-ups that run, and the last that ended.
+    pub warm_ups: Vec<Warming>,
 }
 
 /// A piece of pinned memory.
@@ -103,6 +106,7 @@ impl Status {
             slab_bytes: node.slabs.used(),
             slab_limit_bytes: node.slabs.limit(),
             jobs: sessions.iter().map(Registered::describe).collect(),
+            warm_ups: node.warm_ups.describe(),
         }
     }
 
@@ -322,6 +326,19 @@ impl fmt::Display for Screen<'_> {
                 Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
                 None => writeln!(f)?,
             }
+        }
+        for warm in status.parts("/warm_ups") {
+            let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));
+            writeln!(
+                f,
+                "warm    {} {}  {} of {} shards here, {} fetched, {} failed",
+                warm.count("/number"),
+                if warm.text("/done") == "true" { "ended" } else { "runs" },
+                fetched + cached,
+                warm.count("/shards"),
+                warm.size("/bytes"),
+                warm.count("/failed"),
+            )?;
         }
         Ok(())
     }

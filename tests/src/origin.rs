@@ -97,6 +97,13 @@ impl Origin {
         self.server.counts().bytes.get(&Self::key(name)).copied().unwrap_or(0)
     }
 
+    /// What lets a node's daemon read from it: a `[[source]]` of its configuration.
+    #[must_use]
+    pub fn rule(&self) -> String {
+        let endpoint = self.server.endpoint();
+        format!("[[source]]\nmatch = 's3://{BUCKET}/'\nendpoint = '{endpoint}'\n")
+    }
+
     /// What a client's environment would say about this server.
     #[must_use]
     pub fn environment(&self) -> BTreeMap<String, String> {

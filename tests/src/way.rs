@@ -45,6 +45,8 @@ pub struct Way {
     pub environment: BTreeMap<String, String>,
     /// The authority that the daemon must trust.
     pub authority: Option<PathBuf>,
+    /// What an administrator says of it who lets a node's daemon use it: a `[[source]]`, or nothing for files.
+    pub rule: String,
     /// What it refuses, or why it refuses nothing.
     pub refused: std::result::Result<Refused, &'static str>,
     put: Put,
@@ -64,6 +66,7 @@ impl Way {
         let wrong = keys(&server.endpoint(), ACCESS_KEY, SECRET);
         Ok(Self {
             name: "s3 on s3s",
+            rule: redirecting(&server.endpoint()),
             refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
             environment,
             authority: None,
@@ -83,6 +86,7 @@ impl Way {
         let endpoint = at(moto.address());
         Ok(Self {
             name: "s3 on moto",
+            rule: redirecting(&endpoint),
             refused: Ok(Refused { url: s3("k.tar"), environment: unsigned(&endpoint) }),
             environment: keys(&endpoint, ACCESS_KEY, SECRET_KEY),
             authority: None,
@@ -102,6 +106,7 @@ impl Way {
         let url = format!("s3://{DENIED}/k.tar");
         Ok(Self {
             name: "s3 on nginx",
+            rule: redirecting(&nginx.http()),
             refused: Ok(Refused { url, environment: environment.clone() }),
             environment,
             authority: None,
@@ -142,6 +147,7 @@ impl Way {
         let path = |key: &str| utf8_percent_encode(key, PATH).to_string();
         Self {
             name,
+            rule: format!("[[source]]\nmatch = '{base}/'\n"),
             environment: BTreeMap::new(),
             authority,
             refused,
@@ -194,6 +200,7 @@ impl Way {
         let wrong = keys(&endpoint, Ceph::ACCESS_KEY, SECRET);
         let gateway = Self {
             name: "s3 on Ceph",
+            rule: redirecting(&endpoint),
             refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
             environment: keys(&endpoint, keys_of.0, keys_of.1),
             authority: None,
@@ -210,6 +217,7 @@ impl Way {
         let url = move |key: &str| place.join(BUCKET).join(key).display().to_string();
         Self {
             name,
+            rule: String::new(),
             environment: BTreeMap::new(),
             authority: None,
             refused: Err("modes refuse nothing to root, which tests may run as"),
@@ -239,6 +247,7 @@ impl Way {
         let filled = Arc::clone(&azurite);
         Ok(Self {
             name: "az on Azurite",
+            rule: redirecting(&endpoint),
             refused: Ok(Refused { url: format!("az://{BUCKET}/k.tar"), environment: wrong }),
             environment: environment(Azurite::KEY),
             authority: None,
@@ -257,13 +266,35 @@ impl Way {
         let mut way = Self::moto()?;
         let endpoint = way.environment.remove("AWS_ENDPOINT_URL").unwrap_or_default();
         way.name = "gs on moto";
-        way.environment = Options::default()
-            .with("STORAGE_EMULATOR_HOST", &endpoint)
-            .with("GOOGLE_SKIP_SIGNATURE", "true")
-            .into_map();
+        let store = Options::default().with("STORAGE_EMULATOR_HOST", &endpoint);
+        // Of a token it looks at nothing but that there is one.
+        way.environment = store.clone().with("GOOGLE_BEARER_TOKEN", SECRET).into_map();
+        let environment = store.with("GOOGLE_SKIP_SIGNATURE", "true").into_map();
         way.url = Box::new(|key| format!("gs://{BUCKET}/{key}"));
-        way.refused = Err("an emulator is read without credentials");
+        way.refused = Ok(Refused { url: format!("gs://{BUCKET}/k.tar"), environment });
         Ok(way)
+    }
+
+    /// The Hugging Face Hub, as far as files are read: it leads whoever asks for one elsewhere.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub fn hub() -> Result<Self> {
+        let folder = folder()?;
+        let leads = ("/datasets/o/n/resolve/main/", format!("/{BUCKET}/"));
+        let nginx = Nginx::leading(folder.path(), leads.0, &leads.1)?;
+        let environment = Options::default().with("HF_ENDPOINT", &nginx.http());
+        let environment = environment.with("HF_TOKEN", SECRET).into_map();
+        Ok(Self {
+            name: "hf on nginx",
+            rule: redirecting(&nginx.http()),
+            environment,
+            authority: None,
+            refused: Err("what the Hub refuses is shown of web servers"),
+            put: into(folder),
+            url: Box::new(|key| format!("hf://datasets/o/n/{key}")),
+            away: Box::new(move || drop(nginx)),
+        })
     }
 
     /// Puts an object, or replaces it; nobody sees half of it.
@@ -324,6 +355,11 @@ fn s3(key: &str) -> String {
 
 fn at(address: SocketAddr) -> String {
     format!("http://{address}")
+}
+
+/// Lets everything be read, from this server.
+fn redirecting(endpoint: &str) -> String {
+    format!("[[source]]\nmatch = '**'\nendpoint = '{endpoint}'\n")
 }
 
 fn keys(endpoint: &str, access: &str, secret: &str) -> BTreeMap<String, String> {

@@ -62,6 +62,14 @@ fn wrong_usage_is_two_and_starts_nothing() {
         (vec!["status", "--daemon", "unix:"], "embedded"),
         (vec!["index", "/x.tar"], "--output"),
         (vec!["index", "/{0..", "-o", "m.json"], "urls"),
+        (vec!["index", "/x.tar", "-o", "m.json", "--bandwidth", "10Gb/s"], "10Gbit/s"),
+        (vec!["index", "pipe:cat /x.tar", "-o", "m.json"], "no commands"),
+        (vec!["dataset", "warm"], "URLS"),
+        (vec!["dataset", "warm", "/x.tar", "--bandwidth", "fast"], "10Gbit/s"),
+        (vec!["dataset", "warm", "/x.tar", "--stop", "1"], "--stop"),
+        (vec!["dataset", "warm", "/x.tar", "--wait", "--dry-run"], "--dry-run"),
+        (vec!["dataset", "check"], "URLS"),
+        (vec!["dataset", "check", "/{0..", "--verify"], "urls"),
         (vec!["pack", "/tmp", "-o", "x.tar"], "{:06d}"),
         (vec!["pack", "/tmp", "--samples", "0"], "--samples"),
         (vec!["pack", "/tmp", "--bytes", "0"], "one sample"),
@@ -112,6 +120,9 @@ fn an_absent_daemon_is_three() {
         vec!["status"],
         vec!["index", "/x.tar", "-o", "/tmp/m.json"],
         vec!["bench", "starvation", "/x.tar"],
+        vec!["dataset", "warm", "/x.tar"],
+        vec!["dataset", "warm", "--stop", "1"],
+        vec!["dataset", "check", "/x.tar"],
     ] {
         assert_ends(household.forebay(&[&verb[..], &nowhere].concat()), 3, "/no/such");
     }
@@ -235,6 +246,8 @@ fn help_says_what_each_verb_is_for() {
         (vec!["pack"], "become one sample", false),
         (vec!["index"], "Several ranks", true),
         (vec!["scrub"], "drops what is wrong", true),
+        (vec!["dataset", "warm"], "before a job wants them", true),
+        (vec!["dataset", "check"], "Nothing is changed", true),
         (vec!["fsck"], "what a killed daemon left", false),
         (vec!["bench"], "starvation", false),
         (vec!["bench", "starvation"], "An emulated accelerator", true),

@@ -474,19 +474,6 @@ fn a_server_that_goes_away_in_the_middle_is_told_of() {
 }
 
 #[test]
-fn a_name_that_nobody_has_is_told_of() {
-    let disk = Daemon::disk();
-    let mut config = Daemon::config(disk.path(), 1 << 30);
-    config.limits = Limits { retries: 1, ..Limits::default() };
-    let daemon = Daemon::try_start(config).unwrap();
-    let url = "http://no-such-host.invalid/bucket/0.tar";
-    let error = epoch(daemon.address(), job_with(BTreeMap::new(), vec![url.to_owned()]));
-    let error = error.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
-}
-
-#[test]
 fn a_certificate_that_is_not_good_is_told_of() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("bucket")).unwrap();
@@ -497,7 +484,11 @@ fn a_certificate_that_is_not_good_is_told_of() {
         let nginx = Nginx::with(root.path(), certificate).unwrap();
         let disk = Daemon::disk();
         let cache = disk.path().join("cache");
-        let tier = format!("[[tier]]\nname = 'nvme'\npath = {cache:?}\ncapacity = '1GB'\n");
+        let tier = format!(
+            "[[tier]]\nname = 'nvme'\npath = {cache:?}\ncapacity = '1GB'\n\
+             [[source]]\nmatch = '{}/'\n",
+            nginx.https(),
+        );
         let installation = Installation::new(ACTOR, disk.path(), 320 << 20, &tier)
             .with("SSL_CERT_FILE", nginx.authority());
         let daemon = installation.start();

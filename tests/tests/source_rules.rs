@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs;
+use std::net::ToSocketAddrs;
 use std::process::Command;
 
 use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
 use forebay_source::{Rule, Rules};
-use forebay_testkit::{ACCESS_KEY, SECRET_KEY};
+use forebay_testkit::{ACCESS_KEY, Nginx, SECRET_KEY, say};
 use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job};
 use tempfile::TempDir;
 
@@ -94,5 +95,54 @@ fn a_node_reads_what_a_source_names_and_nothing_else() {
         let error = epoch(daemon.address(), open.clone()).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         assert!(error.to_string().contains("[[source]]"), "{error}");
+    }
+}
+
+/// What only a node's own machine reaches, it reaches by a rule alone: without any, and by no way around.
+#[test]
+fn a_node_connects_to_its_own_machine_only_where_a_source_names_it() {
+    let (named, other) = (TempDir::new().unwrap(), Origin::with_shards(1, SAMPLES, &SIZES));
+    fs::create_dir(named.path().join("bucket")).unwrap();
+    fs::write(named.path().join("bucket/0.tar"), other.bytes("0.tar")).unwrap();
+    let target = format!("{}/bucket/", other.server.endpoint());
+    let named = Nginx::leading(named.path(), "/elsewhere/", &target).unwrap();
+    let played = |rules: Rules, url: &str, origin: &Origin| {
+        let disk = Daemon::disk();
+        let mut config = Daemon::config(disk.path(), 1 << 20);
+        config.sources = rules;
+        let daemon = Daemon::try_start(config).unwrap();
+        let mut open = job(origin, vec![url.to_owned()]);
+        open.patience_ms = 0;
+        epoch(daemon.address(), open).map(|epoch| epoch.samples.len() as u64)
+    };
+    let none = || Rules::new(Vec::new()).unwrap();
+    let one = || Rules::new(vec![Rule::new(&format!("{}/", named.http())).unwrap()]).unwrap();
+    let direct = format!("{}/bucket/0.tar", named.http());
+    let led = format!("{}/elsewhere/0.tar", named.http());
+    let port = other.server.address().port();
+    // A name of this machine's that is none of those that are known as such.
+    let by_name = format!("http://ip6-localhost:{port}/bucket/0.tar");
+    let resolves = ("ip6-localhost", port).to_socket_addrs().is_ok();
+    assert_eq!(played(one(), &direct, &other).unwrap(), SAMPLES);
+    let before = other.server.counts().requests;
+    let mut refused = vec![
+        (none(), direct.as_str(), "no rule at all"),
+        (none(), "s3://bucket/0.tar", "an endpoint of a job's"),
+        (one(), led.as_str(), "a redirect of a server that is named"),
+    ];
+    if resolves {
+        refused.push((none(), by_name.as_str(), "a name"));
+    } else {
+        say("skipped: no other name of this machine's is known to it");
+    }
+    for (rules, url, what) in refused {
+        let error = played(rules, url, &other).err().unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}");
+        assert!(error.to_string().contains("[[source]]"), "{what}: {error}");
+    }
+    assert_eq!(other.server.counts().requests, before, "it was never asked");
+    // A user's own daemon goes where its user goes.
+    for url in [direct.as_str(), led.as_str(), "s3://bucket/0.tar"] {
+        assert_eq!(played(Rules::default(), url, &other).unwrap(), SAMPLES, "{url}");
     }
 }

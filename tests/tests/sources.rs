@@ -44,8 +44,9 @@ impl Node {
     fn start(way: &Way) -> Self {
         let disk = Daemon::disk();
         let tier = format!(
-            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GB'\n",
-            disk.path().join("cache")
+            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GB'\n{}",
+            disk.path().join("cache"),
+            way.rule,
         );
         let mut installation = Installation::new(ACTOR, disk.path(), MEMORY, &tier);
         if let Some(authority) = &way.authority {
@@ -310,13 +311,16 @@ fn s3_and_file_on_ceph() {
 }
 
 #[test]
-#[ignore = "az:// is not among the sources yet"]
 fn az_on_azurite() {
     all(Way::azurite().unwrap());
 }
 
 #[test]
-#[ignore = "gs:// is not among the sources yet"]
 fn gs_on_moto() {
     all(Way::gs_on_moto().unwrap());
+}
+
+#[test]
+fn hf_on_nginx() {
+    all(Way::hub().unwrap());
 }

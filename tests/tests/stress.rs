@@ -355,11 +355,12 @@ fn configuration(place: &Path) -> String {
 fn run(seed: u64) {
     let mut dice = Dice::new(seed);
     let disk = Daemon::disk();
-    let configuration = configuration(disk.path());
+    let catalog = Catalog::new(&SAMPLES);
+    let configuration = configuration(disk.path()) + &catalog.origin.rule();
     let installation = Installation::new(ACTOR, disk.path(), MEMORY, &configuration);
     let daemon: Installed = installation.start();
     let (socket, progress) = (installation.socket(), Progress::default());
-    let bench = Bench { catalog: Catalog::new(&SAMPLES), disk, socket, progress };
+    let bench = Bench { catalog, disk, socket, progress };
     let capacity: u64 = TIERS.iter().map(|(.., capacity)| capacity).sum();
     assert!(bench.catalog.bytes() > capacity, "the cache would hold it all");
     let began = std::time::Instant::now();

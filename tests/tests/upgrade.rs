@@ -41,12 +41,14 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let disk = Daemon::disk();
-        let tier = format!(
-            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '{CAPACITY}B'\n",
-            disk.path().join("cache")
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let rest = format!(
+            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '{CAPACITY}B'\n{}",
+            disk.path().join("cache"),
+            origin.rule(),
         );
-        let installation = Installation::new(ACTOR, disk.path(), MEMORY, &tier);
-        Self { origin: Origin::with_shards(SHARDS, SAMPLES, &SIZES), disk, installation }
+        let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+        Self { origin, disk, installation }
     }
 
     fn cache(&self) -> PathBuf {

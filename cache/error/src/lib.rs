@@ -135,6 +135,12 @@ impl Error {
         &self.0.message
     }
 
+    /// What the reader should do next, if that is said.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.0.advice.as_deref()
+    }
+
     /// The value given for place `name`, if any.
     #[must_use]
     pub fn place(&self, name: &str) -> Option<&str> {

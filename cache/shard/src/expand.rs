@@ -18,6 +18,9 @@ use forebay_error::{Error, ErrorKind, Result};
 /// The most shards that one text may name: more is a typing error, not a data set.
 pub const MAX_URLS: u64 = 10_000_000;
 
+/// What the URLs of commands begin with.
+const PIPE: &str = "pipe:";
+
 /// The characters of patterns.
 const GLOB: [char; 3] = ['*', '?', '['];
 
@@ -79,6 +82,12 @@ fn hub(url: String) -> String {
 
 /// The absolute path if `url` names a local file.
 fn local_path(url: &str) -> Result<Option<String>> {
+    if url.trim_start().get(..PIPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(PIPE)) {
+        let what = "Forebay runs no commands to read shards";
+        return Err(invalid(what).advise(
+            "name what the command reads, as in s3://bucket/key, https://host/path or a path",
+        ));
+    }
     let path = match url.split_once(':') {
         Some(("file", path)) => match path.strip_prefix("//") {
             Some(rest) if rest.starts_with('/') => rest,
@@ -160,6 +169,18 @@ mod tests {
 
     fn expand(spec: &str) -> Result<Vec<String>> {
         super::expand(spec, &mut |pattern| panic!("{pattern} is listed"))
+    }
+
+    #[test]
+    fn commands_are_refused_by_name() {
+        for spec in ["pipe:cat /x.tar", " PIPE:cat x", "s3://b/k.tar::pipe:curl h", "pipe:"] {
+            let error = expand(spec).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{spec}");
+            assert!(error.to_string().contains("runs no commands"), "{error}");
+        }
+        let list = ["/x.tar", "pipe:cat x"].map(str::to_owned);
+        assert_eq!(expand_list(&list).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(expand("/pipe:x").unwrap(), ["/pipe:x"]);
     }
 
     #[test]

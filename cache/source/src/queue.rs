@@ -1,7 +1,7 @@
 //! Who goes next, where only so many may go at once.
 //!
-//! Its rule: what somebody waits for goes before what is only wanted ahead; among equals, whoever has
-//! least goes first, so that one job's many shards leave others their share; then whoever came first.
+//! Its rule: what somebody waits for goes before what is only wanted ahead, and that before what no job
+//! wants yet; among equals, whoever has least goes first, so that one job's many shards leave others their share; then whoever came first.
 //! How urgent something is may change while it waits: it is looked at when a place is free.
 
 use std::collections::HashMap;
@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
-use tokio::sync::oneshot;
+use tokio::sync::{SetOnce, oneshot};
+
+use crate::Rate;
 
 /// What somebody waits for now.
 const NOW: u64 = 0;
@@ -17,34 +19,82 @@ const NOW: u64 = 0;
 /// What is fetched ahead of need.
 const AHEAD: u64 = 1;
 
-/// For whom something is done, and how urgently. Clones are one and the same.
+/// What is fetched though no job wants it yet.
+const BEHIND: u64 = 2;
+
+/// For whom something is done, how urgently, and how fast at most. Clones are one and the same.
 #[derive(Debug, Clone)]
 pub struct Rank {
-    /// Smaller goes first.
-    need: Arc<AtomicU64>,
+    need: Arc<Need>,
     owner: u64,
+}
+
+#[derive(Debug)]
+struct Need {
+    /// Smaller goes first.
+    level: AtomicU64,
+    /// What its bytes are paid from, if whoever asked for it limits them.
+    rate: Option<Arc<Rate>>,
+    /// Set once somebody wants it who limits nothing.
+    freed: SetOnce<()>,
 }
 
 impl Rank {
     /// Of what somebody waits for now; `owner` is the job, or 0.
     #[must_use]
     pub fn now(owner: u64) -> Self {
-        Self { need: Arc::new(AtomicU64::new(NOW)), owner }
+        Self::of(NOW, owner, None)
     }
 
     /// Of what is wanted ahead of need.
     #[must_use]
     pub fn ahead(owner: u64) -> Self {
-        Self { need: Arc::new(AtomicU64::new(AHEAD)), owner }
+        Self::of(AHEAD, owner, None)
     }
 
-    /// Somebody waits for it from now on.
-    pub fn raise(&self) {
-        self.need.store(NOW, Ordering::Relaxed);
+    /// Of what no job wants yet.
+    #[must_use]
+    pub fn behind(owner: u64) -> Self {
+        Self::of(BEHIND, owner, None)
     }
 
-    fn need(&self) -> u64 {
-        self.need.load(Ordering::Relaxed)
+    /// One that is as urgent, and may come at this rate at most.
+    #[must_use]
+    pub fn paced(self, rate: Option<Arc<Rate>>) -> Self {
+        Self::of(self.level(), self.owner, rate)
+    }
+
+    fn of(level: u64, owner: u64, rate: Option<Arc<Rate>>) -> Self {
+        let need = Need { level: AtomicU64::new(level), rate, freed: SetOnce::new() };
+        Self { need: Arc::new(need), owner }
+    }
+
+    /// Somebody wants it, too, whose rank is `other`: from now on it is at least as urgent, and no slower.
+    pub fn lift(&self, other: &Self) {
+        if Arc::ptr_eq(&self.need, &other.need) {
+            return;
+        }
+        self.need.level.fetch_min(other.level(), Ordering::Relaxed);
+        if other.need.rate.is_none() {
+            // Said before is as good.
+            let _ = self.need.freed.set(());
+        }
+    }
+
+    /// Waits until so many bytes of it may come.
+    pub async fn pay(&self, bytes: u64) {
+        let Some(rate) = &self.need.rate else { return };
+        if self.need.freed.initialized() {
+            return;
+        }
+        tokio::select! {
+            () = rate.take(bytes) => {}
+            _ = self.need.freed.wait() => {}
+        }
+    }
+
+    fn level(&self) -> u64 {
+        self.need.level.load(Ordering::Relaxed)
     }
 }
 
@@ -144,7 +194,7 @@ impl Queue {
         while state.taken < state.limit {
             let State { waiting, by_owner, .. } = &*state;
             let order = |waiter: &Waiter| {
-                (waiter.rank.need(), by_owner.get(&waiter.rank.owner).copied().unwrap_or(0))
+                (waiter.rank.level(), by_owner.get(&waiter.rank.owner).copied().unwrap_or(0))
             };
             // The first among equals: they are in the order in which they came.
             let next = (0..waiting.len()).min_by_key(|at| order(&waiting[*at]));
@@ -214,10 +264,46 @@ mod tests {
         let mut first = wait(&queue, &Rank::ahead(0));
         let rank = Rank::ahead(0);
         let mut second = wait(&queue, &rank);
-        rank.raise();
+        rank.lift(&Rank::now(0));
         drop(held);
         assert!(given(&mut first).is_none());
         assert!(given(&mut second).is_some());
+    }
+
+    #[test]
+    fn what_no_job_wants_yet_goes_last() {
+        let queue = Queue::new(1);
+        let held = take(&queue, &Rank::now(0));
+        let rank = Rank::behind(1);
+        let mut behind = wait(&queue, &rank);
+        let mut ahead = wait(&queue, &Rank::ahead(0));
+        drop(held);
+        assert!(given(&mut behind).is_none());
+        let held = given(&mut ahead).expect("a job looks ahead to it");
+        // Somebody wants the same: it goes as what that one wants.
+        let mut ahead = wait(&queue, &Rank::ahead(0));
+        rank.lift(&Rank::now(0));
+        drop(held);
+        assert!(given(&mut ahead).is_none());
+        assert!(given(&mut behind).is_some());
+    }
+
+    #[test]
+    fn a_limit_ends_when_somebody_without_one_wants_the_same() {
+        let rate = Arc::new(Rate::new(1 << 20));
+        let rank = Rank::behind(0).paced(Some(rate.clone()));
+        assert!(rank.pay(1 << 20).now_or_never().is_some(), "a second's worth is there");
+        let mut paying = Box::pin(rank.pay(1 << 30));
+        assert!((&mut paying).now_or_never().is_none());
+        // Who has a limit of their own takes nobody else's away.
+        rank.lift(&Rank::now(0).paced(Some(rate)));
+        assert!((&mut paying).now_or_never().is_none());
+        rank.lift(&rank.clone());
+        assert!((&mut paying).now_or_never().is_none());
+        rank.lift(&Rank::ahead(0));
+        assert!(paying.now_or_never().is_some());
+        assert!(rank.pay(u64::MAX).now_or_never().is_some());
+        assert!(Rank::behind(0).pay(u64::MAX).now_or_never().is_some());
     }
 
     #[test]

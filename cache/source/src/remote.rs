@@ -8,11 +8,13 @@
 //!     reply.rs     one reply: of the version and the range asked for, or refused
 //!       link.rs      the endpoint: places, the knee, what is late, whether it is down
 //!       wire.rs      the HTTP client
+//!         gate.rs      which addresses it connects to
 //! ```
 
 mod attempts;
 pub(crate) mod azure;
 mod bucket;
+mod gate;
 pub(crate) mod gcs;
 mod http;
 mod hub;
@@ -38,6 +40,7 @@ use crate::stat::{Binding, Stat};
 use crate::vouch::Comparison;
 use crate::{Begun, Limits, Source, Stretch};
 use attempts::{Again, Attempts, Failed};
+pub(crate) use gate::Gate;
 pub(crate) use http::{Http, endpoint as check_endpoint};
 pub(crate) use hub::Hub;
 use link::Asking;

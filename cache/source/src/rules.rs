@@ -3,7 +3,7 @@
 //! Its rule: where there is any rule, a URL belongs to the first that matches it, and what none matches
 //! is refused. A client then chooses neither where requests go nor which files are opened for it.
 
-mod host;
+pub(crate) mod host;
 mod pattern;
 
 use std::path::PathBuf;
@@ -12,9 +12,10 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use crate::Options;
 use crate::options::Family;
-use crate::remote::Network;
+use crate::remote::{Gate, Network};
 use crate::sources::Scheme;
 use pattern::Matches;
+use url::Url;
 
 /// What one source may be asked for; nothing said: no limit but the process's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -216,12 +217,17 @@ impl Rule {
     }
 }
 
-/// Every rule, in order. None at all: everything may be used, as whoever asks says.
+/// Every rule, in order. None at all: everything may be used, as whoever asks says; but what only this
+/// machine reaches, a node that has an administrator reaches by a rule alone.
 #[derive(Clone, Default)]
-pub struct Rules(Vec<Rule>);
+pub struct Rules {
+    list: Vec<Rule>,
+    /// Whether there is an administrator, of many rules or of none.
+    guarded: bool,
+}
 
 impl Rules {
-    /// These rules, in order.
+    /// An administrator's rules, in order.
     ///
     /// # Errors
     /// `Invalid` naming the rule that contradicts itself, or can never match.
@@ -237,18 +243,31 @@ impl Rules {
                     .advise("put the narrower one first: the first that matches counts"));
             }
         }
-        Ok(Self(rules))
+        Ok(Self { list: rules, guarded: true })
+    }
+
+    /// What connections may be made to.
+    pub(crate) fn gate(&self) -> Gate {
+        if !self.guarded {
+            return Gate::default();
+        }
+        let named = self.list.iter().flat_map(|rule| {
+            let endpoint = rule.endpoint.as_deref().and_then(|url| Url::parse(url).ok());
+            endpoint.into_iter().chain(rule.matches.server())
+        });
+        Gate::but(&named.collect::<Vec<_>>())
     }
 
     /// The rule for `url` and its number; none where there are no rules at all.
     pub(crate) fn of(&self, url: &str) -> Result<Option<(usize, &Rule)>> {
-        if self.0.is_empty() {
+        if self.list.is_empty() {
             return Ok(None);
         }
         let plain = pattern::plain(url)?;
-        let is_private = host::is_private(&plain);
+        let is_private = Url::parse(&plain).is_ok_and(|url| host::is_private(&url));
         let mut held_back = false;
-        for (number, rule) in self.0.iter().enumerate().filter(|(_, rule)| rule.matches.has(&plain))
+        for (number, rule) in
+            self.list.iter().enumerate().filter(|(_, rule)| rule.matches.has(&plain))
         {
             // Redirected, its own host is not asked.
             if !is_private || rule.endpoint.is_some() || rule.matches.names_host_of(&plain) {
@@ -346,6 +365,24 @@ mod tests {
         assert_eq!(which(&named, "http://127.0.0.1:9000/b/k"), Some(0));
         assert_eq!(which(&named, "http://127.0.0.1:9001/b/k"), None);
         assert_eq!(which(&named, "http://localhost/b/k"), Some(1));
+    }
+
+    #[test]
+    fn what_rules_spell_out_may_be_connected_to() {
+        let mut store = Rule::new("s3://a/").unwrap();
+        store.endpoint = Some("http://127.0.0.1:9000".into());
+        let texts = ["http://127.0.0.1:80*/**", "http://localhost:8000/x/*.tar", "http://**"];
+        let others = texts.map(|text| Rule::new(text).unwrap());
+        let rules = Rules::new(std::iter::once(store).chain(others).collect()).unwrap();
+        let passes =
+            |rules: &Rules, url: &str| rules.gate().check(&Url::parse(url).unwrap()).is_ok();
+        assert!(passes(&rules, "http://127.0.0.1:9000/a/k"));
+        assert!(passes(&rules, "http://localhost:8000/y"));
+        for other in ["http://127.0.0.1:80/", "http://127.0.0.1:8000/", "http://169.254.169.254/"] {
+            assert!(!passes(&rules, other), "{other}");
+            assert!(!passes(&Rules::new(Vec::new()).unwrap(), other), "{other}");
+            assert!(passes(&Rules::default(), other), "{other}");
+        }
     }
 
     #[test]

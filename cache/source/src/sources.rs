@@ -14,7 +14,7 @@ use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
 use crate::readers::{Client, Readers};
-use crate::remote::{Counters, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
+use crate::remote::{Counters, Gate, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
 
@@ -112,7 +112,7 @@ impl Sources {
         Ok(Self {
             posix: Arc::new(Posix::new(readers.clone())),
             readers,
-            wire: Arc::new(Wire::new(limits)?),
+            wire: Arc::new(Wire::new(limits, Gate::default())?),
             lending: Lending::new(Vec::new(), false),
             rules: Rules::default(),
             opens_named: true,
@@ -138,10 +138,13 @@ impl Sources {
     }
 
     /// The same, ruled by an administrator.
-    #[must_use]
-    pub fn ruled(mut self, rules: Rules) -> Self {
+    ///
+    /// # Errors
+    /// `Unavailable` if no TLS client can be set up.
+    pub fn ruled(mut self, rules: Rules) -> Result<Self> {
+        self.wire = Arc::new(self.wire.behind(rules.gate())?);
         self.rules = rules;
-        self
+        Ok(self)
     }
 
     /// The same, which opens a file by its path only where a rule says so; others the client opens whose

@@ -140,7 +140,7 @@ async fn rules_send_requests_elsewhere_and_refuse_the_rest() {
     let mut proxied = Rule::new("http://store.invalid/").unwrap();
     proxied.proxy = Some(server.endpoint());
     let limits = store.limits;
-    let ruled = sources().ruled(Rules::new(vec![store, web, proxied]).unwrap());
+    let ruled = sources().ruled(Rules::new(vec![store, web, proxied]).unwrap()).unwrap();
     let keys = Options::default()
         .with("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         .with("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
@@ -186,7 +186,7 @@ async fn a_bucket_may_be_the_first_part_of_the_host() {
         let mut rule = Rule::new("s3://one").unwrap();
         (rule.proxy, rule.endpoint) = (Some(web.url()), Some("http://store.invalid".into()));
         rule.virtual_host = host;
-        sources().ruled(Rules::new(vec![rule]).unwrap())
+        sources().ruled(Rules::new(vec![rule]).unwrap()).unwrap()
     };
     for (host, target) in
         [(None, "http://store.invalid/one/k.tar"), (Some(true), "http://one.store.invalid/k.tar")]

@@ -6,7 +6,7 @@
 
 mod web;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use forebay_error::ErrorKind;
 use forebay_source::{Limits, Options, Rule, Rules, Sources};
@@ -127,11 +127,73 @@ async fn a_rule_hides_what_it_does_not_match() {
     let web = Web::new(move |asked| page(&names, asked));
     let mut rule = Rule::new("s3://bucket/?/*.tar").unwrap();
     rule.endpoint = Some(web.url());
-    let ruled = sources().ruled(Rules::new(vec![rule]).unwrap());
+    let ruled = sources().ruled(Rules::new(vec![rule]).unwrap()).unwrap();
     let keys = client("").with("AWS_ENDPOINT_URL", "");
     // As a text `*` matches `?`; as a pattern it means more.
     let listed = ruled.list("s3://bucket/*/*.tar", &keys).await.unwrap();
     assert_eq!(listed, ["s3://bucket/a/1.tar", "s3://bucket/b/1.tar"]);
     let error = ruled.list("s3://other/*.tar", &keys).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+}
+
+/// Two files a page, with those of folders below as the Hub lists them, and where the next page is.
+fn tree(files: &[&str], asked: &Asked, base: &str) -> (u16, Vec<String>, String) {
+    let at: usize = said(asked, "cursor").map_or(0, |cursor| cursor.parse().unwrap());
+    let page: Vec<_> = files.iter().skip(at).take(2).collect();
+    let entry = |path: &&&str| {
+        let kind = if path.ends_with(".tar") { "file" } else { "directory" };
+        format!("{{\"type\":\"{kind}\",\"oid\":\"o\",\"size\":1,\"path\":\"{path}\"}}")
+    };
+    let body = page.iter().map(entry).collect::<Vec<_>>().join(",");
+    let path = asked.target.split('?').next().unwrap();
+    let next = format!("Link: <{base}{path}?recursive=true&cursor={}>; rel=\"next\"", at + 2);
+    let headers = if at + 2 < files.len() { vec![next] } else { Vec::new() };
+    (200, headers, format!("[{body}]"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_set_of_the_hub_is_listed_page_by_page() {
+    const FILES: [&str; 5] = [
+        "data/train-0.tar",
+        "data/sub.tar/x.json",
+        "data/train-1.tar",
+        "data/e/train-2.tar",
+        "data",
+    ];
+    let elsewhere = Arc::new(Mutex::new(String::new()));
+    let base = elsewhere.clone();
+    let hub = Web::new(move |asked| match asked.target.contains("/none/") {
+        true => (404, Vec::new(), "secret".to_owned()),
+        false => tree(&FILES, asked, &base.lock().unwrap()),
+    });
+    *elsewhere.lock().unwrap() = hub.url();
+    let options = Options::default().with("HF_ENDPOINT", &hub.url()).with("HF_TOKEN", "hf_hunter2");
+    let sources = sources();
+    let all = ["data/e/train-2.tar", "data/train-0.tar", "data/train-1.tar"];
+    for (root, pattern, found) in [
+        ("hf://datasets/o/n", "data/train-*.tar", &all[1..]),
+        ("hf://datasets/o/n@v1", "data/", &all),
+        ("hf://datasets/o/n", "**/*.tar", &all),
+    ] {
+        let listed = sources.list(&format!("{root}/{pattern}"), &options).await.unwrap();
+        let found: Vec<_> = found.iter().map(|path| format!("{root}/{path}")).collect();
+        assert_eq!(listed, found, "{pattern}");
+    }
+    let asked = hub.asked();
+    let targets: Vec<_> = asked.iter().map(|asked| asked.target.as_str()).collect();
+    assert_eq!(targets[0], "/api/datasets/o/n/tree/main/data?recursive=false");
+    assert_eq!(targets[3], "/api/datasets/o/n/tree/v1/data?recursive=true");
+    assert_eq!(targets.len(), 9, "three pages each: {targets:?}");
+    assert!(asked.iter().all(|asked| asked.header("authorization") == Some("Bearer hf_hunter2")));
+    let error = sources.list("hf://datasets/o/none/*.tar", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(!error.to_string().contains("secret"), "{error}");
+    let error = sources.list("hf://datasets/o/n*/x/*.tar", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    // Where the next page is at another server, the token does not follow.
+    let other = Web::new(|_| (200, Vec::new(), "[]".to_owned()));
+    *elsewhere.lock().unwrap() = other.url();
+    let error = sources.list("hf://datasets/o/n/data/", &options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(other.asked().is_empty());
 }

@@ -486,8 +486,9 @@ impl Job {
         (offset, left.min(PART_BYTES))
     }
 
-    /// Waits until so many bytes of its data set may come.
+    /// Waits until so many bytes may come, for whoever asked for it and of its data set.
     async fn pay(&self, bytes: u64) {
+        self.rank.pay(bytes).await;
         if let Some(rate) = &self.rate {
             rate.take(bytes).await;
         }

@@ -37,7 +37,7 @@ pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard};
-pub use store::{Claim, Store, StoreConfig};
+pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};
 pub use tenant::Tenant;
 pub use tier::{
     Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Mode, Scrub,

@@ -15,7 +15,7 @@ use forebay_shard::checksum::crc32c;
 use forebay_shard::{Catalogue, Index, Member, Origin};
 use forebay_source::{Rank, Source, Stat};
 use forebay_uring::{DiskFile, Engine, GRANULE, Read, Span};
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
@@ -42,6 +42,8 @@ pub(crate) struct Growth {
     len: Arc<OnceLock<u64>>,
     /// Set where its origin's bytes are compressed, and these are what they hold.
     unpacked: Arc<OnceLock<()>>,
+    /// Set once nothing of it is under way any more.
+    settled: Arc<SetOnce<()>>,
 }
 
 impl Growth {
@@ -51,6 +53,7 @@ impl Growth {
             progress: Arc::new(watch::Sender::default()),
             len: Arc::default(),
             unpacked: Arc::default(),
+            settled: Arc::default(),
         }
     }
 
@@ -63,7 +66,14 @@ impl Growth {
             progress: Arc::new(watch::Sender::new(progress)),
             len: Arc::new(OnceLock::from(len)),
             unpacked: Arc::default(),
+            settled: Arc::new(SetOnce::new_with(Some(()))),
         }
+    }
+
+    /// Its fill is over, however it ended.
+    pub(crate) fn settle(&self) {
+        // Once is enough.
+        let _ = self.settled.set(());
     }
 
     /// Its origin's bytes are compressed.
@@ -254,6 +264,26 @@ impl Shard {
             Ok(Progress { failed: Some(error), samples: have, .. }) if have < samples => Err(error),
             Ok(progress) => Ok(progress),
             Err(_) => Err(Error::new(ErrorKind::Closed, "the fill was given up")),
+        }
+    }
+
+    /// Bytes of it that are where they stay.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        parts.map_or_else(|| self.len(), |parts| parts.kept_bytes())
+    }
+
+    /// Waits until nothing of it is under way any more, and it is on its tier for good.
+    ///
+    /// # Errors
+    /// What ended the fill, or why its tier did not keep it.
+    pub async fn settled(&self) -> Result<()> {
+        self.growth.settled.wait().await;
+        match (self.progress().failed, self.lost.get()) {
+            (Some(error), _) => Err(error),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(()),
         }
     }
 

@@ -8,6 +8,8 @@
 //! take it, because their devices fail or an admin took them away, it is read through: indexed on the
 //! way, kept nowhere, and read from its origin.
 
+mod bring;
+mod check;
 mod identity;
 mod in_place;
 mod moves;
@@ -21,7 +23,9 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Source, Sources, Stat, Turn};
+use forebay_source::{
+    ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat, Turn,
+};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -38,6 +42,8 @@ use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
     TierReport, Urgency, Wanted, shutting_down,
 };
+pub use bring::Brought;
+pub use check::{Checked, Copy};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
 use moves::Promotions;
@@ -80,6 +86,8 @@ pub struct Store {
     owner: u64,
     /// Who opens files that the daemon opens for nobody.
     client: Option<ByClient>,
+    /// How fast they may come, if whoever asks limits it.
+    pace: Option<Arc<Rate>>,
 }
 
 struct Inner {
@@ -208,7 +216,8 @@ impl Store {
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
         };
-        let store = Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None };
+        let store =
+            Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None, pace: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
@@ -240,6 +249,12 @@ impl Store {
         self.client.as_ref().is_some_and(|client| !client.is(&shard.source))
     }
 
+    /// The same store for somebody whose shards come at this rate at most, unless others want them, too.
+    #[must_use]
+    pub fn paced(&self, pace: Option<Arc<Rate>>) -> Self {
+        Self { pace, ..self.clone() }
+    }
+
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
@@ -264,14 +279,13 @@ impl Store {
             Urgency::Needed => Rank::now(self.owner),
             Urgency::Ahead => Rank::ahead(self.owner),
         };
+        let rank = rank.paced(self.pace.clone());
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
-        let shard = self.shard_of(url, source, stat, rank, head.clone(), urgency).await;
+        let shard = self.shard_of(url, source, stat, rank.clone(), head.clone(), urgency).await;
         // Nobody else is to wait for what nobody took.
         drop(head.take());
         let shard = shard?;
-        if urgency == Urgency::Needed {
-            shard.rank.raise();
-        }
+        shard.rank.lift(&rank);
         Ok(shard)
     }
 
@@ -466,7 +480,8 @@ impl Store {
                     let Some(inner) = inner else { return };
                     // Its index has its size by now.
                     commons.through().keep(indexed.name().clone(), &indexed);
-                    let store = Self { inner, tenant: whose.0, owner: whose.1, client: None };
+                    let store =
+                        Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
                     store.keep_index(&job, &indexed).await;
                 }
                 Err(error) => {

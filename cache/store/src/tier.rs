@@ -15,6 +15,7 @@ mod attach;
 mod growth;
 mod health;
 mod open;
+mod presence;
 mod room;
 mod scrub;
 mod shelf;

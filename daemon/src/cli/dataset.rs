@@ -1,12 +1,16 @@
 //! `forebay dataset`.
 
+mod check;
+mod warm;
+
+use std::collections::HashSet;
 use std::time::Duration;
 
 use forebay_client::Deadline;
 use forebay_wire::message::{Reply, Request};
 use serde::Serialize;
 
-use super::{Done, Failure, Target, print, print_json, unexpected};
+use super::{Done, Failure, Launcher, Target, print, print_json, shards, unexpected};
 
 /// Heads of a million shards are read within this time.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(120);
@@ -19,6 +23,8 @@ pub(super) enum Verb {
     /// Pinned ones, too; jobs that read one finish with the old copy. The next use asks the origin
     /// which version there is and fetches it anew.
     Evict(Evict),
+    Warm(warm::Warm),
+    Check(check::Check),
 }
 
 #[derive(Debug, clap::Args)]
@@ -44,8 +50,23 @@ struct Forgot<'a> {
     dropped: bool,
 }
 
-pub(super) fn run(verb: &Verb) -> Done {
-    let Verb::Evict(arguments) = verb;
+pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
+    match verb {
+        Verb::Evict(arguments) => evict(arguments),
+        Verb::Warm(arguments) => warm::run(arguments, launcher),
+        Verb::Check(arguments) => check::run(arguments, launcher),
+    }
+}
+
+/// The shards a command line names, each once.
+fn distinct(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
+    let mut urls = shards(arguments, target, launcher)?;
+    let mut seen = HashSet::with_capacity(urls.len());
+    urls.retain(|url| seen.insert(url.clone()));
+    Ok(urls)
+}
+
+fn evict(arguments: &Evict) -> Done {
     let connection = arguments.target.connect_if_running()?;
     let mut all = Vec::with_capacity(arguments.urls.len());
     for url in &arguments.urls {

@@ -14,6 +14,7 @@ use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use super::{Done, Launcher, Target, print, print_json, shards, unexpected};
+use crate::config::Rate;
 
 /// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
 const UNDER_WAY: usize = 8;
@@ -32,6 +33,9 @@ pub(super) struct Arguments {
     /// The manifest to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Rate>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -51,6 +55,9 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     check_writable(&arguments.output)?;
     let urls = shards(&arguments.urls, &arguments.target, launcher)?;
     let connection = arguments.target.connect(launcher)?;
+    if let Some(rate) = arguments.bandwidth {
+        connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
+    }
     let manifest = Manifest::new(count(&connection, urls)?)?;
     manifest.write(&arguments.output)?;
     Ok(tell(arguments, &manifest)?)

@@ -71,6 +71,42 @@ pub enum Request {
         /// Endpoint and credentials to reach it.
         origin: BTreeMap<String, String>,
     },
+    /// From now on, what [`Request::Index`] and [`Request::Warm`] ask for on this connection comes at this
+    /// rate at most, all together; what others want, too, comes as they need it.
+    Pace {
+        /// Bytes a second.
+        bandwidth: u64,
+    },
+    /// Names shards for the next [`Request::Warm`]; a long list comes in pieces.
+    Name {
+        /// The shards.
+        urls: Vec<String>,
+    },
+    /// Asks that the shards named so far be fetched into the cache, behind what jobs want; answered by
+    /// [`Reply::Warm`].
+    Warm {
+        /// Endpoint and credentials to reach them.
+        origin: BTreeMap<String, String>,
+        /// It goes on without this connection, and is told of once, now; else again and again to its end,
+        /// and it ends with the connection.
+        stay: bool,
+    },
+    /// Asks that a warm-up end; answered by [`Reply::Changed`].
+    StopWarm {
+        /// Its number.
+        number: u64,
+    },
+    /// Asks whether cache and origin agree on a shard; answered by [`Reply::Checked`], in any order.
+    Check {
+        /// Chosen by whoever asks; comes back with the answer.
+        number: u64,
+        /// The shard.
+        url: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+        /// A whole copy is read and compared with what the origin sent.
+        verify: bool,
+    },
 }
 
 /// What is to become of a tier.
@@ -158,6 +194,15 @@ pub enum Reply {
     /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
     /// asks for the files that they name ([`crate::files`]). From [`crate::PROTOCOL_FILES`] on.
     Reader,
+    /// How far a warm-up has come, as a JSON document; the last one says that it is.
+    Warm(String),
+    /// Answers [`Request::Check`].
+    Checked {
+        /// Of the request.
+        number: u64,
+        /// What was found, as a JSON document, or why it could not be looked for.
+        found: Result<String, Error>,
+    },
 }
 
 /// What a job reads and how.

@@ -51,6 +51,11 @@ impl Http {
         self
     }
 
+    /// What its requests go through.
+    pub(super) fn client(&self) -> &HttpClient {
+        self.connector.client()
+    }
+
     /// A store that holds the one object behind `url`; it shares the wire's connections.
     fn store(&self, url: &str) -> Result<HttpStore> {
         if endpoint(url)? != self.origin {

@@ -2,6 +2,8 @@
 //!
 //! Its rule: the token is for the Hub alone. What the Hub redirects to gets none.
 
+mod tree;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -49,30 +51,60 @@ impl Hub {
 
     /// Where the Hub serves what `url` names.
     fn resolved(&self, url: &str) -> Result<String> {
-        let unclear = || {
-            invalid("the URL names no file of a data set")
-                .at("url", url)
-                .advise("write hf://datasets/<org>/<name>/path, with @<revision> behind the name")
-        };
-        let mut parts = url.strip_prefix(ROOT).ok_or_else(unclear)?.splitn(3, '/');
-        let (Some(org), Some(name), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(unclear());
-        };
-        let (name, revision) = name.split_once('@').unwrap_or((name, REVISION));
-        let odd = |name: &str| matches!(name, "" | "." | "..");
-        if odd(org) || odd(name) || odd(revision) || path.split('/').any(odd) {
-            return Err(unclear());
+        let named = Named::of(url)?;
+        if named.path.split('/').any(is_odd) {
+            return Err(unclear(url));
         }
         let mut resolved = self.base.clone();
-        // A revision with slashes is one name to the Hub, as in refs%2Fconvert%2Fparquet.
-        let revision = revision.replace("%2F", "/");
-        resolved.path_segments_mut().map_err(|()| unclear())?.pop_if_empty().extend(
-            ["datasets", org, name, "resolve", &revision].into_iter().chain(path.split('/')),
+        resolved.path_segments_mut().map_err(|()| unclear(url))?.pop_if_empty().extend(
+            ["datasets", named.org, named.name, "resolve", &named.revision()]
+                .into_iter()
+                .chain(named.path.split('/')),
         );
         Ok(resolved.into())
     }
 }
 
+/// What a URL names.
+struct Named<'a> {
+    org: &'a str,
+    name: &'a str,
+    revision: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Named<'a> {
+    fn of(url: &'a str) -> Result<Self> {
+        let mut parts = url.strip_prefix(ROOT).ok_or_else(|| unclear(url))?.splitn(3, '/');
+        let (Some(org), Some(name), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(unclear(url));
+        };
+        let (name, revision) = name.split_once('@').unwrap_or((name, REVISION));
+        let is_pattern = |name: &str| name.contains(['*', '?', '[']);
+        if [org, name, revision].into_iter().any(|name| is_odd(name) || is_pattern(name)) {
+            return Err(unclear(url));
+        }
+        Ok(Self { org, name, revision, path })
+    }
+
+    /// A revision with slashes is one name to the Hub, as in refs%2Fconvert%2Fparquet.
+    fn revision(&self) -> String {
+        self.revision.replace("%2F", "/")
+    }
+}
+
+/// Whether a name would lead elsewhere, or nowhere.
+fn is_odd(name: &str) -> bool {
+    matches!(name, "" | "." | "..")
+}
+
+fn unclear(url: &str) -> Error {
+    invalid("the URL names no file of a data set")
+        .at("url", url)
+        .advise("write hf://datasets/<org>/<name>/path, with @<revision> behind the name")
+}
+
+#[async_trait]
 impl Store for Hub {
     fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)> {
         self.http.locate(&self.resolved(url)?)
@@ -80,6 +112,10 @@ impl Store for Hub {
 
     fn route(&self) -> &Route {
         self.http.route()
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>> {
+        self.matching(pattern).await
     }
 }
 

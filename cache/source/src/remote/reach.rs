@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use object_store::{Certificate, ClientOptions};
+use reqwest::{Certificate, ClientBuilder, Proxy};
 
 use super::Wire;
 use super::wire::Shared;
@@ -17,6 +17,10 @@ use crate::rules::RateLimits;
 
 /// The variable that names certificates for every connection, as Amazon's tools read it.
 const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
+
+/// The variables that name proxies.
+const PROXIES: [&str; 6] =
+    ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
 /// What lies between this machine and a store. Nothing said: the system's certificates, and the proxies
 /// of this process's environment.
@@ -50,25 +54,41 @@ impl Network {
             let path = self.ca_bundle.as_deref().unwrap_or(Path::new(""));
             Error::new(ErrorKind::Invalid, error.message()).at("ca_bundle", path.display())
         };
-        self.over(ClientOptions::new()).map(drop).map_err(wrong)
+        self.over(ClientBuilder::new()).map(drop).map_err(wrong)
     }
 
-    /// `options`, this way.
-    pub(super) fn over(&self, mut options: ClientOptions) -> Result<ClientOptions> {
+    /// A client that goes this way.
+    pub(super) fn over(&self, mut client: ClientBuilder) -> Result<ClientBuilder> {
+        let mut certificates = Vec::new();
         if let Some(path) = &self.ca_bundle {
             let at = |error: Error| error.at("ca_bundle", path.display());
             let pem = std::fs::read(path).doing("read the certificates").map_err(at)?;
-            let certificates = Certificate::from_pem_bundle(&pem).unwrap_or_default();
+            certificates = Certificate::from_pem_bundle(&pem).unwrap_or_default();
             if certificates.is_empty() {
                 let error = Error::new(ErrorKind::Invalid, "the file holds no certificates in PEM");
                 return Err(at(error));
             }
-            options = certificates.into_iter().fold(options, ClientOptions::with_root_certificate);
         }
-        Ok(match &self.proxy {
-            Some(proxy) => options.with_proxy_url(proxy),
-            None => options,
-        })
+        client = client.tls_certs_merge(certificates);
+        let Some(proxy) = &self.proxy else { return Ok(client) };
+        let proxy = Proxy::all(proxy);
+        // Its URL may hold a password.
+        let proxy = proxy.map_err(|_| Error::new(ErrorKind::Invalid, "`proxy` cannot be used"))?;
+        Ok(client.proxy(proxy))
+    }
+
+    /// The hosts of the proxies that requests may go by.
+    pub(super) fn proxies(&self) -> impl Iterator<Item = String> {
+        let variables = match self.proxy {
+            Some(_) => &[][..],
+            None => &PROXIES[..],
+        };
+        let set = variables.iter().filter_map(|name| std::env::var(name).ok());
+        let host = |text: String| {
+            let url = if text.contains("://") { text } else { format!("http://{text}") };
+            url::Url::parse(&url).ok()?.host_str().map(str::to_owned)
+        };
+        set.chain(self.proxy.clone()).filter_map(host)
     }
 }
 

@@ -81,7 +81,11 @@ impl Refusals {
     fn error(&self, refusal: &Refusal, url: &str) -> Error {
         if let Some(error) = own(refusal) {
             let denied = error.kind() == ErrorKind::PermissionDenied;
-            let error = if denied { error.advise(&self.access_advice) } else { error };
+            let error = if denied && error.advice().is_none() {
+                error.advise(&self.access_advice)
+            } else {
+                error
+            };
             return error.at("url", url).at("endpoint", &self.endpoint);
         }
         let reason = reason(refusal);

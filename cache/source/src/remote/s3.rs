@@ -79,7 +79,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         virtual_host,
         requester_pays,
         signer,
-        client: connector.client(),
+        client: connector.client().clone(),
     };
     Ok(Bucket::new(reach, store, refusals).telling(Attributes::new(name, access)))
 }

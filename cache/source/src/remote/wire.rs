@@ -10,11 +10,13 @@ use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use lru::LruCache;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
-use object_store::{ClientOptions, HeaderValue, RetryConfig};
+use object_store::{ClientConfigKey, ClientOptions, HeaderValue, RetryConfig};
+use url::Url;
 
 use super::Network;
+use super::gate::{Gate, Resolver};
 use super::link::{Link, LinkReport};
 use crate::Limits;
 use crate::rules::RateLimits;
@@ -74,7 +76,10 @@ const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
 /// The shared client.
 pub(crate) struct Wire {
     limits: Limits,
+    gate: Gate,
     client: HttpClient,
+    /// For whom object_store asks who this machine is: its own metadata service.
+    identity: HttpClient,
     /// For those that do not go the usual way.
     others: Mutex<LruCache<Network, HttpClient>>,
     links: Mutex<LruCache<(String, RateLimits), Arc<Link>>>,
@@ -82,16 +87,23 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(limits: Limits) -> Result<Self> {
+    pub(crate) fn new(limits: Limits, gate: Gate) -> Result<Self> {
         if limits.connections == 0 {
             let error = Error::new(ErrorKind::Invalid, "a source needs at least one connection");
             return Err(error.at("connections", limits.connections));
         }
         let tally = Arc::new(Tally::default());
-        let client = client(&limits, &Network::of_process(), &tally)?;
+        let way = Network::of_process();
+        let identity = client(&limits, &way, &Gate::default(), &tally)?;
+        let client = client(&limits, &way, &gate, &tally)?;
         let (others, links) = (LruCache::new(WAYS), LruCache::new(LINKS));
         let (others, links) = (Mutex::new(others), Mutex::new(links));
-        Ok(Self { limits, client, others, links, tally })
+        Ok(Self { limits, gate, client, identity, others, links, tally })
+    }
+
+    /// The same, which connects to what `gate` lets through.
+    pub(crate) fn behind(&self, gate: Gate) -> Result<Self> {
+        Self::new(self.limits.clone(), gate)
     }
 
     /// The endpoint, as everybody uses it who has these limits.
@@ -117,12 +129,14 @@ impl Wire {
 
     /// Gives object_store a client that goes this way in place of one of its own.
     pub(super) fn connector_by(&self, network: &Network) -> Result<Shared> {
+        let identity = self.identity.clone();
         if *network == Network::default() {
-            return Ok(Shared(self.client.clone()));
+            return Ok(Shared { client: self.client.clone(), identity });
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || client(&self.limits, network, &self.tally);
-        others.try_get_or_insert(network.clone(), make).cloned().map(Shared)
+        let make = || client(&self.limits, network, &self.gate, &self.tally);
+        let client = others.try_get_or_insert(network.clone(), make).cloned()?;
+        Ok(Shared { client, identity })
     }
 
     /// Has object_store try once: what to do about a failure is decided above it, where it is known
@@ -143,44 +157,64 @@ impl Wire {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Shared(HttpClient);
+pub(super) struct Shared {
+    client: HttpClient,
+    identity: HttpClient,
+}
 
 impl Shared {
-    /// The client.
-    pub(super) fn client(&self) -> HttpClient {
-        self.0.clone()
-    }
-
     /// One that goes through what `wrap` makes of the client.
     pub(super) fn wrapped<S: HttpService + 'static>(
         self,
         wrap: impl FnOnce(HttpClient) -> S,
     ) -> Self {
-        Self(HttpClient::new(wrap(self.0)))
+        Self { client: HttpClient::new(wrap(self.client)), ..self }
+    }
+
+    /// The client itself.
+    pub(super) fn client(&self) -> &HttpClient {
+        &self.client
     }
 }
 
 impl HttpConnector for Shared {
-    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(self.0.clone())
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // The addresses of metadata services are object_store's own, and nobody's choice: it asks for a
+        // client of theirs by a shorter time to connect, which nothing else changes here.
+        let patience =
+            |options: &ClientOptions| options.get_config_value(&ClientConfigKey::ConnectTimeout);
+        let is_usual = patience(options) == patience(&ClientOptions::default());
+        Ok(if is_usual { self.client.clone() } else { self.identity.clone() })
     }
 }
 
-fn client(limits: &Limits, network: &Network, tally: &Arc<Tally>) -> Result<HttpClient> {
-    let options = ClientOptions::new()
-        .with_user_agent(HeaderValue::from_static(USER_AGENT))
-        .with_connect_timeout(limits.connect_timeout)
-        .with_read_timeout(limits.read_timeout)
+fn client(
+    limits: &Limits,
+    network: &Network,
+    gate: &Gate,
+    tally: &Arc<Tally>,
+) -> Result<HttpClient> {
+    let gate = gate.by(network.proxies());
+    let builder = reqwest::Client::builder()
+        .user_agent(USER_AGENT)
+        .connect_timeout(limits.connect_timeout)
         // A part may be large and the network slow: silence is the failure, not duration.
-        .with_timeout_disabled()
-        // Whether plain HTTP is right was settled by whoever wrote the endpoint or URL.
-        .with_allow_http(true)
-        .with_http1_only()
-        .with_pool_max_idle_per_host(limits.connections);
-    let client = ReqwestConnector::default().connect(&network.over(options)?).map_err(|error| {
+        .read_timeout(limits.read_timeout)
+        .http1_only()
+        // What arrives is what was sent: it has a length and a checksum.
+        .no_gzip()
+        .no_brotli()
+        .no_zstd()
+        .no_deflate()
+        .pool_max_idle_per_host(limits.connections)
+        .dns_resolver(Arc::new(Resolver { gate: gate.clone(), turns: Arc::default() }))
+        .redirect(gate.redirects());
+    let client = network.over(builder)?.build().map_err(|error| {
+        // Of what is wrong with it, the innermost cause says most; there is no URL in it.
         Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
     })?;
-    Ok(HttpClient::new(Counted { client, tally: Arc::clone(tally) }))
+    let client = HttpClient::new(client);
+    Ok(HttpClient::new(Counted { client, gate, tally: Arc::clone(tally) }))
 }
 
 /// Tells the length of a part, which object_store wants in so many words, where only the range of it was
@@ -204,12 +238,17 @@ fn tell_length(response: &mut HttpResponse) {
 #[derive(Debug)]
 struct Counted {
     client: HttpClient,
+    gate: Gate,
     tally: Arc<Tally>,
 }
 
 #[async_trait]
 impl HttpService for Counted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if let Ok(url) = Url::parse(&request.uri().to_string()) {
+            // What cannot be understood, the client refuses.
+            self.gate.check(&url).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);
         let mut response = self.client.execute(request).await;
         if let Ok(response) = &mut response {

@@ -13,12 +13,11 @@ const NAMES: [&str; 3] = ["localhost", "metadata", "metadata.google.internal"];
 const AMAZON: [u16; 2] = [0xfd00, 0x0ec2];
 
 /// Whether `url` names a host that others than this machine do not reach by that name.
-pub(super) fn is_private(url: &str) -> bool {
-    let Ok(parsed) = Url::parse(url) else { return false };
-    if !matches!(parsed.scheme(), "http" | "https") {
+pub(crate) fn is_private(url: &Url) -> bool {
+    if !matches!(url.scheme(), "http" | "https") {
         return false;
     }
-    match parsed.host() {
+    match url.host() {
         Some(Host::Ipv4(address)) => is_private_address(address.into()),
         Some(Host::Ipv6(address)) => is_private_address(address.into()),
         Some(Host::Domain(name)) => {
@@ -29,7 +28,8 @@ pub(super) fn is_private(url: &str) -> bool {
     }
 }
 
-fn is_private_address(address: IpAddr) -> bool {
+/// Whether only this machine, or its link, has an address.
+pub(crate) fn is_private_address(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
             address.is_loopback() || address.is_link_local() || address.is_unspecified()

@@ -100,6 +100,15 @@ impl Matches {
         begins(self.literal(), &format!("{scheme}://{host}"))
     }
 
+    /// The server that it spells out, if it is about one.
+    pub(super) fn server(&self) -> Option<Url> {
+        let literal = self.literal();
+        let (_, rest) = literal.split_once("://")?;
+        // A pattern may go on within the name of a host, or within a port.
+        let is_whole = self.pattern.is_none() || rest.contains('/');
+        Url::parse(literal).ok().filter(|_| is_whole)
+    }
+
     /// What comes before the first character of a pattern.
     fn literal(&self) -> &str {
         match self.pattern {

@@ -242,6 +242,13 @@ impl Parts {
         self.lock().sums.clone()
     }
 
+    /// Bytes of the parts that are where they stay.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        let state = self.lock();
+        let kept = (0..).zip(&state.sums).filter(|(_, sum)| sum.is_some());
+        kept.map(|(part, _)| state.held(part) as u64).sum()
+    }
+
     /// Ends every wait with `error` and gives all frames back.
     pub(crate) fn fail(&self, error: &Error) {
         let mut state = self.lock();

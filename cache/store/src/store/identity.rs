@@ -44,6 +44,8 @@ pub(super) struct Begun {
 pub(crate) struct Identity {
     begun: Shared<BoxFuture<'static, Result<Begun>>>,
     asked: Instant,
+    /// How urgently the first bytes were asked for, if they were.
+    rank: Option<Rank>,
 }
 
 impl Identity {
@@ -54,15 +56,16 @@ impl Identity {
 
     /// Asks for the first bytes.
     fn begin(source: &Arc<dyn Source>, url: &str, rank: &Rank) -> Self {
-        let (source, url, rank) = (source.clone(), url.to_owned(), rank.clone());
-        Self::of(async move {
-            let begun = source.begin(&url, &rank).await?;
+        let (source, url, of) = (source.clone(), url.to_owned(), rank.clone());
+        let begun = Self::of(async move {
+            let begun = source.begin(&url, &of).await?;
             Ok(Begun { stat: begun.stat, head: Head(Arc::new(Mutex::new(begun.head))) })
-        })
+        });
+        Self { rank: Some(rank.clone()), ..begun }
     }
 
     fn of(begun: impl Future<Output = Result<Begun>> + Send + 'static) -> Self {
-        Self { begun: begun.boxed().shared(), asked: Instant::now() }
+        Self { begun: begun.boxed().shared(), asked: Instant::now(), rank: None }
     }
 }
 
@@ -83,6 +86,10 @@ impl Store {
                 false => Identity::ask(source, url),
             };
             let known = identities.get_or_insert_mut(key.clone(), ask);
+            if let Some(before) = &known.rank {
+                // It may still wait for its turn.
+                before.lift(rank);
+            }
             let old = known.asked.elapsed() >= IDENTITY_TTL
                 && known.begun.peek().is_some_and(Result::is_ok);
             if old {

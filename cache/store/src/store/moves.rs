@@ -68,7 +68,7 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
         let rest = inner.commons.shares.tenant(None);
-        let store = Store { inner, tenant: rest, owner: 0, client: None };
+        let store = Store { inner, tenant: rest, owner: 0, client: None, pace: None };
         while store.move_one().await {}
         drop(store);
         woken.await;

@@ -23,7 +23,7 @@ use super::room::{Room, Urgency};
 use super::table::{Entry, Gone, State, Table};
 use super::{Disk, Medium, Tier};
 use crate::budget::Space;
-use crate::directory::{Directory, ShardName};
+use crate::directory::ShardName;
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
 use crate::shares::Charge;
@@ -282,7 +282,7 @@ impl Tier {
             allotment: Some(allotment),
             target,
             parts,
-            growth,
+            growth: growth.clone(),
             origin: origin.clone(),
             origin_len: stat.len,
             form: SetOnce::new(),
@@ -307,7 +307,11 @@ impl Tier {
         if let Arrival::Fetch(_) = arrival {
             self.0.tally.misses.inc();
         }
-        let filling = tokio::spawn(self.clone().fill(job, shard.clone(), arrival, spending));
+        let (tier, arriving) = (self.clone(), shard.clone());
+        let filling = tokio::spawn(async move {
+            tier.fill(job, arriving, arrival, spending).await;
+            growth.settle();
+        });
         Ok((shard, filling))
     }
 
@@ -652,27 +656,7 @@ impl Tier {
                 .at("url", url)
                 .advise("ask again once `forebay tier ls` shows it enabled and normal"));
         }
-        self.scanned().await?;
-        let (live, resting): (Vec<_>, Vec<_>) =
-            self.table().live().into_iter().partition(|(_, shard)| shard.is_some());
-        let mut names: Vec<_> = live
-            .into_iter()
-            .filter(|(_, shard)| shard.as_ref().is_some_and(|shard| shard.url() == url))
-            .map(|(name, _)| name)
-            .collect();
-        if self.disk().is_some() {
-            let of = url.to_owned();
-            // Heads are read one by one: 20 µs each, and nobody asks often.
-            names.extend(
-                self.on_disk(move |directory: &Directory| {
-                    let resting = resting.into_iter().map(|(name, _)| name);
-                    Ok(resting
-                        .filter(|name| directory.url_of(name).is_some_and(|u| u == of))
-                        .collect::<Vec<_>>())
-                })
-                .await?,
-            );
-        }
+        let names = self.copies_of(url).await?;
         if !dry {
             for name in &names {
                 let gone = {

@@ -94,7 +94,7 @@ impl Tier {
     }
 
     /// What is wrong with a shard at rest; one that left meanwhile has no flaw.
-    async fn flaw_of(&self, name: &ShardName, space: &Weak<Space>) -> Option<Error> {
+    pub(super) async fn flaw_of(&self, name: &ShardName, space: &Weak<Space>) -> Option<Error> {
         let is_there = || self.table().get(name).is_some_and(|entry| entry.is_copy(space));
         if !is_there() {
             return None;

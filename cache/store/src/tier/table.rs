@@ -325,9 +325,14 @@ impl Table {
         self.stuck.iter().any(|entry| entry.name == *name)
     }
 
-    /// Names and shards that are arriving or open, to find one by its URL.
-    pub(super) fn live(&self) -> Vec<(ShardName, Option<Arc<Shard>>)> {
-        let entries = self.entries.iter().flatten();
+    /// Shards that are called like this one, its other versions among them, with those that are arriving or
+    /// open.
+    pub(super) fn called_like(&self, name: &ShardName) -> Vec<(ShardName, Option<Arc<Shard>>)> {
+        if !self.has_label(name) {
+            return Vec::new();
+        }
+        let label = name.label();
+        let entries = self.entries.iter().flatten().filter(|entry| entry.name.label() == label);
         entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
     }
 

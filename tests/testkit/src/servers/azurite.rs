@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::Full;
 use hyper::body::Body;
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderValue};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -103,7 +103,9 @@ impl Azurite {
             .header(HOST, self.address.to_string())
             .header("x-ms-date", httpdate::fmt_http_date(SystemTime::now()))
             .header("x-ms-version", VERSION);
-        if bytes.is_some() {
+        if let Some(bytes) = bytes {
+            // Of an empty blob, too, which the client would say nothing of.
+            request = request.header(CONTENT_LENGTH, bytes.len());
             request = request.header("x-ms-blob-type", "BlockBlob");
         }
         let mut request = request.body(Full::new(body))?;

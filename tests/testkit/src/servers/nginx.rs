@@ -36,7 +36,18 @@ impl Nginx {
     /// # Errors
     /// If nginx or openssl is missing or does not start.
     pub fn with(root: &Path, certificate: Certificate) -> Result<Self> {
-        Self::at(root, certificate, (free_port()?, free_port()?), None)
+        Self::at(root, certificate, (free_port()?, free_port()?), None, "")
+    }
+
+    /// The same, where whoever asks for a path that begins with `from` is led to what begins with `to` in
+    /// its place.
+    ///
+    /// # Errors
+    /// If nginx or openssl is missing or does not start.
+    pub fn leading(root: &Path, from: &str, to: &str) -> Result<Self> {
+        // Of the path as it was sent, escapes and all.
+        let more = format!("if ($request_uri ~ ^{from}(.*)$) {{ return 302 {to}$1; }}");
+        Self::at(root, Certificate::Good, (free_port()?, free_port()?), None, &more)
     }
 
     /// The same in a network namespace that is reached at other addresses than loopback.
@@ -46,7 +57,7 @@ impl Nginx {
     pub fn within(root: &Path, namespace: &str, address: SocketAddr) -> Result<Self> {
         let mut https = address;
         https.set_port(free_port()?.port());
-        Self::at(root, Certificate::Good, (address, https), Some(namespace))
+        Self::at(root, Certificate::Good, (address, https), Some(namespace), "")
     }
 
     fn at(
@@ -54,11 +65,12 @@ impl Nginx {
         certificate: Certificate,
         (http, https): (SocketAddr, SocketAddr),
         namespace: Option<&str>,
+        more: &str,
     ) -> Result<Self> {
         let folder = TempDir::new().doing("make a temp directory")?;
         certificate.make(folder.path())?;
         let place = folder.path().join("nginx.conf");
-        std::fs::write(&place, configuration(root, folder.path(), http, https))
+        std::fs::write(&place, configuration(root, folder.path(), http, https, more))
             .doing("write nginx's configuration")?;
         let program = Path::new("/usr/sbin/nginx");
         if !program.exists() {
@@ -100,7 +112,13 @@ impl Nginx {
 }
 
 /// The configuration of an nginx that writes nowhere but in `folder`.
-fn configuration(root: &Path, folder: &Path, http: SocketAddr, https: SocketAddr) -> String {
+fn configuration(
+    root: &Path,
+    folder: &Path,
+    http: SocketAddr,
+    https: SocketAddr,
+    more: &str,
+) -> String {
     let (root, folder) = (root.display(), folder.display());
     let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let paths = paths.map(|name| format!("{name}_temp_path {folder}/{name};\n")).concat();
@@ -116,6 +134,7 @@ listen {http}; listen {https} ssl;
 ssl_certificate {folder}/certificate.pem; ssl_certificate_key {folder}/key.pem;
 root {root};
 location /{DENIED}/ {{ return 403; }}
+{more}
 }} }}
 "
     )

@@ -1,0 +1,174 @@
+//! Faults beside the bytes of shards, through a whole daemon: listings that change, certificates, names,
+//! credentials.
+//!
+//! Its rule: each ends with everything right, or with an error of its kind within the retries; and what it
+//! took is counted where an operator looks.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use forebay_client::{Connection, Deadline};
+use forebay_error::ErrorKind;
+use forebay_source::{Limits, Options};
+use forebay_store::PART_BYTES;
+use forebay_testkit::{ACCESS_KEY, Fault, FaultProxy, Nginx, SECRET_KEY, When, shard};
+use forebay_tests::{Daemon, Installation, Origin, PATIENCE, epoch, job_with};
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const SIZES: std::ops::Range<usize> = 90_000..110_000;
+
+/// A shard of a few parts.
+const SAMPLES: u64 = 120;
+
+/// How often a request is repeated.
+const RETRIES: usize = 2;
+
+/// Three pages of a thousand names.
+const NAMES: usize = 2_500;
+
+fn daemon(disk: &tempfile::TempDir) -> Daemon {
+    let mut config = Daemon::config(disk.path(), 1 << 30);
+    config.limits = Limits { retries: RETRIES, ..config.limits };
+    Daemon::try_start(config).unwrap()
+}
+
+/// The daemon's count of its only source.
+fn counted(daemon: &Daemon, what: &str) -> u64 {
+    daemon.number(&format!("/sources/0/{what}"))
+}
+
+#[test]
+fn a_listing_that_changes_between_its_pages_has_what_was_there_all_along() {
+    let (origin, disk) = (Origin::new(), Daemon::disk());
+    fs::create_dir(origin.path("many")).unwrap();
+    let put = |name: &str| fs::write(origin.path(&format!("many/{name}.tar")), b"x").unwrap();
+    (0..NAMES).for_each(|n| put(&format!("{n:05}")));
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let daemon = daemon(&disk);
+    let environment = Options::from(origin.environment());
+    let environment = environment.with("AWS_ENDPOINT_URL", &proxy.endpoint()).into_map();
+    let list = || {
+        let deadline = Deadline::after(PATIENCE);
+        let connection = Connection::open(daemon.socket(), &deadline).unwrap();
+        connection.list("s3://bucket/many/*.tar", environment.clone(), &deadline)
+    };
+    let folder = origin.path("many");
+    let change: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+        // Behind and before where the first page ended.
+        for n in 1_200..1_300 {
+            fs::remove_file(folder.join(format!("{n:05}.tar"))).unwrap();
+        }
+        for name in ["00000-new", "02000-new"] {
+            fs::write(folder.join(format!("{name}.tar")), b"x").unwrap();
+        }
+    });
+    let later = || When::get().of("continuation-token");
+    proxy.set([
+        (later().times(1), Fault::Call(change)),
+        // A page that is refused is asked for again, and no other.
+        (later().after(1).times(1), Fault::status(503)),
+    ]);
+    let listed = list().unwrap();
+    assert!(listed.is_sorted_by(|one, other| one < other), "each once, in order");
+    let stays = (0..NAMES).filter(|n| !(1_200..1_300).contains(n));
+    for n in stays {
+        let url = Origin::url(&format!("many/{n:05}.tar"));
+        assert!(listed.binary_search(&url).is_ok(), "{url} is missing");
+    }
+    assert_eq!(proxy.traffic().faults, 2);
+    assert_eq!(counted(&daemon, "retries"), 1);
+    // One that is refused for good is an error, not a shorter list.
+    proxy.set([(later(), Fault::status(403))]);
+    let error = list().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    proxy.set([(later(), Fault::status(503))]);
+    let error = list().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(counted(&daemon, "retries"), 1 + RETRIES as u64);
+}
+
+/// A program lends credentials that the store calls expired in the middle of a shard, fresh as they are: whoever
+/// lent them is not asked again for each request, and the job is told.
+#[test]
+fn fresh_credentials_that_a_store_calls_expired_are_told_of() {
+    let (origin, disk, home) =
+        (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk(), Daemon::disk());
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let (program, asked, config) =
+        (home.path().join("lend"), home.path().join("asked"), home.path().join("config"));
+    let lent = format!(
+        "{{\"Version\":1,\"AccessKeyId\":\"{ACCESS_KEY}\",\"SecretAccessKey\":\"{SECRET_KEY}\",\
+         \"Expiration\":\"2100-01-01T00:00:00Z\"}}"
+    );
+    let script = format!("#!/bin/sh\necho asked >> {}\necho '{lent}'\n", asked.display());
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let profile = format!("[profile train]\ncredential_process = {}\n", program.display());
+    fs::write(&config, profile).unwrap();
+    let environment = Options::default()
+        .with("AWS_ENDPOINT_URL", &proxy.endpoint())
+        .with("AWS_REGION", "us-east-1")
+        .with("AWS_PROFILE", "train")
+        .with("AWS_CONFIG_FILE", config.to_str().unwrap())
+        .with("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+        .into_map();
+    let daemon = daemon(&disk);
+    let middle = (PART_BYTES + PART_BYTES / 2) as u64;
+    proxy.set([(When::get().covering(middle).times(1), Fault::expired())]);
+    let played = epoch(daemon.address(), job_with(environment, vec![Origin::url("0.tar")]));
+    let error = played.map_or_else(|error| error, |mut epoch| epoch.errors.pop().unwrap());
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    assert!(error.to_string().contains("ExpiredToken"), "{error}");
+    assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
+    assert_eq!((proxy.traffic().faults, counted(&daemon, "retries")), (1, 0));
+}
+
+/// Nothing is wrong with the certificate but that this daemon knows nobody who signed it.
+#[test]
+fn a_certificate_of_an_unknown_authority_is_told_of() {
+    let (root, disk) = (tempfile::tempdir().unwrap(), Daemon::disk());
+    fs::create_dir(root.path().join("bucket")).unwrap();
+    fs::write(root.path().join("bucket/0.tar"), shard(3, 0, &SIZES)).unwrap();
+    let (server, other) = (Nginx::start(root.path()).unwrap(), Nginx::start(root.path()).unwrap());
+    let url = format!("{}/bucket/0.tar", server.https());
+    let rest = |authority: &str| {
+        format!(
+            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GB'\n\
+             [[source]]\nmatch = '{}/'\n{authority}",
+            disk.path().join("cache"),
+            server.https(),
+        )
+    };
+    let played = |authority: &str| {
+        let installation = Installation::new(ACTOR, disk.path(), 320 << 20, &rest(authority));
+        let daemon = installation.start();
+        let address = forebay_client::Address::Unix(installation.socket());
+        let played = epoch(address, job_with(BTreeMap::new(), vec![url.clone()]));
+        daemon.stop();
+        played
+    };
+    for authority in [String::new(), format!("ca_bundle = {:?}\n", other.authority())] {
+        let error = played(&authority).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("certificate"), "{error}");
+    }
+    let right = format!("ca_bundle = {:?}\n", server.authority());
+    played(&right).unwrap().assert_whole(1, 3, &SIZES);
+}
+
+/// A name that is not known ends within the retries, and is counted.
+#[test]
+fn a_name_that_is_not_known_is_asked_for_within_the_retries() {
+    let disk = Daemon::disk();
+    let daemon = daemon(&disk);
+    let url = "http://no-such-host.invalid/bucket/0.tar";
+    let error =
+        epoch(daemon.address(), job_with(BTreeMap::new(), vec![url.to_owned()])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
+    assert_eq!(counted(&daemon, "retries"), RETRIES as u64);
+}
