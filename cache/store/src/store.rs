@@ -28,11 +28,11 @@ use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 use tokio::sync::{Notify, SetOnce};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
 use crate::fill::{Fills, Flight, Flights, Job, Parts, Target};
 use crate::shard::{Body, Growth, Lease, Shard};
-use crate::shares::Shares;
+use crate::shares::{Charge, Shares};
 use crate::tenant::Tenant;
 use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
@@ -237,7 +237,12 @@ impl Store {
     /// own there is another chance.
     #[must_use]
     pub fn came_through_another(&self, shard: &Lease) -> bool {
-        self.client.as_ref().is_some_and(|client| !client.is(&shard.source))
+        self.own_files(shard).is_some()
+    }
+
+    /// This client's files, if the shard comes through another's.
+    fn own_files(&self, shard: &Shard) -> Option<Arc<dyn Source>> {
+        self.client.as_ref().and_then(|client| client.instead_of(&shard.source))
     }
 
     /// The tenant that is charged.
@@ -264,6 +269,10 @@ impl Store {
             Urgency::Needed => Rank::now(self.owner),
             Urgency::Ahead => Rank::ahead(self.owner),
         };
+        if self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never {
+            // Without a copy, what was said a minute ago is of no use once the file is another.
+            self.inner.commons.forget_identity(&*source, url);
+        }
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
         let shard = self.shard_of(url, source, stat, rank, head.clone(), urgency).await;
         // Nobody else is to wait for what nobody took.
@@ -273,6 +282,10 @@ impl Store {
             shard.rank.raise();
         }
         Ok(shard)
+    }
+
+    fn charge(&self, url: &str) -> Charge {
+        self.inner.commons.shares.charge(url, self.tenant)
     }
 
     async fn shard_of(
@@ -293,7 +306,7 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
-        let charge = self.inner.commons.shares.charge(url, self.tenant);
+        let charge = self.charge(url);
         let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
         let wanted = Wanted { name: name.clone(), origin, charge, source, stat, len, rank, head };
         let asker = Asker { urgency, tenant: self.tenant };

@@ -11,7 +11,7 @@ use forebay_shard::Sidecar;
 use super::Store;
 use crate::dataset::Cache;
 use crate::fill::{Format, Job};
-use crate::shard::{Growth, Shard};
+use crate::shard::{Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
@@ -25,12 +25,7 @@ impl Store {
     pub(super) async fn open_in_place(&self, wanted: &Wanted) -> Arc<Shard> {
         let known = self.inner.commons.through().get(&wanted.name);
         if let Some(shard) = known.filter(|shard| shard.progress().failed.is_none()) {
-            let is_anothers = self.client.as_ref().is_some_and(|client| !client.is(&shard.source));
-            if !is_anothers || !shard.progress().counted {
-                return shard;
-            }
-            // What is known of it serves all; through whose files it is read does not.
-            return self.through(wanted, shard.growth.clone(), None, in_place());
+            return shard;
         }
         if let Some(sidecar) = self.kept_index(wanted).await {
             let growth = Growth::whole(sidecar.index, sidecar.len);
@@ -39,6 +34,16 @@ impl Store {
             return shard;
         }
         self.index_through(wanted, in_place())
+    }
+
+    /// The same shard, read from its origin through this client's own files: what is known of it serves
+    /// all, but another client may be gone by now.
+    #[must_use]
+    pub fn by_own_files(&self, lease: Lease) -> Lease {
+        match self.own_files(&lease) {
+            Some(source) if lease.home.is_none() => Lease::new(lease.shard().read_by(source)),
+            _ => lease,
+        }
     }
 
     async fn kept_index(&self, wanted: &Wanted) -> Option<Sidecar> {
