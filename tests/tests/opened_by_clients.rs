@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use forebay_client::Address;
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::shard;
 use forebay_tests::{
-    Daemon, Hanging, Part, descriptors, epoch, eventually, hangs, job_with, readers_of,
+    Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with, readers_of,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -297,6 +297,23 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Waits for its run's end, in which nothing came.
+    fn end_without_batches(&mut self) {
+        loop {
+            match self.receiver.receive(&self.socket).unwrap() {
+                Reply::Failed { .. } => return,
+                Reply::End { batches, samples, .. } => {
+                    return assert_eq!((batches, samples), (0, 0));
+                }
+                Reply::Reader => drop(self.receiver.take_descriptor().unwrap()),
+                Reply::Welcome { .. } | Reply::Opened(_) => {}
+                other => panic!("another's samples came: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Answers each question of a reader with these descriptors, until it asks no more.
 fn answer_with(reader: &UnixStream, files: &[OwnedFd]) {
     let mut receiver = Receiver::default();
@@ -368,6 +385,34 @@ fn another_file_under_a_shards_name_is_nobody_elses() {
     drop(client);
     answering.join().unwrap();
     inside.play(inside.url()).unwrap();
+}
+
+/// The same where inode, length and time are those of the other file, as whoever is a file system can tell
+/// them: two of them number their first files alike.
+#[test]
+fn a_file_of_ones_own_making_passes_for_no_other() {
+    let (Some(one), Some(other)) = (Mount::new("size=64m"), Mount::new("size=64m")) else { return };
+    let inside = Inside::new(None);
+    let at = |mount: &Mount| mount.path().join("0.tar");
+    fs::write(at(&one), shard(SAMPLES, 0, &SIZES)).unwrap();
+    fs::write(at(&other), vec![0; fs::metadata(at(&one)).unwrap().len() as usize]).unwrap();
+    let found = fs::metadata(at(&one)).unwrap();
+    let forged = fs::File::options().write(true).open(at(&other)).unwrap();
+    forged.set_modified(found.modified().unwrap()).unwrap();
+    let told = forged.metadata().unwrap();
+    assert_eq!((found.ino(), found.len()), (told.ino(), told.len()), "nothing is forged");
+    assert_eq!(found.modified().unwrap(), told.modified().unwrap());
+    let url = at(&one).display().to_string();
+    inside.play(url.clone()).unwrap();
+    let mut client = Client::start(&inside.daemon, vec![url.clone()]);
+    let reader = client.reader();
+    let files = vec![open(at(&other), OFlags::RDONLY, Mode::empty()).unwrap()];
+    let answering = std::thread::spawn(move || answer_with(&reader, &files));
+    // Zeros are no shard: it is told of its own file.
+    client.end_without_batches();
+    drop(client);
+    answering.join().unwrap();
+    inside.play(url).unwrap();
 }
 
 /// A shard on its way through one client's files is not lost to others when that one goes away.

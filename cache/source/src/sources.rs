@@ -72,10 +72,12 @@ impl ByClient {
         !self.own
     }
 
-    /// Whether `source` is this one.
+    /// This one's files, if `source` is another client's.
     #[must_use]
-    pub fn is(&self, source: &Arc<dyn Source>) -> bool {
-        Arc::ptr_eq(&self.source, source)
+    pub fn instead_of(&self, source: &Arc<dyn Source>) -> Option<Arc<dyn Source>> {
+        let is_a_clients = source.scope() != source.endpoint();
+        let is_anothers = is_a_clients && !Arc::ptr_eq(&self.source, source);
+        is_anothers.then(|| Arc::clone(&self.source))
     }
 }
 

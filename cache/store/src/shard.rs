@@ -416,6 +416,23 @@ impl Shard {
         })
     }
 
+    /// The same shard without a tier, read by way of this source.
+    pub(crate) fn read_by(&self, source: Arc<dyn Source>) -> Arc<Self> {
+        Arc::new(Self {
+            name: self.name.clone(),
+            url: self.url.clone(),
+            growth: self.growth.clone(),
+            body: Body::Origin,
+            parts: Mutex::new(self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            traffic: self.traffic.clone(),
+            home: None,
+            source,
+            stat: self.stat.clone(),
+            rank: self.rank.clone(),
+            lost: self.lost.clone(),
+        })
+    }
+
     /// Whether what it holds can be had only by asking for it once more: its tier lost it, and its origin
     /// keeps it compressed.
     #[must_use]

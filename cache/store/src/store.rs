@@ -17,8 +17,8 @@ mod place;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -30,13 +30,13 @@ use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
-use tokio::sync::{Notify, SetOnce};
+use tokio::sync::Notify;
 
-use crate::dataset::Dataset;
+use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
-use crate::fill::{Fills, Flight, Flights, Job, Parts, Target};
-use crate::shard::{Body, Growth, Lease, Shard};
-use crate::shares::Shares;
+use crate::fill::{Fills, Flight, Flights, Job};
+use crate::shard::{Lease, Shard};
+use crate::shares::{Charge, Shares};
 use crate::tenant::Tenant;
 use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
@@ -246,7 +246,12 @@ impl Store {
     /// own there is another chance.
     #[must_use]
     pub fn came_through_another(&self, shard: &Lease) -> bool {
-        self.client.as_ref().is_some_and(|client| !client.is(&shard.source))
+        self.own_files(shard).is_some()
+    }
+
+    /// This client's files, if the shard comes through another's.
+    fn own_files(&self, shard: &Shard) -> Option<Arc<dyn Source>> {
+        self.client.as_ref().and_then(|client| client.instead_of(&shard.source))
     }
 
     /// The same store for somebody whose shards come at this rate at most, unless others want them, too.
@@ -280,6 +285,10 @@ impl Store {
             Urgency::Ahead => Rank::ahead(self.owner),
         };
         let rank = rank.paced(self.pace.clone());
+        if self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never {
+            // Without a copy, what was said a minute ago is of no use once the file is another.
+            self.inner.commons.forget_identity(&*source, url);
+        }
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
         let shard = self.shard_of(url, source, stat, rank.clone(), head.clone(), urgency).await;
         // Nobody else is to wait for what nobody took.
@@ -287,6 +296,10 @@ impl Store {
         let shard = shard?;
         shard.rank.lift(&rank);
         Ok(shard)
+    }
+
+    fn charge(&self, url: &str) -> Charge {
+        self.inner.commons.shares.charge(url, self.tenant)
     }
 
     async fn shard_of(
@@ -307,7 +320,7 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
-        let charge = self.inner.commons.shares.charge(url, self.tenant);
+        let charge = self.charge(url);
         let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
         let wanted = Wanted { name: name.clone(), origin, charge, source, stat, len, rank, head };
         let asker = Asker { urgency, tenant: self.tenant };
@@ -400,98 +413,6 @@ impl Store {
     fn arriving(&self, name: &ShardName) -> Option<Arc<Shard>> {
         let mut tiers = self.inner.tiers.iter().filter(|tier| tier.is_readable());
         tiers.find_map(|tier| tier.in_use(&tier.name_for(name)).map(|(shard, _)| shard))
-    }
-
-    /// Indexes a shard that no tier can take; it is kept nowhere and read from its origin.
-    fn begin_through(&self, wanted: &Wanted, why: &Error) -> Arc<Shard> {
-        let kept = self.inner.commons.through().get(&wanted.name);
-        if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
-            return shard;
-        }
-        tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
-        self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
-        self.index_through(wanted, why.clone())
-    }
-
-    /// The shard without a tier, for the reason `why`.
-    fn through(
-        &self,
-        wanted: &Wanted,
-        growth: Growth,
-        parts: Option<Arc<Parts>>,
-        why: Error,
-    ) -> Arc<Shard> {
-        Arc::new(Shard {
-            name: wanted.name.clone(),
-            url: wanted.origin.url.clone(),
-            growth,
-            body: Body::Origin,
-            parts: Mutex::new(parts),
-            traffic: self.inner.commons.traffic.clone(),
-            home: None,
-            source: wanted.source.clone(),
-            stat: wanted.stat.clone(),
-            rank: wanted.rank.clone(),
-            lost: Arc::new(OnceLock::from(why)),
-        })
-    }
-
-    /// The same, indexed by one pass over it.
-    fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
-        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
-        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
-        self.inner.commons.through().keep(wanted.name.clone(), &shard);
-        let job = Arc::new(Job {
-            url: wanted.origin.url.clone(),
-            source: wanted.source.clone(),
-            stat: wanted.stat.clone(),
-            frames: self.inner.commons.frames.clone(),
-            spare: self.inner.commons.frames.clone(),
-            allotment: None,
-            target: Target::Nowhere,
-            parts,
-            growth,
-            origin: wanted.origin.clone(),
-            origin_len: wanted.stat.len,
-            form: SetOnce::new(),
-            unpacked: AtomicU64::new(0),
-            spoilt: AtomicBool::new(false),
-            tenant: None,
-            resumed: AtomicU64::new(0),
-            written: Arc::default(),
-            since: None,
-            fault: shard.lost.clone(),
-            rank: wanted.rank.clone(),
-            rate: self.inner.commons.shares.rate(wanted.charge),
-            head: Mutex::new(wanted.head.take()),
-        });
-        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
-        let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
-        let whose = (self.tenant, self.owner);
-        tokio::spawn(async move {
-            let filled = match commons.flight(&job).await {
-                Ok(_flight) => job.run().await,
-                Err(error) => Err(error),
-            };
-            *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            match filled {
-                Ok(()) => {
-                    let inner = keeps.and_then(|inner| inner.upgrade());
-                    let Some(inner) = inner else { return };
-                    // Its index has its size by now.
-                    commons.through().keep(indexed.name().clone(), &indexed);
-                    let store =
-                        Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
-                    store.keep_index(&job, &indexed).await;
-                }
-                Err(error) => {
-                    job.parts.fail(&error);
-                    job.growth.fail(&error);
-                    commons.forget_identity(&*job.source, &job.url);
-                }
-            }
-        });
-        shard
     }
 
     /// Drops a copy whose bytes turned out wrong; the next [`Store::shard`] fetches it anew. Of

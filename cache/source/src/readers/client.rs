@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::message::Request;
 use super::mount::{Loan, Mount, SHARDS};
@@ -58,6 +58,13 @@ pub struct Client {
 struct User {
     turns: Arc<Semaphore>,
     readers: Arc<Semaphore>,
+}
+
+/// The right to have one more process of a user's. It outlives connections: whoever comes back finds what
+/// still hangs counted.
+pub(super) struct Right {
+    _permit: OwnedSemaphorePermit,
+    _user: Arc<User>,
 }
 
 /// Users that have connections.
@@ -146,6 +153,7 @@ impl Attached {
         let right = right.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;
         let (near, far) = UnixStream::pair().doing("make a socket to a client")?;
         self.handover.hand(far.into()).await?;
+        let right = Right { _permit: right, _user: self.user.clone() };
         Ok(Line { socket: near.into(), right })
     }
 }

@@ -218,6 +218,16 @@ impl Mount {
     }
 }
 
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Closing a client's file may take for ever, too: until they are gone they count.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        for reader in self.idle().drain(..) {
+            runtime.spawn(reader.bury());
+        }
+    }
+}
+
 /// Ends readers that nobody needs, while the mount is known.
 async fn end_idle(mount: Weak<Mount>) {
     let mut due = interval(IDLE);

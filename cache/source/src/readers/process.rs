@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::client::Right;
 use super::message::{self, Hello, PREFIX, Said};
 
 /// A program that needs longer than this to greet hangs: an interpreter on a cold network file system
@@ -56,13 +56,13 @@ struct Listed {
     pid: u32,
     pids: Arc<Pids>,
     /// The right to be one more process, where those are counted beyond the mount.
-    _right: Option<OwnedSemaphorePermit>,
+    _right: Option<Right>,
 }
 
 /// A client's end is on its way to it: the other, and the right to have a process there.
 pub(super) struct Line {
     pub(super) socket: OwnedFd,
-    pub(super) right: OwnedSemaphorePermit,
+    pub(super) right: Right,
 }
 
 impl Drop for Listed {

@@ -1,17 +1,20 @@
-//! Shards that are read where they are: those of data sets that are never cached.
+//! Shards that are read where they are: those that no tier can take, and those of data sets that are never
+//! cached.
 //!
 //! One rule: no byte of theirs is kept, only where each member lies and what it sums up to. So they are
 //! checked as those on a tier are, and a file that is not the one that was indexed is never served.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Sidecar;
+use tokio::sync::SetOnce;
 
 use super::Store;
 use crate::dataset::Cache;
-use crate::fill::{Format, Job};
-use crate::shard::{Growth, Shard};
+use crate::fill::{Format, Job, Parts, Target};
+use crate::shard::{Body, Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
@@ -25,12 +28,7 @@ impl Store {
     pub(super) async fn open_in_place(&self, wanted: &Wanted) -> Arc<Shard> {
         let known = self.inner.commons.through().get(&wanted.name);
         if let Some(shard) = known.filter(|shard| shard.progress().failed.is_none()) {
-            let is_anothers = self.client.as_ref().is_some_and(|client| !client.is(&shard.source));
-            if !is_anothers || !shard.progress().counted {
-                return shard;
-            }
-            // What is known of it serves all; through whose files it is read does not.
-            return self.through(wanted, shard.growth.clone(), None, in_place());
+            return shard;
         }
         if let Some(sidecar) = self.kept_index(wanted).await {
             let growth = Growth::whole(sidecar.index, sidecar.len);
@@ -39,6 +37,107 @@ impl Store {
             return shard;
         }
         self.index_through(wanted, in_place())
+    }
+
+    /// The same shard, read from its origin through this client's own files: what is known of it serves
+    /// all, but another client may be gone by now.
+    #[must_use]
+    pub fn by_own_files(&self, lease: Lease) -> Lease {
+        match self.own_files(&lease) {
+            Some(source) if lease.home.is_none() => Lease::new(lease.shard().read_by(source)),
+            _ => lease,
+        }
+    }
+
+    /// Indexes a shard that no tier can take; it is kept nowhere and read from its origin.
+    pub(super) fn begin_through(&self, wanted: &Wanted, why: &Error) -> Arc<Shard> {
+        let kept = self.inner.commons.through().get(&wanted.name);
+        if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
+            return shard;
+        }
+        tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
+        self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
+        self.index_through(wanted, why.clone())
+    }
+
+    /// The shard without a tier, for the reason `why`.
+    fn through(
+        &self,
+        wanted: &Wanted,
+        growth: Growth,
+        parts: Option<Arc<Parts>>,
+        why: Error,
+    ) -> Arc<Shard> {
+        Arc::new(Shard {
+            name: wanted.name.clone(),
+            url: wanted.origin.url.clone(),
+            growth,
+            body: Body::Origin,
+            parts: Mutex::new(parts),
+            traffic: self.inner.commons.traffic.clone(),
+            home: None,
+            source: wanted.source.clone(),
+            stat: wanted.stat.clone(),
+            rank: wanted.rank.clone(),
+            lost: Arc::new(OnceLock::from(why)),
+        })
+    }
+
+    /// The same, indexed by one pass over it.
+    fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
+        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
+        let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
+        self.inner.commons.through().keep(wanted.name.clone(), &shard);
+        let job = Arc::new(Job {
+            url: wanted.origin.url.clone(),
+            source: wanted.source.clone(),
+            stat: wanted.stat.clone(),
+            frames: self.inner.commons.frames.clone(),
+            spare: self.inner.commons.frames.clone(),
+            allotment: None,
+            target: Target::Nowhere,
+            parts,
+            growth,
+            origin: wanted.origin.clone(),
+            origin_len: wanted.stat.len,
+            form: SetOnce::new(),
+            unpacked: AtomicU64::new(0),
+            spoilt: AtomicBool::new(false),
+            tenant: None,
+            resumed: AtomicU64::new(0),
+            written: Arc::default(),
+            since: None,
+            fault: shard.lost.clone(),
+            rank: wanted.rank.clone(),
+            rate: self.inner.commons.shares.rate(wanted.charge),
+            head: Mutex::new(wanted.head.take()),
+        });
+        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
+        let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
+        let whose = (self.tenant, self.owner);
+        tokio::spawn(async move {
+            let filled = match commons.flight(&job).await {
+                Ok(_flight) => job.run().await,
+                Err(error) => Err(error),
+            };
+            *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            match filled {
+                Ok(()) => {
+                    let inner = keeps.and_then(|inner| inner.upgrade());
+                    let Some(inner) = inner else { return };
+                    // Its index has its size by now.
+                    commons.through().keep(indexed.name().clone(), &indexed);
+                    let store = Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
+                    store.keep_index(&job, &indexed).await;
+                }
+                Err(error) => {
+                    job.parts.fail(&error);
+                    job.growth.fail(&error);
+                    commons.forget_identity(&*job.source, &job.url);
+                }
+            }
+        });
+        shard
     }
 
     async fn kept_index(&self, wanted: &Wanted) -> Option<Sidecar> {

@@ -318,7 +318,10 @@ impl Assembly {
         loop {
             let error = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
                 Ok(open) => match open.wait(last + 1).await {
-                    Ok(_) => return Ok((open, start_ns..now_ns())),
+                    Ok(_) => {
+                        let open = self.job.store.by_own_files(open);
+                        return Ok((open, start_ns..now_ns()));
+                    }
                     Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {
                         continue;
                     }
