@@ -127,7 +127,8 @@ impl Store {
                     let Some(inner) = inner else { return };
                     // Its index has its size by now.
                     commons.through().keep(indexed.name().clone(), &indexed);
-                    let store = Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
+                    let store =
+                        Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
                     store.keep_index(&job, &indexed).await;
                 }
                 Err(error) => {
