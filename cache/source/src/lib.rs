@@ -39,7 +39,7 @@ pub use readers::{Client, Handover, MountReport, Opener, Readers, Turn, serve, s
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules};
 pub use sources::{ByClient, Sources};
-pub use stat::{Binding, Stat, is_changed};
+pub use stat::{Binding, Stat};
 pub use vouch::{Checksums, Comparison};
 
 /// What a source asks for at once if it does not say otherwise: a part of a shard.

@@ -52,19 +52,9 @@ impl Stat {
     }
 }
 
-/// What the shard is, in the error that it changed.
-const NOW: &str = "version";
-
 /// The shard is not what it was when it was asked for.
 pub(crate) fn changed(url: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "the shard changed while it was read")
         .at("url", url)
-        .at(NOW, "another")
         .advise("read it again from the start; do not replace shards that are in use")
-}
-
-/// Whether an error says that a shard was replaced while it was read: another is there, and can be read.
-#[must_use]
-pub fn is_changed(error: &Error) -> bool {
-    error.place(NOW).is_some()
 }

@@ -104,7 +104,7 @@ pub(crate) struct Job {
     pub(crate) form: SetOnce<Option<Format>>,
     /// Bytes that came out of a compressed shard.
     pub(crate) unpacked: AtomicU64,
-    /// A checksum of a compressed shard did not fit: nothing of it can be trusted.
+    /// A checksum of the whole did not fit, the stream's own or the origin's: nothing of it can be trusted.
     pub(crate) spoilt: AtomicBool,
     /// The tenant that the shard is charged to.
     pub(crate) tenant: Option<String>,

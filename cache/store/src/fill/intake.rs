@@ -134,7 +134,7 @@ impl<'a> Pieces<'a> {
         let left = self.job.stat.len.saturating_sub(self.given);
         if left == 0 {
             let compared = self.comparison.take().map_or(Ok(()), Comparison::finish);
-            return compared.map(|()| None).map_err(|error| error.at("url", &self.job.url));
+            return compared.map(|()| None).map_err(|error| self.job.differs(error));
         }
         loop {
             if let Some(piece) = self.here.remove(&self.given) {

@@ -133,8 +133,8 @@ impl Store {
                 }
                 Err(error) => {
                     job.parts.fail(&error);
-                    job.growth.fail(&error);
                     commons.forget_identity(&*job.source, &job.url);
+                    job.growth.fail(&error);
                 }
             }
         });

@@ -506,12 +506,11 @@ impl Tier {
                     tally.failed_fills.inc();
                 }
                 job.parts.fail(&error);
-                job.growth.fail(&error);
                 let goes_on = job.left_for_the_next(&error).await;
-                // Of a compressed shard that failed its own checksum nothing is good for certain; and one that
-                // its tier gave up is not there any more.
-                let lost = job.growth.is_unpacked()
-                    && (job.spoilt.load(Ordering::Relaxed) || job.fault.get().is_some());
+                // Of a shard that failed a checksum of the whole nothing is good for certain; and a compressed
+                // one that its tier gave up is not there any more.
+                let lost = job.spoilt.load(Ordering::Relaxed)
+                    || job.growth.is_unpacked() && job.fault.get().is_some();
                 if error.kind() == ErrorKind::Corrupt && is_fetched && !lost {
                     // Samples before the fault are good. The copy stays for them while there is
                     // room, or each batch that holds one would fetch the shard again; without a
@@ -525,6 +524,8 @@ impl Tier {
                         false => drop(self.leave_shard(&shard)),
                     }
                 }
+                // Told last: whoever hears of it and asks again is not to find this one.
+                job.growth.fail(&error);
             }
         }
         drop(shard);

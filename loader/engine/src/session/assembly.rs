@@ -313,7 +313,7 @@ impl Assembly {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
-        let mut waiting = self.job.patience.waiting();
+        let waiting = self.job.patience.waiting();
         let mut others = 0;
         loop {
             let error = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {

@@ -1,14 +1,13 @@
 //! How long a job waits for a store that does not answer.
 //!
 //! Its rule: a job that has begun outlasts a store's bad hour, as far as its trainer's time limit goes; one
-//! that has not is told at once, for then a wrong address is likelier than an outage. A shard that was
-//! replaced while it was read is read anew. What another attempt cannot mend is told at once.
+//! that has not is told at once, for then a wrong address is likelier than an outage. What another attempt
+//! cannot mend is told at once, too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_source::is_changed;
 
 /// The pause between two attempts, each of which has retries of its own within the source.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +32,7 @@ impl Patience {
 
     /// Something is tried from now on.
     pub(super) fn waiting(&self) -> Waiting<'_> {
-        Waiting { patience: self, since: Instant::now(), anew: false }
+        Waiting { patience: self, since: Instant::now() }
     }
 }
 
@@ -41,8 +40,6 @@ impl Patience {
 pub(super) struct Waiting<'a> {
     patience: &'a Patience,
     since: Instant,
-    /// The shard was replaced once already: who replaces it again and again has it not read.
-    anew: bool,
 }
 
 impl Waiting<'_> {
@@ -50,11 +47,10 @@ impl Waiting<'_> {
     ///
     /// # Errors
     /// That one, if there is to be no other.
-    pub(super) async fn after(&mut self, error: Error) -> Result<()> {
+    pub(super) async fn after(&self, error: Error) -> Result<()> {
         let is_over = self.since.elapsed() + PAUSE >= self.patience.limit;
         let has_begun = self.patience.begun.load(Ordering::Relaxed);
-        let anew = is_changed(&error) && !std::mem::replace(&mut self.anew, true);
-        if !anew && (error.kind() != ErrorKind::Unavailable || is_over || !has_begun) {
+        if error.kind() != ErrorKind::Unavailable || is_over || !has_begun {
             return Err(error);
         }
         tracing::warn!(%error, "a job waits for its store");

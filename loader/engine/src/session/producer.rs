@@ -206,7 +206,7 @@ impl Producer {
         stages: &mut Stages,
     ) -> Result<(Lease, Result<Progress>)> {
         let job = self.job.clone();
-        let mut waiting = job.patience.waiting();
+        let waiting = job.patience.waiting();
         loop {
             match self.try_open(shard, samples, stages).await {
                 Err(error) => waiting.after(error).await?,

@@ -23,6 +23,7 @@ use object_store::aws::AwsCredential;
 
 use super::smithy::Smithy;
 use crate::credentials::Identity;
+use crate::queue::Rank;
 use crate::remote::Route;
 use crate::remote::attempts::{Again, Attempts, Failed};
 use crate::remote::reply::tell;
@@ -259,10 +260,13 @@ impl Attributes {
     {
         let mut attempts = Attempts::new(route.wire.limits());
         loop {
+            // First in its turn: bytes that are here wait for the answer.
+            let place = route.link.place(&Rank::now(0)).await?;
             let answers = self.identity.as_ref().map_or(0, Identity::answers);
             let asking = route.link.enter(attempts.deadline()).await?;
             let got = request().await.map_err(|error| self.failed(&error, answers));
             tell(asking, got.as_ref().err());
+            drop(place);
             match got {
                 Ok(got) => return Ok(got),
                 Err(failed) => attempts.again(failed, &route.link).await?,
