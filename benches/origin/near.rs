@@ -169,11 +169,12 @@ pub(crate) fn tail(bench: &Bench) -> Value {
     proxy.set([(When::get().share(LATE_MILLE, 1), Fault::Delay(late))]);
     let disturbed = play();
     let more = passed() - before;
+    let hit = proxy.traffic().faults;
     let excess = more as f64 / (bench.bytes * TAIL_SHARDS as u64) as f64 - 1.0;
     let p95 = |sorted: &[f64]| sorted[(sorted.len() * 95).div_ceil(100) - 1];
     let ratio = p95(&disturbed) / p95(&undisturbed);
     println!(
-        "  p95 of {TAIL_SHARDS} shards: undisturbed {:.3} s, with {} of 1000 parts {:.3} s late {:.3} s: {ratio:.2}; {:.2} % more bytes",
+        "  p95 of {TAIL_SHARDS} shards: undisturbed {:.3} s, with {} of 1000 requests, which were {hit}, {:.3} s late {:.3} s: {ratio:.2}; {:.2} % more bytes",
         p95(&undisturbed),
         LATE_MILLE,
         late.as_secs_f64(),
@@ -183,6 +184,6 @@ pub(crate) fn tail(bench: &Bench) -> Value {
     json!({
         "undisturbed_seconds": undisturbed, "disturbed_seconds": disturbed,
         "late_by_seconds": late.as_secs_f64(), "ratio_of_p95": ratio, "excess_bytes": excess,
-        "part_bytes": PART_BYTES,
+        "part_bytes": PART_BYTES, "late_requests": hit,
     })
 }
