@@ -96,7 +96,7 @@ python-test:
 torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 	$(call heading,torture)
 	@FOREBAY_TORTURE_ROUNDS=$(or $(ROUNDS),1000) FOREBAY_TORTURE_SEED=$(SEED) \
-		cargo test --release --locked -p forebay-tests --test torture -- --nocapture
+		cargo test --release --locked --workspace --test torture -- --nocapture
 
 .PHONY: bench
 bench: setup ## Measure rivals, the disk and starvation; results go to benches/results

@@ -8,7 +8,7 @@
 //! freshly read bytes, each with a fifth on top.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench disk -- --directory /mnt/nvme
+//! cargo bench --workspace --bench disk -- --directory /mnt/nvme
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

@@ -5,7 +5,7 @@
 //! that copy, indexing, checksums, records and commit are Forebay's to carry.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench fill -- --directory /mnt/nvme
+//! cargo bench --workspace --bench fill -- --directory /mnt/nvme
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

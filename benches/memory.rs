@@ -5,7 +5,7 @@
 //! with the checksum of every member that a trainer's read has.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench memory
+//! cargo bench --workspace --bench memory
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

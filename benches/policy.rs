@@ -4,7 +4,7 @@
 //! what each hit takes; both are averages over many, because some policies pay in bulk.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench policy
+//! cargo bench --workspace --bench policy
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

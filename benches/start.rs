@@ -4,7 +4,7 @@
 //! files are as a fill leaves them, only shorter.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench start -- --directory /mnt/nvme
+//! cargo bench --workspace --bench start -- --directory /mnt/nvme
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

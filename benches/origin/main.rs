@@ -6,8 +6,8 @@
 //! told, and nothing else should run meanwhile.
 //!
 //! ```text
-//! cargo bench -p forebay-benches --bench origin -- --directory /mnt/nvme cold ranks tail clients
-//! python3 benches/link/delay_line.py -- cargo bench -p forebay-benches --bench origin -- link first
+//! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients
+//! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]

@@ -51,7 +51,7 @@ def engines(rounds: int, out: Path) -> None:
     """Compare the disk engines with fio."""
     print("\ndisk engines")
     target = out / "disk.json"
-    command: list[str | Path] = ["cargo", "bench", "--locked", "-p", "forebay-benches"]
+    command: list[str | Path] = ["cargo", "bench", "--locked", "--workspace"]
     command += ["--bench", "disk", "--", "--directory", stage.RUN]
     command += ["--rounds", str(rounds), "--out", target]
     subprocess.run(command, cwd=RESULTS.parent, check=True)
@@ -64,10 +64,10 @@ def origins(rounds: int, out: Path) -> None:
     print("\norigins")
     target = out / "origin.json"
     target.unlink(missing_ok=True)
-    command: list[str | Path] = ["cargo", "bench", "--locked", "-p", "forebay-benches"]
+    command: list[str | Path] = ["cargo", "bench", "--locked", "--workspace"]
     command += ["--bench", "origin", "--", "--directory", stage.RUN]
     command += ["--rounds", str(rounds), "--json", target]
-    near = ["cold", "ranks", "tail"]
+    near = ["cold", "clients", "ranks", "tail"]
     subprocess.run([*command, *near], cwd=RESULTS.parent, check=True)
     if os.geteuid() == 0:
         line = [sys.executable, "link/delay_line.py", "--"]

@@ -247,7 +247,7 @@ impl fmt::Display for SourceLines<'_> {
         if agreed + differed + untold > 0 {
             write!(
                 f,
-                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, of {untold} it told none",
+                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, {untold} it did not tell of",
                 compared("none"),
             )?;
         }
