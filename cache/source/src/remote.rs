@@ -90,6 +90,29 @@ impl Route {
         let link = reach.wire.link(&refusals.endpoint, reach.limits);
         Self { wire: Arc::clone(reach.wire), link, refusals }
     }
+
+    /// What comes of a request that `once` makes, tried again as often as it may be; with a `rank`, each
+    /// time in its turn among the requests for bytes.
+    async fn asked<T, F>(&self, rank: Option<&Rank>, once: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Failed>>,
+    {
+        let mut attempts = Attempts::new(self.wire.limits());
+        loop {
+            let place = match rank {
+                Some(rank) => Some(self.link.place(rank).await?),
+                None => None,
+            };
+            let asking = self.link.enter(attempts.deadline()).await?;
+            let got = once().await;
+            tell(asking, got.as_ref().err());
+            drop(place);
+            match got {
+                Ok(got) => return Ok(got),
+                Err(failed) => attempts.again(failed, &self.link).await?,
+            }
+        }
+    }
 }
 
 /// A source behind a network.

@@ -12,9 +12,7 @@ use object_store::ObjectStore;
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::path::Path;
 
-use super::attempts::Attempts;
 use super::refusal::Refusals;
-use super::reply::tell;
 use super::s3::Attributes;
 use super::wire::noting;
 use super::{Reach, Route, Store};
@@ -69,23 +67,17 @@ impl Bucket {
         wanted: &Wanted,
         token: Option<String>,
     ) -> Result<PaginatedListResult> {
-        let Route { wire, link, refusals } = &self.route;
-        let mut attempts = Attempts::new(wire.limits());
-        loop {
+        let refusals = &self.route.refusals;
+        let page = async || {
             let delimiter = wanted.is_flat().then_some(Cow::Borrowed("/"));
             let page_token = token.clone();
             let options = PaginatedListOptions { delimiter, page_token, ..Default::default() };
             let prefix = Some(wanted.prefix()).filter(|prefix| !prefix.is_empty());
             let answers = refusals.answers();
-            let asking = link.enter(attempts.deadline()).await?;
             let (page, retry_after) = noting(self.store.list_paginated(prefix, options)).await;
-            let page = page.map_err(|e| refusals.explain(&e, pattern, retry_after, answers));
-            tell(asking, page.as_ref().err());
-            match page {
-                Ok(page) => return Ok(page),
-                Err(failed) => attempts.again(failed, link).await?,
-            }
-        }
+            page.map_err(|e| refusals.explain(&e, pattern, retry_after, answers))
+        };
+        self.route.asked(None, page).await
     }
 }
 

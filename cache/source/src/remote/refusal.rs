@@ -72,10 +72,16 @@ impl Refusals {
         // The answer to a HEAD has no body and so no code. S3 says 400 where a token ran out.
         let stale = match (s3_code(&reason), status(&reason)) {
             (Some(code), _) => STALE.contains(&code),
-            (None, Some(status)) => matches!(status, 400 | 401 | 403),
+            (None, Some(status)) => return self.renewed_after(status, answers),
             (None, None) => false,
         };
         stale && identity.refused(answers)
+    }
+
+    /// The same, of an answer that has no more than a status.
+    pub(super) fn renewed_after(&self, status: u16, answers: u64) -> bool {
+        matches!(status, 400 | 401 | 403)
+            && self.identity.as_ref().is_some_and(|identity| identity.refused(answers))
     }
 
     fn error(&self, refusal: &Refusal, url: &str) -> Error {

@@ -8,10 +8,9 @@ use object_store::client::{HttpRequest, HttpRequestBody, HttpResponse};
 use serde::Deserialize;
 use url::Url;
 
-use super::super::attempts::{Again, Attempts, Failed};
-use super::super::reply::tell;
+use super::super::attempts::{Again, Failed};
 use super::super::wire::noting;
-use super::{Hub, Named, Route, Store};
+use super::{Hub, Named, Store};
 use crate::listing::{Found, Wanted};
 
 /// Bytes of a page, at most: the Hub sends a thousand entries, of half a kilobyte each.
@@ -58,23 +57,17 @@ impl Hub {
     }
 
     async fn page(&self, page: &str, pattern: &str) -> Result<Page> {
-        let Route { wire, link, refusals } = self.http.route();
-        let mut attempts = Attempts::new(wire.limits());
-        loop {
-            let asking = link.enter(attempts.deadline()).await?;
+        let route = self.http.route();
+        let read = async || {
             let (read, retry_after) = noting(self.read(page)).await;
-            let read = read.map_err(|refusal| match refusal {
-                Refused::By(error) => refusals.explain(&error, pattern, retry_after, 0),
+            read.map_err(|refusal| match refusal {
+                Refused::By(error) => route.refusals.explain(&error, pattern, retry_after, 0),
                 Refused::Here(error) => {
                     Failed { error: error.at("urls", pattern), again: Again::Never }
                 }
-            });
-            tell(asking, read.as_ref().err());
-            match read {
-                Ok(page) => return Ok(page),
-                Err(failed) => attempts.again(failed, link).await?,
-            }
-        }
+            })
+        };
+        route.asked(None, read).await
     }
 
     async fn read(&self, page: &str) -> Result<Page, Refused> {

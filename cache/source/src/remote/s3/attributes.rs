@@ -25,8 +25,8 @@ use super::smithy::Smithy;
 use crate::credentials::Identity;
 use crate::queue::Rank;
 use crate::remote::Route;
-use crate::remote::attempts::{Again, Attempts, Failed};
-use crate::remote::reply::tell;
+use crate::remote::attempts::{Again, Failed};
+use crate::remote::refusal::Refusals;
 use crate::stat::Stat;
 use crate::vouch::{Algorithm, Comparison, Piece};
 
@@ -94,7 +94,6 @@ pub(crate) struct Attributes {
     client: Client,
     bucket: String,
     payer: Option<RequestPayer>,
-    identity: Option<Identity>,
 }
 
 /// What a HEAD says.
@@ -117,21 +116,12 @@ impl Attributes {
             .timeout_config(TimeoutConfig::disabled())
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
         config.set_endpoint_url(access.endpoint.map(str::to_owned));
-        let identity = match &access.signer {
-            Some(Signer::Lent(identity)) => Some(identity.clone()),
-            _ => None,
-        };
         config = match access.signer {
             Some(signer) => config.credentials_provider(signer),
             None => config.allow_no_auth(),
         };
         let payer = access.requester_pays.then_some(RequestPayer::Requester);
-        Self {
-            client: Client::from_conf(config.build()),
-            bucket: bucket.to_owned(),
-            payer,
-            identity,
-        }
+        Self { client: Client::from_conf(config.build()), bucket: bucket.to_owned(), payer }
     }
 
     /// What the store says of the bytes of the version `stat`, if it does; how it went is counted.
@@ -193,7 +183,7 @@ impl Attributes {
                 .set_request_payer(self.payer.clone())
                 .send()
         };
-        let head = self.answered(route, head).await?;
+        let head = Self::answered(route, head).await?;
         let checksums = [
             (Algorithm::Crc64Nvme, &head.checksum_crc64_nvme),
             (Algorithm::Crc32c, &head.checksum_crc32_c),
@@ -236,7 +226,7 @@ impl Attributes {
                     .set_request_payer(self.payer.clone())
                     .send()
             };
-            let page = self.answered(route, page).await?;
+            let page = Self::answered(route, page).await?;
             if !is_of(page.e_tag.as_deref(), stat) {
                 return Ok(None);
             }
@@ -254,51 +244,38 @@ impl Attributes {
     }
 
     /// The answer to a request, tried again as all are.
-    async fn answered<T, E, F>(&self, route: &Route, request: impl Fn() -> F) -> Result<T>
+    async fn answered<T, E, F>(route: &Route, request: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     {
-        let mut attempts = Attempts::new(route.wire.limits());
-        loop {
-            // First in its turn: bytes that are here wait for the answer.
-            let place = route.link.place(&Rank::now(0)).await?;
-            let answers = self.identity.as_ref().map_or(0, Identity::answers);
-            let asking = route.link.enter(attempts.deadline()).await?;
-            let got = request().await.map_err(|error| self.failed(&error, answers));
-            tell(asking, got.as_ref().err());
-            drop(place);
-            match got {
-                Ok(got) => return Ok(got),
-                Err(failed) => attempts.again(failed, &route.link).await?,
-            }
-        }
+        let once = async || {
+            let answers = route.refusals.answers();
+            request().await.map_err(|error| failed(&error, &route.refusals, answers))
+        };
+        // First in its turn: bytes that are here wait for the answer.
+        route.asked(Some(&Rank::now(0)), once).await
     }
+}
 
-    /// What came instead of an answer; its text is put together from what is known to be harmless.
-    fn failed<E>(&self, error: &SdkError<E, HttpResponse>, answers: u64) -> Failed {
-        let status = error.raw_response().map(|response| response.status().as_u16());
-        let Some(status) = status else {
-            return Failed::for_now(Error::new(
-                ErrorKind::Unavailable,
-                "the store does not answer",
-            ));
-        };
-        let kind = match status {
-            401 | 403 => ErrorKind::PermissionDenied,
-            404 => ErrorKind::NotFound,
-            408 | 429 | 500.. => ErrorKind::Unavailable,
-            _ => ErrorKind::Invalid,
-        };
-        let is_stale = matches!(status, 400 | 401 | 403)
-            && self.identity.as_ref().is_some_and(|identity| identity.refused(answers));
-        // Not built is no fault that passes.
-        let again = match kind {
-            _ if is_stale => Again::Renewed,
-            ErrorKind::Unavailable if status != 501 => Again::Later(None),
-            _ => Again::Never,
-        };
-        Failed { error: Error::new(kind, "the store refuses the call").at("status", status), again }
-    }
+/// What came instead of an answer; its text is put together from what is known to be harmless.
+fn failed<E>(error: &SdkError<E, HttpResponse>, refusals: &Refusals, answers: u64) -> Failed {
+    let status = error.raw_response().map(|response| response.status().as_u16());
+    let Some(status) = status else {
+        return Failed::for_now(Error::new(ErrorKind::Unavailable, "the store does not answer"));
+    };
+    let kind = match status {
+        401 | 403 => ErrorKind::PermissionDenied,
+        404 => ErrorKind::NotFound,
+        408 | 429 | 500.. => ErrorKind::Unavailable,
+        _ => ErrorKind::Invalid,
+    };
+    // Not built is no fault that passes.
+    let again = match kind {
+        _ if refusals.renewed_after(status, answers) => Again::Renewed,
+        ErrorKind::Unavailable if status != 501 => Again::Later(None),
+        _ => Again::Never,
+    };
+    Failed { error: Error::new(kind, "the store refuses the call").at("status", status), again }
 }
 
 /// Whether an ETag, quoted or not, is that of a version.
