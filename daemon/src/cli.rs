@@ -24,6 +24,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use forebay_client::{Address, Connection, Deadline, Launch, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_shard::Commands;
 use forebay_source::Options;
 use serde::Serialize;
 
@@ -194,7 +195,12 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The shards a command line names: every argument may hold braces, globs and `::`. What remote globs
 /// mean, the daemon lists, started if need be.
-fn shards(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
+fn shards(
+    arguments: &[String],
+    commands: Commands,
+    target: &Target,
+    launcher: &Launcher,
+) -> Done<Vec<String>> {
     let mut urls = Vec::new();
     let mut unreachable = false;
     let mut list = |pattern: &str| {
@@ -206,7 +212,7 @@ fn shards(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Ve
         connection.list(pattern, origin, &Deadline::after(LIST_TIMEOUT))
     };
     for argument in arguments {
-        let expanded = forebay_shard::expand(argument, &mut list);
+        let expanded = forebay_shard::expand(argument, commands, &mut list);
         urls.extend(match expanded {
             Ok(expanded) => expanded,
             Err(error) if unreachable => return Err(Failure::Unreachable(error)),

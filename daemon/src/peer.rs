@@ -10,13 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Client, Handover, Options, Rate};
+use forebay_source::{Client, Ending, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Open, Reply, Request, TierChange};
 use forebay_wire::peer::Credentials;
-use forebay_wire::{PROTOCOL, PROTOCOL_FILES, PROTOCOL_OLDEST};
+use forebay_wire::{PROTOCOL, PROTOCOL_COMMANDS, PROTOCOL_OLDEST, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
@@ -78,27 +78,59 @@ enum Rider {
     Slab(Arc<Region>),
     /// A reader's, to the client.
     Socket(OwnedFd),
+    /// What takes a command's output, and the line on which its end is told.
+    Command {
+        output: OwnedFd,
+        line: OwnedFd,
+    },
 }
 
-impl AsFd for Rider {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl Rider {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Slab(region) => region.fd(),
-            Self::Socket(socket) => socket.as_fd(),
+            Self::Slab(region) => vec![region.fd()],
+            Self::Socket(socket) => vec![socket.as_fd()],
+            Self::Command { output, line } => vec![output.as_fd(), line.as_fd()],
         }
     }
 }
 
-/// The way to a client for sockets of readers. It keeps no connection open.
-struct ToClient(mpsc::WeakSender<Outgoing>);
+/// The way to a client for what it opens and runs. It keeps no connection open.
+struct ToClient {
+    outgoing: mpsc::WeakSender<Outgoing>,
+    /// Whether its release runs commands.
+    runs_commands: bool,
+}
+
+impl ToClient {
+    async fn send(&self, reply: &Reply, rider: Rider) -> Result<()> {
+        let gone = || Error::new(ErrorKind::Closed, "the job that names the shard is gone");
+        let outgoing = self.outgoing.upgrade().ok_or_else(gone)?;
+        outgoing.send((frame::encode(reply)?, Some(rider))).await.map_err(|_| gone())
+    }
+}
 
 #[async_trait]
 impl Handover for ToClient {
     async fn hand(&self, socket: OwnedFd) -> Result<()> {
-        let gone = || Error::new(ErrorKind::Closed, "the job that opens the file is gone");
-        let outgoing = self.0.upgrade().ok_or_else(gone)?;
-        let frame = frame::encode(&Reply::Reader)?;
-        outgoing.send((frame, Some(Rider::Socket(socket)))).await.map_err(|_| gone())
+        self.send(&Reply::Reader, Rider::Socket(socket)).await
+    }
+
+    async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending> {
+        if !self.runs_commands {
+            let what = "the client's release runs no commands for a daemon";
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .advise("install the same release on both sides"));
+        }
+        let (near, far) = UnixStream::pair().doing("make a line to a client")?;
+        let far = far.into_std().doing("make a line to a client")?;
+        far.set_nonblocking(false).doing("make a line to a client")?;
+        let reply = Reply::Command { url: url.to_owned() };
+        self.send(&reply, Rider::Command { output, line: far.into() }).await?;
+        Ok(Box::pin(async move {
+            let mut line = commands::Line::default();
+            received(&near, || line.try_hear(near.as_fd())).await?
+        }))
     }
 }
 
@@ -196,19 +228,15 @@ impl Peer {
             pid: std::process::id(),
         })
         .await?;
-        if protocol >= PROTOCOL_FILES {
-            self.store = self.store.for_client(&Client {
-                name: format!("connection {}", self.node.next_client()),
-                user: who.uid,
-                own: self.is_own,
-                handover: Arc::new(ToClient(self.outgoing.downgrade())),
-            });
-        } else if !self.is_own {
-            let what = "the client's release cannot open files for a daemon of another user";
-            return Err(Error::new(ErrorKind::Invalid, what)
-                .at("protocol", protocol)
-                .advise("install the same release on both sides"));
-        }
+        self.store = self.store.for_client(&Client {
+            name: format!("connection {}", self.node.next_client()),
+            user: who.uid,
+            own: self.is_own,
+            handover: Arc::new(ToClient {
+                outgoing: self.outgoing.downgrade(),
+                runs_commands: protocol >= PROTOCOL_COMMANDS,
+            }),
+        });
         loop {
             let request = self.receive().await?;
             if !self.is_own && is_for_admins(&request) {
@@ -426,24 +454,7 @@ impl Peer {
     }
 
     async fn receive(&mut self) -> Result<Request> {
-        // It may be here already, behind the one before.
-        let mut received = self.receiver.try_receive(self.stream.as_fd());
-        loop {
-            if let Some(request) = received? {
-                return Ok(request);
-            }
-            self.stream.readable().await.doing("wait for the peer")?;
-            let mut tried = Ok(None);
-            // What it says is that the socket was found empty, so that `readable` waits again.
-            let _ = self.stream.try_io(Interest::READABLE, || {
-                tried = self.receiver.try_receive(self.stream.as_fd());
-                match tried {
-                    Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
-                    _ => Ok(()),
-                }
-            });
-            received = tried;
-        }
+        received(&self.stream, || self.receiver.try_receive(self.stream.as_fd())).await
     }
 
     /// Ends the job. What is queued for the peer is still sent if it takes it at once.
@@ -461,6 +472,31 @@ impl Peer {
         if tokio::time::timeout(LINGER, sent).await.is_err() {
             self.tasks.shutdown().await;
         }
+    }
+}
+
+/// What comes over a socket, once `try_receive` has all of it.
+async fn received<T>(
+    socket: &UnixStream,
+    mut try_receive: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    // It may be here already, behind the one before.
+    let mut received = try_receive();
+    loop {
+        if let Some(received) = received? {
+            return Ok(received);
+        }
+        socket.readable().await.doing("wait for the peer")?;
+        let mut tried = Ok(None);
+        // What it says is that the socket was found empty, so that `readable` waits again.
+        let _ = socket.try_io(Interest::READABLE, || {
+            tried = try_receive();
+            match tried {
+                Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => Ok(()),
+            }
+        });
+        received = tried;
     }
 }
 
@@ -531,10 +567,11 @@ async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) 
     while let Some((frame, rider)) = queue.recv().await {
         let mut sent = 0;
         while sent < frame.len() {
-            let descriptor = rider.as_ref().filter(|_| sent == 0);
+            let rider = rider.as_ref().filter(|_| sent == 0);
+            let riders = rider.map(Rider::descriptors).unwrap_or_default();
             let some = stream
                 .async_io(Interest::WRITABLE, || {
-                    frame::send(stream.as_fd(), &frame[sent..], descriptor.map(AsFd::as_fd))
+                    frame::send(stream.as_fd(), &frame[sent..], &riders)
                 })
                 .await;
             match some {

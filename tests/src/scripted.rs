@@ -177,7 +177,8 @@ impl Peer {
     }
 
     fn send(&mut self, frame: &[u8], descriptor: Option<std::os::fd::BorrowedFd<'_>>) {
-        let sent = frame::send(&self.socket, frame, descriptor).expect("the trainer listens");
+        let riders: Vec<_> = descriptor.into_iter().collect();
+        let sent = frame::send(&self.socket, frame, &riders).expect("the trainer listens");
         assert_eq!(sent, frame.len(), "a short reply goes out whole");
     }
 }

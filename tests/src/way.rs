@@ -49,6 +49,8 @@ pub struct Way {
     pub rule: String,
     /// What it refuses, or why it refuses nothing.
     pub refused: std::result::Result<Refused, &'static str>,
+    /// Behaviours that it cannot show, each with the reason.
+    pub except: &'static [(&'static str, &'static str)],
     put: Put,
     url: Box<dyn Fn(&str) -> String>,
     away: Box<dyn FnOnce()>,
@@ -70,6 +72,7 @@ impl Way {
             refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
             environment,
             authority: None,
+            except: &[],
             put: into(folder),
             url: Box::new(s3),
             away: Box::new(move || drop(server)),
@@ -90,6 +93,7 @@ impl Way {
             refused: Ok(Refused { url: s3("k.tar"), environment: unsigned(&endpoint) }),
             environment: keys(&endpoint, ACCESS_KEY, SECRET_KEY),
             authority: None,
+            except: &[],
             put: Box::new(move |key, bytes| bucket.put(key, bytes)),
             url: Box::new(s3),
             away: Box::new(move || drop(moto)),
@@ -110,6 +114,7 @@ impl Way {
             refused: Ok(Refused { url, environment: environment.clone() }),
             environment,
             authority: None,
+            except: &[],
             put: into(folder),
             url: Box::new(s3),
             away: Box::new(move || drop(nginx)),
@@ -151,6 +156,7 @@ impl Way {
             environment: BTreeMap::new(),
             authority,
             refused,
+            except: &[],
             put: into(folder),
             // As of a signed link: it belongs to the request and to no text.
             url: Box::new(move |key| format!("{base}/{BUCKET}/{}?signature={SECRET}", path(key))),
@@ -204,6 +210,7 @@ impl Way {
             refused: Ok(Refused { url: s3("k.tar"), environment: wrong }),
             environment: keys(&endpoint, keys_of.0, keys_of.1),
             authority: None,
+            except: &[],
             put: Box::new(move |key, bytes| bucket.put(key, bytes)),
             url: Box::new(s3),
             away: Box::new(move || {
@@ -211,6 +218,30 @@ impl Way {
             }),
         };
         Ok((files, gateway, move || freeze(&thaws, false)))
+    }
+
+    /// What a command says of files on the disk, in the job's process.
+    ///
+    /// # Errors
+    /// If there is no temp directory.
+    pub fn command() -> Result<Self> {
+        let mut way = Self::disk()?;
+        let file = way.url;
+        way.name = "what a command says";
+        way.rule = String::new();
+        way.refused = Err("a command fails, whatever it is that refuses it something");
+        way.except = &[
+            ("a missing object", "a command only fails: commands.rs shows what becomes of that"),
+            ("a replaced object", "what a command would say now, only running it would tell"),
+        ];
+        way.url = Box::new(move |key| {
+            // As a shell reads each as itself.
+            let is_itself = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+            let escape = |c| if is_itself(c) { vec![c] } else { vec!['\\', c] };
+            let path: String = file(key).chars().flat_map(escape).collect();
+            format!("pipe:TOKEN={SECRET} cat -- {path}")
+        });
+        Ok(way)
     }
 
     fn files(name: &'static str, place: PathBuf, put: Put) -> Self {
@@ -223,6 +254,7 @@ impl Way {
             environment: BTreeMap::new(),
             authority: None,
             refused: Err("modes refuse nothing to root, which tests may run as"),
+            except: &[],
             put,
             url: Box::new(url),
             away: Box::new(|| ()),
@@ -253,6 +285,7 @@ impl Way {
             refused: Ok(Refused { url: format!("az://{BUCKET}/k.tar"), environment: wrong }),
             environment: environment(Azurite::KEY),
             authority: None,
+            except: &[],
             put: Box::new(move |key, bytes| filled.put(&format!("{BUCKET}/{key}"), Some(bytes))),
             url: Box::new(|key| format!("az://{BUCKET}/{key}")),
             // The other half goes with the way itself.
@@ -293,6 +326,7 @@ impl Way {
             environment,
             authority: None,
             refused: Err("what the Hub refuses is shown of web servers"),
+            except: &[],
             put: into(folder),
             url: Box::new(|key| format!("hf://datasets/o/n/{key}")),
             away: Box::new(move || drop(nginx)),

@@ -63,7 +63,7 @@ fn wrong_usage_is_two_and_starts_nothing() {
         (vec!["index", "/x.tar"], "--output"),
         (vec!["index", "/{0..", "-o", "m.json"], "urls"),
         (vec!["index", "/x.tar", "-o", "m.json", "--bandwidth", "10Gb/s"], "10Gbit/s"),
-        (vec!["index", "pipe:cat /x.tar", "-o", "m.json"], "no commands"),
+        (vec!["index", "pipe:cat /x.tar", "-o", "m.json"], "allow_pipe=True"),
         (vec!["dataset", "warm"], "URLS"),
         (vec!["dataset", "warm", "/x.tar", "--bandwidth", "fast"], "10Gbit/s"),
         (vec!["dataset", "warm", "/x.tar", "--stop", "1"], "--stop"),

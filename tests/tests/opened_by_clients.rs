@@ -119,8 +119,8 @@ impl Node {
         trainer.wait_with_output().unwrap()
     }
 
-    fn assert_served(&self, uid: u32) {
-        let played = self.play(uid, self.file().to_str().unwrap());
+    fn assert_served(&self, uid: u32, url: &str) {
+        let played = self.play(uid, url);
         let said = String::from_utf8_lossy(&played.stderr);
         assert!(played.status.success(), "{said}");
     }
@@ -164,20 +164,42 @@ fn a_cached_shard_is_for_those_who_can_open_it() {
     let url = node.file().to_str().unwrap().to_owned();
     node.assert_refused(STRANGER, &url);
     assert_eq!(node.fills(), 0);
-    node.assert_served(OWNER);
+    node.assert_served(OWNER, &url);
     eventually("the shard is whole", || node.fills() == 1);
     for _ in 0..2 {
         node.assert_refused(STRANGER, &url);
         node.assert_refused(STRANGER, &format!("file://{url}"));
-        node.assert_served(OWNER);
+        node.assert_served(OWNER, &url);
     }
     // Now they may, and it is the same copy.
     permit(&node.file(), 0o640);
-    node.assert_served(STRANGER);
+    node.assert_served(STRANGER, &url);
     assert_eq!(node.fills(), 1, "it was fetched again");
     // Whoever cannot even reach it is refused, too.
     permit(&node.file(), 0o600);
     node.assert_refused(STRANGER, &url);
+}
+
+/// Bears promise 8: what a user's command says is that user's alone, cached or not; the daemon runs nothing.
+#[test]
+fn what_a_users_command_says_is_for_nobody_else() {
+    let Some(node) = Node::new() else { return };
+    let url = format!("pipe:cat {}", node.file().display());
+    node.assert_served(OWNER, &url);
+    eventually("the shard is whole", || node.fills() == 1);
+    // The stranger's own command is run, and may not read the file.
+    let played = node.play(STRANGER, &url);
+    let kind = String::from_utf8_lossy(&played.stdout);
+    assert!(!played.status.success() && kind.trim() == "Unavailable", "{played:?}");
+    permit(&node.file(), 0o640);
+    node.assert_served(STRANGER, &url);
+    eventually("it is another copy", || node.fills() == 2);
+    fs::remove_file(node.file()).unwrap();
+    node.assert_served(OWNER, &url);
+    node.assert_served(STRANGER, &url);
+    // Nobody runs one on the daemon's behalf.
+    let told = node.forebay(DAEMON, &["dataset", "warm", &url]);
+    assert_eq!(told.status.code(), Some(2), "{told:?}");
 }
 
 /// Bears promise 8: others than the daemon's user read their files, and do nothing else.
@@ -268,7 +290,7 @@ impl Client {
             Request::Open(Box::new(open)),
             Request::Start { run: 1, epoch: 0, batch: 0 },
         ] {
-            frame::send(&socket, &frame::encode(&request).unwrap(), None).unwrap();
+            frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
         }
         Self { socket, receiver: Receiver::default() }
     }
@@ -322,11 +344,13 @@ fn answer_with(reader: &UnixStream, files: &[OwnedFd]) {
     while receiver.receive::<String>(reader).is_ok() {
         // One on each byte.
         let (first, rest) = answer.split_at(files.len().saturating_sub(1));
-        let mut riders = files.iter();
-        for byte in first.chunks(1) {
-            let _ = frame::send(reader, byte, riders.next().map(AsFd::as_fd));
-        }
-        let _ = frame::send(reader, rest, riders.next().map(AsFd::as_fd));
+        let mut riders = files.iter().map(|file| [file.as_fd()]);
+        let mut send = |bytes| {
+            let rider = riders.next();
+            let _ = frame::send(reader, bytes, rider.as_ref().map_or(&[], |rider| &rider[..]));
+        };
+        first.chunks(1).for_each(&mut send);
+        send(rest);
     }
 }
 
@@ -426,7 +450,7 @@ fn a_client_that_leaves_takes_no_shard_from_others() {
     receiver.receive::<String>(&first).unwrap();
     let file = open(inside.path(), OFlags::RDONLY, Mode::empty()).unwrap();
     let answer: Result<(), Error> = Ok(());
-    frame::send(&first, &frame::encode(&answer).unwrap(), Some(file.as_fd())).unwrap();
+    frame::send(&first, &frame::encode(&answer).unwrap(), &[file.as_fd()]).unwrap();
     let second = leaving.reader();
     std::thread::scope(|scope| {
         let staying = scope.spawn(|| inside.play(inside.url()));

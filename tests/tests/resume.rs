@@ -189,22 +189,21 @@ fn a_part_outlives_its_origins_absence_and_goes_first() {
     let daemon = Daemon::try_start(config).unwrap();
     let counters = || daemon.node().store().counters();
     let fail = || {
-        // Early enough that the last parts are asked for only after the origin refuses.
         origin.server.stall(&key, len / 10 * 7);
         let loader = loader(daemon.address(), open.clone()).unwrap();
         loader.start(0, 0);
         eventually("a part is recorded", || resting(&shards, ".part").is_some());
         let failed = counters().failed_fills;
         origin.server.deny(&key, true);
-        origin.server.cut(&key, 1, u32::MAX);
-        origin.server.release(&key);
+        origin.server.break_off(&key, true);
         eventually("the fill failed", || counters().failed_fills > failed);
+        origin.server.release(&key);
         // A job that is still there would fetch the shard again as soon as its origin is back.
         drop(loader);
         eventually("the job is gone", || daemon.status()["jobs"] == serde_json::json!([]));
         assert!(resting(&shards, ".part").is_some());
         origin.server.deny(&key, false);
-        origin.server.cut(&key, 0, 0);
+        origin.server.break_off(&key, false);
     };
     let play = |name: &str| {
         let open = job(&origin, vec![Origin::url(name)]);

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
+use forebay_error::ErrorKind;
 use forebay_source::Options;
 use forebay_store::{PART_BYTES, Shard, Urgency};
-use forebay_testkit::{image, shard};
-use forebay_tests::{Bare, BareConfig, Daemon, eventually};
+use forebay_testkit::{Fault, FaultProxy, When, image, shard};
+use forebay_tests::{Bare, BareConfig, Daemon, Origin, eventually};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use futures::poll;
+use hyper::header::{ETAG, LAST_MODIFIED};
 use tokio::sync::watch;
 
 const PART: u64 = PART_BYTES as u64;
@@ -131,4 +133,34 @@ fn a_record_that_reaches_into_an_unwritten_part_waits_for_it() {
     });
     eventually("the shard is whole", || bare.store.counters().fills == 1);
     assert_eq!(bare.store.counters().corruptions, 0);
+}
+
+/// Those who located a sample before its fill failed read it: from the frames while those are held, and then
+/// from the file, once it is written.
+#[test]
+fn what_was_served_before_a_fill_failed_is_written_to_its_end() {
+    const SIZES: Range<usize> = 100_000..110_000;
+    const SAMPLES: u64 = 200;
+    let held = Held::on(0..PART);
+    let (bare, _, _directories) = begin(1, &SIZES, &held);
+    let origin = Origin::with_shards(1, SAMPLES, &SIZES);
+    // Without a version all parts come in one answer.
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    proxy.set([ETAG, LAST_MODIFIED].map(|name| (When::any(), Fault::no_header(name))).to_vec());
+    let (key, url) = (Origin::key("0.tar"), format!("{}/bucket/0.tar", proxy.endpoint()));
+    origin.server.stall(&key, PART * 3 / 2);
+    bare.runtime.block_on(async {
+        let lease = bare.store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();
+        lease.wait(1).await.unwrap();
+        origin.server.deny(&key, true);
+        origin.server.break_off(&key, true);
+        // But for the one that is being written.
+        eventually("the frames are given back", || bare.frames.in_use() == PART_BYTES);
+        let mut first = std::pin::pin!(member(&bare, &lease, 0));
+        assert_eq!(poll!(first.as_mut()), Poll::Pending, "its part is not written");
+        held.let_go();
+        assert!(first.await == image(0, 0, &SIZES));
+        let why = lease.wait(u64::MAX).await.unwrap_err();
+        assert_eq!(why.kind(), ErrorKind::Unavailable, "{why}");
+    });
 }

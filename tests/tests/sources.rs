@@ -105,7 +105,10 @@ const BEHAVIOURS: [Behaviour; 7] = [
 fn all(way: Way) {
     for (name, behaviour) in BEHAVIOURS.into_iter().chain([("eight jobs", eight_jobs as fn(&Way))])
     {
-        named(way.name, name, || behaviour(&way));
+        match way.except.iter().find(|(except, _)| *except == name) {
+            Some((_, why)) => say(&format!("skipped for {}: {name}: {why}", way.name)),
+            None => named(way.name, name, || behaviour(&way)),
+        }
     }
     named(way.name, "warm use while the server is away", || warm(way));
 }
@@ -297,6 +300,11 @@ fn https_on_nginx() {
 #[test]
 fn file_on_a_disk() {
     all(Way::disk().unwrap());
+}
+
+#[test]
+fn what_a_command_says() {
+    all(Way::command().unwrap());
 }
 
 #[test]

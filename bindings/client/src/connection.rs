@@ -18,6 +18,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
+use crate::commands::Commands;
 use crate::deadline::Deadline;
 use crate::files::Files;
 
@@ -31,8 +32,10 @@ pub struct Connection {
     path: PathBuf,
     /// Held for one frame at a time.
     sending: Mutex<()>,
-    /// What this process opens for the daemon.
+    /// What this process opens for the daemon,
     files: Arc<Files>,
+    /// and what it runs.
+    commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
 }
@@ -80,8 +83,8 @@ impl Connection {
             None => return Err(at(silent())),
         }
         let (socket, path, sending) = (socket.into(), path.to_owned(), Mutex::new(()));
-        let files = Arc::default();
-        let mut connection = Self { socket, path, sending, files, daemon_pid: 0 };
+        let (files, commands) = (Arc::default(), Arc::default());
+        let mut connection = Self { socket, path, sending, files, commands, daemon_pid: 0 };
         match connection.greet(deadline) {
             Ok(pid) => connection.daemon_pid = pid,
             // It is just ending.
@@ -126,10 +129,11 @@ impl Connection {
     pub fn send(&self, request: &Request) -> Result<()> {
         let bytes = frame::encode(request)?;
         self.files.note(request);
+        self.commands.note(request);
         let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            match frame::send(&self.socket, rest, None) {
+            match frame::send(&self.socket, rest, &[]) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -149,17 +153,22 @@ impl Connection {
     pub fn receive(&self, receiver: &mut Receiver) -> Result<Reply> {
         loop {
             let reply = receiver.receive(&self.socket)?;
-            if let Some(reply) = self.unless_reader(reply, receiver)? {
+            if let Some(reply) = self.unless_for_daemon(reply, receiver)? {
                 return Ok(reply);
             }
         }
     }
 
-    /// Takes the socket of a process that reads for the daemon; any other reply is the caller's.
-    fn unless_reader(&self, reply: Reply, receiver: &mut Receiver) -> Result<Option<Reply>> {
+    /// Takes what the daemon wants opened or run; any other reply is the caller's.
+    fn unless_for_daemon(&self, reply: Reply, receiver: &mut Receiver) -> Result<Option<Reply>> {
         match reply {
             Reply::Reader => {
                 self.files.serve(receiver.take_descriptor()?);
+                Ok(None)
+            }
+            Reply::Command { url } => {
+                let (output, line) = (receiver.take_descriptor()?, receiver.take_descriptor()?);
+                self.commands.run(url, output, line);
                 Ok(None)
             }
             reply => Ok(Some(reply)),
@@ -226,9 +235,10 @@ impl Connection {
     fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {
         let bytes = frame::encode(request)?;
         self.files.note(request);
+        self.commands.note(request);
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            match frame::send(&self.socket, rest, None) {
+            match frame::send(&self.socket, rest, &[]) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -244,7 +254,7 @@ impl Connection {
         loop {
             // Part of it may have come with the one before.
             if let Some(reply) = receiver.try_receive(&self.socket)? {
-                match self.unless_reader(reply, receiver)? {
+                match self.unless_for_daemon(reply, receiver)? {
                     Some(reply) => return Ok(reply),
                     None => continue,
                 }
@@ -264,8 +274,14 @@ impl Connection {
         self.socket.set_nonblocking(!may).doing("set the socket's mode")
     }
 
-    /// Ends the connection: a thread that is receiving comes back with `Closed`.
+    /// Lets the daemon have commands run that are named from now on, as in `pipe:cat /data/000.tar`.
+    pub fn allow_commands(&self) {
+        self.commands.allow();
+    }
+
+    /// Ends the connection: a thread that is receiving comes back with `Closed`, and commands end.
     pub fn shut(&self) {
+        self.commands.end();
         // A socket that is closed already needs no more closing.
         let _ = self.socket.shutdown(Shutdown::Both);
     }

@@ -8,6 +8,7 @@
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
 //!          └─ Connection one socket to one daemon                connection.rs
 //!               ├─ Files     what it opens for the daemon      files.rs
+//!               ├─ Commands  what it runs for the daemon        commands.rs
 //!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
 //!               └─ Deadline  until when a wait may last           deadline.rs
 //! ```
@@ -15,6 +16,7 @@
 //! a batch, or an error that says what to do, within its time limit.
 
 mod address;
+mod commands;
 mod connection;
 mod deadline;
 mod files;

@@ -374,7 +374,7 @@ mod tests {
         let welcome = Reply::Welcome { protocol: PROTOCOL, release: String::new(), pid: 1 };
         for reply in [welcome, Reply::Opened(opened)] {
             receiver.receive::<Request>(&socket).unwrap();
-            frame::send(&socket, &frame::encode(&reply).unwrap(), None).unwrap();
+            frame::send(&socket, &frame::encode(&reply).unwrap(), &[]).unwrap();
         }
         socket
     }
@@ -389,7 +389,12 @@ mod tests {
             let daemon = scope.spawn(|| greet(&listener));
             let open = open(vec!["file:///0.tar".into()]);
             let address = Address::Unix(socket);
-            let session = SessionConfig { address, open, timeout: Duration::from_secs(60) };
+            let session = SessionConfig {
+                address,
+                open,
+                timeout: Duration::from_secs(60),
+                allow_pipe: false,
+            };
             let (fields, views) = (None, Vec::new());
             let loader = Loader::open(LoaderConfig { session, fields, views, threads: 1 }).unwrap();
             daemon.join().unwrap();

@@ -31,6 +31,8 @@ pub struct SessionConfig {
     pub open: Open,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
+    /// Whether commands that the job names (`pipe:…`) are run, in this process and with its rights.
+    pub allow_pipe: bool,
 }
 
 impl SessionConfig {
@@ -202,6 +204,9 @@ impl Shared {
 /// Connects and registers the job.
 fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
+    if config.allow_pipe {
+        connection.allow_commands();
+    }
     match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
         Reply::Opened(opened) => {
             connection.limit_sends(config.timeout)?;

@@ -56,6 +56,7 @@ class Options:
     framework: Name | None
     prefetch: int
     timeout: float
+    allow_pipe: bool
     daemon: str | None
     job: str
 
@@ -100,6 +101,7 @@ def check(
     framework: Name | None,
     prefetch: int,
     timeout: float,
+    allow_pipe: bool,
     daemon: str | None,
     job: str | None,
 ) -> Options:
@@ -126,7 +128,8 @@ def check(
         specification(fields)
     limit = _seconds(timeout)
     address = _daemon(daemon)
-    listed = _expand(urls, address, limit)
+    pipes = flag("allow_pipe", allow_pipe)
+    listed = _expand(urls, pipes, address, limit)
     return Options(
         urls=listed,
         counts=None if manifest is None else _native.counts(_path("manifest", manifest), listed),
@@ -149,6 +152,7 @@ def check(
         framework=framework,
         prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
         timeout=limit,
+        allow_pipe=pipes,
         daemon=address,
         job=text("job", job, "give a name")
         if job
@@ -216,29 +220,17 @@ def _daemon(daemon: str | None) -> str | None:
     raise _wrong("daemon", named, "use 'embedded' or 'unix:/path/to/forebayd.sock', or leave it")
 
 
-def _expand(urls: Urls, daemon: str | None, timeout: float) -> list[str]:
+def _expand(urls: Urls, allow_pipe: bool, daemon: str | None, timeout: float) -> list[str]:
     if isinstance(urls, (str, os.PathLike)):
         spec = _path("urls", urls)
-        _is_no_pipe(spec.split("::"))
-        return _native.expand(spec, daemon, _launch.daemon(), timeout)
+        return _native.expand(spec, allow_pipe, daemon, _launch.daemon(), timeout)
     try:
         listed = [_path("urls", url) for url in urls]
     except TypeError:
         raise Invalid(f"urls={urls!r}: give a URL or a list of URLs", {"option": "urls"}) from None
-    _is_no_pipe(listed)
-    return _native.expand_list(listed)
+    return _native.expand_list(listed, allow_pipe)
 
 
 def _path(option: str, value: Any) -> str:
     named = os.fspath(value) if isinstance(value, os.PathLike) else value
     return text(option, named, "give a URL or a path, in UTF-8")
-
-
-def _is_no_pipe(urls: list[str]) -> None:
-    for url in urls:
-        if url.lstrip().lower().startswith("pipe:"):
-            raise Invalid(
-                f"{url!r}: Forebay runs no commands to read shards; name what the command reads, "
-                "as in s3://bucket/key, https://host/path or a path",
-                {"option": "urls", "url": url},
-            )

@@ -99,6 +99,11 @@ class DataLoader:
         Batches kept ready ahead, at most.
     timeout : float
         Seconds that any wait may take.
+    allow_pipe : bool
+        Whether shards may be commands: ``"pipe:aws s3 cp s3://bucket/{000..099}.tar -"``. They run
+        in this process's place, by ``/bin/sh`` and with its rights, never in the daemon: name none
+        from a list that you do not trust. What a command says is cached under its text for this
+        user, and not asked for again while it is.
     daemon : str, optional
         None (or ``FOREBAY_DAEMON``): the node's daemon if it answers, else this user's own,
         started if need be. "embedded": always the latter. "unix:PATH": the daemon there.
@@ -140,6 +145,7 @@ class DataLoader:
         framework: frameworks.Name | None = None,
         prefetch: int = 4,
         timeout: float = 300.0,
+        allow_pipe: bool = False,
         daemon: str | None = None,
         job: str | None = None,
     ) -> None:
@@ -470,6 +476,7 @@ class DataLoader:
             "prefetch": options.prefetch,
             "threads": ranks.threads(),
             "timeout": options.timeout,
+            "allow_pipe": options.allow_pipe,
             "job": options.job,
             "daemon": options.daemon,
             "command": launch(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_client::{Address, Deadline, Launch, RuntimeDirectory, Stats, Waits};
 use forebay_decode::FieldSpec;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_shard::{Manifest, ManifestShard};
+use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
 use pyo3::prelude::*;
 
@@ -32,12 +32,18 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsStr
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
 }
 
+/// Whether a list may name commands.
+fn commands(allow_pipe: bool) -> Commands {
+    if allow_pipe { Commands::Allowed } else { Commands::Refused }
+}
+
 /// The shards that one text means. What a pattern of a remote store means, `daemon` lists, started by
 /// `command` if need be, within `timeout` seconds.
 #[pyfunction]
 pub(crate) fn expand(
     py: Python<'_>,
     spec: String,
+    allow_pipe: bool,
     daemon: Option<String>,
     command: Vec<OsString>,
     timeout: f64,
@@ -50,7 +56,7 @@ pub(crate) fn expand(
             let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
             connection.list(pattern, Options::from_env().into_map(), &deadline)
         };
-        forebay_shard::expand(&spec, &mut list)
+        forebay_shard::expand(&spec, commands(allow_pipe), &mut list)
     };
     py.detach(|| interruptible("fb-expand", expand)).map_err(|failure| failure.raise(py))
 }
@@ -66,8 +72,13 @@ pub(crate) fn seconds(timeout: f64) -> Result<Duration> {
 
 /// The shards of a list, each taken literally.
 #[pyfunction]
-pub(crate) fn expand_list(py: Python<'_>, urls: Vec<String>) -> PyResult<Vec<String>> {
-    py.detach(|| forebay_shard::expand_list(&urls)).map_err(|error| raise(py, &error))
+pub(crate) fn expand_list(
+    py: Python<'_>,
+    urls: Vec<String>,
+    allow_pipe: bool,
+) -> PyResult<Vec<String>> {
+    let expand = || forebay_shard::expand_list(&urls, commands(allow_pipe));
+    py.detach(expand).map_err(|error| raise(py, &error))
 }
 
 /// Cores that this process may keep busy, by affinity and by its control group's quota.

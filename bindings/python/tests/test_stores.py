@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from conftest import sample, write_shard
-from forebay import DataLoader, Invalid, NotFound
+from forebay import DataLoader, Invalid, NotFound, Unavailable
 
 
 class Store(ThreadingHTTPServer):
@@ -121,3 +121,24 @@ def test_what_matches_nothing_is_named(store: Store) -> None:
         DataLoader("s3://bucket/d/none-*.tar", batch_size=1)
     with pytest.raises(Invalid, match="braces"):
         DataLoader(f"{store.url}/d/*.tar", batch_size=1)
+
+
+def test_shards_may_be_commands_where_that_is_allowed(tmp_path: Path) -> None:
+    for shard in range(2):
+        write_shard(tmp_path / f"{shard}.tar", [sample(shard * 10 + i) for i in range(10)])
+    urls = f"pipe:cat {tmp_path}/{{0..1}}.tar"
+    with pytest.raises(Invalid, match="allow_pipe=True"):
+        DataLoader(urls)
+    with DataLoader(urls, batch_size=8, allow_pipe=True, framework="numpy") as loader:
+        for _ in range(2):
+            keys = [key for batch in loader for key in batch["__key__"]]
+            assert keys == [f"s{i:05}" for i in range(20)]
+        assert set(next(iter(loader))["__url__"]) == {f"pipe:cat {tmp_path}/0.tar"}
+
+
+def test_a_command_that_fails_says_how() -> None:
+    with (
+        DataLoader("pipe:exit 7", allow_pipe=True, framework="numpy", timeout=60) as loader,
+        pytest.raises(Unavailable, match="exit status: 7"),
+    ):
+        next(iter(loader))

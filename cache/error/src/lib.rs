@@ -153,10 +153,26 @@ impl Error {
     }
 }
 
+/// What the URLs of commands begin with.
+const PIPE: &str = "pipe:";
+
 /// A URL as errors and logs may show it: without what a query or a user part may hold, which is
-/// where signatures and passwords are.
+/// where signatures and passwords are; of a command only its name, and the paths and URLs it is given.
 #[must_use]
 pub fn shown(url: &str) -> String {
+    if let Some(command) = url.strip_prefix(PIPE) {
+        // What is set for a command stands where its name does.
+        let is_name = |at: usize, word: &str| at == 0 && !word.contains('=');
+        let words = command.split_whitespace().enumerate().map(|(at, word)| {
+            let place = word.trim_start_matches(['\'', '"']);
+            match place.split_once("://") {
+                Some((scheme, _)) if scheme.chars().all(char::is_alphanumeric) => shown(place),
+                None if place.starts_with('/') || is_name(at, word) => place.to_owned(),
+                _ => "…".to_owned(),
+            }
+        });
+        return format!("{PIPE}{}", words.collect::<Vec<_>>().join(" "));
+    }
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let rest = rest.split_once('?').map_or(rest, |(plain, _)| plain);
     let host_end = rest.find('/').unwrap_or(rest.len());
@@ -215,6 +231,12 @@ mod tests {
         assert_eq!(shown("https://u:p@h/a@b.tar?sig=s"), "https://h/a@b.tar");
         assert_eq!(shown("s3://b/k.tar"), "s3://b/k.tar");
         assert_eq!(shown("/d/what?.tar"), "/d/what?.tar");
+        assert_eq!(
+            shown("pipe:curl -H 'Authorization: Bearer t' 'https://u:p@h/a.tar?sig=s' | cat /d/k"),
+            "pipe:curl … … … … https://h/a.tar … … /d/k"
+        );
+        assert_eq!(shown("pipe:x --with=t,https://h/"), "pipe:x …");
+        assert_eq!(shown("pipe:TOKEN=t"), "pipe:…");
         let error = Error::new(ErrorKind::NotFound, "no such shard").at("url", "http://h/a?sig=s");
         assert_eq!(error.place("url"), Some("http://h/a"));
     }

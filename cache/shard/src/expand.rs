@@ -7,7 +7,8 @@
 //! nested); `*`, `?` and `[…]` match local files and the objects of remote stores, which somebody else
 //! lists, and a remote folder (`s3://bucket/dir/`) means every shard below it. Bare paths and `file:` URLs become absolute
 //! paths, taken literally: no percent-decoding, as WebDataset reads them. A list of URLs is taken as
-//! it is, without braces and globs, as WebDataset does.
+//! it is, without braces and globs, as WebDataset does. Commands (`pipe:cat /data/000.tar`) are shards only
+//! where that was asked for; braces expand in them, too.
 
 mod braces;
 
@@ -27,12 +28,21 @@ const GLOB: [char; 3] = ['*', '?', '['];
 /// Says what a pattern of a remote store means.
 pub type List<'a> = dyn FnMut(&str) -> Result<Vec<String>> + 'a;
 
+/// Whether a list may name commands. Who runs a job may be another than who wrote its list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commands {
+    /// They are run by the job.
+    Allowed,
+    /// A list that names one is refused.
+    Refused,
+}
+
 /// The shards that `spec` means, in order; `list` is asked for the patterns of remote stores.
 ///
 /// # Errors
-/// `Invalid` naming the part that cannot be understood; `NotFound` where a glob matches nothing; what
-/// `list` says.
-pub fn expand(spec: &str, list: &mut List<'_>) -> Result<Vec<String>> {
+/// `Invalid` naming the part that cannot be understood, or a command that is refused; `NotFound` where a glob
+/// matches nothing; what `list` says.
+pub fn expand(spec: &str, commands: Commands, list: &mut List<'_>) -> Result<Vec<String>> {
     let mut urls = Vec::new();
     for part in spec.split("::") {
         let named = |error: Error| error.at("urls", part);
@@ -41,6 +51,10 @@ pub fn expand(spec: &str, list: &mut List<'_>) -> Result<Vec<String>> {
         }
         let room = MAX_URLS - urls.len() as u64;
         for url in braces::expand(part, room).map_err(named)?.into_iter().map(hub) {
+            if is_command(&url, commands).map_err(named)? {
+                urls.push(url);
+                continue;
+            }
             match local_path(&url).map_err(named)? {
                 Some(path) => files(&path, room, &mut urls).map_err(named)?,
                 None if is_pattern(&url).map_err(named)? => urls.extend(list(&url)?),
@@ -57,8 +71,9 @@ pub fn expand(spec: &str, list: &mut List<'_>) -> Result<Vec<String>> {
 /// The same for a list whose entries each name one shard, literally.
 ///
 /// # Errors
-/// `Invalid` for an empty list or entry, or a relative path where there is no working directory.
-pub fn expand_list(list: &[String]) -> Result<Vec<String>> {
+/// `Invalid` for an empty list or entry, a command that is refused, or a relative path where there is no
+/// working directory.
+pub fn expand_list(list: &[String], commands: Commands) -> Result<Vec<String>> {
     if list.is_empty() || list.iter().any(String::is_empty) {
         return Err(invalid("the URL list is empty, or an entry of it is"));
     }
@@ -66,6 +81,9 @@ pub fn expand_list(list: &[String]) -> Result<Vec<String>> {
         return Err(invalid("the URL list is too long").at("limit", MAX_URLS));
     }
     let absolute = |url: &String| {
+        if is_command(url, commands)? {
+            return Ok(url.clone());
+        }
         let url = hub(url.clone());
         Ok(local_path(&url)?.unwrap_or(url))
     };
@@ -80,14 +98,27 @@ fn hub(url: String) -> String {
     }
 }
 
-/// The absolute path if `url` names a local file.
-fn local_path(url: &str) -> Result<Option<String>> {
-    if url.trim_start().get(..PIPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(PIPE)) {
-        let what = "Forebay runs no commands to read shards";
+/// Whether `url` names a command that may be run.
+fn is_command(url: &str, commands: Commands) -> Result<bool> {
+    let trimmed = url.trim_start();
+    if !trimmed.get(..PIPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(PIPE)) {
+        return Ok(false);
+    }
+    if commands == Commands::Refused {
+        let what = "a command is run only where that is asked for";
         return Err(invalid(what).advise(
-            "name what the command reads, as in s3://bucket/key, https://host/path or a path",
+            "name what the command reads, as in s3://bucket/key, https://host/path or a path; or, if you \
+             trust the list, give allow_pipe=True (`--allow-pipe` to `forebay index`)",
         ));
     }
+    match url.strip_prefix(PIPE) {
+        Some(command) if !command.trim().is_empty() => Ok(true),
+        _ => Err(invalid("a command's URL is 'pipe:', and behind it the command")),
+    }
+}
+
+/// The absolute path if `url` names a local file.
+fn local_path(url: &str) -> Result<Option<String>> {
     let path = match url.split_once(':') {
         Some(("file", path)) => match path.strip_prefix("//") {
             Some(rest) if rest.starts_with('/') => rest,
@@ -168,19 +199,40 @@ mod tests {
     use super::*;
 
     fn expand(spec: &str) -> Result<Vec<String>> {
-        super::expand(spec, &mut |pattern| panic!("{pattern} is listed"))
+        super::expand(spec, Commands::Refused, &mut |pattern| panic!("{pattern} is listed"))
+    }
+
+    fn expand_list(list: &[String]) -> Result<Vec<String>> {
+        super::expand_list(list, Commands::Refused)
     }
 
     #[test]
-    fn commands_are_refused_by_name() {
+    fn commands_are_refused_unless_they_are_asked_for() {
         for spec in ["pipe:cat /x.tar", " PIPE:cat x", "s3://b/k.tar::pipe:curl h", "pipe:"] {
             let error = expand(spec).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{spec}");
-            assert!(error.to_string().contains("runs no commands"), "{error}");
+            assert!(error.to_string().contains("allow_pipe=True"), "{error}");
         }
         let list = ["/x.tar", "pipe:cat x"].map(str::to_owned);
         assert_eq!(expand_list(&list).unwrap_err().kind(), ErrorKind::Invalid);
         assert_eq!(expand("/pipe:x").unwrap(), ["/pipe:x"]);
+    }
+
+    #[test]
+    fn commands_that_are_asked_for_are_taken_as_they_are_written() {
+        let expand = |spec| {
+            let list = &mut |pattern: &str| panic!("{pattern} is listed");
+            super::expand(spec, Commands::Allowed, list)
+        };
+        assert_eq!(
+            expand("/a.tar::pipe:cat /d/{08..09}.tar | head -c 1*2").unwrap(),
+            ["/a.tar", "pipe:cat /d/08.tar | head -c 1*2", "pipe:cat /d/09.tar | head -c 1*2"]
+        );
+        for spec in ["pipe:", "pipe:  ", " pipe:cat x", "PIPE:cat x"] {
+            assert_eq!(expand(spec).unwrap_err().kind(), ErrorKind::Invalid, "{spec}");
+        }
+        let list = ["x".to_owned(), "pipe:awk '{print}' /d/{0..1}.tar".to_owned()];
+        assert_eq!(super::expand_list(&list, Commands::Allowed).unwrap()[1], list[1]);
     }
 
     #[test]
@@ -195,7 +247,7 @@ mod tests {
         };
         let spec = "s3://b/{0..1}.tar::gs://b/{x,y}-*.tar::az://c/dir/::s3://b/last.tar";
         assert_eq!(
-            super::expand(spec, &mut list).unwrap(),
+            super::expand(spec, Commands::Refused, &mut list).unwrap(),
             [
                 "s3://b/0.tar",
                 "s3://b/1.tar",
@@ -208,7 +260,7 @@ mod tests {
                 "s3://b/last.tar"
             ]
         );
-        let error = super::expand("s3://b/none?.tar", &mut list).unwrap_err();
+        let error = super::expand("s3://b/none?.tar", Commands::Refused, &mut list).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(asked.last().unwrap(), "s3://b/none?.tar");
     }

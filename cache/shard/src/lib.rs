@@ -23,7 +23,7 @@ pub mod pack;
 mod packed;
 mod sidecar;
 
-pub use expand::{List, MAX_URLS, expand, expand_list};
+pub use expand::{Commands, List, MAX_URLS, expand, expand_list};
 pub use index::{Index, Member, Sample};
 pub use indexer::{Indexer, Plain, ShardBytes, UNKNOWN};
 pub use manifest::{Manifest, ManifestShard};

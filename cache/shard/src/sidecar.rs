@@ -17,7 +17,7 @@
 //! | 36 | 4 | number of fields |
 //! | 40 | 4 | number of members |
 //! | 44 | 4 | number of samples |
-//! | 48 | 8 | where the origin's object is compressed, its length; else 0 |
+//! | 48 | 8 | where the origin's object is compressed or one stream, its length; else 0 |
 //! | 56 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
 //! | 64 | | endpoint, URL, version, tenant in UTF-8, then zeros |
 //!
@@ -98,7 +98,8 @@ pub struct Sidecar {
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
-    /// The length of the origin's object, where that is compressed and the shard what it holds.
+    /// The length of the origin's object, where that is compressed and the shard what it holds, or where it
+    /// comes only as a whole.
     pub compressed_len: Option<u64>,
     /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
     pub blocks: Vec<u32>,

@@ -1,5 +1,5 @@
-//! Where shards come from: S3, Google's and Microsoft's stores, web servers and POSIX files behind one
-//! trait.
+//! Where shards come from: S3, Google's and Microsoft's stores, web servers, POSIX files and the commands of
+//! jobs behind one trait.
 //!
 //! Its rule: a part that is handed out is of the version that was asked for, whole, or an error that
 //! says whether to fix a name, fix credentials, or come back later. Retries are bounded and happen
@@ -8,6 +8,7 @@
 //! Every byte is copied once into its span: from the connection's chunk, or from the memory of the
 //! process that read the file ([`Readers`]).
 
+mod commands;
 mod credentials;
 mod layout;
 mod limits;
@@ -35,7 +36,9 @@ pub use limits::Limits;
 pub use options::Options;
 pub use queue::{Place, Queue, Rank};
 pub use rate::Rate;
-pub use readers::{Client, Handover, MountReport, Opener, Readers, Turn, serve, serve_layouts_of};
+pub use readers::{
+    Client, Ending, Handover, MountReport, Opener, Readers, Turn, serve, serve_layouts_of,
+};
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules};
 pub use sources::{ByClient, Sources};
@@ -65,7 +68,7 @@ pub trait Source: Send + Sync {
     }
 
     /// The bytes of `range`, all of the version `stat`. Of a shard that is [`Binding::Sequential`] that
-    /// must be the whole. Asks for nothing yet.
+    /// must be the whole, and of a [`Binding::Stream`] it says nothing: all of it comes. Asks for nothing yet.
     ///
     /// # Errors
     /// `Invalid` for a URL that is not of this source.
@@ -139,6 +142,11 @@ pub trait Stretch: Send {
     /// the shard changed since its `stat` (stat it again and start over). The span is given back to its
     /// arena, and the stretch is over.
     async fn fill(&mut self, into: Span) -> Result<Span>;
+
+    /// Where a shard ends of which only the end tells that ([`Binding::Stream`]), once it has come.
+    fn ends_at(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A shard of which length and version are known, and perhaps the first bytes.

@@ -53,10 +53,9 @@ impl Posix {
         Self { opened: Opened::Named(readers), scope: ENDPOINT.to_owned() }
     }
 
-    /// Files that this client opens.
-    pub(crate) fn of_client(readers: Readers, client: &Client) -> Self {
+    /// Files that a client opens, by its readers.
+    pub(crate) fn of_client(readers: Readers, client: &Client, by_client: ClientReaders) -> Self {
         let scope = format!("{ENDPOINT} of {}", client.name);
-        let by_client = readers.of_client(client);
         Self { opened: Opened::ByClient(readers, by_client), scope }
     }
 }

@@ -32,7 +32,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub use child::{Opener, serve, serve_layouts_of};
 pub(crate) use client::ClientReaders;
 use client::Users;
-pub use client::{Client, Handover};
+pub use client::{Client, Ending, Handover};
 pub(crate) use message::{PIECE, Request};
 pub(crate) use mount::Loan;
 use mount::Mount;

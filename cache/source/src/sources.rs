@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_error::{Error, ErrorKind, Result};
 use lru::LruCache;
 
+use crate::commands::{self, Commands};
 use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
@@ -58,33 +59,35 @@ impl Scheme {
     }
 }
 
-/// Files that a client opens.
+/// What a client reads with its own rights: files that it opens, and commands that it runs.
 #[derive(Clone)]
 pub struct ByClient {
-    source: Arc<dyn Source>,
+    files: Arc<dyn Source>,
+    commands: Arc<dyn Source>,
     own: bool,
 }
 
 impl ByClient {
-    /// Whether the client is another user than the daemon's own: it reads nothing but its files.
+    /// Whether the client is another user than the daemon's own: it reads nothing but what is its own.
     #[must_use]
     pub fn is_others(&self) -> bool {
         !self.own
     }
 
-    /// This one's files, if `source` is another client's.
+    /// This one's source, if `source` is the same of another client.
     #[must_use]
     pub fn instead_of(&self, source: &Arc<dyn Source>) -> Option<Arc<dyn Source>> {
         let is_a_clients = source.scope() != source.endpoint();
-        let is_anothers = is_a_clients && !Arc::ptr_eq(&self.source, source);
-        is_anothers.then(|| Arc::clone(&self.source))
+        let own = [&self.files, &self.commands].into_iter();
+        let same = own.filter(|own| own.endpoint() == source.endpoint());
+        same.filter(|own| is_a_clients && !Arc::ptr_eq(own, source)).map(Arc::clone).next()
     }
 }
 
 /// Why another user's job reads nothing over the network: what is cached was paid for with the credentials
 /// of whoever brought it in, and nothing says that this one may have it.
 fn only_files() -> Error {
-    let what = "this daemon serves other users only files that they open themselves";
+    let what = "this daemon serves other users only what they open or run themselves";
     Error::new(ErrorKind::PermissionDenied, what)
         .advise("name mounted files, or use a private daemon: daemon=\"embedded\"")
 }
@@ -157,11 +160,15 @@ impl Sources {
         self
     }
 
-    /// Files as this client opens them.
+    /// What this client opens and runs.
     #[must_use]
     pub fn by_client(&self, client: &Client) -> ByClient {
-        let source = Arc::new(Posix::of_client(self.readers.clone(), client));
-        ByClient { source, own: client.own }
+        let (readers, by_client) = (self.readers.clone(), self.readers.of_client(client));
+        ByClient {
+            files: Arc::new(Posix::of_client(readers.clone(), client, by_client.clone())),
+            commands: Arc::new(Commands::new(readers, client, by_client)),
+            own: client.own,
+        }
     }
 
     /// The source that serves `url` to a client with `options`. Does not connect.
@@ -184,6 +191,10 @@ impl Sources {
         client: Option<&ByClient>,
     ) -> Result<Arc<dyn Source>> {
         let at = |error: Error| error.at("url", url);
+        if commands::is_command(url) {
+            let client = client.ok_or_else(|| at(commands::only_in_jobs()))?;
+            return Ok(Arc::clone(&client.commands));
+        }
         let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
             path_of(url)?;
@@ -242,7 +253,7 @@ impl Sources {
         match (named, client) {
             (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
             // What no rule lets the daemon open is for the client's own rights to decide.
-            (_, Some(client)) => Ok(Arc::clone(&client.source)),
+            (_, Some(client)) => Ok(Arc::clone(&client.files)),
             (Err(error), None) => Err(error),
             (Ok(_), None) => {
                 let what = "this daemon opens no files that jobs name";

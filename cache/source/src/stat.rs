@@ -8,7 +8,7 @@ use crate::layout::Layout;
 /// Length and version of one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
-    /// Length in bytes.
+    /// Length in bytes; 0 where only the end tells it ([`Binding::Stream`]).
     pub len: u64,
     /// Names this state of the object: its strong ETag where the store gives one, else what
     /// [`Binding`] says.
@@ -31,6 +31,9 @@ pub enum Binding {
     /// By nothing, or the server serves no ranges: all bytes come in one reply, from the first to the
     /// last, or not at all.
     Sequential,
+    /// By nothing, and nobody knows its length before its end: bytes come from the first to the last, or not
+    /// at all, as a command says them.
+    Stream,
 }
 
 impl Stat {

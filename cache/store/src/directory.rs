@@ -75,7 +75,8 @@ impl ShardName {
             identity.extend_from_slice(&(part.len() as u64).to_le_bytes());
             identity.extend_from_slice(part.as_bytes());
         }
-        let path = origin.url.split(['?', '#']).next().unwrap_or_default();
+        let shown = forebay_error::shown(&origin.url);
+        let path = shown.split(['?', '#']).next().unwrap_or_default();
         let kept: String = path
             .rsplit('/')
             .next()

@@ -98,8 +98,8 @@ pub(crate) struct Job {
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
     pub(crate) origin: Origin,
-    /// The length of the origin's object.
-    pub(crate) origin_len: u64,
+    /// The length of the origin's object; of a stream, what has come of it.
+    pub(crate) origin_len: AtomicU64,
     /// How the origin's bytes are compressed, once that is known.
     pub(crate) form: SetOnce<Option<Format>>,
     /// Bytes that came out of a compressed shard.
@@ -183,7 +183,7 @@ impl Job {
                     parts.pass(u64::MAX);
                     unfinished.0 = None;
                 }
-                Err(error) => parts.fail(error),
+                Err(error) => drop(parts.fail(error)),
             }
             indexed
         });
@@ -214,7 +214,8 @@ impl Job {
         let index = self.growth.index().index();
         // Every part is written by then.
         let blocks = self.parts.sums().into_iter().flatten().collect();
-        let compressed_len = self.growth.is_unpacked().then_some(self.origin_len);
+        let origin_len = self.origin_len.load(Ordering::Relaxed);
+        let compressed_len = self.growth.is_unpacked().then_some(origin_len);
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.since;
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
@@ -242,9 +243,8 @@ impl Job {
         let mut under_way = JoinSet::new();
         let _end = End(self.parts.clone());
         let transferred = self.bring(&mut under_way).await;
-        if let Err(error) = &transferred {
-            self.parts.fail(error);
-        }
+        // Whoever hears of a failure before it returns says only that it was given up.
+        let transferred = transferred.map_err(|error| self.parts.fail(&error));
         // What was served is written to its end: it may be read again.
         while under_way.join_next().await.is_some() {}
         transferred
@@ -373,15 +373,30 @@ impl Job {
     }
 
     /// Gets a run of parts and keeps them; unless they turn out to be compressed.
-    async fn land(
+    async fn land(self: &Arc<Self>, run: Run, asking: &Arc<Semaphore>) -> Result<Option<Format>> {
+        // Each is written while the next arrives.
+        let mut keeping = JoinSet::new();
+        let mut landed = self.land_each(run, asking, &mut keeping).await;
+        if let Err(error) = &landed {
+            // Nobody is to wait for what does not come until what came is written.
+            self.parts.fail(error);
+        }
+        // However it ended: what was served is written, for it may be read again.
+        while let Some(kept) = keeping.join_next().await {
+            let kept = kept.map_err(|_| shutting_down()).and_then(|kept| kept);
+            landed = landed.and_then(|format| kept.map(|()| format));
+        }
+        landed
+    }
+
+    async fn land_each(
         self: &Arc<Self>,
         mut run: Run,
         asking: &Arc<Semaphore>,
+        keeping: &mut JoinSet<Result<()>>,
     ) -> Result<Option<Format>> {
         let Some(Admitted { part: first, .. }) = run.admitted.front() else { return Ok(None) };
         let (first, mut stretch) = (*first, None);
-        // Each is written while the next arrives.
-        let mut keeping = JoinSet::new();
         for part in first..run.end {
             let admitted = match run.admitted.pop_front() {
                 Some(admitted) => admitted,
@@ -417,9 +432,6 @@ impl Job {
             while let Some(kept) = keeping.try_join_next() {
                 kept.map_err(|_| shutting_down())??;
             }
-        }
-        while let Some(kept) = keeping.join_next().await {
-            kept.map_err(|_| shutting_down())??;
         }
         Ok(None)
     }

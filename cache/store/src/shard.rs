@@ -40,7 +40,8 @@ pub(crate) struct Growth {
     progress: Arc<watch::Sender<Progress>>,
     /// Its length, once it is known.
     len: Arc<OnceLock<u64>>,
-    /// Set where its origin's bytes are compressed, and these are what they hold.
+    /// Set where its origin's bytes are compressed, and these are what they hold; or where it sends them only
+    /// as a whole.
     unpacked: Arc<OnceLock<()>>,
     /// Set once nothing of it is under way any more.
     settled: Arc<SetOnce<()>>,
@@ -76,12 +77,12 @@ impl Growth {
         let _ = self.settled.set(());
     }
 
-    /// Its origin's bytes are compressed.
+    /// Its origin's bytes are compressed, or come only as a whole.
     pub(crate) fn unpack(&self) {
         self.unpacked.get_or_init(|| ());
     }
 
-    /// Whether its origin's bytes are compressed, as far as is known.
+    /// Whether its origin has no ranges of it, as far as is known.
     pub(crate) fn is_unpacked(&self) -> bool {
         self.unpacked.get().is_some()
     }
@@ -440,6 +441,12 @@ impl Shard {
         self.growth.is_unpacked() && self.lost.get().is_some()
     }
 
+    /// Whether a stream that turned out broken is kept for those who read it: if anything of it is good, and
+    /// in a file, which a tier keeps no longer than its readers do.
+    pub(crate) fn outlives_its_fault(&self) -> bool {
+        matches!(self.body, Body::Disk { .. }) && self.progress().samples > 0
+    }
+
     /// Where it came from, and which version of it.
     pub(crate) fn origin(&self) -> Origin {
         Origin {
@@ -458,12 +465,12 @@ impl Shard {
         }
     }
 
-    /// Reads a range from the origin. Of what it keeps compressed it has no ranges: that is fetched anew
-    /// when the shard is next asked for.
+    /// Reads a range from the origin. Of what it keeps compressed, or sends only as a whole, it has no ranges:
+    /// that is fetched anew when the shard is next asked for.
     async fn read_through(&self, pending: Pending) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
         if self.growth.is_unpacked() {
-            let what = "no tier keeps the shard, and its origin has it compressed only";
+            let what = "no tier keeps the shard, and its origin sends it only as a whole";
             let error = Error::new(ErrorKind::Unavailable, what).at("url", &self.url);
             let error = error.advise(
                 "read it again once a tier takes it (see `forebay tier ls`), or store it as a plain tar",

@@ -7,7 +7,7 @@ use forebay_benches::starvation::{self, PROFILES, Play, Profile, Report};
 use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::Result;
-use forebay_shard::Manifest;
+use forebay_shard::{Commands, Manifest};
 use forebay_source::Options;
 use forebay_wire::message::{Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -126,7 +126,7 @@ fn config(
     batch_size: u32,
     launcher: &Launcher,
 ) -> Done<LoaderConfig> {
-    let urls = shards(&arguments.urls, &arguments.target, launcher)?;
+    let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
     let counts = manifest.map(|manifest| manifest.counts_of(&urls)).transpose()?;
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };
@@ -158,6 +158,7 @@ fn config(
                 patience_ms: 0,
             },
             timeout: Duration::from_secs(300),
+            allow_pipe: false,
         },
         fields,
         views: Vec::new(),

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use forebay_client::Deadline;
+use forebay_shard::Commands;
 use forebay_wire::message::{Reply, Request};
 use serde::Serialize;
 
@@ -60,7 +61,8 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
 
 /// The shards a command line names, each once.
 fn distinct(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
-    let mut urls = shards(arguments, target, launcher)?;
+    // A command is run by a job, and these have none.
+    let mut urls = shards(arguments, Commands::Refused, target, launcher)?;
     let mut seen = HashSet::with_capacity(urls.len());
     urls.retain(|url| seen.insert(url.clone()));
     Ok(urls)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_client::Connection;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_shard::{Manifest, ManifestShard};
+use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
 use forebay_wire::frame::Receiver;
 use forebay_wire::message::{Reply, Request};
@@ -36,6 +36,11 @@ pub(super) struct Arguments {
     /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Rate>,
+    /// Run shards that are commands, as in `pipe:aws s3 cp s3://bucket/{00..09}.tar -`.
+    ///
+    /// They run here, by `/bin/sh` and with your rights; name none from a list that you do not trust.
+    #[arg(long)]
+    allow_pipe: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -53,8 +58,12 @@ struct Document<'a> {
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     check_writable(&arguments.output)?;
-    let urls = shards(&arguments.urls, &arguments.target, launcher)?;
+    let commands = if arguments.allow_pipe { Commands::Allowed } else { Commands::Refused };
+    let urls = shards(&arguments.urls, commands, &arguments.target, launcher)?;
     let connection = arguments.target.connect(launcher)?;
+    if arguments.allow_pipe {
+        connection.allow_commands();
+    }
     if let Some(rate) = arguments.bandwidth {
         connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
     }

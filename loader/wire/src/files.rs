@@ -74,7 +74,7 @@ impl Asking {
             (Ok(()), mut descriptors) if descriptors.len() == 1 => {
                 descriptors.pop().ok_or_else(odd)
             }
-            (Err(error), descriptors) if descriptors.is_empty() => Err(refused(error)),
+            (Err(error), descriptors) if descriptors.is_empty() => Err(refusal(error)),
             _ => {
                 self.is_lost = true;
                 Err(odd())
@@ -83,14 +83,14 @@ impl Asking {
     }
 
     fn ask(&mut self, path: &str) -> Result<(Handed, Vec<OwnedFd>)> {
-        send(&self.socket, &Wanted { path: path.to_owned() }, None)?;
+        send(&self.socket, &Wanted { path: path.to_owned() }, &[])?;
         let handed = self.receiver.receive(&self.socket)?;
         Ok((handed, self.receiver.take_descriptors()))
     }
 }
 
-/// A refusal as the trainer may give one: it says nothing of the shard itself.
-fn refused(error: Error) -> Error {
+/// A refusal as a trainer may give one: it says nothing of the shard itself.
+pub(crate) fn refusal(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::Unavailable => error,
         _ => Error::new(ErrorKind::Unavailable, error.to_string()),
@@ -114,8 +114,8 @@ pub fn answer(socket: &UnixStream, open: impl Fn(&str) -> Result<OwnedFd>) -> Re
             wanted => wanted?,
         };
         let sent = match open(&path) {
-            Ok(file) => send(socket, &Handed::Ok(()), Some(file.as_fd())),
-            Err(error) => send(socket, &Handed::Err(error), None),
+            Ok(file) => send(socket, &Handed::Ok(()), &[file.as_fd()]),
+            Err(error) => send(socket, &Handed::Err(error), &[]),
         };
         match sent {
             Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
@@ -124,21 +124,8 @@ pub fn answer(socket: &UnixStream, open: impl Fn(&str) -> Result<OwnedFd>) -> Re
     }
 }
 
-fn send(
-    socket: &UnixStream,
-    message: &impl Serialize,
-    rider: Option<BorrowedFd<'_>>,
-) -> Result<()> {
-    let bytes = frame::encode(message)?;
-    let mut sent = 0;
-    while sent < bytes.len() {
-        match frame::send(socket, &bytes[sent..], rider.filter(|_| sent == 0)) {
-            Ok(some) => sent += some,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).doing("hand a file over"),
-        }
-    }
-    Ok(())
+fn send(socket: &UnixStream, message: &impl Serialize, riders: &[BorrowedFd<'_>]) -> Result<()> {
+    frame::send_whole(socket, message, riders, "hand a file over")
 }
 
 #[cfg(test)]
@@ -183,7 +170,8 @@ mod tests {
         for (what, sent) in cases {
             let (near, far) = UnixStream::pair().unwrap();
             for (bytes, rides) in sent {
-                frame::send(&far, bytes, rides.then(|| file.as_fd())).unwrap();
+                let file = [file.as_fd()];
+                frame::send(&far, bytes, if rides { &file } else { &[] }).unwrap();
             }
             far.shutdown(std::net::Shutdown::Write).unwrap();
             let mut asking = Asking::new(near).unwrap();

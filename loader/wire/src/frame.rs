@@ -24,7 +24,10 @@ const PREFIX: usize = 4;
 /// What one `recvmsg` asks for: a typical batch message (256 samples of two members) is 16 KiB.
 const RECEIVE: usize = 64 << 10;
 
-/// Descriptors accepted with one `recvmsg`; a frame carries at most one.
+/// Descriptors that ride on one frame at most: a command's output, and the line that its end is told on.
+const RIDERS: usize = 2;
+
+/// Descriptors accepted with one `recvmsg`.
 const DESCRIPTORS: usize = 4;
 
 /// Descriptors kept until a message asks for them. Each rides on the frame that announces it, so
@@ -78,25 +81,40 @@ fn body_len(prefix: [u8; PREFIX], limit: usize) -> Result<usize> {
     Ok(len)
 }
 
-/// Sends as much of `bytes` as the socket takes, `descriptor` riding on the first of them.
+/// Sends as much of `bytes` as the socket takes, `riders` riding on the first of them: two descriptors at
+/// most.
 ///
 /// # Errors
 /// The system call's own, `WouldBlock` included.
-pub fn send(
-    socket: impl AsFd,
-    bytes: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<usize> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn send(socket: impl AsFd, bytes: &[u8], riders: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIDERS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let rights;
-    if let Some(descriptor) = descriptor {
-        rights = [descriptor];
-        if !ancillary.push(SendAncillaryMessage::ScmRights(&rights)) {
-            return Err(io::Error::other("no room for a descriptor"));
-        }
+    if !riders.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(riders)) {
+        return Err(io::Error::other("no room for so many descriptors"));
     }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// Sends one message over a socket that blocks; `doing` says what for.
+///
+/// # Errors
+/// As [`encode`]; `Closed` if the peer is gone.
+pub fn send_whole<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    riders: &[BorrowedFd<'_>],
+    doing: &str,
+) -> Result<()> {
+    let frame = encode(message)?;
+    let mut sent = 0;
+    while sent < frame.len() {
+        match send(&socket, &frame[sent..], if sent == 0 { riders } else { &[] }) {
+            Ok(some) => sent += some,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error).doing(doing),
+        }
+    }
+    Ok(())
 }
 
 /// Receives frames and their descriptors from a blocking socket.
@@ -217,11 +235,12 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         let memfd = rustix::fs::memfd_create("wire-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&memfd, b"slab").unwrap();
-        for (message, descriptor) in
-            [(Request::Status, None), (Request::Release { slab: 1, slot: 2 }, Some(memfd.as_fd()))]
+        let rider = [memfd.as_fd()];
+        for (message, riders) in
+            [(Request::Status, &[][..]), (Request::Release { slab: 1, slot: 2 }, &rider)]
         {
             let frame = encode(&message).unwrap();
-            assert_eq!(send(&near, &frame, descriptor).unwrap(), frame.len());
+            assert_eq!(send(&near, &frame, riders).unwrap(), frame.len());
         }
         let mut receiver = Receiver::default();
         assert!(matches!(receiver.receive(&far).unwrap(), Request::Status));
@@ -240,8 +259,8 @@ mod tests {
             let (near, far) = UnixStream::pair().unwrap();
             let (head, tail) = (frame[..cut].to_vec(), frame[cut..].to_vec());
             let sender = std::thread::spawn(move || {
-                send(&near, &head, None).unwrap();
-                send(&near, &tail, None).unwrap();
+                send(&near, &head, &[]).unwrap();
+                send(&near, &tail, &[]).unwrap();
             });
             let mut receiver = Receiver::default();
             assert!(matches!(receiver.receive(&far).unwrap(), Request::Hello { .. }));
@@ -255,7 +274,7 @@ mod tests {
     fn a_hostile_length_allocates_nothing() {
         for (len, kind) in [(u32::MAX, ErrorKind::Invalid), (MAX_FRAME as u32, ErrorKind::Closed)] {
             let (near, far) = UnixStream::pair().unwrap();
-            send(&near, &len.to_le_bytes(), None).unwrap();
+            send(&near, &len.to_le_bytes(), &[]).unwrap();
             drop(near);
             let mut receiver = Receiver::default();
             let error = receiver.receive::<Request>(&far).unwrap_err();
@@ -270,7 +289,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let frame = encode(&Request::Hello { protocol: 1, release: "x".repeat(100) }).unwrap();
         for byte in &frame[..DESCRIPTORS_KEPT + 1] {
-            send(&near, &[*byte], Some(theirs.as_fd())).unwrap();
+            send(&near, &[*byte], &[theirs.as_fd()]).unwrap();
         }
         let mut receiver = Receiver::default();
         let error = receiver.receive::<Request>(&far).unwrap_err();

@@ -6,6 +6,7 @@
 //! checks every range a message names before it touches the map. Who a peer is, the kernel says ([`peer`]).
 
 pub mod clock;
+pub mod commands;
 pub mod files;
 pub mod frame;
 pub mod message;
@@ -15,10 +16,10 @@ pub mod slab;
 /// The protocol both sides speak; a side also accepts its predecessor.
 ///
 /// Raised with every change of [`message`] that an older peer could not read.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The oldest protocol this build still speaks.
-pub const PROTOCOL_OLDEST: u32 = 1;
+pub const PROTOCOL_OLDEST: u32 = 2;
 
-/// The first protocol in which a trainer opens files for its daemon ([`message::Reply::Reader`]).
-pub const PROTOCOL_FILES: u32 = 2;
+/// The first protocol in which a trainer runs commands for its daemon ([`message::Reply::Command`]).
+pub const PROTOCOL_COMMANDS: u32 = 3;

@@ -192,7 +192,7 @@ pub enum Reply {
         more: bool,
     },
     /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
-    /// asks for the files that they name ([`crate::files`]). From [`crate::PROTOCOL_FILES`] on.
+    /// asks for the files that they name ([`crate::files`]).
     Reader,
     /// How far a warm-up has come, as a JSON document; the last one says that it is.
     Warm(String),
@@ -202,6 +202,13 @@ pub enum Reply {
         number: u64,
         /// What was found, as a JSON document, or why it could not be looked for.
         found: Result<String, Error>,
+    },
+    /// A command that one of this connection's jobs names is to be run. Two descriptors ride on this frame:
+    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]). From
+    /// [`crate::PROTOCOL_COMMANDS`] on.
+    Command {
+        /// The shard, as in `pipe:cat /data/000.tar`.
+        url: String,
     },
 }
 

@@ -129,6 +129,17 @@ impl S3Server {
         });
     }
 
+    /// Breaks off every body of `key` where it is (`true`), from now on, or lets them pass again (`false`).
+    pub fn break_off(&self, key: &str, broken: bool) {
+        self.faults().change(|rules| {
+            if broken {
+                rules.broken.insert(key.to_owned());
+            } else {
+                rules.broken.remove(key);
+            }
+        });
+    }
+
     /// Answers the next `requests` requests, of any kind, with `status`.
     pub fn fail_next(&self, requests: u32, status: u16) {
         self.faults().change(|rules| rules.fail = (requests, status));

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::message::Request;
@@ -31,17 +32,27 @@ const USER_READERS: usize = 64;
 /// hang would take every turn there is.
 const USER_SHARDS: usize = 1;
 
-/// What takes one end of a pair of sockets to a client.
+/// A command's end, once it has come: that it succeeded, or why not. Whoever drops it before wants nothing of
+/// the command any more.
+pub type Ending = BoxFuture<'static, Result<()>>;
+
+/// What takes a client things to do.
 #[async_trait]
 pub trait Handover: Send + Sync {
-    /// Sends the socket.
+    /// Sends one end of a pair of sockets; over it a reader will ask for files.
     ///
     /// # Errors
     /// `Closed` if the client is gone.
     async fn hand(&self, socket: OwnedFd) -> Result<()>;
+
+    /// Has the client run the command of `url`, and what it says go to `output`.
+    ///
+    /// # Errors
+    /// `Closed` if the client is gone, `Invalid` if its release runs none.
+    async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending>;
 }
 
-/// A client that opens files for the daemon.
+/// A client that opens files for the daemon, and runs commands.
 #[derive(Clone)]
 pub struct Client {
     /// What tells its connection from all others.

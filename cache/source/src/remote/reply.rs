@@ -144,7 +144,9 @@ async fn chunks(
         Binding::Strong => (Some(GetRange::Bounded(range.clone())), Some(stat.version.clone())),
         Binding::Weak => (Some(GetRange::Bounded(range.clone())), None),
         Binding::Sequential if range == (0..stat.len) => (None, None),
-        Binding::Sequential => return Err(Failed::for_good(only_whole(object, range.start))),
+        Binding::Sequential | Binding::Stream => {
+            return Err(Failed::for_good(only_whole(object, range.start)));
+        }
     };
     let asking = object.link().enter(deadline).await.map_err(Failed::for_good)?;
     let options = GetOptions { range: wanted, if_match, ..GetOptions::default() };
@@ -154,6 +156,8 @@ async fn chunks(
     let is_same = match stat.binding {
         Binding::Strong | Binding::Weak => now == *stat,
         Binding::Sequential => now.len == stat.len && got.range == range,
+        // No server's.
+        Binding::Stream => false,
     };
     match is_same {
         true => Ok(got.into_stream()),

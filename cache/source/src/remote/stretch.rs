@@ -125,7 +125,7 @@ impl Stretched {
         let look = match self.stat.binding {
             Binding::Strong | Binding::Weak => Some(self.late(&reply).unwrap_or_else(next_look)),
             // What cannot be asked for in part is not asked for twice.
-            Binding::Sequential => None,
+            Binding::Sequential | Binding::Stream => None,
         };
         Stage::One { reply, look, skip: 0 }
     }

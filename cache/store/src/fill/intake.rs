@@ -1,11 +1,11 @@
-//! How a shard comes in: as parts of a plain tar, or as pieces of a compressed one, which are unpacked
-//! into such parts.
+//! How a shard comes in: as parts of a plain tar, or as pieces of one that is compressed, or whose length
+//! only its end tells; those are unpacked into such parts.
 //!
 //! ```text
 //!   origin ──pieces, several at once──▶ one frame ──in order──▶ unpacker ──▶ frame ──▶ as any part
 //! ```
-//! One rule: what decides is what the first bytes are; a name only says for which of both they are
-//! asked for first.
+//! One rule: what decides whether something is unpacked is what the first bytes are; a name only says how they
+//! are asked for first.
 //!
 //! # Memory
 //! All pieces of a fill share one frame, which it takes before any other and keeps. From then on it
@@ -57,6 +57,8 @@ struct Pieces<'a> {
     asked: u64,
     /// … and to be handed out.
     given: u64,
+    /// Where they end, once that is known.
+    end: Option<u64>,
     /// What the origin says of them.
     comparison: Option<Comparison>,
     _window: OwnedSemaphorePermit,
@@ -75,11 +77,12 @@ impl<'a> Pieces<'a> {
             here: BTreeMap::new(),
             asked: 0,
             given: 0,
+            end: (!job.is_stream()).then_some(job.stat.len),
             comparison: None,
             _window: window,
         };
         let head = job.head().take();
-        if job.stat.binding == Binding::Sequential {
+        if matches!(job.stat.binding, Binding::Sequential | Binding::Stream) {
             job.pay(job.stat.len).await;
             pieces.whole = Some(match head {
                 Some(head) => head,
@@ -131,20 +134,27 @@ impl<'a> Pieces<'a> {
 
     /// The next one, and how many of its bytes are the shard's; `None` after the last.
     async fn next(&mut self) -> Result<Option<(Span, usize)>> {
-        let left = self.job.stat.len.saturating_sub(self.given);
-        if left == 0 {
-            let compared = self.comparison.take().map_or(Ok(()), Comparison::finish);
-            return compared.map(|()| None).map_err(|error| self.job.differs(error));
-        }
         loop {
+            let left = self.end.map_or(u64::MAX, |end| end.saturating_sub(self.given));
+            if left == 0 {
+                let compared = self.comparison.take().map_or(Ok(()), Comparison::finish);
+                return compared.map(|()| None).map_err(|error| self.job.differs(error));
+            }
             if let Some(piece) = self.here.remove(&self.given) {
                 let len = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
                 self.given += len as u64;
+                if self.job.is_stream() {
+                    self.job.origin_len.store(self.given, Ordering::Relaxed);
+                }
                 let piece = self.compared(piece, len).await?;
                 return Ok(Some((piece, len)));
             }
             if let (Some(whole), Some(room)) = (&mut self.whole, self.rooms.pop()) {
+                if self.end.is_none() {
+                    self.job.pay(room.len() as u64).await;
+                }
                 self.here.insert(self.given, whole.fill(room).await?);
+                self.end = self.end.or(whole.ends_at());
                 continue;
             }
             let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
@@ -156,7 +166,8 @@ impl<'a> Pieces<'a> {
 
 /// The unpacker and what it has before it.
 struct Work {
-    unpacker: Unpacker,
+    /// None where nothing is packed.
+    unpacker: Option<Unpacker>,
     /// A piece, and its bytes that are not used up.
     piece: Option<(Span, Range<usize>)>,
 }
@@ -174,7 +185,15 @@ impl Work {
     fn advance(&mut self, frame: &mut Span, held: usize) -> (usize, Option<Fault>) {
         let input = self.piece.as_ref().map(|(piece, left)| &piece[left.clone()]);
         let input = input.unwrap_or_default();
-        let (taken, made, fault) = self.unpacker.advance(input, &mut frame[held..]);
+        let room = &mut frame[held..];
+        let (taken, made, fault) = match &mut self.unpacker {
+            Some(unpacker) => unpacker.advance(input, room),
+            None => {
+                let len = input.len().min(room.len());
+                room[..len].copy_from_slice(&input[..len]);
+                (len, len, None)
+            }
+        };
         if let Some((_, left)) = &mut self.piece {
             left.start += taken;
         }
@@ -185,6 +204,11 @@ impl Work {
     fn used(&mut self) -> Option<Span> {
         self.piece.take_if(|(_, left)| left.start == left.end).map(|(piece, _)| piece)
     }
+
+    /// Nothing follows.
+    fn finish(&self) -> Result<(), Fault> {
+        self.unpacker.as_ref().map_or(Ok(()), Unpacker::finish)
+    }
 }
 
 impl Job {
@@ -194,12 +218,16 @@ impl Job {
         if self.since.is_some() || resumes {
             // What a tier has, or had a part of, is plain.
             let _new = self.form.set(None);
-        } else if Format::is_promised(&self.url) {
+        } else if self.is_stream() || Format::is_promised(&self.url) {
             let mut pieces = Pieces::begin(self).await?;
             let first = self.unless_failed(pieces.next()).await?;
             let format = first.as_ref().and_then(|(piece, len)| Format::of(&piece[..*len]));
-            if let (Some(first), Some(format)) = (first, format) {
-                return self.unpack(format, first, pieces, under_way).await;
+            match first {
+                Some(first) if format.is_some() || self.is_stream() => {
+                    return self.unpack(format, first, pieces, under_way).await;
+                }
+                None if self.is_stream() => return Err(self.says_nothing()),
+                _ => {}
             }
             let _new = self.form.set(None);
         }
@@ -208,7 +236,17 @@ impl Job {
         under_way.shutdown().await;
         let mut pieces = Pieces::begin(self).await?;
         let first = self.unless_failed(pieces.next()).await?.ok_or_else(given_up)?;
-        self.unpack(format, first, pieces, under_way).await
+        self.unpack(Some(format), first, pieces, under_way).await
+    }
+
+    /// Whether only its end tells how long the shard is.
+    fn is_stream(&self) -> bool {
+        self.stat.binding == Binding::Stream
+    }
+
+    fn says_nothing(&self) -> Error {
+        let error = Error::new(ErrorKind::Corrupt, "the shard's command says nothing");
+        error.at("url", &self.url).advise("run it by hand, as the job's user, and see what it says")
     }
 
     async fn unless_failed<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -220,21 +258,23 @@ impl Job {
 
     async fn unpack(
         self: &Arc<Self>,
-        format: Format,
+        format: Option<Format>,
         (piece, len): (Span, usize),
         mut pieces: Pieces<'_>,
         under_way: &mut UnderWay,
     ) -> Result<()> {
         self.growth.unpack();
-        self.parts.unpack();
+        self.parts.unpack(format.is_some());
         if matches!(self.target, Target::Nowhere) {
-            let what = "a compressed shard is read from a tier only, and none takes it now";
+            let what = "such a shard, compressed or what a command says, is read from a tier only, and none \
+                takes it now";
             return Err(Error::new(ErrorKind::Unavailable, what)
                 .at("url", &self.url)
                 .advise("see `forebay tier ls`, or store the shard as a plain tar"));
         }
         let piece = self.unless_failed(pieces.compare(piece, len)).await?;
-        let work = Work { unpacker: Unpacker::new(format)?, piece: Some((piece, 0..len)) };
+        let unpacker = format.map(Unpacker::new).transpose()?;
+        let work = Work { unpacker, piece: Some((piece, 0..len)) };
         self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
         while let Some(kept) = under_way.join_next().await {
             kept.map_err(|_| shutting_down())??;
@@ -325,7 +365,7 @@ impl Job {
             match pieces.next().await? {
                 Some((piece, len)) => work.piece = Some((piece, 0..len)),
                 None => {
-                    let end = Some(work.unpacker.finish());
+                    let end = Some(work.finish());
                     return Ok((work, Filled { frame, held, end }));
                 }
             }
@@ -356,11 +396,12 @@ impl Job {
     /// Refuses a shard that comes to more than it should.
     fn check_size(&self, bytes: u64) -> Result<()> {
         let largest = self.allotment.as_ref().map_or(u64::MAX, |allotment| allotment.largest());
-        let plausible = RATIO.saturating_mul(self.origin_len).saturating_add(RATIO_FREE);
+        let origin_len = self.origin_len.load(Ordering::Relaxed);
+        let plausible = RATIO.saturating_mul(origin_len).saturating_add(RATIO_FREE);
         let refuse = |kind, what: &str, limit: u64, advice: &str| {
             Err(Error::new(kind, what)
                 .at("url", &self.url)
-                .at("compressed_bytes", self.origin_len)
+                .at("origin_bytes", origin_len)
                 .at("limit", limit)
                 .advise(advice))
         };
@@ -370,7 +411,7 @@ impl Job {
             return refuse(ErrorKind::Invalid, what, plausible, advice);
         }
         if bytes > largest {
-            let what = "the shard unpacks to more than any tier, or a quota, can hold";
+            let what = "the shard comes to more than any tier, or a quota, can hold";
             let advice = "raise the tiers' capacity, or the quota.max, or make smaller shards";
             return refuse(ErrorKind::Full, what, largest, advice);
         }

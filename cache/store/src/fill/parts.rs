@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::UNKNOWN;
+use forebay_source::Binding;
 use forebay_uring::Frozen;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -46,6 +47,8 @@ struct State {
     failed: Option<Error>,
     /// Why a compressed shard breaks off where it does.
     broken: Option<Error>,
+    /// What its origin sends is a whole that its end may prove wrong.
+    sealed: bool,
     /// Nothing is being written any more.
     over: bool,
 }
@@ -76,6 +79,7 @@ impl State {
             kept_from: 0,
             failed: None,
             broken: None,
+            sealed: false,
             over: false,
         }
     }
@@ -118,7 +122,9 @@ impl State {
 }
 
 impl Parts {
-    pub(crate) fn new(len: u64) -> Arc<Self> {
+    /// Of a shard that is `len` bytes long, unless only its end tells.
+    pub(crate) fn new(len: u64, binding: Binding) -> Arc<Self> {
+        let len = if binding == Binding::Stream { UNKNOWN } else { len };
         let state = State::new(len);
         Arc::new(Self {
             state: Mutex::new(state),
@@ -133,13 +139,13 @@ impl Parts {
         self.lock().len
     }
 
-    /// Nobody knows how many parts come: what their origin sends is compressed. Said before the first
-    /// arrives.
-    pub(super) fn unpack(&self) {
+    /// Nobody knows how many parts come: what their origin sends is compressed (then it is `sealed`: its end
+    /// may prove all of it wrong), or ends when it ends. Said before the first arrives.
+    pub(super) fn unpack(&self, sealed: bool) {
         let mut state = self.lock();
         let failed = state.failed.take();
-        // What its origin says of it is said of the compressed bytes.
-        *state = State { failed, compared: usize::MAX, ..State::new(UNKNOWN) };
+        // What its origin says of it is said of the bytes before they are unpacked.
+        *state = State { failed, sealed, compared: usize::MAX, ..State::new(UNKNOWN) };
         drop(state);
         self.arrived.notify_all();
         self.changed.notify_waiters();
@@ -249,15 +255,16 @@ impl Parts {
         kept.map(|(part, _)| state.held(part) as u64).sum()
     }
 
-    /// Ends every wait with `error` and gives all frames back.
-    pub(crate) fn fail(&self, error: &Error) {
+    /// Ends every wait with `error`, unless another came before, and gives all frames back; which it was.
+    pub(crate) fn fail(&self, error: &Error) -> Error {
         let mut state = self.lock();
-        state.failed.get_or_insert_with(|| error.clone());
+        let first = state.failed.get_or_insert_with(|| error.clone()).clone();
         state.frames.fill(None);
         drop(state);
         self.window.close();
         self.arrived.notify_all();
         self.changed.notify_waiters();
+        first
     }
 
     /// The indexer is done with everything before `offset`; at the end nothing is retained.
@@ -326,12 +333,15 @@ impl Parts {
         self.lock().broken.clone().map_or(Ok(()), Err)
     }
 
-    /// Blocks until every part has come, giving each back at once.
+    /// Blocks until every part has come, giving each back at once, if their end tells more of them.
     ///
     /// # Errors
     /// Why they break off, if they do.
     pub(super) fn drain(&self) -> Result<()> {
-        let mut part = self.lock().kept_from;
+        let mut part = match &*self.lock() {
+            state if state.sealed => state.kept_from,
+            _ => return Ok(()),
+        };
         while self.wait(part)?.is_some() {
             part += 1;
             let mut state = self.lock();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Sidecar;
+use forebay_source::Binding;
 use tokio::sync::SetOnce;
 
 use super::Store;
@@ -18,9 +19,11 @@ use crate::shard::{Body, Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
-    /// Whether a shard is read where it is. What is compressed there has no members to be read.
+    /// Whether a shard is read where it is. What is compressed there, or comes only as a whole, has no members
+    /// to be read.
     pub(super) fn is_read_in_place(&self, wanted: &Wanted) -> bool {
         self.inner.commons.shares.rule(wanted.charge).cache == Cache::Never
+            && wanted.stat.binding != Binding::Stream
             && !Format::is_promised(&wanted.origin.url)
     }
 
@@ -85,7 +88,7 @@ impl Store {
 
     /// The same, indexed by one pass over it.
     fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
-        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len));
+        let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len, wanted.stat.binding));
         let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
         self.inner.commons.through().keep(wanted.name.clone(), &shard);
         let job = Arc::new(Job {
@@ -99,7 +102,7 @@ impl Store {
             parts,
             growth,
             origin: wanted.origin.clone(),
-            origin_len: wanted.stat.len,
+            origin_len: AtomicU64::new(wanted.stat.len),
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
             spoilt: AtomicBool::new(false),

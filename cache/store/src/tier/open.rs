@@ -168,7 +168,11 @@ impl Tier {
         };
         let name = wanted.name.clone();
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&name)).await?;
-        if (&sidecar.origin, sidecar.origin_len()) != (&wanted.origin, wanted.stat.len) {
+        let is_as_long = match wanted.stat.binding {
+            Binding::Stream => true,
+            _ => sidecar.origin_len() == wanted.stat.len,
+        };
+        if sidecar.origin != wanted.origin || !is_as_long {
             return Err(Error::new(ErrorKind::Corrupt, "the sidecar names another shard"));
         }
         let path = self.directory()?.data(&wanted.name);
@@ -260,7 +264,7 @@ impl Tier {
                 (from.clone(), wanted.len, Some(*since))
             }
         };
-        let (parts, space) = (Parts::new(len), room.space.clone());
+        let (parts, space) = (Parts::new(len, stat.binding), room.space.clone());
         let shard = self.assemble(wanted, growth.clone(), body, Some(parts.clone()), space.clone());
         let allotment = Allotment {
             tier: self.downgrade(),
@@ -284,7 +288,7 @@ impl Tier {
             parts,
             growth: growth.clone(),
             origin: origin.clone(),
-            origin_len: stat.len,
+            origin_len: AtomicU64::new(stat.len),
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
             spoilt: AtomicBool::new(false),
@@ -464,7 +468,7 @@ impl Tier {
                 match arrival {
                     Arrival::Fetch(_) => {
                         tally.resumed_bytes.add(resumed);
-                        tally.origin_bytes.add(job.origin_len - resumed);
+                        tally.origin_bytes.add(job.origin_len.load(Ordering::Relaxed) - resumed);
                         tally.fills.inc();
                     }
                     Arrival::Move { .. } => {
@@ -510,7 +514,8 @@ impl Tier {
                 // Of a shard that failed a checksum of the whole nothing is good for certain; and a compressed
                 // one that its tier gave up is not there any more.
                 let lost = job.spoilt.load(Ordering::Relaxed)
-                    || job.growth.is_unpacked() && job.fault.get().is_some();
+                    || job.growth.is_unpacked() && job.fault.get().is_some()
+                    || job.stat.binding == Binding::Stream && !shard.outlives_its_fault();
                 if error.kind() == ErrorKind::Corrupt && is_fetched && !lost {
                     // Samples before the fault are good. The copy stays for them while there is
                     // room, or each batch that holds one would fetch the shard again; without a

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
+use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 
@@ -488,6 +489,8 @@ impl Table {
         if let Some(entry) = self.get_mut(shard.name()) {
             entry.state = state;
             match shard.body {
+                // Its next run may say something else: whoever comes after those who read it now asks anew.
+                _ if state == State::Broken && shard.stat.binding == Binding::Stream => {}
                 Body::Memory(_) => entry.kept = Some(shard.clone()),
                 Body::Disk { .. } | Body::Origin => self.open.keep(shard.name().clone(), shard),
             }

@@ -82,17 +82,18 @@ impl Flow {
 
     /// How many bytes may pass; waits while it is none.
     async fn wait_for_room(&mut self) -> Result<u64, StdError> {
-        let room = |rules: &Rules, key: &str, at: u64| {
-            rules.stalls.get(key).map_or(u64::MAX, |&from| from.saturating_sub(at))
+        let room = |rules: &Rules, key: &str, at: u64| match rules.stalls.get(key) {
+            _ if rules.broken.contains(key) => Some(Err("the connection was cut by the test")),
+            Some(from) => from.checked_sub(at).filter(|room| *room > 0).map(Ok),
+            None => Some(Ok(u64::MAX)),
         };
-        let now = room(&self.rules.borrow_and_update(), &self.key, self.at);
-        if now > 0 {
-            return Ok(now);
+        if let Some(now) = room(&self.rules.borrow_and_update(), &self.key, self.at) {
+            return Ok(now?);
         }
         let _stalled = Stalled::new(&self.origin);
         let (key, at) = (&self.key, self.at);
-        let rules = self.rules.wait_for(|rules| room(rules, key, at) > 0).await?;
-        Ok(room(&rules, key, at))
+        let rules = self.rules.wait_for(|rules| room(rules, key, at).is_some()).await?;
+        Ok(room(&rules, key, at).expect("it was waited for")?)
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Rules {
     pub(super) cuts: BTreeMap<String, (u64, u32)>,
     /// How many requests still fail, and with which status.
     pub(super) fail: (u32, u16),
+    /// Keys whose bodies break off where they are.
+    pub(super) broken: BTreeSet<String>,
     /// Keys that are answered with 403.
     pub(super) denied: BTreeSet<String>,
 }

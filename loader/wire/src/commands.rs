@@ -1,0 +1,94 @@
+//! Commands that a trainer runs for its daemon, in its own process and with its own rights.
+//!
+//! The daemon makes a pipe for what the command says, and a line on which it hears of the command's end; one
+//! end of each rides on [`crate::message::Reply::Command`].
+//!
+//! Its rule: the daemon takes nothing of the trainer's but bytes. Both descriptors that it keeps are its own,
+//! so nothing that a trainer hands over can hang it; and whichever side goes away, the other finds its end
+//! of the line closed.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::files::refusal;
+use crate::frame::{self, Receiver};
+
+/// The largest message: errors are a few lines.
+const FRAME_MAX: usize = 64 << 10;
+
+/// What became of a command: that it succeeded, or why not.
+type Ended = Result<(), Error>;
+
+/// The daemon's end of a line.
+#[derive(Debug)]
+pub struct Line {
+    receiver: Receiver,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { receiver: Receiver::limited(FRAME_MAX) }
+    }
+}
+
+impl Line {
+    /// What became of the command, from a socket that does not block; `None` while it runs.
+    ///
+    /// # Errors
+    /// `Unavailable` if the trainer is gone, or does not keep to the protocol.
+    pub fn try_hear(&mut self, socket: impl AsFd) -> Result<Option<Result<()>>> {
+        let heard = self.receiver.try_receive::<Ended>(socket).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the job that ran the command is gone")
+                .at("because", error)
+        })?;
+        Ok(heard.map(|ended| ended.map_err(refusal)))
+    }
+}
+
+/// Tells the daemon what became of a command, over the trainer's end of its line.
+///
+/// # Errors
+/// `Closed` if nobody wants to know any more.
+pub fn tell(line: &UnixStream, ended: Result<()>) -> Result<()> {
+    frame::send_whole(line, &ended, &[], "tell of a command's end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_once_how_a_command_ended() {
+        let failed = || Err(Error::new(ErrorKind::NotFound, "no such command"));
+        let broken = || Err(Error::new(ErrorKind::Corrupt, "the tar is broken"));
+        for (ended, kind) in [
+            (Ok(()), None),
+            (failed(), Some(ErrorKind::NotFound)),
+            // A trainer says nothing of what others' shards are like.
+            (broken(), Some(ErrorKind::Unavailable)),
+        ] {
+            let (near, far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            let mut line = Line::default();
+            assert!(line.try_hear(&near).unwrap().is_none(), "it runs");
+            tell(&far, ended).unwrap();
+            let heard = line.try_hear(&near).unwrap().unwrap();
+            assert_eq!(heard.err().map(|error| error.kind()), kind);
+            drop(far);
+            assert_eq!(line.try_hear(&near).unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_a_job_that_is_gone() {
+        for bytes in [&[2, 0, 0, 0, 9, 9][..], &[255; 8]] {
+            let (near, far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            frame::send(&far, bytes, &[]).unwrap();
+            let error = Line::default().try_hear(&near).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+    }
+}
