@@ -287,9 +287,18 @@ impl fmt::Display for Screen<'_> {
                     max.unwrap_or_default(),
                     of.count("/shards"),
                 )?;
-                match of.0.pointer("/evict") {
-                    Some(_) => writeln!(f, ", {}", of.text("/evict"))?,
-                    None => writeln!(f)?,
+                match (of.0.pointer("/evict"), of.text("/cache").as_str()) {
+                    (None, _) => writeln!(f)?,
+                    // What is compressed there has no members to be read in place.
+                    (Some(_), "never") if of.count("/shards") > 0 => {
+                        writeln!(
+                            f,
+                            ", never cached but for compressed shards, {}",
+                            of.text("/evict")
+                        )?;
+                    }
+                    (Some(_), "never") => writeln!(f, ", never cached")?,
+                    (Some(_), _) => writeln!(f, ", {}", of.text("/evict"))?,
                 }
             }
         }

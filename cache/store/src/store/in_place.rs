@@ -18,10 +18,10 @@ use crate::shard::{Body, Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
-    /// Whether a shard is read where it is. What is compressed there has no members to be read.
-    pub(super) fn is_read_in_place(&self, wanted: &Wanted) -> bool {
-        self.inner.commons.shares.rule(wanted.charge).cache == Cache::Never
-            && !Format::is_promised(&wanted.origin.url)
+    /// Whether no copy of a shard is kept. What is compressed where it is has no members to be read there.
+    pub(super) fn is_never_cached(&self, url: &str) -> bool {
+        self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never
+            && !Format::is_promised(url)
     }
 
     /// The shard where it is, by its index; if there is none, that is made on the way.
@@ -112,7 +112,7 @@ impl Store {
             rate: self.inner.commons.shares.rate(wanted.charge),
             head: Mutex::new(wanted.head.take()),
         });
-        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
+        let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
         let whose = (self.tenant, self.owner);
         tokio::spawn(async move {
