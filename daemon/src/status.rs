@@ -83,6 +83,9 @@ pub struct Job {
     pub leased_bytes: usize,
     /// Slots with the trainer.
     pub lent_slots: usize,
+    /// Shards that turned out wrong after the job had samples of them.
+    #[serde(default)]
+    pub wrong_shards: u64,
 }
 
 impl Status {
@@ -331,6 +334,9 @@ impl fmt::Display for Screen<'_> {
                 job.count("/slab_batches"),
                 job.count("/lent_slots"),
             )?;
+            if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
+                write!(f, ", {wrong} shards turned out wrong")?;
+            }
             match job.0.pointer("/tenant") {
                 Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
                 None => writeln!(f)?,

@@ -4,7 +4,7 @@
 //! One rule: no byte of theirs is kept, only where each member lies and what it sums up to. So they are
 //! checked as those on a tier are, and a file that is not the one that was indexed is never served.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -102,7 +102,7 @@ impl Store {
             origin_len: wanted.stat.len,
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
-            spoilt: AtomicBool::new(false),
+            spoilt: OnceLock::new(),
             tenant: None,
             resumed: AtomicU64::new(0),
             written: Arc::default(),
@@ -123,6 +123,7 @@ impl Store {
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
             match filled {
                 Ok(()) => {
+                    job.growth.settle();
                     let inner = keeps.and_then(|inner| inner.upgrade());
                     let Some(inner) = inner else { return };
                     // Its index has its size by now.
@@ -134,7 +135,8 @@ impl Store {
                 Err(error) => {
                     job.parts.fail(&error);
                     commons.forget_identity(&*job.source, &job.url);
-                    job.growth.fail(&error);
+                    job.fail(&error);
+                    job.growth.settle();
                 }
             }
         });
