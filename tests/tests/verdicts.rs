@@ -17,9 +17,9 @@ use flate2::write::GzEncoder;
 use forebay_client::{Loader, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
-use forebay_store::PART_BYTES;
+use forebay_store::{Lease, PART_BYTES, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, shard};
-use forebay_tests::{Daemon, Epoch, Origin, eventually, job_with, loader, next, play};
+use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job_with, loader, next, play, rest};
 use forebay_wire::message::{Open, Reply, Request, TierChange};
 use hyper::header::HeaderName;
 use tempfile::TempDir;
@@ -121,14 +121,40 @@ impl Bench {
         self.proxy.set(self.vouch(name, says).into_iter().chain([end]));
     }
 
+    /// Waits until an end is held back, and the store has said what it says of that fill.
+    fn is_held(&self) {
+        self.proxy.wait_until(|traffic| traffic.stalled > 0);
+        // Once in each fill.
+        let before = self.differed() + self.daemon.number("/sources/0/checksums/agreed");
+        self.proxy.wait_until(|traffic| traffic.answered("HEAD", 200) > before);
+    }
+
     /// It comes.
     fn release(&self, name: &str, says: Says) {
-        self.proxy.wait_until(|traffic| traffic.stalled > 0);
-        if says != Says::Nothing {
-            // What the store said of the fill that is held up.
-            self.proxy.wait_until(|traffic| traffic.answered("HEAD", 200) > 0);
+        match says {
+            Says::Nothing => self.proxy.wait_until(|traffic| traffic.stalled > 0),
+            Says::Right | Says::Wrong => self.is_held(),
         }
         self.proxy.set(self.vouch(name, says));
+    }
+
+    /// The shard that a job of the daemon's reads just now.
+    fn arriving(&self, url: &str, origin: BTreeMap<String, String>) -> Lease {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let options = Options::from(origin);
+        let asked = self.daemon.node().store().shard(url, &options, Urgency::Needed);
+        let shard = runtime.block_on(asked).unwrap();
+        assert!(!shard.progress().counted);
+        shard
+    }
+
+    /// Waits until a copy that turned out wrong has left.
+    fn is_gone(&self, name: &str) {
+        let is_there = || {
+            let files = self.daemon.files();
+            files.iter().any(|file| file.to_string_lossy().ends_with(&format!("-{name}")))
+        };
+        eventually("the wrong copy is gone", || self.differed() == 1 && !is_there());
     }
 
     fn differed(&self) -> u64 {
@@ -216,6 +242,37 @@ fn a_job_that_wanted_a_part_is_told_once() {
     assert_eq!(bench.wrong_shards(0), 1);
 }
 
+/// However often it is fetched in a run; and again in each run that meets it.
+#[test]
+fn a_shard_that_stays_wrong_is_told_once_in_each_run() {
+    let bench = Bench::with_tars();
+    bench.hold("0.tar", Says::Wrong);
+    let job = bench.begin(Open { prefetch: 1, ..bench.job(&["0.tar"], false) });
+    take(&job, 1);
+    bench.is_held();
+    // The end that is held back comes, and that of the next fetch does not.
+    bench.hold("0.tar", Says::Wrong);
+    eventually("it turned out wrong", || bench.differed() == 1);
+    let mut rest = Epoch::default();
+    for _ in 1..BATCHES {
+        match next(&job).unwrap() {
+            Next::Batch(batch) => rest.take(&batch),
+            Next::End { .. } => panic!("the run ended early"),
+        }
+    }
+    assert_told(&rest.errors, "0.tar");
+    rest.assert_bytes(&SIZES);
+    bench.release("0.tar", Says::Wrong);
+    assert_eq!(end(&job), []);
+    assert_eq!(bench.differed(), 2);
+    bench.hold("0.tar", Says::Wrong);
+    job.start(1, 0);
+    take(&job, BATCHES);
+    bench.release("0.tar", Says::Wrong);
+    assert_told(&end(&job), "0.tar");
+    assert_eq!(bench.wrong_shards(0), 2);
+}
+
 /// What turns out while the job goes on is told with a batch, not at the end.
 #[test]
 fn the_next_batch_tells() {
@@ -225,11 +282,7 @@ fn the_next_batch_tells() {
     take(&job, BATCHES);
     // Of the other shard no more is ahead than the job's slots hold.
     bench.release("0.tar", Says::Wrong);
-    let is_there = || {
-        let files = bench.daemon.files();
-        files.iter().any(|file| file.to_string_lossy().ends_with("-0.tar"))
-    };
-    eventually("the wrong copy is gone", || bench.differed() == 1 && !is_there());
+    bench.is_gone("0.tar");
     let mut told = Vec::new();
     for _ in 0..BATCHES {
         match next(&job).unwrap() {
@@ -294,16 +347,80 @@ fn a_shard_that_no_tier_takes_is_told() {
     assert_eq!((again.samples.len() as u64, &again.errors), (FEW, &vec![]));
 }
 
-/// Whom nobody vouches for anything nobody waits for: neither a store's word nor the shard's end.
+/// What nobody vouches for no run waits for: neither for a store's word nor for the shard's end.
 #[test]
 fn a_run_does_not_wait_where_nobody_vouches() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Nothing);
     let url = format!("{}/{}", bench.proxy.endpoint(), Origin::key("0.tar"));
     let few = bench.job(&["0.tar"], true);
-    let job = bench.begin(Open { urls: vec![url], origin: BTreeMap::new(), ..few });
+    let job = bench.begin(Open { urls: vec![url.clone()], origin: BTreeMap::new(), ..few });
     take(&job, FEW / 8);
+    assert!(bench.arriving(&url, BTreeMap::new()).verdict().is_settled());
     // Its end is still held back.
     assert_eq!(end(&job), []);
     assert_eq!(bench.daemon.node().store().counters().fills, 0);
+}
+
+/// Of a fill that its store ends early nothing is ever known: nobody waits for that.
+#[test]
+fn a_run_does_not_wait_for_a_fill_that_failed() {
+    let bench = Bench::with_tars();
+    let end_of_it = When::get().covering(bench.origin.bytes("0.tar").len() as u64 - 1);
+    bench.proxy.set([
+        bench.vouch("0.tar", Says::Wrong).unwrap(),
+        (end_of_it.clone(), Fault::StallBeforeHead),
+        (end_of_it, Fault::status(403)),
+    ]);
+    let open = bench.job(&["0.tar"], true);
+    let job = bench.begin(open.clone());
+    take(&job, FEW / 8);
+    let shard = bench.arriving(&open.urls[0], open.origin);
+    assert!(!shard.verdict().is_settled());
+    bench.proxy.wait_until(|traffic| traffic.stalled > 0);
+    bench.proxy.clear();
+    assert_eq!(end(&job), []);
+    eventually("it is settled", || shard.verdict().is_settled());
+    assert_eq!(shard.verdict().wrong(), None);
+}
+
+/// What a batch knows of a wrong copy is no reason to drop the right one that came after it.
+#[test]
+fn a_right_copy_is_not_dropped_for_what_a_wrong_one_said() {
+    // One in each part, so that a wrong byte in each part is one in each sample.
+    const LARGE: std::ops::Range<usize> = PART_BYTES + 5_000..PART_BYTES + 5_001;
+    const MANY: u64 = 12;
+    let mut tar = shard(MANY, 0, &LARGE);
+    tar.resize(tar.len() + PADDING, 0);
+    let bench = Bench::new(&[("0.tar", &tar)]);
+    let last = tar.len() as u64 - 1;
+    bench.proxy.set([
+        bench.vouch("0.tar", Says::Right).unwrap(),
+        (When::get().covering(last), Fault::StallBeforeHead),
+        (When::get(), Fault::Garble(PART_BYTES as u64 / 2)),
+    ]);
+    let mut open = Open { prefetch: 1, ..bench.job(&["0.tar"], false) };
+    (open.order.batch_size, open.counts) = (1, Some(vec![MANY]));
+    let job = bench.begin(open.clone());
+    assert!(matches!(next(&job).unwrap(), Next::Batch(_)));
+    // All are known by then, and the slots are taken: one batch knows its sample, and waits for a slot.
+    let shard = bench.arriving(&open.urls[0], open.origin);
+    eventually("the job is ahead", || {
+        shard.progress().samples == MANY && bench.daemon.number("/jobs/0/lent_slots") == 1
+    });
+    drop(shard);
+    bench.release("0.tar", Says::Right);
+    bench.is_gone("0.tar");
+    // Another job has it fetched anew.
+    assert_eq!(epoch(bench.daemon.address(), bench.job(&["0.tar"], true)).unwrap().errors, []);
+    bench.daemon.settle();
+    let rest = rest(&job).unwrap();
+    let differ = |error: &&Error| error.message().contains("differs from what the origin sent");
+    assert!(rest.errors.iter().any(|error| differ(&error)), "none was known: {:?}", rest.errors);
+    assert_told(
+        &rest.errors.into_iter().filter(|error| !differ(&error)).collect::<Vec<_>>(),
+        "0.tar",
+    );
+    assert_eq!(bench.daemon.number("/cache/corruptions"), 0);
+    assert_eq!(bench.daemon.number("/cache/misses"), 2);
 }
