@@ -592,6 +592,13 @@ fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<()> {
             parts.drain()?;
             return Err(error);
         }
+        // So may a tar whose bytes were changed on the way: which of both it is, its origin knows, if it does.
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            drop(indexer);
+            parts.pass(u64::MAX);
+            parts.wait_compared()?;
+            return Err(error);
+        }
         Err(error) => return Err(error),
     }
     Ok(())

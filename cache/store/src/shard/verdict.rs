@@ -29,16 +29,16 @@ impl Verdict {
         let _: Result<(), _> = self.0.set(wrong);
     }
 
-    /// Whether it is known.
+    /// What is known, if it is: why nothing of the shard can be trusted, or that nothing is said against it.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.0.get().is_some()
+    pub fn known(&self) -> Option<Result<(), &Error>> {
+        self.0.get().map(|wrong| wrong.as_ref().map_or(Ok(()), Err))
     }
 
-    /// Why nothing of the shard can be trusted, if that is known.
+    /// Whether it is known that nothing of the shard can be trusted.
     #[must_use]
-    pub fn wrong(&self) -> Option<&Error> {
-        self.0.get()?.as_ref()
+    pub fn is_wrong(&self) -> bool {
+        matches!(self.known(), Some(Err(_)))
     }
 
     /// Waits until it is known.

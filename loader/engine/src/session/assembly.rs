@@ -314,8 +314,8 @@ impl Assembly {
     /// Whether bytes differ because what the batch knows of their shard is itself wrong: then no copy is to
     /// blame.
     fn is_misled(&self, number: u32, error: &Error) -> bool {
-        let of = self.verdicts.iter().filter(|(shard, _)| *shard == number);
-        error.kind() == ErrorKind::Corrupt && of.into_iter().any(|(_, on)| on.wrong().is_some())
+        let mut of = self.verdicts.iter().filter(|(shard, _)| *shard == number);
+        error.kind() == ErrorKind::Corrupt && of.any(|(_, on)| on.is_wrong())
     }
 
     /// The shard, with the bytes of these runs there, and how long that took: a copy that went

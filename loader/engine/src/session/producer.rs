@@ -146,10 +146,10 @@ impl Producer {
                         // A broken tar ends at its last good sample; the fault is told with the
                         // next batch.
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
-                            match open.verdict().wrong() {
+                            match open.verdict().is_wrong() {
                                 // Told as any shard of which nothing can be trusted: once.
-                                Some(_) => self.job.verdicts.note(shard, &open),
-                                None => self.errors.push(error),
+                                true => self.job.verdicts.note(shard, &open),
+                                false => self.errors.push(error),
                             }
                             Known::Exactly(open.progress().samples)
                         }

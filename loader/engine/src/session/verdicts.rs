@@ -35,11 +35,11 @@ impl Verdicts {
     pub(super) fn note(&self, number: u32, shard: &Shard) {
         let verdict = shard.verdict();
         // As most are: it lay on a tier.
-        if verdict.is_settled() && verdict.wrong().is_none() {
+        if verdict.known() == Some(Ok(())) {
             return;
         }
         let mut state = self.lock();
-        state.open.retain(|(_, open)| !open.is_settled() || open.wrong().is_some());
+        state.open.retain(|(_, open)| open.known() != Some(Ok(())));
         if !state.open.iter().any(|(_, open)| open.is_of_the_same(verdict)) {
             state.open.push((number, verdict.clone()));
         }
@@ -51,16 +51,18 @@ impl Verdicts {
         let State { open, told, total } = &mut *state;
         let mut wrong = Vec::new();
         open.retain(|(shard, verdict)| {
-            if let Some(error) = verdict.wrong()
+            // Looked at once: it may come to be known meanwhile.
+            let known = verdict.known();
+            if let Some(Err(error)) = known
                 && told.insert(*shard)
             {
                 *total += 1;
                 wrong.push(error.clone().advise(
                     "samples of it that this job had before may be wrong: go back to a state from before them if that \
-                     matters; nothing of it was kept, and the next use fetches it anew",
+                     matters; nothing of it was kept, the next use fetches it anew, and if it stays so, upload it again",
                 ));
             }
-            !verdict.is_settled()
+            known.is_none()
         });
         wrong
     }
@@ -77,7 +79,7 @@ impl Verdicts {
 
     /// How many are not known.
     pub(super) fn pending(&self) -> usize {
-        self.lock().open.iter().filter(|(_, verdict)| !verdict.is_settled()).count()
+        self.lock().open.iter().filter(|(_, verdict)| verdict.known().is_none()).count()
     }
 
     /// Shards that were told, in all runs.
