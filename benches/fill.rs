@@ -115,7 +115,7 @@ impl Stretch for Slice<'_> {
 
 /// From nothing to a committed shard.
 async fn fill(cache: &Path, shard: Arc<InMemory>) -> Duration {
-    let store = tier::open_from(cache, Some(shard)).await;
+    let store = tier::open_from(cache, shard).await;
     store.scanned().await.unwrap();
     let begin = Instant::now();
     let lease = store.shard("memory://shard", &Options::default(), Urgency::Needed).await.unwrap();

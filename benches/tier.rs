@@ -8,18 +8,27 @@ use std::time::Duration;
 
 use forebay_source::{Limits, Source, Sources};
 use forebay_store::{
-    Class, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES, Store, StoreConfig,
-    TierConfig,
+    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, PART_BYTES, Store,
+    StoreConfig, TierConfig,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 
 /// A tier in a directory, as large as its disk.
 pub(crate) async fn open(cache: &Path) -> Store {
-    open_from(cache, None).await
+    on_disk(cache, None, Vec::new()).await
+}
+
+/// The same, with rules for data sets.
+pub(crate) async fn open_with(cache: &Path, datasets: Vec<Dataset>) -> Store {
+    on_disk(cache, None, datasets).await
 }
 
 /// The same, with a source of the caller's for `memory://…`.
-pub(crate) async fn open_from(cache: &Path, memory: Option<Arc<dyn Source>>) -> Store {
+pub(crate) async fn open_from(cache: &Path, memory: Arc<dyn Source>) -> Store {
+    on_disk(cache, Some(memory), Vec::new()).await
+}
+
+async fn on_disk(cache: &Path, memory: Option<Arc<dyn Source>>, datasets: Vec<Dataset>) -> Store {
     std::fs::create_dir_all(cache).unwrap();
     let capacity = LocalFiles.extent(cache).unwrap().total;
     let engine = engine();
@@ -30,13 +39,13 @@ pub(crate) async fn open_from(cache: &Path, memory: Option<Arc<dyn Source>>) -> 
         engine: engine.clone(),
         files: Arc::new(LocalFiles),
     };
-    store(engine, Class::Nvme, capacity, Some(disk), memory).await
+    store(engine, Class::Nvme, capacity, Some(disk), memory, datasets).await
 }
 
 /// A tier in memory, with room for a shard of `bytes`.
 pub(crate) async fn in_memory(bytes: u64) -> Store {
     let capacity = bytes.next_multiple_of(PART_BYTES as u64);
-    store(engine(), Class::Memory, capacity, None, None).await
+    store(engine(), Class::Memory, capacity, None, None, Vec::new()).await
 }
 
 fn engine() -> Engine {
@@ -61,6 +70,7 @@ async fn store(
     capacity: u64,
     disk: Option<DiskConfig>,
     memory: Option<Arc<dyn Source>>,
+    datasets: Vec<Dataset>,
 ) -> Store {
     let frames = Region::create("frames", FRAME_BYTES).unwrap();
     engine.attach(&frames).await.unwrap();
@@ -72,7 +82,7 @@ async fn store(
     let name = "bench".to_owned();
     let tier = TierConfig { name, class, capacity, watermarks: None, disk };
     let look_after = Duration::from_secs(3600);
-    let (datasets, tenants) = (Vec::new(), Vec::new());
+    let tenants = Vec::new();
     let config = StoreConfig { tiers: vec![tier], datasets, tenants, look_after };
     Store::open(config, sources, Arena::new(frames)).await.unwrap()
 }

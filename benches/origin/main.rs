@@ -6,7 +6,7 @@
 //! told, and nothing else should run meanwhile.
 //!
 //! ```text
-//! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients
+//! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients place
 //! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first
 //! ```
 
@@ -20,6 +20,7 @@ mod far;
 mod near;
 #[path = "../photos.rs"]
 mod photos;
+mod place;
 mod rivals;
 mod run;
 #[path = "../tier.rs"]
@@ -67,6 +68,8 @@ enum What {
     Ranks,
     /// Some parts that come a hundred times later than the others.
     Tail,
+    /// A file read where it is, against a tier.
+    Place,
 }
 
 /// What a measurement needs to know.
@@ -106,6 +109,7 @@ fn main() {
             What::First => far::first(&bench),
             What::Ranks => near::ranks(&bench),
             What::Tail => near::tail(&bench),
+            What::Place => place::place(&bench),
         };
         all.insert(format!("{what:?}").to_lowercase(), told);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Took {
 }
 
 /// How often a commit is looked for.
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
 /// Seconds of CPU that this process and the children it has waited for used so far.
 pub(crate) fn cpu() -> f64 {

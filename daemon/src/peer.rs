@@ -62,6 +62,7 @@ impl Registered {
             slab_batches: memory.batches,
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
+            wrong_shards: session.wrong_shards(),
         }
     }
 

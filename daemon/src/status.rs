@@ -83,6 +83,9 @@ pub struct Job {
     pub leased_bytes: usize,
     /// Slots with the trainer.
     pub lent_slots: usize,
+    /// Shards that turned out wrong after the job had samples of them.
+    #[serde(default)]
+    pub wrong_shards: u64,
 }
 
 impl Status {
@@ -287,9 +290,18 @@ impl fmt::Display for Screen<'_> {
                     max.unwrap_or_default(),
                     of.count("/shards"),
                 )?;
-                match of.0.pointer("/evict") {
-                    Some(_) => writeln!(f, ", {}", of.text("/evict"))?,
-                    None => writeln!(f)?,
+                match (of.0.pointer("/evict"), of.text("/cache").as_str()) {
+                    (None, _) => writeln!(f)?,
+                    // What is compressed there has no members to be read in place.
+                    (Some(_), "never") if of.count("/shards") > 0 => {
+                        writeln!(
+                            f,
+                            ", never cached but for compressed shards, {}",
+                            of.text("/evict")
+                        )?;
+                    }
+                    (Some(_), "never") => writeln!(f, ", never cached")?,
+                    (Some(_), _) => writeln!(f, ", {}", of.text("/evict"))?,
                 }
             }
         }
@@ -322,6 +334,9 @@ impl fmt::Display for Screen<'_> {
                 job.count("/slab_batches"),
                 job.count("/lent_slots"),
             )?;
+            if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
+                write!(f, ", {wrong} shards turned out wrong")?;
+            }
             match job.0.pointer("/tenant") {
                 Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
                 None => writeln!(f)?,

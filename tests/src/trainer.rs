@@ -133,6 +133,14 @@ pub fn next(loader: &Loader) -> Result<Next> {
 /// What ended it early.
 pub fn play(loader: &Loader, number: u64, from: u64) -> Result<Epoch> {
     loader.start(number, from);
+    rest(loader)
+}
+
+/// What is left of the epoch that is played.
+///
+/// # Errors
+/// What ended it early.
+pub fn rest(loader: &Loader) -> Result<Epoch> {
     let mut epoch = Epoch::default();
     loop {
         match next(loader)? {

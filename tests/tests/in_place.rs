@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use forebay_error::ErrorKind;
 use forebay_store::{Cache, Dataset, Evict};
@@ -13,6 +14,8 @@ use forebay_testkit::shard;
 use forebay_tests::{Daemon, epoch, eventually, job_with, loader, play};
 use forebay_wire::message::Open;
 use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
 /// Several parts.
 const SIZES: std::ops::Range<usize> = 90_000..90_001;
@@ -140,4 +143,26 @@ fn a_file_that_was_replaced_is_noticed_and_indexed_anew() {
     // At once, though the other was looked at just now.
     let played = epoch(daemon.address(), bench.job(1)).unwrap();
     played.assert_whole(1, SAMPLES + 8, &SIZES);
+}
+
+#[test]
+fn an_admin_is_told_that_it_is_never_cached() {
+    let bench = Bench::new();
+    let daemon = bench.daemon();
+    let forebay = |arguments: &[&str]| {
+        let address = format!("unix:{}", daemon.socket().display());
+        let told = Command::new(ACTOR).args(arguments).env("FOREBAY_DAEMON", address).output();
+        let told = told.unwrap();
+        (told.status.code(), String::from_utf8(told.stdout).unwrap())
+    };
+    let (_, status) = forebay(&["status"]);
+    let line = status.lines().find(|line| line.starts_with("dataset fast")).unwrap();
+    assert!(line.ends_with("in 0 shards, never cached"), "{line}");
+    assert_eq!(daemon.status()["cache"]["datasets"][0]["cache"], "never");
+    // There is nothing that a warm-up could wait for.
+    let file = bench.file(0).display().to_string();
+    let (code, told) = forebay(&["dataset", "warm", &file, "--wait"]);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("Invalid") && told.contains("is never cached"), "{told}");
+    assert_eq!(daemon.number("/cache/misses"), 0);
 }

@@ -10,14 +10,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, command};
 use forebay_wire::commands::tell;
 use forebay_wire::message::Request;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-
-/// What the URLs of commands begin with.
-const PIPE: &str = "pipe:";
 
 /// What reads a command: the shell that `subprocess` and WebDataset take.
 const SHELL: &str = "/bin/sh";
@@ -61,7 +58,7 @@ impl Commands {
             _ => return,
         };
         if let Some(named) = &mut self.lock().named {
-            let commands = urls.iter().filter(|url| url.starts_with(PIPE));
+            let commands = urls.iter().filter(|url| command(url).is_some());
             named.extend(commands.map(|url| Box::from(url.as_str())));
         }
     }
@@ -107,7 +104,7 @@ impl Commands {
     /// Starts a command that may be run, in a process group of its own.
     fn start(&self, url: &str, output: OwnedFd) -> Result<(u64, Child)> {
         let mut state = self.lock();
-        let Some(command) = url.strip_prefix(PIPE) else {
+        let Some(script) = command(url) else {
             return Err(Error::new(ErrorKind::PermissionDenied, "this names no command"));
         };
         match &state.named {
@@ -127,7 +124,7 @@ impl Commands {
             return Err(Error::new(ErrorKind::Unavailable, what).at("limit", AT_ONCE));
         }
         let child = Command::new(SHELL)
-            .args(["-c", command])
+            .args(["-c", script])
             .stdin(Stdio::null())
             .stdout(output)
             .process_group(0)

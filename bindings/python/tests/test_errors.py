@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 import forebay
@@ -176,6 +178,23 @@ def test_a_truncated_shard_is_corrupt_by_name_and_offset(make, shards, tmp_path)
     keys = [key for batch in make(str(broken), on_error="skip") for key in batch["__key__"]]
     assert keys == [f"s{number:05}" for number in range(len(keys))]
     assert 3 <= len(keys) < 10
+
+
+def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, tmp_path):
+    dice = numpy.random.default_rng(7)
+    large = [(f"s{number:05}", {"bin": dice.bytes(1 << 20)}) for number in range(24)]
+    packed = bytearray(gzip.compress(Path(shard_of(large)).read_bytes(), compresslevel=1))
+    # The checksum of its stream, at the end of it, after the few samples that are wanted.
+    packed[-5] ^= 0x10
+    wrong = tmp_path / "wrong.tar.gz"
+    wrong.write_bytes(packed)
+    options = {"fields": {"bin": forebay.Bytes("bin")}, "batch_size": 2, "epoch_samples": 2}
+    with pytest.raises(forebay.Corrupt, match="before may be wrong") as caught:
+        list(make(str(wrong), **options))
+    assert caught.value.places["url"] == str(wrong)
+    loader = make(str(wrong), on_error="skip", **options)
+    assert [batch["__key__"] for batch in loader] == [["s00000", "s00001"]]
+    assert loader.stats()["errors"] == 1
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,17 @@ impl Error {
 /// What the URLs of commands begin with.
 const PIPE: &str = "pipe:";
 
+/// The command that a URL is (`pipe:cat /data/000.tar`), if it is one.
+#[must_use]
+pub fn command(url: &str) -> Option<&str> {
+    url.strip_prefix(PIPE)
+}
+
 /// A URL as errors and logs may show it: without what a query or a user part may hold, which is
 /// where signatures and passwords are; of a command only its name, and the paths and URLs it is given.
 #[must_use]
 pub fn shown(url: &str) -> String {
-    if let Some(command) = url.strip_prefix(PIPE) {
+    if let Some(command) = command(url) {
         // What is set for a command stands where its name does.
         let is_name = |at: usize, word: &str| at == 0 && !word.contains('=');
         let words = command.split_whitespace().enumerate().map(|(at, word)| {

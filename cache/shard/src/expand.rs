@@ -19,9 +19,6 @@ use forebay_error::{Error, ErrorKind, Result};
 /// The most shards that one text may name: more is a typing error, not a data set.
 pub const MAX_URLS: u64 = 10_000_000;
 
-/// What the URLs of commands begin with.
-const PIPE: &str = "pipe:";
-
 /// The characters of patterns.
 const GLOB: [char; 3] = ['*', '?', '['];
 
@@ -101,7 +98,8 @@ fn hub(url: String) -> String {
 /// Whether `url` names a command that may be run.
 fn is_command(url: &str, commands: Commands) -> Result<bool> {
     let trimmed = url.trim_start();
-    if !trimmed.get(..PIPE.len()).is_some_and(|start| start.eq_ignore_ascii_case(PIPE)) {
+    let scheme = trimmed.split_once(':').map(|(scheme, _)| scheme);
+    if !scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("pipe")) {
         return Ok(false);
     }
     if commands == Commands::Refused {
@@ -111,7 +109,7 @@ fn is_command(url: &str, commands: Commands) -> Result<bool> {
              trust the list, give allow_pipe=True (`--allow-pipe` to `forebay index`)",
         ));
     }
-    match url.strip_prefix(PIPE) {
+    match forebay_error::command(url) {
         Some(command) if !command.trim().is_empty() => Ok(true),
         _ => Err(invalid("a command's URL is 'pipe:', and behind it the command")),
     }

@@ -26,9 +26,6 @@ use crate::readers::{Client, ClientReaders, Ending, Handover, Readers, Turn};
 use crate::stat::{Binding, Stat};
 use crate::{Source, Stretch};
 
-/// What the URLs of commands begin with.
-const PIPE: &str = "pipe:";
-
 /// How long a command may say nothing: as long as a trainer waits for a batch if nothing else is said. A
 /// restore from an archive, say, takes its time before the first byte.
 const SILENCE: Duration = Duration::from_secs(300);
@@ -36,11 +33,6 @@ const SILENCE: Duration = Duration::from_secs(300);
 /// Bytes that a command may be ahead of its reader: what any process may ask of the kernel unless its
 /// administrator said otherwise. With the usual 64 KiB both sides would wake for every sixteen pages.
 const AHEAD: usize = 1 << 20;
-
-/// Whether a URL names a command.
-pub(crate) fn is_command(url: &str) -> bool {
-    url.starts_with(PIPE)
-}
 
 /// Why a command is not run on anybody's behalf but a job's.
 pub(crate) fn only_in_jobs() -> Error {

@@ -191,7 +191,7 @@ impl Sources {
         client: Option<&ByClient>,
     ) -> Result<Arc<dyn Source>> {
         let at = |error: Error| error.at("url", url);
-        if commands::is_command(url) {
+        if forebay_error::command(url).is_some() {
             let client = client.ok_or_else(|| at(commands::only_in_jobs()))?;
             return Ok(Arc::clone(&client.commands));
         }

@@ -24,7 +24,7 @@ mod unpack;
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -105,7 +105,7 @@ pub(crate) struct Job {
     /// Bytes that came out of a compressed shard.
     pub(crate) unpacked: AtomicU64,
     /// A checksum of the whole did not fit, the stream's own or the origin's: nothing of it can be trusted.
-    pub(crate) spoilt: AtomicBool,
+    pub(crate) spoilt: OnceLock<Error>,
     /// The tenant that the shard is charged to.
     pub(crate) tenant: Option<String>,
     /// Bytes that an earlier fill left here.
@@ -197,6 +197,8 @@ impl Job {
             (_, Err(error)) | (Err(error), _) => return Err(error),
             (Ok(()), Ok(())) => compared?,
         }
+        // Nobody who has all samples waits for the disk.
+        self.growth.acquit();
         if let (Target::Disk(disk), None) = (&self.target, self.fault.get())
             && let Err(error) = self.commit(disk).await
         {
@@ -219,6 +221,17 @@ impl Job {
         let sidecar = Sidecar { origin, tenant, len, compressed_len, blocks, index };
         let since = self.since;
         disk.on_disk(move |directory, name| directory.commit(name, &sidecar, since)).await
+    }
+
+    /// Tells whoever waits for more of it why none comes, and whoever took some whether that was wrong.
+    pub(crate) fn fail(&self, error: &Error) {
+        self.growth.fail(error, self.spoilt.get());
+    }
+
+    /// Nothing of it can be trusted, for this reason; told when nobody finds it here any more.
+    fn spoil(&self, why: &Error) {
+        // The first reason is the one to tell.
+        let _: Result<(), _> = self.spoilt.set(why.clone());
     }
 
     /// The target takes no more: from here on the fill only passes samples on.
@@ -589,6 +602,13 @@ fn index(bytes: FillBytes, parts: &Parts, growth: &Growth) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::Corrupt && growth.is_unpacked() => {
             drop(indexer);
             parts.drain()?;
+            return Err(error);
+        }
+        // So may a tar whose bytes were changed on the way: which of both it is, its origin knows, if it does.
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            drop(indexer);
+            parts.pass(u64::MAX);
+            parts.wait_compared()?;
             return Err(error);
         }
         Err(error) => return Err(error),

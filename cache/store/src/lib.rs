@@ -36,7 +36,7 @@ pub use evict::Evict;
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
-pub use shard::{Lease, Placed, Progress, Shard};
+pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};
 pub use tenant::Tenant;
 pub use tier::{

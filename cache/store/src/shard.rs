@@ -6,6 +6,8 @@
 //! A shard whose tier fails in mid-use is lost to the tier, not to its readers: from then on they read
 //! it through, from its origin, checked as ever; one that is compressed there is fetched anew.
 
+mod verdict;
+
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -21,6 +23,7 @@ use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::fill::{self, Blocks, Parts};
 use crate::tier::WeakTier;
+pub use verdict::Verdict;
 
 /// How far a shard is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(crate) struct Growth {
     /// Set where its origin's bytes are compressed, and these are what they hold; or where it sends them only
     /// as a whole.
     unpacked: Arc<OnceLock<()>>,
+    /// Whether what came is right.
+    verdict: Verdict,
     /// Set once nothing of it is under way any more.
     settled: Arc<SetOnce<()>>,
 }
@@ -54,6 +59,7 @@ impl Growth {
             progress: Arc::new(watch::Sender::default()),
             len: Arc::default(),
             unpacked: Arc::default(),
+            verdict: Verdict::pending(),
             settled: Arc::default(),
         }
     }
@@ -67,14 +73,22 @@ impl Growth {
             progress: Arc::new(watch::Sender::new(progress)),
             len: Arc::new(OnceLock::from(len)),
             unpacked: Arc::default(),
+            verdict: Verdict::good(),
             settled: Arc::new(SetOnce::new_with(Some(()))),
         }
     }
 
     /// Its fill is over, however it ended.
     pub(crate) fn settle(&self) {
+        // Of one that ended early nobody will ever know more.
+        self.verdict.settle(None);
         // Once is enough.
         let _ = self.settled.set(());
+    }
+
+    /// All that came is what it should be, as far as anybody says.
+    pub(crate) fn acquit(&self) {
+        self.verdict.settle(None);
     }
 
     /// Its origin's bytes are compressed, or come only as a whole.
@@ -111,7 +125,12 @@ impl Growth {
         self.progress.send_modify(|progress| progress.counted = true);
     }
 
-    pub(crate) fn fail(&self, error: &Error) {
+    /// No more comes; `wrong`: what came cannot be trusted either.
+    pub(crate) fn fail(&self, error: &Error, wrong: Option<&Error>) {
+        // First: who hears that no more comes is to know this, too.
+        if let Some(wrong) = wrong {
+            self.verdict.settle(Some(wrong.clone()));
+        }
         self.progress.send_modify(|progress| progress.failed = Some(error.clone()));
     }
 
@@ -266,6 +285,12 @@ impl Shard {
             Ok(progress) => Ok(progress),
             Err(_) => Err(Error::new(ErrorKind::Closed, "the fill was given up")),
         }
+    }
+
+    /// Whether what came of it is right: known at its end, when samples were handed out already.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.growth.verdict
     }
 
     /// Bytes of it that are where they stay.

@@ -371,7 +371,7 @@ impl Store {
     }
 
     async fn open_or_begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
-        if self.is_read_in_place(wanted) {
+        if self.is_never_cached(&wanted.origin.url) {
             return Ok(self.open_in_place(wanted).await);
         }
         // What is known to be there comes first: a tier that is slow to be listed delays nothing else.
@@ -550,7 +550,7 @@ impl Store {
         let tenants = tenants.iter().zip(of_tenant);
         Holdings {
             datasets: datasets
-                .map(|(kept, shards)| Holding::of(&kept.share, Some(kept.rule.evict), shards))
+                .map(|(kept, shards)| Holding::of(&kept.share, Some(&kept.rule), shards))
                 .collect(),
             tenants: tenants.map(|(share, shards)| Holding::of(share, None, shards)).collect(),
         }

@@ -8,6 +8,7 @@ mod assembly;
 mod patience;
 mod producer;
 mod slots;
+mod verdicts;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use patience::Patience;
 use producer::{Outcome, Producer};
 use slots::Slots;
 pub use slots::{Memory, SlabMemory};
+use verdicts::Verdicts;
 
 /// Events a connection may lag behind; batches are bounded by slots, so this only smooths.
 const EVENTS: usize = 4;
@@ -76,6 +78,7 @@ pub(crate) struct Job {
     pub(crate) store: Store,
     pub(crate) slots: Slots,
     pub(crate) patience: Patience,
+    pub(crate) verdicts: Verdicts,
 }
 
 impl Job {
@@ -95,6 +98,15 @@ impl Job {
         );
         *others += 1;
         may_be && *others <= OTHERS && self.store.came_through_another(shard)
+    }
+
+    /// What turned out wrong of the samples that it had, for the log and to be told.
+    fn wrong_shards(&self) -> Vec<Error> {
+        let wrong = self.verdicts.wrong();
+        for error in &wrong {
+            tracing::error!(job = self.spec.job, %error, "a shard turned out wrong after a job had samples of it");
+        }
+        wrong
     }
 
     pub(crate) fn shards(&self) -> u32 {
@@ -137,6 +149,7 @@ impl Session {
             slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
             store: host.store,
             patience: Patience::new(Duration::from_millis(spec.patience_ms)),
+            verdicts: Verdicts::default(),
             spec,
         };
         Ok((Self { number, job: Arc::new(job), events, run: None }, receiver))
@@ -168,6 +181,12 @@ impl Session {
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.job.slots.memory()
+    }
+
+    /// Shards that turned out wrong after the job had samples of them.
+    #[must_use]
+    pub fn wrong_shards(&self) -> u64 {
+        self.job.verdicts.total()
     }
 
     /// Plays `epoch` from `batch` on, ending whatever run was under way.
@@ -219,6 +238,7 @@ async fn play(
     events: &mpsc::Sender<Event>,
 ) -> Result<Outcome> {
     let depth = job.spec.prefetch as usize;
+    job.verdicts.begin();
     if batch > 0 {
         job.patience.begun();
     }
@@ -230,14 +250,26 @@ async fn play(
     });
     let mut ready =
         located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
-    while let Some((batch, hold)) = ready.try_next().await? {
+    while let Some((mut batch, hold)) = ready.try_next().await? {
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         // No await between lending and sending: a run that is ended in between would leave a slot
         // that nobody gives back.
         let place = events.reserve().await.map_err(gone)?;
+        batch.errors.extend(job.wrong_shards());
         job.slots.lend(&batch, hold);
         job.patience.begun();
         place.send(Event::Batch(Box::new(batch)));
     }
-    Ok(outcome.get().expect("a producer that ended said how").clone())
+    let mut outcome = outcome.get().expect("a producer that ended said how").clone();
+    // All samples are handed out; now there is time to hear whether they are right.
+    if job.patience.bound(job.verdicts.settled()).await.is_none() {
+        let (name, shards) = (&job.spec.job, job.verdicts.pending());
+        tracing::warn!(
+            job = name,
+            shards,
+            "a run ends before it is known whether all its samples are right"
+        );
+    }
+    outcome.errors.extend(job.wrong_shards());
+    Ok(outcome)
 }

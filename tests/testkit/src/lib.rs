@@ -10,6 +10,7 @@ mod origin;
 mod power;
 mod proxy;
 mod servers;
+mod tally;
 mod tar;
 mod unsynced;
 mod unsynced_files;

@@ -25,8 +25,9 @@ use tokio::runtime::Runtime;
 use forward::Downstream;
 pub use rules::{Fault, RetryAfter, When};
 use rules::{Rule, Rules};
-use traffic::Tally;
 pub use traffic::Traffic;
+
+use crate::tally::Tally;
 
 /// Threads that forward: one is busy with a body while another answers.
 const WORKERS: usize = 2;
@@ -45,7 +46,7 @@ pub struct FaultProxy {
 struct Shared {
     upstream: SocketAddr,
     rules: Rules,
-    tally: Tally,
+    tally: Tally<Traffic>,
 }
 
 impl FaultProxy {
@@ -129,7 +130,8 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn connection(socket: TcpStream, shared: Arc<Shared>) {
-    let _open = shared.tally.opened();
+    shared.tally.add(|traffic| traffic.connections += 1);
+    let _open = shared.tally.present(|traffic| &mut traffic.open);
     // Another descriptor of the same socket, by which its end can be made a reset.
     let Ok((downstream, socket)) = Downstream::of(socket) else { return };
     let downstream = Arc::new(downstream);

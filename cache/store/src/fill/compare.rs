@@ -3,32 +3,14 @@
 //! One rule: what differs is not kept, and whoever waits for more of it hears why. The origin is asked
 //! once the first bytes are there, so that nobody waits for its answer but the end of the shard.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::ops::Deref;
 
 use forebay_error::{Error, Result};
 use forebay_source::Comparison;
-use forebay_uring::Span;
 
-use super::{Frame, Job};
+use super::Job;
+use super::parts::Arrived;
 use crate::tier::shutting_down;
-
-/// Bytes of a shard as somebody holds them.
-pub(super) trait Held: Send + 'static {
-    fn bytes(&self) -> &[u8];
-}
-
-impl Held for Arc<Frame> {
-    fn bytes(&self) -> &[u8] {
-        Frame::bytes(self)
-    }
-}
-
-impl Held for Span {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
 
 impl Job {
     /// Compares the parts of a plain shard, in order, as they come.
@@ -45,14 +27,24 @@ impl Job {
     }
 
     async fn compare_parts(&self) -> Result<()> {
-        let mut next = self.parts.next_compared(0).await?;
-        if next.is_none() {
+        let first = self.parts.next_compared(0).await?;
+        if first.is_none() {
+            // What is unpacked is compared on its way to the unpacker.
             return Ok(());
         }
-        let Some(mut comparison) = self.vouched().await else { return Ok(()) };
+        if let Some(comparison) = self.vouched().await {
+            self.compare_all(comparison, first).await?;
+        }
+        // What else may go wrong says nothing against what came.
+        self.growth.acquit();
+        Ok(())
+    }
+
+    async fn compare_all(&self, mut comparison: Comparison, mut next: Arrived) -> Result<()> {
         let mut part = 0;
         while let Some((frame, held)) = next.take() {
-            (comparison, _) = self.take_in(comparison, frame, held).await?;
+            (comparison, _) = self.take_in(comparison, frame.frozen(), held).await?;
+            drop(frame);
             part += 1;
             self.parts.compared(part);
             next = self.parts.next_compared(part).await?;
@@ -62,8 +54,9 @@ impl Job {
 
     /// The bytes are not what the origin says: nothing of them stays.
     pub(super) fn differs(&self, error: Error) -> Error {
-        self.spoilt.store(true, Ordering::Relaxed);
-        error.at("url", &self.url)
+        let error = error.at("url", &self.url);
+        self.spoil(&error);
+        error
     }
 
     /// What the origin says of the shard.
@@ -71,15 +64,15 @@ impl Job {
         self.source.vouched(&self.url, &self.stat).await
     }
 
-    /// Compares the first `held` bytes that `of` has, which comes back.
-    pub(super) async fn take_in<H: Held>(
+    /// Compares the first `held` of these bytes, which come back.
+    pub(super) async fn take_in<B: Deref<Target = [u8]> + Send + 'static>(
         &self,
         mut comparison: Comparison,
-        of: H,
+        bytes: B,
         held: usize,
-    ) -> Result<(Comparison, H)> {
+    ) -> Result<(Comparison, B)> {
         let is_slow = comparison.is_slow();
-        let take_in = move || comparison.update(&of.bytes()[..held]).map(|()| (comparison, of));
+        let take_in = move || comparison.update(&bytes[..held]).map(|()| (comparison, bytes));
         let taken = match is_slow {
             true => tokio::task::spawn_blocking(take_in).await.map_err(|_| shutting_down())?,
             // Some 0.3 ms: shorter than handing it to another thread would be worth.

@@ -308,7 +308,7 @@ impl Job {
                 if fault.spoils {
                     // What came out last may be wrong already.
                     held = 0;
-                    self.spoilt.store(true, Ordering::Relaxed);
+                    self.spoil(&fault.error.clone().at("url", &self.url));
                 }
             }
             let len = offset + held as u64;

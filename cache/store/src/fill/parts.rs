@@ -370,6 +370,11 @@ impl Frame {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// The bytes for whoever needs them longer than the place in the window.
+    pub(super) fn frozen(&self) -> Frozen {
+        self.bytes.clone()
+    }
 }
 
 /// The parts that `range` touches.

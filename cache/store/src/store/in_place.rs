@@ -4,12 +4,11 @@
 //! One rule: no byte of theirs is kept, only where each member lies and what it sums up to. So they are
 //! checked as those on a tier are, and a file that is not the one that was indexed is never served.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Sidecar;
-use forebay_source::Binding;
 use tokio::sync::SetOnce;
 
 use super::Store;
@@ -19,12 +18,12 @@ use crate::shard::{Body, Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
-    /// Whether a shard is read where it is. What is compressed there, or comes only as a whole, has no members
-    /// to be read.
-    pub(super) fn is_read_in_place(&self, wanted: &Wanted) -> bool {
-        self.inner.commons.shares.rule(wanted.charge).cache == Cache::Never
-            && wanted.stat.binding != Binding::Stream
-            && !Format::is_promised(&wanted.origin.url)
+    /// Whether no copy of a shard is kept. What is compressed where it is, or comes only as a whole, has no
+    /// members to be read there.
+    pub(super) fn is_never_cached(&self, url: &str) -> bool {
+        self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never
+            && !Format::is_promised(url)
+            && forebay_error::command(url).is_none()
     }
 
     /// The shard where it is, by its index; if there is none, that is made on the way.
@@ -105,7 +104,7 @@ impl Store {
             origin_len: AtomicU64::new(wanted.stat.len),
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
-            spoilt: AtomicBool::new(false),
+            spoilt: OnceLock::new(),
             tenant: None,
             resumed: AtomicU64::new(0),
             written: Arc::default(),
@@ -115,7 +114,7 @@ impl Store {
             rate: self.inner.commons.shares.rate(wanted.charge),
             head: Mutex::new(wanted.head.take()),
         });
-        let keeps = self.is_read_in_place(wanted).then(|| Arc::downgrade(&self.inner));
+        let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
         let whose = (self.tenant, self.owner);
         tokio::spawn(async move {
@@ -126,6 +125,7 @@ impl Store {
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
             match filled {
                 Ok(()) => {
+                    job.growth.settle();
                     let inner = keeps.and_then(|inner| inner.upgrade());
                     let Some(inner) = inner else { return };
                     // Its index has its size by now.
@@ -137,7 +137,8 @@ impl Store {
                 Err(error) => {
                     job.parts.fail(&error);
                     commons.forget_identity(&*job.source, &job.url);
-                    job.growth.fail(&error);
+                    job.fail(&error);
+                    job.growth.settle();
                 }
             }
         });

@@ -4,8 +4,8 @@
 //! copy, not the samples: the fill goes on without it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -291,7 +291,7 @@ impl Tier {
             origin_len: AtomicU64::new(stat.len),
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
-            spoilt: AtomicBool::new(false),
+            spoilt: OnceLock::new(),
             tenant: shares.tenant_name(room.charge.tenant).map(str::to_owned),
             resumed: AtomicU64::new(0),
             written,
@@ -513,7 +513,7 @@ impl Tier {
                 let goes_on = job.left_for_the_next(&error).await;
                 // Of a shard that failed a checksum of the whole nothing is good for certain; and a compressed
                 // one that its tier gave up is not there any more.
-                let lost = job.spoilt.load(Ordering::Relaxed)
+                let lost = job.spoilt.get().is_some()
                     || job.growth.is_unpacked() && job.fault.get().is_some()
                     || job.stat.binding == Binding::Stream && !shard.outlives_its_fault();
                 if error.kind() == ErrorKind::Corrupt && is_fetched && !lost {
@@ -530,7 +530,7 @@ impl Tier {
                     }
                 }
                 // Told last: whoever hears of it and asks again is not to find this one.
-                job.growth.fail(&error);
+                job.fail(&error);
             }
         }
         drop(shard);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::budget::Budget;
+use crate::dataset::{Cache, Dataset};
 use crate::evict::Evict;
 use crate::shard::Traffic;
 use crate::shares::Share;
@@ -54,7 +55,10 @@ pub struct Holdings {
 pub struct Holding {
     /// Its name.
     pub name: String,
-    /// The order in which a data set's shards are given up.
+    /// Whether copies of a data set's shards are kept,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Cache>,
+    /// and the order in which they are given up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evict: Option<Evict>,
     /// Bytes reserved for it.
@@ -66,10 +70,12 @@ pub struct Holding {
 }
 
 impl Holding {
-    pub(crate) fn of(share: &Share, evict: Option<Evict>, shards: usize) -> Self {
+    /// `rule`: a data set's.
+    pub(crate) fn of(share: &Share, rule: Option<&Dataset>, shards: usize) -> Self {
         Self {
             name: share.name.clone(),
-            evict,
+            cache: rule.map(|rule| rule.cache),
+            evict: rule.map(|rule| rule.evict),
             used_bytes: share.budget.used(),
             max_bytes: share.max_bytes,
             shards,

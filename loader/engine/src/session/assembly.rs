@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Member;
-use forebay_store::{Lease, Placed, Shard, Urgency};
+use forebay_store::{Lease, Placed, Shard, Urgency, Verdict};
 use forebay_uring::Span;
 use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
@@ -102,6 +102,8 @@ pub(super) struct Assembly {
     fields: Vec<String>,
     records: Vec<Record>,
     runs: Vec<Run>,
+    /// On what the batch knows of its shards.
+    verdicts: Vec<(u32, Verdict)>,
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
@@ -123,6 +125,7 @@ impl Assembly {
             fields: Vec::new(),
             records: places.iter().map(record).collect(),
             runs: Vec::new(),
+            verdicts: Vec::new(),
             errors: Vec::new(),
             slot: None,
             stages: Vec::new(),
@@ -132,6 +135,7 @@ impl Assembly {
 
     /// Notes where the batch's samples of `shard` lie, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
+        self.verdicts.push((number, shard.verdict().clone()));
         let index = shard.index();
         let wanted = self.job.spec.fields.as_deref();
         for record in self.records.iter_mut().filter(|record| record.place.shard == number) {
@@ -294,7 +298,8 @@ impl Assembly {
             all.extend(good);
             let failed = bad.iter().flat_map(|bad| &bad.members).find_map(|m| m.as_ref().err());
             let limit = if shard.is_lost() { LOST_COPIES } else { WRONG_COPIES };
-            let Some(error) = failed.filter(|_| tries < limit) else {
+            let is_in_vain = |error: &Error| tries >= limit || self.is_misled(number, error);
+            let Some(error) = failed.filter(|error| !is_in_vain(error)) else {
                 all.extend(bad);
                 break;
             };
@@ -304,6 +309,13 @@ impl Assembly {
             wanted = bad.into_iter().map(again).collect();
         }
         Ok((all, stretches))
+    }
+
+    /// Whether bytes differ because what the batch knows of their shard is itself wrong: then no copy is to
+    /// blame.
+    fn is_misled(&self, number: u32, error: &Error) -> bool {
+        let mut of = self.verdicts.iter().filter(|(shard, _)| *shard == number);
+        error.kind() == ErrorKind::Corrupt && of.any(|(_, on)| on.is_wrong())
     }
 
     /// The shard, with the bytes of these runs there, and how long that took: a copy that went
@@ -319,6 +331,8 @@ impl Assembly {
             let error = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
                 Ok(open) => match open.wait(last + 1).await {
                     Ok(_) => {
+                        // It may be another copy than the one that the batch knows.
+                        self.job.verdicts.note(shard, &open);
                         let open = self.job.store.by_own_files(open);
                         return Ok((open, start_ns..now_ns()));
                     }

@@ -30,6 +30,11 @@ impl Patience {
         self.begun.store(true, Ordering::Relaxed);
     }
 
+    /// What comes of this, if it comes in time.
+    pub(super) async fn bound<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::time::timeout(self.limit, work).await.ok()
+    }
+
     /// Something is tried from now on.
     pub(super) fn waiting(&self) -> Waiting<'_> {
         Waiting { patience: self, since: Instant::now() }

@@ -146,7 +146,11 @@ impl Producer {
                         // A broken tar ends at its last good sample; the fault is told with the
                         // next batch.
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
-                            self.errors.push(error);
+                            match open.verdict().is_wrong() {
+                                // Told as any shard of which nothing can be trusted: once.
+                                true => self.job.verdicts.note(shard, &open),
+                                false => self.errors.push(error),
+                            }
                             Known::Exactly(open.progress().samples)
                         }
                         Err(error) => return Err(error),
@@ -179,6 +183,7 @@ impl Producer {
                 Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
                 Err(error) => return Err(error),
             };
+            self.job.verdicts.note(number, &shard);
             assembly.capture(number, &shard, broken.as_ref());
         }
         Ok(())

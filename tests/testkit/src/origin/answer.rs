@@ -16,9 +16,10 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 
 use super::body::{Answer, faulted};
-use super::counts::Tally;
+use super::counts::Counts;
 use super::faults::Faults;
 use super::{etag, plain};
+use crate::tally::Tally;
 
 /// Everything that requests share.
 pub(super) struct Origin {
@@ -26,7 +27,7 @@ pub(super) struct Origin {
     s3: S3Service,
     /// ETags are recorded one at a time, so that no request finds half a record.
     recording: tokio::sync::Mutex<()>,
-    pub(super) counts: Tally,
+    pub(super) counts: Tally<Counts>,
     pub(super) faults: Faults,
 }
 

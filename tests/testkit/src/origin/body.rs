@@ -90,25 +90,9 @@ impl Flow {
         if let Some(now) = room(&self.rules.borrow_and_update(), &self.key, self.at) {
             return Ok(now?);
         }
-        let _stalled = Stalled::new(&self.origin);
+        let _stalled = self.origin.counts.present(|counts| &mut counts.stalled);
         let (key, at) = (&self.key, self.at);
         let rules = self.rules.wait_for(|rules| room(rules, key, at).is_some()).await?;
         Ok(room(&rules, key, at).expect("it was waited for")?)
-    }
-}
-
-/// One body held back, for as long as it lives: also when the client gives up.
-struct Stalled<'a>(&'a Origin);
-
-impl<'a> Stalled<'a> {
-    fn new(origin: &'a Origin) -> Self {
-        origin.counts.add(|counts| counts.stalled += 1);
-        Self(origin)
-    }
-}
-
-impl Drop for Stalled<'_> {
-    fn drop(&mut self) {
-        self.0.counts.add(|counts| counts.stalled -= 1);
     }
 }

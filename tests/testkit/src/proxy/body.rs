@@ -93,7 +93,8 @@ impl Flow {
             match event {
                 Event::Call(hook) => hook(),
                 Event::Hold => {
-                    let _stalled = self.passage.shared.tally.stalled();
+                    let _stalled =
+                        self.passage.shared.tally.present(|traffic| &mut traffic.stalled);
                     self.passage.until.changed().await;
                 }
                 Event::Break { by_reset } => {

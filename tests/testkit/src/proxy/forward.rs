@@ -86,7 +86,7 @@ async fn head(
                 return Err("the connection was reset by the test".into());
             }
             Fault::StallBeforeHead => {
-                let _stalled = shared.tally.stalled();
+                let _stalled = shared.tally.present(|traffic| &mut traffic.stalled);
                 until.changed().await;
             }
             Fault::Refuse { status, code, retry_after } => {
