@@ -21,6 +21,10 @@ python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
 python_code := $(wildcard bindings/python benches/rivals benches/link examples tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
+# The engine that the others are held against, in benchmarks as in tests.
+cross_check := forebay-benches/tokio-uring
+# Most tests wait for disks, servers and each other.
+test_threads := $(shell echo $$((2 * $$(nproc))))
 heading = @printf '\n==> %s\n' "$(1)"
 
 .PHONY: help
@@ -64,8 +68,8 @@ fmt-check:
 .PHONY: rust-lint
 rust-lint:
 	$(call heading,clippy)
-	@cargo clippy --release --locked --workspace --all-targets -- -D warnings
-	@cargo clippy --release --locked -p forebay-uring --features tokio-uring --all-targets -- -D warnings
+	@# With the feature that only adds, all code is seen once.
+	@cargo clippy --release --locked --workspace --features $(cross_check) --all-targets -- -D warnings
 
 .PHONY: python-lint
 python-lint:
@@ -82,9 +86,11 @@ deny:
 .PHONY: rust-test
 rust-test:
 	$(call heading,Rust tests)
-	@cargo test --release --locked --workspace --no-fail-fast
-	@# Once more with the engine that only tests and benchmarks have, on the crate that has it.
-	@cargo test --release --locked -p forebay-uring --features tokio-uring --no-fail-fast
+	@cargo test --release --locked --workspace --no-fail-fast -- --test-threads $(test_threads)
+	@# Once more with the engine that only tests and benchmarks have, on the crate that has it; of the whole
+	@# workspace, so that its dependencies are those that are built.
+	@cargo test --release --locked --workspace --features $(cross_check) --no-fail-fast \
+		$(foreach test,$(notdir $(basename $(wildcard cache/uring/tests/*.rs))),--test $(test))
 
 .PHONY: python-test
 python-test:
