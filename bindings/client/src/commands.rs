@@ -69,7 +69,7 @@ impl Commands {
         let running = std::thread::Builder::new().name("fb-command".into()).spawn(move || {
             let ended = commands.run_to_end(&url, output, &line);
             // Nobody may want to know any more.
-            let _ = tell(&line, ended.map_err(|error| error.at("url", url)));
+            let _ = tell(&line, ended);
         });
         if let Err(error) = running {
             // The daemon finds its line closed, and says so.
@@ -180,7 +180,10 @@ fn until_any(watched: &mut [PollFd<'_>], limit: Option<&Timespec>) -> Result<()>
 
 /// Whether a command brought all that it had to.
 fn succeeded(status: ExitStatus) -> Result<()> {
-    let failed = |kind, what: &str| Err(Error::new(kind, what).at("status", status));
+    let failed = |kind, what: &str| {
+        let error = Error::new(kind, what).at("status", status);
+        Err(error.advise("see what it wrote to the job's standard error, or run it by hand"))
+    };
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(NOT_FOUND), _) => failed(ErrorKind::NotFound, "there is no such command"),
