@@ -23,8 +23,6 @@ python_code := $(wildcard bindings/python benches/rivals benches/link examples t
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
 # The engine that the others are held against, in benchmarks as in tests.
 cross_check := forebay-benches/tokio-uring
-# Most tests wait for disks, servers and each other.
-test_threads := $(shell echo $$((2 * $$(nproc))))
 heading = @printf '\n==> %s\n' "$(1)"
 
 .PHONY: help
@@ -86,7 +84,7 @@ deny:
 .PHONY: rust-test
 rust-test:
 	$(call heading,Rust tests)
-	@cargo test --release --locked --workspace --no-fail-fast -- --test-threads $(test_threads)
+	@cargo test --release --locked --workspace --no-fail-fast
 	@# Once more with the engine that only tests and benchmarks have, on the crate that has it; of the whole
 	@# workspace, so that its dependencies are those that are built.
 	@cargo test --release --locked --workspace --features $(cross_check) --no-fail-fast \
