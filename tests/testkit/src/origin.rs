@@ -13,6 +13,7 @@ mod etag;
 mod faults;
 mod plain;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -131,13 +132,7 @@ impl S3Server {
 
     /// Breaks off every body of `key` where it is (`true`), from now on, or lets them pass again (`false`).
     pub fn break_off(&self, key: &str, broken: bool) {
-        self.faults().change(|rules| {
-            if broken {
-                rules.broken.insert(key.to_owned());
-            } else {
-                rules.broken.remove(key);
-            }
-        });
+        self.faults().change(|rules| mark(&mut rules.broken, key, broken));
     }
 
     /// Answers the next `requests` requests, of any kind, with `status`.
@@ -147,18 +142,20 @@ impl S3Server {
 
     /// Answers requests for `key` with 403 (`true`), or serves them again (`false`).
     pub fn deny(&self, key: &str, denied: bool) {
-        self.faults().change(|rules| {
-            if denied {
-                rules.denied.insert(key.to_owned());
-            } else {
-                rules.denied.remove(key);
-            }
-        });
+        self.faults().change(|rules| mark(&mut rules.denied, key, denied));
     }
 
     fn faults(&self) -> &Faults {
         &self.origin.faults
     }
+}
+
+/// Puts a key among others, or takes it out.
+fn mark(keys: &mut BTreeSet<String>, key: &str, is_among: bool) {
+    match is_among {
+        true => keys.insert(key.to_owned()),
+        false => keys.remove(key),
+    };
 }
 
 impl Drop for S3Server {
