@@ -102,6 +102,34 @@ fn a_disk_that_others_fill_costs_room_and_no_job() {
     assert_eq!(slabs, plain - SIZE, "and counts as such");
 }
 
+/// Bears promise 3: jobs that race for what others leave of a disk read through what it cannot take.
+#[test]
+fn jobs_that_race_for_a_full_disk_all_end() {
+    const SIZE: u64 = 8 << 20;
+    const JOBS: usize = 3;
+    const ROUNDS: u64 = 4;
+    let Some(mount) = Mount::new("size=8m") else { return };
+    let origin = Origin::with_shards(4, SAMPLES, &SIZES);
+    let shard = origin.bytes("0.tar").len() as u64;
+    // One shard fits beside what others wrote, and half of another.
+    let others = usize::try_from(SIZE - shard * 3 / 2).unwrap();
+    let config = Daemon::config(&mount.path().join("cache"), SIZE / 2);
+    let daemon = Daemon::try_start(config).unwrap();
+    fs::write(mount.path().join("others"), vec![1; others]).unwrap();
+    let mut open = job(&origin, Origin::urls(4));
+    open.order.shuffle = Shuffle::Window;
+    std::thread::scope(|scope| {
+        for _ in 0..JOBS {
+            scope.spawn(|| {
+                let loader = loader(daemon.address(), open.clone()).unwrap();
+                for number in 0..ROUNDS {
+                    play(&loader, number, 0).unwrap().assert_whole(4, SAMPLES, &SIZES);
+                }
+            });
+        }
+    });
+}
+
 /// Bears promise 9 for tiers that cannot be: each is refused by name, and nothing is touched.
 #[test]
 fn tiers_that_cannot_be_are_refused() {

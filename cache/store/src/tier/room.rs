@@ -129,15 +129,7 @@ impl Tier {
         let (shares, charge) = (&self.0.commons.shares, wanted.charge);
         let bytes = self.takes(wanted.len);
         self.check_size(charge, bytes).map_err(|error| error.at("url", url))?;
-        if bytes > self.0.budget.limit() {
-            let what = "others fill the disk: it has no room for the shard";
-            return Err(Error::new(ErrorKind::Unavailable, what)
-                .at("url", url)
-                .at("bytes", bytes)
-                .at("tier", self.name())
-                .at("limit", self.0.budget.limit())
-                .advise("make room on the disk, or lower keep_free"));
-        }
+        self.check_disk(bytes).map_err(|error| error.at("url", url))?;
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
         let mut passes = self.table().shelf_mut(charge).passes(identity, bytes, true);
@@ -146,6 +138,8 @@ impl Tier {
             if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
                 return Ok(Room { space: Arc::new(space), charge, passes });
             }
+            // It may have got less while this one waited: no cache that is too small.
+            self.check_disk(bytes).map_err(|error| error.at("url", url))?;
             // A device that could not remove the last one would give up all others for nothing.
             if !self.is_writable() {
                 let what = "the tier takes no shards any more";
@@ -196,6 +190,20 @@ impl Tier {
             .at("bytes", bytes)
             .at("capacity", capacity)
             .advise("raise the cache's capacity, or make smaller shards"))
+    }
+
+    /// Refuses what does not fit into what others leave of the disk, whatever leaves.
+    fn check_disk(&self, bytes: u64) -> Result<()> {
+        let limit = self.0.budget.limit();
+        if bytes <= limit {
+            return Ok(());
+        }
+        let what = "others fill the disk: it has no room for the shard";
+        Err(Error::new(ErrorKind::Unavailable, what)
+            .at("bytes", bytes)
+            .at("tier", self.name())
+            .at("limit", limit)
+            .advise("make room on the disk, or lower keep_free"))
     }
 
     /// There is no room for `bytes`, and none can be made.
