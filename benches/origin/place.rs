@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use forebay_engine::session::{Event, Host, Session, SlabMemory};
 use forebay_store::{Cache, Dataset, Evict, Store};
-use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -64,7 +64,7 @@ impl Job {
     /// Plays an epoch; with the bytes of its samples.
     async fn play(&mut self) -> u64 {
         self.run += 1;
-        self.session.start(self.run, self.run, 0);
+        self.session.start(self.run, Begin::at(self.run, 0));
         let mut bytes = 0;
         loop {
             match self.events.recv().await.unwrap() {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next};
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::Begin;
 use indicatif::ProgressBar;
 
 use crate::cpu;
@@ -88,7 +89,7 @@ impl Emulation<'_> {
         let loader = &self.loader;
         let before = Fetches::settled(&self.address)?;
         let begin = Instant::now();
-        loader.start(epoch, 0);
+        loader.start(Begin::at(epoch, 0))?;
         let mut first_batch = None;
         let mut steady = None;
         let (mut done, mut payload) = (0, 0);

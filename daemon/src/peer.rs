@@ -14,9 +14,9 @@ use forebay_source::{Client, Ending, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Open, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Open, Reply, Request, TierChange};
 use forebay_wire::peer::Credentials;
-use forebay_wire::{PROTOCOL, PROTOCOL_COMMANDS, PROTOCOL_OLDEST, commands};
+use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
@@ -99,8 +99,6 @@ impl Rider {
 /// The way to a client for what it opens and runs. It keeps no connection open.
 struct ToClient {
     outgoing: mpsc::WeakSender<Outgoing>,
-    /// Whether its release runs commands.
-    runs_commands: bool,
 }
 
 impl ToClient {
@@ -118,11 +116,6 @@ impl Handover for ToClient {
     }
 
     async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending> {
-        if !self.runs_commands {
-            let what = "the client's release runs no commands for a daemon";
-            return Err(Error::new(ErrorKind::Invalid, what)
-                .advise("install the same release on both sides"));
-        }
         let (near, far) = UnixStream::pair().doing("make a line to a client")?;
         let far = far.into_std().doing("make a line to a client")?;
         far.set_nonblocking(false).doing("make a line to a client")?;
@@ -193,6 +186,7 @@ fn is_for_admins(request: &Request) -> bool {
         Request::Hello { .. }
         | Request::Open(_)
         | Request::Start { .. }
+        | Request::Play { .. }
         | Request::Release { .. }
         | Request::Index { .. }
         | Request::List { .. }
@@ -233,10 +227,7 @@ impl Peer {
             name: format!("connection {}", self.node.next_client()),
             user: who.uid,
             own: self.is_own,
-            handover: Arc::new(ToClient {
-                outgoing: self.outgoing.downgrade(),
-                runs_commands: protocol >= PROTOCOL_COMMANDS,
-            }),
+            handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         });
         loop {
             let request = self.receive().await?;
@@ -252,8 +243,9 @@ impl Peer {
                 }
                 Request::Open(open) => self.open(*open).await?,
                 Request::Start { run, epoch, batch } => {
-                    self.session()?.lock().start(run, epoch, batch);
+                    self.session()?.lock().start(run, Begin::at(epoch, batch));
                 }
+                Request::Play { run, begin } => self.session()?.lock().start(run, begin),
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
                     let status = Status::of(&self.node).await.to_json();

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use forebay_client::{Address, Launch, Next, RuntimeDirectory};
 use forebay_error::{Doing, Result};
 use forebay_tests::{Epoch, Part, loader, next, play_once, read_until_eof, serve_until_eof};
+use forebay_wire::message::Begin;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
@@ -49,7 +50,7 @@ fn play(arguments: &[OsString]) -> Result<()> {
     let pid = loader.stats().daemon_pid.unwrap_or(0);
     writeln!(out, "daemon {pid}").doing("tell of the daemon")?;
     for number in 0..2 {
-        loader.start(number, 0);
+        loader.start(Begin::at(number, 0)).unwrap();
         let mut epoch = Epoch::default();
         while let Next::Batch(batch) = next(&loader)? {
             epoch.take(&batch);

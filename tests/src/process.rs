@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay_client::{Address, Next};
 use forebay_error::{Doing, Result};
-use forebay_wire::message::Open;
+use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -219,7 +219,7 @@ pub fn read_until_eof() -> Result<()> {
     });
     let loader = loader(Address::Unix(socket), open)?;
     for number in 0.. {
-        loader.start(number, 0);
+        loader.start(Begin::at(number, 0)).unwrap();
         while let Next::Batch(batch) = next(&loader)? {
             if (number, batch.index) == (0, 0) {
                 writeln!(std::io::stdout(), "batch").doing("tell of a batch")?;

@@ -118,9 +118,17 @@ impl Peer {
     /// # Panics
     /// If the trainer does anything else.
     pub fn greet(&mut self) {
+        self.greet_in(PROTOCOL);
+    }
+
+    /// Answers the greeting in another protocol.
+    ///
+    /// # Panics
+    /// If the trainer does anything else.
+    pub fn greet_in(&mut self, protocol: u32) {
         assert!(matches!(self.request(), Request::Hello { .. }));
         let (release, pid) = ("scripted".to_owned(), std::process::id());
-        self.say(&Reply::Welcome { protocol: PROTOCOL, release, pid });
+        self.say(&Reply::Welcome { protocol, release, pid });
     }
 
     /// Answers the greeting and the job.
@@ -129,6 +137,14 @@ impl Peer {
     /// If the trainer does anything else.
     pub fn register(&mut self) {
         self.greet();
+        self.open();
+    }
+
+    /// Answers the job.
+    ///
+    /// # Panics
+    /// If the trainer does anything else.
+    pub fn open(&mut self) {
         assert!(matches!(self.request(), Request::Open(_)));
         self.say(&Reply::Opened(Opened { session: 1, lanes: 1, samples: None, batches: None }));
     }
@@ -136,8 +152,8 @@ impl Peer {
     /// The run, epoch and batch that the trainer starts, whatever slots it returns before.
     pub fn started(&mut self) -> (u64, u64, u64) {
         loop {
-            if let Request::Start { run, epoch, batch } = self.request() {
-                return (run, epoch, batch);
+            if let Request::Play { run, begin } = self.request() {
+                return (run, begin.epoch, begin.batch);
             }
         }
     }

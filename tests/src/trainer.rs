@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
 use forebay_error::{Error, Result};
-use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
 use serde::{Deserialize, Serialize};
 
 use crate::origin::Origin;
@@ -132,7 +132,7 @@ pub fn next(loader: &Loader) -> Result<Next> {
 /// # Errors
 /// What ended it early.
 pub fn play(loader: &Loader, number: u64, from: u64) -> Result<Epoch> {
-    loader.start(number, from);
+    loader.start(Begin::at(number, from)).unwrap();
     rest(loader)
 }
 

@@ -4,6 +4,7 @@
 
 use forebay_client::Next;
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play};
+use forebay_wire::message::Begin;
 
 /// Bears promise 10's ground: a sample is served as soon as its own bytes are complete. With the
 /// origin stuck after 20 % of a shard, at least 15 % of its samples come all the same.
@@ -17,7 +18,7 @@ fn samples_of_a_shard_that_is_still_arriving_are_delivered() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let loader = loader(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let mut early = Epoch::default();
     while (early.samples.len() as u64) < SAMPLES * 15 / 100 {
         match next(&loader).unwrap() {
@@ -88,7 +89,7 @@ fn a_job_that_leaves_in_mid_epoch_gives_all_memory_back() {
             origin.server.stall(&key, 5 << 20);
         }
         let loader = loader(daemon.address(), job(&origin, Origin::urls(3))).unwrap();
-        loader.start(round, 0);
+        loader.start(Begin::at(round, 0)).unwrap();
         for _ in 0..16 {
             assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
         }
@@ -112,7 +113,7 @@ fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let loader = loader(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
     origin.server.wait_until(|counts| counts.stalled > 0);
     drop(loader);

@@ -12,7 +12,7 @@ use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_testkit::shard;
 use forebay_tests::{Daemon, PATIENCE, Part, epoch, eventually, job_with, loader, next};
-use forebay_wire::message::Open;
+use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use tempfile::TempDir;
 
@@ -239,7 +239,7 @@ fn a_command_ends_with_its_job() {
     let bench = Bench::new();
     let open = bench.job(&format!("echo $$ > pid; head -c {SOME} 0.tar; sleep 3600 & wait"));
     let loader = loader(bench.daemon().address(), open).unwrap();
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     next(&loader).unwrap();
     let pid = bench.pid();
     assert!(!is_gone(pid));
@@ -298,7 +298,7 @@ fn nobody_runs_what_was_not_allowed() {
     };
     let config = LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 };
     let refused = forebay_client::Loader::open(config).unwrap();
-    refused.start(0, 0);
+    refused.start(Begin::at(0, 0)).unwrap();
     let error = next(&refused).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.to_string().contains("allow_pipe"), "{error}");

@@ -8,6 +8,7 @@ use forebay_client::Next;
 use forebay_tests::{
     Epoch, Household, Origin, Part, Trainer, descriptors, eventually, job, kill, loader, next, play,
 };
+use forebay_wire::message::Begin;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 60_000..80_000;
@@ -52,7 +53,7 @@ fn a_daemon_killed_in_mid_epoch_costs_its_job_nothing() {
     let mut dice = Dice(4);
     let mut killed = 0;
     for number in 0..2 {
-        loader.start(number, 0);
+        loader.start(Begin::at(number, 0)).unwrap();
         let mut epoch = Epoch::default();
         let mut until_kill = 1 + dice.below(6);
         let ended = loop {

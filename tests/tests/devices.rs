@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_store::{Class, Condition, TierReport};
 use forebay_tests::{Daemon, Faulty, Mount, Origin, epoch, eventually, job, loader, play};
+use forebay_wire::message::Begin;
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
@@ -133,7 +134,7 @@ fn a_single_error_costs_one_copy() {
     let url = vec![Origin::url("0.tar")];
     bench.faulty.fail_reads(EIO);
     let one = loader(bench.daemon.address(), job(&bench.origin, url)).unwrap();
-    one.start(0, 0);
+    one.start(Begin::at(0, 0)).unwrap();
     eventually("a read failed", || bench.faulty.failed() > 0);
     bench.faulty.fail_reads(0);
     drop(one);

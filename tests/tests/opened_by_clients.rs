@@ -23,7 +23,7 @@ use forebay_tests::{
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Open, Reply, Request};
+use forebay_wire::message::{Begin, Open, Reply, Request};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tempfile::TempDir;
 
@@ -288,7 +288,7 @@ impl Client {
         for request in [
             Request::Hello { protocol: PROTOCOL, release },
             Request::Open(Box::new(open)),
-            Request::Start { run: 1, epoch: 0, batch: 0 },
+            Request::Play { run: 1, begin: Begin::at(0, 0) },
         ] {
             frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
         }

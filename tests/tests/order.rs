@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
-use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play};
-use forebay_wire::message::{Open, Shuffle, Tail};
+use forebay_tests::{
+    Daemon, Epoch, Origin, Received, epoch, eventually, job, loader, next, play, rest,
+};
+use forebay_wire::message::{Begin, Open, Shuffle, Tail};
 
 const SIZES: std::ops::Range<usize> = 500..3000;
 const SHARDS: u64 = 12;
@@ -105,6 +107,45 @@ fn a_run_from_batch_k_is_the_tail_of_the_full_run() {
     }
 }
 
+/// Bears promise 6 (exactly once) over a resume: started at any sample, in a world and with batches of
+/// any size, all ranks together give what is left of the sequence; and every n-th batch is every n-th.
+#[test]
+fn a_run_begins_at_any_sample() {
+    let bench = bench();
+    let whole = play(&loader(bench.daemon.address(), bench.job(0, 1)).unwrap(), 3, 0).unwrap();
+    for (world, batch_size, base) in
+        [(1, 5, 7), (2, 24, 1), (3, 4, 100), (4, 6, 203), (2, 6, TOTAL)]
+    {
+        let mut left = Vec::new();
+        for rank in 0..world {
+            let mut open = bench.job(rank, world);
+            open.order.batch_size = batch_size;
+            let loader = loader(bench.daemon.address(), open).unwrap();
+            loader.start(Begin { base, ..Begin::at(3, 0) }).unwrap();
+            let mine = rest(&loader).unwrap();
+            let batches = (TOTAL - base).div_ceil(u64::from(world * batch_size));
+            assert_eq!(mine.announced, (batches, TOTAL), "{world} {batch_size} {base}");
+            for (first, step) in [(0, 2), (1, 2), (1, 3)] {
+                loader.start(Begin { epoch: 3, base, batch: first, step }).unwrap();
+                let some = rest(&loader).unwrap();
+                let own = |batch: u64| batch >= first && (batch - first).is_multiple_of(step);
+                let kept = mine.samples.iter().filter(|sample| own(sample.batch));
+                assert!(some.samples.iter().eq(kept), "{first} {step}");
+            }
+            left.extend(mine.samples.into_iter().filter(|sample| sample.valid));
+        }
+        left.sort_by_key(|sample| sample.position);
+        let keys = |samples: &[Received]| -> Vec<_> {
+            samples
+                .iter()
+                .map(|sample| (sample.position, sample.shard, sample.key.clone()))
+                .collect()
+        };
+        let at = usize::try_from(base).unwrap();
+        assert_eq!(keys(&left), keys(&whole.samples[at..]), "{world} {batch_size} {base}");
+    }
+}
+
 /// Bears promise 6 (exactly once) where a run is given up for the next: whatever is under way, the
 /// new run begins with its first batch.
 #[test]
@@ -113,7 +154,7 @@ fn a_run_started_over_another_begins_with_its_first_batch() {
     let loader = loader(bench.daemon.address(), bench.job(0, 1)).unwrap();
     let full = play(&loader, 0, 0).unwrap();
     for taken in 0..60 {
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         for _ in 0..taken % 4 {
             assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
         }

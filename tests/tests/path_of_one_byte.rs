@@ -8,6 +8,7 @@ use std::process::Command;
 use forebay_client::Next;
 use forebay_tests::{Daemon, Origin, epoch, eventually, job, loader, next, play};
 use forebay_uring::{Engine, EngineChoice, EngineKind};
+use forebay_wire::message::Begin;
 
 const SIZES: std::ops::Range<usize> = 90_000..110_000;
 const SHARDS: u64 = 4;
@@ -78,7 +79,7 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
     let files = daemon.files();
     let (before, cached) = (engine(&daemon).counters(), page_cache(&files));
     // Taken without looking at the bytes, as fast as they come.
-    loader.start(1, 0);
+    loader.start(Begin::at(1, 0)).unwrap();
     let mut samples = 0;
     while let Next::Batch(batch) = next(&loader).unwrap() {
         samples += batch.keys.len() as u64;

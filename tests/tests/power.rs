@@ -11,6 +11,7 @@ use forebay_daemon::NodeConfig;
 use forebay_store::fsck;
 use forebay_testkit::{Dice, Lost, UnsyncedFiles, for_seeds, say};
 use forebay_tests::{Catalog, Daemon, Epoch, PATIENCE, Rest, epoch, eventually, job, loader, next};
+use forebay_wire::message::Begin;
 use tempfile::TempDir;
 
 /// Seeds in a normal run: some 20 s on two cores.
@@ -107,7 +108,7 @@ impl Bench {
                 assert!(files.power().is_off());
                 return;
             };
-            loader.start(0, 0);
+            loader.start(Begin::at(0, 0)).unwrap();
             loop {
                 let mut epoch = Epoch::default();
                 match next(&loader) {

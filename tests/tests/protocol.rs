@@ -11,7 +11,7 @@ use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
 use forebay_tests::{Daemon, Origin, PATIENCE, eventually, job, loader, play};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Reply, Request};
+use forebay_wire::message::{Begin, Reply, Request};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 
@@ -27,7 +27,7 @@ fn a_peer_that_breaks_the_protocol_ends_only_its_own_connection() {
 
     let hello = frame::encode(&Request::Hello { protocol: 1, release: "x".into() }).unwrap();
     let old = frame::encode(&Request::Hello { protocol: 0, release: "x".into() }).unwrap();
-    let start = frame::encode(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
+    let start = frame::encode(&Request::Play { run: 1, begin: Begin::at(0, 0) }).unwrap();
     let release = frame::encode(&Request::Release { slab: 1, slot: 1 }).unwrap();
     let open = job(&origin, Origin::urls(2));
     let open = frame::encode(&Request::Open(Box::new(open))).unwrap();
@@ -84,7 +84,7 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
         connection.send(&Request::Release { slab: 1, slot }).unwrap();
         connection.send(&Request::Release { slab: u32::MAX, slot }).unwrap();
     }
-    connection.send(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
+    connection.send(&Request::Play { run: 1, begin: Begin::at(0, 0) }).unwrap();
     let mut receiver = Receiver::default();
     let mut batches = 0;
     loop {

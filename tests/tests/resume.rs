@@ -11,7 +11,7 @@ use forebay_shard::{BLOCK_BYTES, Partial};
 use forebay_tests::{
     Daemon, Epoch, Household, Origin, epoch, eventually, job, kill, loader, next, play, resting,
 };
-use forebay_wire::message::Open;
+use forebay_wire::message::{Begin, Open};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 1_000_000..1_050_000;
@@ -58,7 +58,7 @@ fn a_killed_daemons_shard_is_resumed_by_the_next() {
     let (origin, open, len) = stalling();
     let household = Household::new(ACTOR);
     let loader = loader(household.address(), open).unwrap();
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let mut epoch = Epoch::default();
     eventually("a part is recorded", || resting(&household.shards(), ".part").is_some());
     kill(loader.stats().daemon_pid.unwrap());
@@ -91,7 +91,7 @@ fn a_part_that_went_bad_at_rest_is_fetched_anew() {
     let daemon = Daemon::start(disk.path());
     {
         let loader = loader(daemon.address(), open.clone()).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         eventually("a part is recorded", || resting(&shards, ".part").is_some());
     }
     daemon.stop();
@@ -123,7 +123,7 @@ fn a_damaged_record_restarts_the_fill() {
         let daemon = Daemon::start(disk.path());
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
-            loader.start(0, 0);
+            loader.start(Begin::at(0, 0)).unwrap();
             eventually("a part is recorded", || resting(&shards, ".part").is_some());
         }
         daemon.stop();
@@ -157,7 +157,7 @@ fn what_was_recorded_stays_recorded() {
         let daemon = Daemon::start(disk.path());
         {
             let loader = loader(daemon.address(), open.clone()).unwrap();
-            loader.start(0, 0);
+            loader.start(Begin::at(0, 0)).unwrap();
             eventually("a part is recorded", || resting(&shards, ".part").is_some());
             for _ in 0..batches {
                 assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
@@ -191,7 +191,7 @@ fn a_part_outlives_its_origins_absence_and_goes_first() {
     let fail = || {
         origin.server.stall(&key, len / 10 * 7);
         let loader = loader(daemon.address(), open.clone()).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         eventually("a part is recorded", || resting(&shards, ".part").is_some());
         let failed = counters().failed_fills;
         origin.server.deny(&key, true);
@@ -246,7 +246,7 @@ fn a_part_goes_before_whole_shards() {
     play(&daemon, "1.tar");
     {
         let loader = loader(daemon.address(), open).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         eventually("a part is recorded", || resting(&shards, ".part").is_some());
     }
     daemon.stop();

@@ -9,7 +9,7 @@ use std::process::Command;
 use forebay_client::{Connection, Deadline};
 use forebay_tests::{Daemon, Origin, PATIENCE, job, loader, play};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Reply, Request};
+use forebay_wire::message::{Begin, Reply, Request};
 use forebay_wire::slab::Slab;
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
@@ -61,7 +61,7 @@ fn a_slab_withstands_whoever_holds_its_descriptor() {
     let daemon = Daemon::start(disk.path());
     let connection = Connection::open(daemon.socket(), &Deadline::after(PATIENCE)).unwrap();
     connection.send(&Request::Open(Box::new(job(&origin, Origin::urls(1))))).unwrap();
-    connection.send(&Request::Start { run: 1, epoch: 0, batch: 0 }).unwrap();
+    connection.send(&Request::Play { run: 1, begin: Begin::at(0, 0) }).unwrap();
     let mut receiver = Receiver::default();
     let mut slab = None;
     let batch = loop {

@@ -17,7 +17,7 @@ use forebay_tests::{
     Catalog, Daemon, Epoch, FRAMES, Installation, Installed, Origin, Rest, ask, eventually, job,
     loader, next, status,
 };
-use forebay_wire::message::{Reply, Request, Shuffle, TierChange};
+use forebay_wire::message::{Begin, Reply, Request, Shuffle, TierChange};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -163,7 +163,7 @@ impl Bench {
         let from = if dice.percent(25) { dice.below(6) } else { 0 };
         // What it takes before it leaves; most stay to the end.
         let mut left = if dice.percent(35) { dice.below(12) } else { u64::MAX };
-        loader.start(number, from);
+        loader.start(Begin::at(number, from)).unwrap();
         let mut epoch = Epoch::default();
         let ended = loop {
             match next(loader).unwrap() {

@@ -17,6 +17,7 @@ use forebay_tests::{
     Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
     next, resting, to_format_without_tenants,
 };
+use forebay_wire::message::Begin;
 use rustix::process::Gid;
 use rustix::thread::set_thread_groups;
 use tempfile::TempDir;
@@ -485,7 +486,7 @@ fn a_job_is_its_groups_tenants() {
     as_member(&[1, VISION, 3], || {
         let open = job(&origin, vec![Origin::url("0.tar")]);
         let loader = loader(daemon.address(), open).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         drop(next(&loader).unwrap());
         assert_eq!(daemon.status()["jobs"][0]["tenant"], "vision");
         // Whoever asks sees what its own groups do not change.

@@ -21,6 +21,7 @@ use forebay_tests::{
     Catalog, Daemon, Doom, Epoch, Hanging, How, NodeProcess, Origin, PATIENCE, Reader, Rest, Setup,
     Spot, alive, descriptors, epoch, eventually, hangs, job, loader, readers_of, resting,
 };
+use forebay_wire::message::Begin;
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -154,7 +155,7 @@ impl Bench {
             opened.is_some() || part.is_over()
         });
         let Some(loader) = opened else { return };
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         let mut epoch = Epoch::default();
         let over = || match part.is_over() {
             true => Err(Error::new(ErrorKind::Closed, "over")),
@@ -243,7 +244,7 @@ impl Bench {
     fn play_file(&self, path: &Path, part: &Progress) {
         let open = job(&self.catalog.origin, vec![path.display().to_string()]);
         let Ok(loader) = loader(Address::Unix(self.socket()), open) else { return };
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         let over = || match part.is_over() {
             true => Err(Error::new(ErrorKind::Closed, "over")),
             false => Ok(()),

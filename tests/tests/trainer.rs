@@ -9,7 +9,8 @@ use std::time::Duration;
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, SessionConfig, TIMEOUT_MAX};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, eventually, job, next};
-use forebay_wire::message::{Reply, Request};
+use forebay_wire::PROTOCOL_POSITIONS;
+use forebay_wire::message::{Begin, Reply, Request};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -48,7 +49,7 @@ fn batch(loader: &Loader) -> Box<Batch> {
 fn batches_in_the_slab_before_may_follow_a_new_slab() {
     let daemon = Scripted::new();
     let (loader, mut peer) = connected(&daemon);
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let (run, ..) = peer.started();
     peer.slab(1, 4096, 4);
     peer.batch(run, 0, 1);
@@ -59,6 +60,27 @@ fn batches_in_the_slab_before_may_follow_a_new_slab() {
         assert_eq!(batch(&loader).index, index);
     }
     assert_eq!(loader.stats().reconnects, 0);
+}
+
+/// A daemon of the release before plays what it knows, and what it does not know is refused with what to
+/// do about it.
+#[test]
+fn a_daemon_of_the_release_before_is_asked_in_its_words() {
+    let daemon = Scripted::new();
+    let (loader, mut peer) = std::thread::scope(|scope| {
+        let loader = scope.spawn(|| open(daemon.address(), TIMEOUT_MAX).unwrap());
+        let mut peer = daemon.accept();
+        peer.greet_in(PROTOCOL_POSITIONS - 1);
+        peer.open();
+        (loader.join().unwrap(), peer)
+    });
+    loader.start(Begin::at(7, 3)).unwrap();
+    assert!(matches!(peer.request(), Request::Start { epoch: 7, batch: 3, .. }));
+    for begin in [Begin { base: 5, ..Begin::at(7, 0) }, Begin { step: 2, ..Begin::at(7, 0) }] {
+        let error = loader.start(begin).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("restart"), "{error}");
+    }
 }
 
 /// Bears promise 7: the end of an epoch that nobody wants any more, come late, does not make the
@@ -73,9 +95,9 @@ fn the_late_end_of_an_abandoned_epoch_is_not_the_end_of_the_next() {
     for last_words in [&end as &dyn Fn(u64) -> Reply, &failed] {
         let daemon = Scripted::new();
         let (loader, mut peer) = connected(&daemon);
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         let (abandoned, ..) = peer.started();
-        loader.start(1, 0);
+        loader.start(Begin::at(1, 0)).unwrap();
         let (run, epoch, _) = peer.started();
         assert_eq!(epoch, 1);
         peer.slab(1, 4096, 4);
@@ -177,7 +199,7 @@ fn a_loader_that_looks_for_a_daemon_closes_at_once() {
                 continue;
             }
         }
-        assert!(!matches!(second.request(), Request::Start { .. }));
+        assert!(!matches!(second.request(), Request::Play { .. }));
         returned("the close", || drop(loader));
         assert!(second.ends());
     }

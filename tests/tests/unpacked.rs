@@ -24,7 +24,7 @@ use forebay_tests::{
     Bare, BareConfig, Daemon, Epoch, FRAMES, Faulty, Household, Origin, epoch, eventually, flip,
     job, job_with, kill, loader, next, play, resting,
 };
-use forebay_wire::message::{Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Reply, Request, TierChange};
 use hyper::header::{ETAG, HeaderName, LAST_MODIFIED};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -299,7 +299,7 @@ fn samples_are_served_before_the_shard_is_whole() {
         bench.origin.put(name, form);
         bench.origin.server.stall(&Origin::key(name), form.len() as u64 / 2);
         let loader = loader(bench.daemon.address(), job(&bench.origin, urls([*name]))).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         let mut played = Epoch::default();
         while played.samples.len() < 16 {
             match next(&loader).unwrap() {
@@ -662,7 +662,7 @@ fn a_killed_daemons_shard_begins_anew() {
     origin.server.stall(&Origin::key("0.tar.gz"), form.len() as u64 / 5 * 4);
     let household = Household::new(ACTOR);
     let loader = loader(household.address(), job(&origin, urls(["0.tar.gz"]))).unwrap();
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let mut played = Epoch::default();
     while played.samples.len() < 80 {
         match next(&loader).unwrap() {
@@ -698,7 +698,7 @@ fn a_fill_that_fails_leaves_nothing() {
     bench.origin.server.stall(&key, form.len() as u64 / 2);
     let open = job(&bench.origin, urls(["0.tar.gz"]));
     let opened = loader(bench.daemon.address(), open).unwrap();
-    opened.start(0, 0);
+    opened.start(Begin::at(0, 0)).unwrap();
     assert!(matches!(next(&opened).unwrap(), Next::Batch(_)));
     bench.origin.server.deny(&key, true);
     bench.origin.server.cut(&key, 1, u32::MAX);

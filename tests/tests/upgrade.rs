@@ -14,6 +14,7 @@ use forebay_tests::{
     Daemon, Epoch, FORMAT, FRAMES, Installation, Installed, Origin, Rest, eventually, format_of,
     job, loader, next, play, resting, status, to_format_before, to_format_to_come,
 };
+use forebay_wire::message::Begin;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -133,7 +134,7 @@ fn a_cache_is_upgraded_under_its_job() {
     // So that the first daemon leaves something to the second.
     bench.origin.server.stall(&Origin::key("6.tar"), 0);
     bench.origin.server.stall(&Origin::key("7.tar"), 0);
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     take(&loader, &mut epoch, BEFORE);
     eventually("six are there", || bench.whole().len() == 6);
     daemon.stop();
@@ -167,7 +168,7 @@ fn a_cache_is_rolled_back_and_forward_under_its_job() {
     let daemon = bench.installation.start();
     let (loader, mut epoch) = (bench.loader(SHARDS), Epoch::default());
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
-    loader.start(1, 0);
+    loader.start(Begin::at(1, 0)).unwrap();
     take(&loader, &mut epoch, BEFORE);
     bench.stop(daemon);
     let mine = bench.whole();
@@ -206,7 +207,7 @@ fn a_cache_is_rolled_back_and_forward_under_its_job() {
     play(&loader, 2, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     assert_eq!(bench.number("/cache/fills"), newer.len() as u64, "once is enough");
     let mut epoch = Epoch::default();
-    loader.start(3, 0);
+    loader.start(Begin::at(3, 0)).unwrap();
     take(&loader, &mut epoch, BEFORE);
     bench.stop(daemon);
     assert!(newer.iter().map(read).eq(left), "what a newer release wrote was touched");

@@ -20,7 +20,7 @@ use forebay_source::Options;
 use forebay_store::{Lease, PART_BYTES, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, shard};
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job_with, loader, next, play, rest};
-use forebay_wire::message::{Open, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Open, Reply, Request, TierChange};
 use hyper::header::HeaderName;
 use tempfile::TempDir;
 
@@ -97,7 +97,7 @@ impl Bench {
 
     fn begin(&self, open: Open) -> Loader {
         let loader = loader(self.daemon.address(), open).unwrap();
-        loader.start(0, 0);
+        loader.start(Begin::at(0, 0)).unwrap();
         loader
     }
 
@@ -266,7 +266,7 @@ fn a_shard_that_stays_wrong_is_told_once_in_each_run() {
     assert_eq!(end(&job), []);
     assert_eq!(bench.differed(), 2);
     bench.hold("0.tar", Says::Wrong);
-    job.start(1, 0);
+    job.start(Begin::at(1, 0)).unwrap();
     take(&job, BATCHES);
     bench.release("0.tar", Says::Wrong);
     assert_told(&end(&job), "0.tar");

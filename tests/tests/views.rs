@@ -9,6 +9,7 @@ use forebay_decode::{FieldKind, FieldSpec};
 use forebay_error::ErrorKind;
 use forebay_testkit::image;
 use forebay_tests::{Daemon, FRAMES, Origin, PATIENCE, epoch, eventually, job, loader, next};
+use forebay_wire::message::Begin;
 
 const SIZES: Range<usize> = 60_000..80_000;
 const SHARDS: u64 = 2;
@@ -40,7 +41,7 @@ fn a_consumer_that_keeps_every_batch_gets_all_and_may_read_them_for_ever() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let loader = views(&daemon, &origin, SHARDS);
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let mut kept = Vec::new();
     while let Next::Batch(batch) = next(&loader).unwrap() {
         kept.push(batch);
@@ -62,7 +63,7 @@ fn a_slow_consumer_holds_no_more_slots_than_it_asked_for() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let loader = views(&daemon, &origin, SHARDS);
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let Next::Batch(first) = next(&loader).unwrap() else { panic!("no batch") };
     eventually("the daemon is as far ahead as it may", || daemon.number("/jobs/0/lent_slots") == 4);
     let read = daemon.node().store().counters();
@@ -106,7 +107,7 @@ fn memory_that_is_short_cuts_the_prefetch_before_it_refuses_a_batch() {
 
 /// Plays an epoch as `for batch in loader` does: each batch is kept until the next one is there.
 fn play_keeping_one(loader: &Loader, sizes: impl Fn(&Batch) -> Range<usize>) -> u64 {
-    loader.start(0, 0);
+    loader.start(Begin::at(0, 0)).unwrap();
     let mut batches = 0;
     let mut kept: Option<Box<Batch>> = None;
     while let Next::Batch(batch) = next(loader).unwrap() {
@@ -134,7 +135,7 @@ fn a_slab_for_a_single_batch_lends_none() {
     assert_eq!(play_keeping_one(&loader, |_| sizes.clone()), SHARDS * SAMPLES / 8);
     assert_eq!(daemon.number("/jobs/0/slab_batches"), 1);
     assert_eq!(loader.stats().private_copies, SHARDS * SAMPLES / 8);
-    loader.start(1, 0);
+    loader.start(Begin::at(1, 0)).unwrap();
     let mut kept = Vec::new();
     while let Next::Batch(batch) = next(&loader).unwrap() {
         kept.push(batch);
@@ -161,7 +162,7 @@ fn views_of_small_batches_leave_room_for_larger_ones() {
         let batches = play_keeping_one(&loader, |batch| sizes[batch.urls[0] as usize].clone());
         assert_eq!((batches, loader.stats().reconnects), (15, 0));
         assert!(loader.stats().private_copies < batches, "memory is ample: some were lent");
-        loader.start(1, 0);
+        loader.start(Begin::at(1, 0)).unwrap();
         let mut kept = Vec::new();
         while let Next::Batch(batch) = next(&loader).unwrap() {
             kept.push(batch);

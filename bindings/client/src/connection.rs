@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Reply, Request};
-use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST};
+use forebay_wire::message::{Begin, Reply, Request};
+use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -38,6 +38,8 @@ pub struct Connection {
     commands: Arc<Commands>,
     /// The daemon's process.
     pub daemon_pid: u32,
+    /// What both sides speak.
+    protocol: u32,
 }
 
 /// What there is at a socket.
@@ -84,9 +86,10 @@ impl Connection {
         }
         let (socket, path, sending) = (socket.into(), path.to_owned(), Mutex::new(()));
         let (files, commands) = (Arc::default(), Arc::default());
-        let mut connection = Self { socket, path, sending, files, commands, daemon_pid: 0 };
+        let mut connection =
+            Self { socket, path, sending, files, commands, daemon_pid: 0, protocol: PROTOCOL };
         match connection.greet(deadline) {
-            Ok(pid) => connection.daemon_pid = pid,
+            Ok((pid, protocol)) => (connection.daemon_pid, connection.protocol) = (pid, protocol),
             // It is just ending.
             Err(error) if error.kind() == ErrorKind::Closed && !deadline.is_closing() => {
                 return Ok(Found::Nobody(at(error)));
@@ -97,13 +100,13 @@ impl Connection {
         Ok(Found::Daemon(connection))
     }
 
-    fn greet(&self, deadline: &Deadline) -> Result<u32> {
+    fn greet(&self, deadline: &Deadline) -> Result<(u32, u32)> {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         match self.exchange(&Request::Hello { protocol: PROTOCOL, release }, deadline)? {
             Reply::Welcome { protocol, pid, .. }
                 if (PROTOCOL_OLDEST..=PROTOCOL).contains(&protocol) =>
             {
-                Ok(pid)
+                Ok((pid, protocol))
             }
             Reply::Welcome { protocol, release, .. } => {
                 Err(Error::new(ErrorKind::Invalid, "the daemon speaks another protocol")
@@ -120,6 +123,26 @@ impl Connection {
     pub(crate) fn limit_sends(&self, limit: Duration) -> Result<()> {
         let limit = limit.max(SEND_LIMIT_MIN);
         self.socket.set_write_timeout(Some(limit)).doing("limit the wait for the daemon")
+    }
+
+    /// Starts a run; an older daemon is asked in its own words.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release knows no such run, else as [`Connection::send`].
+    pub(crate) fn play(&self, run: u64, begin: Begin) -> Result<()> {
+        match begin {
+            _ if self.protocol >= PROTOCOL_POSITIONS => self.send(&Request::Play { run, begin }),
+            Begin { epoch, base: 0, batch, step: 1 } => {
+                self.send(&Request::Start { run, epoch, batch })
+            }
+            _ => {
+                let what = "the daemon's release goes on only from where its own batches begin";
+                Err(Error::new(ErrorKind::Invalid, what)
+                    .at("socket", self.path.display())
+                    .at("pid", self.daemon_pid)
+                    .advise("install this release there and restart it"))
+            }
+        }
     }
 
     /// Sends one request.

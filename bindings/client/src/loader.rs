@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
 use forebay_decode::{BufferPool, Decoder, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{Cause, Opened, Stage};
+use forebay_wire::message::{Begin, Cause, Opened, Stage};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
@@ -51,7 +51,7 @@ pub enum Next {
     Batch(Box<Batch>),
     /// The epoch is over.
     End {
-        /// Batches in the epoch for this rank.
+        /// Batches in the run for this rank.
         batches: u64,
         /// Samples in the epoch over all ranks.
         samples: u64,
@@ -166,13 +166,16 @@ impl Loader {
         self.session.opened()
     }
 
-    /// Plays `epoch` from `batch` on; whatever an earlier run had ready is dropped.
-    pub fn start(&self, epoch: u64, batch: u64) {
+    /// Starts a run; whatever an earlier one had ready is dropped.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release knows no such run.
+    pub fn start(&self, begin: Begin) -> Result<()> {
         let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
-        self.epoch.store(epoch, Ordering::Relaxed);
+        self.epoch.store(begin.epoch, Ordering::Relaxed);
         // Gives slots of the old run back. Before the new run starts: its batches may come at once.
         while self.ready.try_recv().is_ok() {}
-        self.session.start(run, epoch, batch);
+        self.session.start(run, begin)
     }
 
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.

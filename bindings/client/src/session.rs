@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{self, Open, Opened, Reply, Request};
+use forebay_wire::message::{self, Begin, Open, Opened, Reply, Request};
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
@@ -57,7 +57,7 @@ pub enum RawBatch {
     End {
         /// The run.
         run: u64,
-        /// Batches in the epoch for this rank.
+        /// Batches in the run for this rank.
         batches: u64,
         /// Samples in the epoch over all ranks.
         samples: u64,
@@ -77,10 +77,8 @@ pub enum RawBatch {
 #[derive(Debug, Default)]
 struct Wanted {
     run: u64,
-    epoch: u64,
-    /// The first batch not received yet.
-    batch: u64,
-    running: bool,
+    /// Where it goes on: with the first batch not received yet; nowhere once it is over.
+    begin: Option<Begin>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
 }
@@ -142,12 +140,16 @@ impl Session {
     }
 
     /// Starts a run; batches of earlier ones may still be in the queue.
-    pub(crate) fn start(&self, run: u64, epoch: u64, batch: u64) {
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release knows no such run.
+    pub(crate) fn start(&self, run: u64, begin: Begin) -> Result<()> {
         let mut wanted = self.shared.wanted();
-        (wanted.run, wanted.epoch, wanted.batch, wanted.running) = (run, epoch, batch, true);
-        if let Some(connection) = &wanted.connection {
+        (wanted.run, wanted.begin) = (run, Some(begin));
+        match wanted.connection.as_ref().map(|connection| connection.play(run, begin)) {
+            Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
-            let _ = connection.send(&Request::Start { run, epoch, batch });
+            _ => Ok(()),
         }
     }
 
@@ -197,7 +199,7 @@ impl Shared {
     /// Notes that `run` is over, unless another is wanted by now.
     fn ended(&self, run: u64) {
         let mut wanted = self.wanted();
-        wanted.running &= wanted.run != run;
+        wanted.begin = wanted.begin.filter(|_| wanted.run != run);
     }
 }
 
@@ -277,7 +279,9 @@ fn receive_from(
                 if batch.run != wanted.run {
                     continue;
                 }
-                wanted.batch = batch.index + 1;
+                if let Some(begin) = &mut wanted.begin {
+                    begin.batch = batch.index.saturating_add(begin.step);
+                }
                 RawBatch::Batch { batch, lease: Arc::new(lease) }
             }
             Reply::End { run, batches, samples, errors } => {
@@ -335,10 +339,9 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
-    if wanted.running {
-        let Wanted { run, epoch, batch, .. } = *wanted;
+    if let Some(begin) = wanted.begin {
         // If this daemon is gone too, the next receive says so.
-        let _ = connection.send(&Request::Start { run, epoch, batch });
+        let _ = connection.play(wanted.run, begin);
     }
     Some(connection)
 }

@@ -103,7 +103,8 @@ class Epoch(Iterator[Any]):
         native = self._loader._opened()
         if self._run is not native:
             self._abandon()
-            native.start(*self._loader._position())
+            at = self._loader._position()
+            native.start(at.epoch, at.base, at.batch, 1)
             self._run = native
         return native
 
@@ -143,17 +144,17 @@ class Epoch(Iterator[Any]):
             self._full = True
             return Pending(partial(_raise, error))
         if not isinstance(found, _native.Batch):
-            batches, errors = found
+            samples, errors = found
             self._full = True
-            self._loader._learn(batches)
+            self._loader._learn(samples)
             return Pending(partial(_raise, _Over(stopped=False)), errors)
-        samples, images = found.count(self._loader._options.images())
+        valid, images = found.count(self._loader._options.images())
         make = partial(self._loader._assembler(), found)
         pool = self._loader._pool()
         if pool is None:
-            return Pending(make, found.errors(), samples, images)
+            return Pending(make, found.errors(), valid, images)
         future = pool.submit(make)
-        return Pending(future.result, found.errors(), samples, images, future)
+        return Pending(future.result, found.errors(), valid, images, future)
 
     def _judge(self, errors: list[ForebayError]) -> None:
         """Do with each error what `on_error` says."""

@@ -14,50 +14,33 @@ from forebay import _native
 from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next batch to be handed out, counted in global batches of `global_batch` samples."""
+    """The next batch to be handed out: batch `batch` of those that begin with sample `base`."""
 
     epoch: int
-    batch: int
-    global_batch: int | None
+    base: int = 0
+    batch: int = 0
 
     def next_batch(self) -> Position:
         """The position one batch on."""
         return replace(self, batch=self.batch + 1)
 
-    def counted_in(self, global_batch: int) -> Position:
-        """The same place in batches of another size.
-
-        Raises
-        ------
-        Invalid
-            If it lies within such a batch.
-        """
-        if self.global_batch in (None, global_batch) or self.batch == 0:
-            return replace(self, global_batch=global_batch)
-        samples = self.batch * (self.global_batch or 0)
-        if samples % global_batch:
-            raise Invalid(
-                f"the state was saved after {samples} samples (global_batch={self.global_batch}), "
-                f"which is within a batch of {global_batch} here; choose batch_size so that "
-                "batch_size * world_size divides it",
-                {"option": "batch_size"},
-            )
-        return Position(self.epoch, samples // global_batch, global_batch)
+    def samples(self, global_batch: int) -> int:
+        """Samples of the epoch before it, over all ranks."""
+        return self.base + self.batch * global_batch
 
 
-def save(at: Position, order: dict[str, Any], shards: str, global_batch: int) -> dict[str, Any]:
-    """The state at a position."""
+def save(epoch: int, samples: int, order: dict[str, Any], shards: str) -> dict[str, Any]:
+    """The state after so many samples of an epoch, over all ranks."""
     return {
         "version": _VERSION,
         "draws": _native.DRAW_VERSION,
-        "epoch": at.epoch,
-        "batch": at.batch,
-        "global_batch": at.global_batch or global_batch,
+        "epoch": epoch,
+        "samples": samples,
         "options": order,
         "shards": shards,
     }
@@ -75,7 +58,7 @@ def load(
     """
     try:
         version, draws, saved = state["version"], state["draws"], dict(state["options"])
-        place = [state[key] for key in ("epoch", "batch", "global_batch")]
+        epoch, samples = state["epoch"], state["samples"]
         saved_shards = state["shards"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"this is no state of a loader ({error!r}); give state_dict()'s") from None
@@ -88,9 +71,8 @@ def load(
             {"option": "draws"},
         )
     position = Position(
-        whole("the state's epoch", place[0], 0, U64_MAX),
-        whole("the state's batch", place[1], 0, U64_MAX),
-        whole("the state's global_batch", place[2], 1, U64_MAX),
+        whole("the state's epoch", epoch, 0, U64_MAX),
+        whole("the state's samples", samples, 0, U64_MAX),
     )
     for option, here in order.items():
         there = saved.get(option)

@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -154,13 +155,14 @@ class DataLoader:
         self._options = check(**arguments)
         if rank is not None:
             ranks.resolve(rank, world_size)
-        # Where the next batch stands. `global_batch` is what `batch` counts in, once it is known.
-        self._at = _state.Position(epoch=0, batch=0, global_batch=None)
+        # Where the next batch stands.
+        self._at = _state.Position(epoch=0)
         self._begun = False
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
         self._lanes = self._options.lanes
-        self._batches: int | None = None
+        # Samples of an epoch over all ranks, once one was played to its end.
+        self._learnt: int | None = None
         self._closed = False
         self._process = os.getpid()
         self._native: _native.Loader | None = None
@@ -200,7 +202,7 @@ class DataLoader:
         """
         epoch = whole("epoch", epoch, 0, U64_MAX)
         if self._begun or epoch != self._at.epoch:
-            self._move(epoch, 0)
+            self._move(_state.Position(epoch))
         self._chosen = True
 
     def __len__(self) -> int:
@@ -211,8 +213,7 @@ class DataLoader:
         TypeError
             Without sample counts; the text says how to get them.
         """
-        samples, batch = self.num_samples, self._global_batch()
-        return samples // batch if self._options.drop_last else -(-samples // batch)
+        return self._batches(self.num_samples)
 
     @property
     def num_samples(self) -> int:
@@ -234,19 +235,19 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch stands: what was handed out, not what was prefetched.
 
-        It is the same on every rank and valid for another world size. After a ``break`` it names
-        the place where the loop stopped.
+        It is the same on every rank, and valid for another world size and `batch_size`. After a
+        ``break`` it names the place where the loop stopped.
 
         Returns
         -------
         dict
             Made of numbers and text: fit for JSON, pickle and ``torch.save``.
         """
-        at = self._at
-        total = self._batches_of_epoch()
-        if total is not None and at.batch >= total:
-            at = _state.Position(at.epoch + 1, 0, at.global_batch)
-        return _state.save(at, self._order(), self._shards(), self._global_batch())
+        at, total = self._at, self._total()
+        if total is not None and at.batch >= self._batches(total - at.base):
+            at = _state.Position(at.epoch + 1)
+        samples = at.samples(self._global_batch())
+        return _state.save(at.epoch, samples, self._order(), self._shards)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was saved.
@@ -261,14 +262,11 @@ class DataLoader:
         Invalid
             Naming the first option that differs.
         """
-        position, lanes = _state.load(state, self._order(), self._shards())
+        position, lanes = _state.load(state, self._order(), self._shards)
         if lanes != self._lanes and self._options.lanes is None:
             self._lanes = lanes
             self._let_go()
-        if self._place is not None or self._options.world_size is not None:
-            position = position.counted_in(self._global_batch())
-        self._move(position.epoch, position.batch)
-        self._at = position
+        self._move(position)
         self._chosen = False
 
     # Looking in, and ending
@@ -337,7 +335,6 @@ class DataLoader:
             if self._place != place:
                 ranks.log_once(place)
             self._place = place
-            self._at = self._at.counted_in(self._global_batch())
             if self._options.on_error == "stop":
                 self._may_stop()
             self._assembler()
@@ -366,8 +363,8 @@ class DataLoader:
                 "go on with a new one"
             )
 
-    def _position(self) -> tuple[int, int]:
-        return self._at.epoch, self._at.batch
+    def _position(self) -> _state.Position:
+        return self._at
 
     def _skipped(self, errors: int) -> None:
         self._counts.errors += errors
@@ -379,8 +376,8 @@ class DataLoader:
         self._at = self._at.next_batch()
         self._chosen = True
 
-    def _learn(self, batches: int) -> None:
-        self._batches = batches
+    def _learn(self, samples: int) -> None:
+        self._learnt = samples
 
     def _end(self, epoch: Epoch, stopped: bool) -> bool:
         """Advance past the epoch that just ended; False if the iteration is to play on.
@@ -388,7 +385,8 @@ class DataLoader:
         That is so where a state was saved after the last batch, when nobody knew that it was the
         last, and no epoch was chosen since.
         """
-        resumed_at_end = not stopped and not self._chosen and self._at.batch > 0
+        moved = self._at != _state.Position(self._at.epoch)
+        resumed_at_end = not stopped and not self._chosen and moved
         self._advance()
         if resumed_at_end:
             self._begun, self._current = True, weakref.ref(epoch)
@@ -409,10 +407,10 @@ class DataLoader:
         return self._begun and (self._current is None or self._current() is None)
 
     def _advance(self) -> None:
-        self._move(self._at.epoch + 1, 0)
+        self._move(_state.Position(self._at.epoch + 1))
 
-    def _move(self, epoch: int, batch: int) -> None:
-        self._at = _state.Position(epoch, batch, self._at.global_batch)
+    def _move(self, to: _state.Position) -> None:
+        self._at = to
         self._begun, self._current = False, None
 
     def _let_go(self) -> None:
@@ -429,11 +427,14 @@ class DataLoader:
         place = self._place or ranks.resolve(self._options.rank, self._options.world_size)
         return self._options.batch_size * place.world_size
 
-    def _batches_of_epoch(self) -> int | None:
-        if self._batches is not None:
-            return self._batches
+    def _total(self) -> int | None:
         known = self._options.counts is not None or self._options.epoch_samples is not None
-        return len(self) if known else None
+        return self.num_samples if known else self._learnt
+
+    def _batches(self, samples: int) -> int:
+        """Batches of each rank in so many samples of all."""
+        batch = self._global_batch()
+        return samples // batch if self._options.drop_last else -(-samples // batch)
 
     def _order(self) -> dict[str, Any]:
         """Every option that the order of samples is a function of."""
@@ -448,6 +449,7 @@ class DataLoader:
             "pad_last": options.pad_last,
         }
 
+    @cached_property
     def _shards(self) -> str:
         urls, counts = self._options.urls, self._options.counts
         if counts is not None:

@@ -9,7 +9,7 @@ use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, Sess
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_wire::message::{Open, Order};
+use forebay_wire::message::{Begin, Open, Order};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -98,14 +98,15 @@ impl Loader {
         })
     }
 
-    /// Plays `epoch` from `batch` on.
-    fn start(&self, py: Python<'_>, epoch: u64, batch: u64) -> PyResult<()> {
-        let loader = self.get().map_err(|error| raise(py, &error))?;
-        py.detach(|| loader.start(epoch, batch));
-        Ok(())
+    /// Plays `epoch` from the sample at position `base` on, and from there from `batch` on.
+    fn start(&self, py: Python<'_>, epoch: u64, base: u64, batch: u64, step: u64) -> PyResult<()> {
+        let begin = Begin { epoch, base, batch, step };
+        let started = self.get().and_then(|loader| py.detach(|| loader.start(begin)));
+        started.map_err(|error| raise(py, &error))
     }
 
-    /// The next batch; at the epoch's end `(batches, errors)` instead.
+    /// The next batch; at the epoch's end `(samples, errors)` instead: those of
+    /// the epoch over all ranks.
     fn next(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let loader = self.get().map_err(|error| raise(py, &error))?;
         let look = || -> Result<(), Failure> {
@@ -119,10 +120,10 @@ impl Loader {
             Next::Batch(batch) => {
                 Ok(Py::new(py, Batch::new(*batch, self.urls.clone()))?.into_any())
             }
-            Next::End { batches, errors, .. } => {
+            Next::End { samples, errors, .. } => {
                 let errors: Vec<_> =
                     errors.iter().map(|error| exception(py, error)).collect::<PyResult<_>>()?;
-                Ok((batches, errors).into_pyobject(py)?.into_any().unbind())
+                Ok((samples, errors).into_pyobject(py)?.into_any().unbind())
             }
         }
     }

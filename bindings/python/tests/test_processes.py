@@ -134,7 +134,7 @@ print("ready", flush=True)
 try:
     list(loader)
 except KeyboardInterrupt:
-    print("interrupted", loader.state_dict()["batch"], flush=True)
+    print("interrupted", loader.state_dict()["samples"], flush=True)
     sys.exit(5)
 """
 

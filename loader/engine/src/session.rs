@@ -18,7 +18,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Lease, Store};
 use forebay_uring::Region;
-use forebay_wire::message::{Batch, Open, Opened};
+use forebay_wire::message::{Batch, Begin, Open, Opened};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -54,7 +54,7 @@ pub enum Event {
     End {
         /// The run.
         run: u64,
-        /// Batches in the epoch for this rank.
+        /// Batches in the run for this rank.
         batches: u64,
         /// Samples in the epoch over all ranks.
         samples: u64,
@@ -162,7 +162,7 @@ impl Session {
         let samples = order
             .epoch_samples
             .or_else(|| self.job.spec.counts.as_ref().map(|counts| counts.iter().sum()));
-        let share = plan::Share::new(order, self.job.lanes);
+        let share = plan::Share::new(order, self.job.lanes, 0);
         Opened {
             session: self.number,
             lanes: self.job.lanes,
@@ -189,14 +189,14 @@ impl Session {
         self.job.verdicts.total()
     }
 
-    /// Plays `epoch` from `batch` on, ending whatever run was under way.
-    pub fn start(&mut self, run: u64, epoch: u64, batch: u64) {
+    /// Starts a run, ending whatever run was under way.
+    pub fn start(&mut self, run: u64, begin: Begin) {
         if let Some(before) = self.run.take() {
             before.abort();
         }
         let (job, events) = (self.job.clone(), self.events.clone());
         self.run = Some(tokio::spawn(async move {
-            let played = AssertUnwindSafe(play(job, run, epoch, batch, &events)).catch_unwind();
+            let played = AssertUnwindSafe(play(job, run, begin, &events)).catch_unwind();
             let last = match Box::pin(played).await {
                 Ok(Ok(Outcome { batches, samples, errors })) => {
                     Event::End { run, batches, samples, errors }
@@ -233,16 +233,19 @@ impl Drop for Session {
 async fn play(
     job: Arc<Job>,
     run: u64,
-    epoch: u64,
-    batch: u64,
+    begin: Begin,
     events: &mpsc::Sender<Event>,
 ) -> Result<Outcome> {
+    if begin.step == 0 {
+        return Err(Error::new(ErrorKind::Invalid, "a run takes no step from batch to batch")
+            .advise("give at least 1"));
+    }
     let depth = job.spec.prefetch as usize;
     job.verdicts.begin();
-    if batch > 0 {
+    if begin.base > 0 || begin.batch > 0 {
         job.patience.begun();
     }
-    let producer = Producer::new(job.clone(), run, epoch, batch);
+    let producer = Producer::new(job.clone(), run, begin);
     let outcome = producer.outcome();
     let located = futures::stream::try_unfold(producer, |mut producer| async move {
         let next = producer.next().await?;

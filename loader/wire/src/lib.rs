@@ -16,10 +16,10 @@ pub mod slab;
 /// The protocol both sides speak; a side also accepts its predecessor.
 ///
 /// Raised with every change of [`message`] that an older peer could not read.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The oldest protocol this build still speaks.
-pub const PROTOCOL_OLDEST: u32 = 2;
+pub const PROTOCOL_OLDEST: u32 = 3;
 
-/// The first protocol in which a trainer runs commands for its daemon ([`message::Reply::Command`]).
-pub const PROTOCOL_COMMANDS: u32 = 3;
+/// The first protocol in which a run begins at any position ([`message::Request::Play`]).
+pub const PROTOCOL_POSITIONS: u32 = 4;

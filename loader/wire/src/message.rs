@@ -20,7 +20,8 @@ pub enum Request {
     },
     /// Registers a job: what it reads and how. Answered by [`Reply::Opened`].
     Open(Box<Open>),
-    /// Starts (or restarts) delivery; batches of an older run still in flight are void.
+    /// Starts (or restarts) delivery; batches of an older run still in flight are void. What
+    /// [`Request::Play`] is to clients before [`crate::PROTOCOL_POSITIONS`].
     Start {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
@@ -107,6 +108,34 @@ pub enum Request {
         /// A whole copy is read and compared with what the origin sent.
         verify: bool,
     },
+    /// Starts (or restarts) delivery; batches of an older run still in flight are void.
+    Play {
+        /// Chosen by the client, larger than any before it; stamps each batch.
+        run: u64,
+        /// Where it begins.
+        begin: Begin,
+    },
+}
+
+/// Where a run begins, and which of its batches are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// The epoch to play.
+    pub epoch: u64,
+    /// The position in the epoch's global sequence with which batch 0 of the run begins.
+    pub base: u64,
+    /// The first batch wanted.
+    pub batch: u64,
+    /// Of the batches from there on every so many-th is wanted; 1 for all of them.
+    pub step: u64,
+}
+
+impl Begin {
+    /// All batches of `epoch` from `batch` on, counted from the epoch's begin.
+    #[must_use]
+    pub fn at(epoch: u64, batch: u64) -> Self {
+        Self { epoch, base: 0, batch, step: 1 }
+    }
 }
 
 /// What is to become of a tier.
@@ -150,7 +179,7 @@ pub enum Reply {
     End {
         /// The run that ended.
         run: u64,
-        /// Batches in the whole epoch for this rank.
+        /// Batches in the run for this rank, counted from its base.
         batches: u64,
         /// Samples in the whole epoch over all ranks.
         samples: u64,
@@ -204,8 +233,7 @@ pub enum Reply {
         found: Result<String, Error>,
     },
     /// A command that one of this connection's jobs names is to be run. Two descriptors ride on this frame:
-    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]). From
-    /// [`crate::PROTOCOL_COMMANDS`] on.
+    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]).
     Command {
         /// The shard, as in `pipe:cat /data/000.tar`.
         url: String,
@@ -298,7 +326,7 @@ pub struct Opened {
 pub struct Batch {
     /// The run it belongs to.
     pub run: u64,
-    /// Its number in the epoch.
+    /// Its number in the run, counted from the run's base.
     pub index: u64,
     /// The slab its slot lies in.
     pub slab: u32,

@@ -108,7 +108,7 @@ proptest! {
             .map(|rank| {
                 let order =
                     Order { batch_size, rank, world_size, tail, ..order(Shuffle::None, 1, 0) };
-                Share::new(&order, lanes)
+                Share::new(&order, lanes, 0)
             })
             .collect();
         let global = shares[0].global_batch();

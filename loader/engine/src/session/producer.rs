@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::{Lease, Progress, Urgency};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{Cause, Stage};
+use forebay_wire::message::{Begin, Cause, Stage};
 
 use super::Job;
 use super::ahead::Ahead;
@@ -33,7 +33,9 @@ pub(super) struct Outcome {
 pub(super) struct Producer {
     job: Arc<Job>,
     run: u64,
+    /// The next batch, and how many further on the one after it is.
     next: u64,
+    step: u64,
     sequence: Sequence,
     share: Share,
     total: Option<u64>,
@@ -47,14 +49,15 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub(super) fn new(job: Arc<Job>, run: u64, epoch: u64, batch: u64) -> Self {
+    pub(super) fn new(job: Arc<Job>, run: u64, begin: Begin) -> Self {
         let spec = &job.spec;
         let sequence =
-            Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, epoch);
+            Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, begin.epoch);
         Self {
             run,
-            next: batch,
-            share: Share::new(&spec.order, job.lanes),
+            next: begin.batch,
+            step: begin.step,
+            share: Share::new(&spec.order, job.lanes, begin.base),
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
@@ -78,7 +81,7 @@ impl Producer {
         let Some(places) = self.locate_batch(index, &mut stages).await? else {
             return Ok(None);
         };
-        self.next += 1;
+        self.next = self.next.saturating_add(self.step);
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, &places);
         self.capture(&mut assembly, &places, &mut stages).await?;
         assembly.plan_reads(std::mem::take(&mut self.errors));
