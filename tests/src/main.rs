@@ -50,7 +50,7 @@ fn play(arguments: &[OsString]) -> Result<()> {
     let pid = loader.stats().daemon_pid.unwrap_or(0);
     writeln!(out, "daemon {pid}").doing("tell of the daemon")?;
     for number in 0..2 {
-        loader.start(Begin::at(number, 0)).unwrap();
+        loader.start(Begin::at(number, 0))?;
         let mut epoch = Epoch::default();
         while let Next::Batch(batch) = next(&loader)? {
             epoch.take(&batch);

@@ -219,7 +219,7 @@ pub fn read_until_eof() -> Result<()> {
     });
     let loader = loader(Address::Unix(socket), open)?;
     for number in 0.. {
-        loader.start(Begin::at(number, 0)).unwrap();
+        loader.start(Begin::at(number, 0))?;
         while let Next::Batch(batch) = next(&loader)? {
             if (number, batch.index) == (0, 0) {
                 writeln!(std::io::stdout(), "batch").doing("tell of a batch")?;

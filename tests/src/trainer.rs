@@ -132,7 +132,7 @@ pub fn next(loader: &Loader) -> Result<Next> {
 /// # Errors
 /// What ended it early.
 pub fn play(loader: &Loader, number: u64, from: u64) -> Result<Epoch> {
-    loader.start(Begin::at(number, from)).unwrap();
+    loader.start(Begin::at(number, from))?;
     rest(loader)
 }
 
