@@ -162,7 +162,7 @@ impl Session {
         let samples = order
             .epoch_samples
             .or_else(|| self.job.spec.counts.as_ref().map(|counts| counts.iter().sum()));
-        let share = plan::Share::new(order, self.job.lanes);
+        let share = plan::Share::new(order, self.job.lanes, 0);
         Opened {
             session: self.number,
             lanes: self.job.lanes,

@@ -1,8 +1,12 @@
 //! A rank's share: which positions of a global batch are its own.
 //!
+//! One rule: all ranks together read exactly the positions of the global batch, whoever cuts it.
 //! Where world | lanes | G every rank takes whole lanes (a node then reads only its lanes'
-//! shards); else ranks take contiguous slices. Both cut the same global batch, so what all ranks
-//! together read never depends on the choice.
+//! shards); else ranks take contiguous slices. A run begins at any position, its *base*: batch k is
+//! positions base + kG … base + (k+1)G − 1. By lanes that stays even, for the lane of a position is
+//! position mod lanes in every pass, and so any G positions in a row hold G / lanes of each lane.
+
+use std::ops::Range;
 
 use forebay_wire::message::{Order, Tail};
 
@@ -14,18 +18,23 @@ pub struct Share {
     world: u64,
     lanes: u64,
     tail: Tail,
+    base: u64,
 }
 
 impl Share {
-    /// The share of `order.rank`.
+    /// The share of `order.rank` in a run that begins at position `base` of the epoch.
+    ///
+    /// `lanes` are those of the sequence that is shared; 1 where there is no one dealing for all of
+    /// it, as in a mixture.
     #[must_use]
-    pub fn new(order: &Order, lanes: u32) -> Self {
+    pub fn new(order: &Order, lanes: u32, base: u64) -> Self {
         Self {
             batch_size: u64::from(order.batch_size),
             rank: u64::from(order.rank),
             world: u64::from(order.world_size),
             lanes: u64::from(lanes),
             tail: order.tail,
+            base,
         }
     }
 
@@ -35,22 +44,23 @@ impl Share {
         self.batch_size * self.world
     }
 
-    /// Batches in an epoch of `total` samples: the same for every rank.
+    /// Batches left from the base on in an epoch of `total` samples: the same for every rank.
     #[must_use]
     pub fn batches(&self, total: u64) -> u64 {
+        let left = total.saturating_sub(self.base);
         match self.tail {
-            Tail::Drop => total / self.global_batch(),
-            Tail::Even | Tail::Pad => total.div_ceil(self.global_batch()),
+            Tail::Drop => left / self.global_batch(),
+            Tail::Even | Tail::Pad => left.div_ceil(self.global_batch()),
         }
     }
 
     /// Whether this rank reads lane `lane` in whole batches.
     #[must_use]
     pub fn owns(&self, lane: u32) -> bool {
-        !self.by_lane() || self.lane_owner(u64::from(lane)) == self.rank
+        !self.by_lane() || self.own_lanes().contains(&u64::from(lane))
     }
 
-    /// This rank's positions in batch `k`, each with whether it is valid (not padding).
+    /// This rank's positions in batch `k` of the run, each with whether it is valid (not padding).
     ///
     /// `total` is the epoch's length where known; without it the batch is taken as full, and the
     /// caller finds the end by asking for the samples.
@@ -60,15 +70,20 @@ impl Share {
         total: Option<u64>,
     ) -> Box<dyn Iterator<Item = (u64, bool)> + Send + '_> {
         // Past what can be counted there is no sample either.
-        let start = k.saturating_mul(self.global_batch());
+        let start = self.base.saturating_add(k.saturating_mul(self.global_batch()));
         let end = start.saturating_add(self.global_batch());
         match total {
             Some(total) if total < end => Box::new(self.tail_positions(start, total).into_iter()),
-            _ if self.by_lane() => Box::new(
-                (start..end)
-                    .filter(|position| self.lane_owner(position % self.lanes) == self.rank)
-                    .map(|position| (position, true)),
-            ),
+            _ if self.by_lane() => {
+                // Round by round over all lanes: the first and the last round may be cut.
+                let (own, lanes) = (self.own_lanes(), self.lanes);
+                let rounds = start / lanes..=end.saturating_sub(1) / lanes;
+                let mine = rounds.flat_map(move |round| {
+                    own.clone().map(move |lane| (round * lanes).saturating_add(lane))
+                });
+                let inside = mine.filter(move |position| (start..end).contains(position));
+                Box::new(inside.map(|position| (position, true)))
+            }
             _ => {
                 let from = start.saturating_add(self.rank * self.batch_size);
                 let until = from.saturating_add(self.batch_size);
@@ -84,8 +99,9 @@ impl Share {
     }
 
     /// Neighbouring lanes share a shard at most, and neighbouring ranks a node, most often.
-    fn lane_owner(&self, lane: u64) -> u64 {
-        lane / (self.lanes / self.world)
+    fn own_lanes(&self) -> Range<u64> {
+        let each = self.lanes / self.world;
+        self.rank * each..(self.rank + 1) * each
     }
 
     fn tail_positions(&self, start: u64, total: u64) -> Vec<(u64, bool)> {

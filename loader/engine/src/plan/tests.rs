@@ -102,13 +102,14 @@ proptest! {
     #[test]
     fn ranks_partition_every_global_batch(
         total in 1_u64..500, batch_size in 1_u32..9, world_size in 1_u32..7, lanes in 1_u32..13,
-        tail in prop_oneof![Just(Tail::Even), Just(Tail::Drop), Just(Tail::Pad)],
+        base in 0_u64..500, tail in prop_oneof![Just(Tail::Even), Just(Tail::Drop), Just(Tail::Pad)],
     ) {
+        let base = base.min(total);
         let shares: Vec<Share> = (0..world_size)
             .map(|rank| {
                 let order =
                     Order { batch_size, rank, world_size, tail, ..order(Shuffle::None, 1, 0) };
-                Share::new(&order, lanes)
+                Share::new(&order, lanes, base)
             })
             .collect();
         let global = shares[0].global_batch();
@@ -120,15 +121,16 @@ proptest! {
             let lens: Vec<_> = parts.iter().map(Vec::len).collect();
             let spread = lens.iter().max().unwrap() - lens.iter().min().unwrap();
             prop_assert!(spread <= 1 && *lens.iter().min().unwrap() > 0);
-            if tail != Tail::Even || (k + 1) * global <= total {
+            if tail != Tail::Even || base + (k + 1) * global <= total {
                 prop_assert!(lens.iter().all(|len| *len == batch_size as usize));
             }
             let valid = parts.iter().flatten().filter(|(_, valid)| *valid);
             delivered.extend(valid.map(|(position, _)| *position));
         }
         delivered.sort_unstable();
-        let expected = if tail == Tail::Drop { total / global * global } else { total };
-        prop_assert_eq!(delivered, (0..expected).collect::<Vec<_>>());
+        let left = total - base;
+        let expected = if tail == Tail::Drop { left / global * global } else { left };
+        prop_assert_eq!(delivered, (base..base + expected).collect::<Vec<_>>());
     }
 }
 

@@ -54,7 +54,7 @@ impl Producer {
         Self {
             run,
             next: batch,
-            share: Share::new(&spec.order, job.lanes),
+            share: Share::new(&spec.order, job.lanes, 0),
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
