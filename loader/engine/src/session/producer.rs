@@ -51,16 +51,18 @@ impl Producer {
         let spec = &job.spec;
         let sequence =
             Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, epoch);
+        let share = Share::new(&spec.order, job.lanes, 0);
+        let open = plan::open(&spec.order, job.shards(), job.lanes, &share);
         Self {
             run,
             next: batch,
-            share: Share::new(&spec.order, job.lanes, 0),
+            share,
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
             used: HashSet::new(),
             errors: Vec::new(),
-            ahead: Ahead::new(job.clone()),
+            ahead: Ahead::new(job.clone(), open),
             outcome: Arc::default(),
             job,
         }
