@@ -5,25 +5,36 @@
 //! enter only in [`share`], after the order is fixed.
 //!
 //! ```text
-//!   shards ──permute──▶ order ──deal──▶ lanes ──window──▶ blocks ──permute──▶ lane sequences
-//!                                                                                  │
-//!   global position p  =  lane p mod L, place p div L  ◀──── interleave ───────────┘
-//!   global batch k     =  positions kG … (k+1)G−1,  G = batch_size · world_size
+//!   shards ──permute──▶ row of samples ──deal──▶ lanes ──window──▶ blocks ──permute──▶ lane sequences
+//!                                                                                          │
+//!   global position p  =  lane p mod L, place p div L  ◀──────── interleave ───────────────┘
+//!   global batch k     =  positions base + kG … base + (k+1)G − 1,  G = batch_size · world_size
 //! ```
-//! Counts may be unknown (no manifest): then there is one lane, and [`Sequence::locate`] says whose
-//! count it needs next. Learning a count never changes the order, only how far it is known.
+//! With counts known beforehand every step of this is a closed form ([`deal`], [`lane`]): a position
+//! is found, not played to. Counts may be unknown (no manifest): then there is one lane
+//! ([`learning`]), and [`Sequence::locate`] says whose count it needs next. Learning a count never
+//! changes the order, only how far it is known.
 
+mod deal;
 mod lane;
+mod learning;
+mod need;
 mod permute;
 mod sequence;
 mod share;
 
+pub use need::open;
 pub use permute::{Key, permute};
 pub use sequence::{Known, Located, Sequence};
 pub use share::Share;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Order, Shuffle};
+
+/// The version of the order: which sample comes at which position, given all it is a function of.
+/// A saved position is worth something only while that stays, so whatever changes the order raises
+/// this; golden sequences in the tests say when.
+pub const ORDER_VERSION: u32 = 1;
 
 /// Lane counts tried from the largest down: highly composite, so that common world sizes divide
 /// them and ranks can take whole lanes.
@@ -32,6 +43,14 @@ const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
 /// Samples in a batch of one rank, at most: the message of such a batch is some 60 MB, and whatever
 /// a client asks for, no more is allocated for it.
 const BATCH_MAX: u32 = 1 << 20;
+
+/// Samples in an epoch, at most: a million a second for nine years. What is counted in positions
+/// has room above it.
+const SAMPLES_MAX: u64 = 1 << 48;
+
+/// Lanes, at most: each is looked at with every batch. Beyond the ladder's they only serve worlds
+/// that do not divide its numbers.
+const LANES_MAX: u32 = 4096;
 
 /// A lane shorter than this many shards would mix too little and fetch too many shared shards.
 const SHARDS_PER_LANE: u32 = 4;
@@ -42,7 +61,8 @@ const SHARDS_PER_LANE: u32 = 4;
 /// order: both take one lane unless `lanes` says otherwise.
 ///
 /// # Errors
-/// `Invalid` for zero lanes, more lanes than shards, or several lanes without counts.
+/// `Invalid` for zero lanes, more lanes than shards or than 4096, or several lanes without counts
+/// or of a global shuffle.
 pub fn lanes(order: &Order, shards: u32, counts_known: bool) -> Result<u32> {
     let invalid = |message: &str, advice: &str| {
         Err(Error::new(ErrorKind::Invalid, message).at("shards", shards).advise(advice))
@@ -52,6 +72,14 @@ pub fn lanes(order: &Order, shards: u32, counts_known: bool) -> Result<u32> {
         Some(lanes) if lanes > shards => {
             invalid("there are more lanes than shards", "lower lanes, or leave it unset")
         }
+        Some(lanes) if lanes > LANES_MAX => invalid(
+            &format!("{lanes} lanes are more than {LANES_MAX}"),
+            "lower lanes, or leave it unset",
+        ),
+        Some(lanes) if lanes > 1 && order.shuffle == Shuffle::Global => invalid(
+            "a global shuffle is one permutation of all samples, and lanes would each have their own",
+            "leave lanes unset, or mix over a window of shards",
+        ),
         Some(lanes) if lanes > 1 && !counts_known => invalid(
             "several lanes need the sample counts of a manifest",
             "make one with `forebay index`, or leave lanes unset",
@@ -94,11 +122,25 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
     if order.epoch_samples == Some(0) {
         return invalid("epoch_samples is 0".into(), "give at least 1, or leave it unset");
     }
+    if order.epoch_samples.is_some_and(|samples| samples > SAMPLES_MAX) {
+        return invalid(
+            format!("epoch_samples is above {SAMPLES_MAX}"),
+            "give fewer, or leave it unset",
+        );
+    }
     if counts.is_some_and(|counts| counts.len() != shards) {
         return invalid("the manifest lists other shards than the job".into(), "index them again");
     }
-    if counts.is_some_and(|counts| counts.iter().all(|count| *count == 0)) {
-        return invalid("the manifest lists no samples".into(), "index the shards again");
+    match counts.map(|counts| counts.iter().try_fold(0, |sum: u64, count| sum.checked_add(*count)))
+    {
+        Some(Some(0)) => {
+            return invalid("the manifest lists no samples".into(), "index the shards again");
+        }
+        Some(None | Some(SAMPLES_MAX..)) => {
+            let message = format!("the manifest lists {SAMPLES_MAX} samples or more");
+            return invalid(message, "index the shards again");
+        }
+        Some(Some(_)) | None => {}
     }
     if order.world_size > 1 && counts.is_none() && order.epoch_samples.is_none() {
         return invalid(

@@ -1,243 +1,251 @@
-//! One lane: a run of shard pieces cut into blocks, each block permuted exactly.
+//! One lane: a run of samples out of the row of all shards, in blocks that are permuted exactly.
 //!
-//! Blocks ramp (64, 128, 256 … samples of the first shard, then 1, 2, 4 … shards, up to the
-//! window W) so that the first batch of a cold epoch needs little; the first full window is cut
-//! short by a different amount per lane, so that lanes do not all change shards at once. The ramp
-//! is part of the order whether anything is cached or not.
+//! Its rule: blocks have a closed form, so that a lane of any length is a few numbers.
+//!
+//! ```text
+//!   samples of the row     │ a: cut by the border │  b  │  c  │ …  │  z: cut by the border │
+//!   pieces of the lane     │ head of a │    b     │  c  │  …  │  z  │ rest of a │
+//!   blocks                 │64│128│256…│    1     │  2 shards  │  4 shards  │ W − s │ W │ W │ …
+//! ```
+//! **Blocks ramp**: 64, 128, 256 … samples of the first piece, then 1, 2, 4 … pieces, up to the
+//! window of W, so that the first batch of a cold epoch needs little. The ramp is part of the order
+//! whether anything is cached or not.
+//!
+//! **Edges are staggered**, so that lanes do not all change shards at once: those of lane l of L
+//! come l/L of a window earlier than lane 0's. Of l·W/L pieces the whole ones are left out of the
+//! first full window. The fraction is cut from the end of the first piece, and this rest is played
+//! as the lane's last piece. So a lane of W = 1 is staggered too, and every window still mixes whole
+//! pieces: the one shard in two pieces is the first. Its rest is needed when the lane before ends
+//! with the same shard, if their border cuts it.
+//!
+//! In list order a lane is one run; a global shuffle is one block.
 
-use std::collections::VecDeque;
-
-use super::permute::{Key, permute};
-use super::sequence::Known;
 use forebay_wire::message::Shuffle;
 
+use super::deal::Row;
+use super::permute::{Key, permute};
+
 /// Samples in the first block: small enough that a first batch comes after a fraction of a shard.
-const FIRST_BLOCK: u64 = 64;
+pub(super) const FIRST_BLOCK: u64 = 64;
 
-/// A piece of a shard that belongs to a lane. `len` is `None` while the shard's count is unknown.
+/// How lanes mix.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    pub(super) shard: u32,
-    pub(super) from: u64,
-    pub(super) len: Option<u64>,
-}
-
-/// What a lane needs before it can say more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Need {
-    pub(super) shard: u32,
-    pub(super) at_least: u64,
-}
-
-#[derive(Debug)]
-struct Block {
-    start: u64,
-    len: u64,
-    /// (samples of the block before this piece, shard, first ordinal)
-    pieces: Vec<(u64, u32, u64)>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Ramp {
-    /// Blocks of this many samples, inside the first piece.
-    Samples { size: u64, taken: u64 },
-    /// Blocks of this many whole pieces.
-    Pieces { count: u64 },
-}
-
-/// How a lane mixes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Mix {
+pub(super) struct Mixing {
     pub(super) shuffle: Shuffle,
-    /// Whole shards mixed at once in this lane.
+    /// Whole shards mixed at once in one lane.
     pub(super) window: u64,
-    /// Pieces the first full window is short of.
-    pub(super) stagger: u64,
-    pub(super) key: Key,
+    /// Lanes over which edges are staggered.
+    pub(super) lanes: u64,
+}
+
+impl Mixing {
+    /// Shards that `lanes` lanes have open at once, of `shards` in all.
+    pub(super) fn open(self, lanes: u64, shards: u32) -> u64 {
+        match self.shuffle {
+            Shuffle::None => lanes,
+            Shuffle::Window => lanes * self.window,
+            Shuffle::Global => u64::from(shards),
+        }
+        .min(u64::from(shards))
+    }
+}
+
+/// Samples that are mixed with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    number: u64,
+    /// Its pieces, from the first to one past the last.
+    pieces: (u64, u64),
+    /// Its places in the lane, likewise.
+    places: (u64, u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    mix: Mix,
-    pieces: VecDeque<Piece>,
-    ramp: Ramp,
-    staggered: bool,
-    blocks: Vec<Block>,
+    shuffle: Shuffle,
+    key: Key,
+    window: u64,
+    /// Pieces the first full window is short of.
+    short: u64,
+    /// Where it begins in the row, and its samples.
+    start: u64,
     len: u64,
+    /// The place of its first shard in the row, and how many shards it has a part of.
+    first: u64,
+    shards: u64,
+    /// Samples of the first piece, and of its shard those that come last.
+    head: u64,
+    rest: u64,
 }
 
 impl Lane {
-    pub(super) fn new(mix: Mix, pieces: impl IntoIterator<Item = Piece>) -> Self {
-        Self {
-            mix,
-            pieces: pieces.into_iter().collect(),
-            ramp: Ramp::Samples { size: FIRST_BLOCK, taken: 0 },
-            staggered: mix.stagger == 0,
-            blocks: Vec::new(),
-            len: 0,
-        }
-    }
-
-    /// The sample at `place`: `Ok(None)` past the lane's end, `Err` while too little is known.
-    pub(super) fn locate(
-        &mut self,
-        place: u64,
-        known: &dyn Fn(u32) -> Known,
-    ) -> Result<Option<(u32, u64)>, Need> {
-        while place >= self.len {
-            if self.mix.shuffle == Shuffle::None
-                && let Some(piece) = self.pieces.front()
-            {
-                // In list order a sample is known before its shard's end is.
-                let ordinal = place - self.len;
-                let have = match known(piece.shard) {
-                    Known::AtLeast(have) | Known::Exactly(have) => have - piece.from,
-                };
-                if ordinal < piece.len.unwrap_or(have) && ordinal < have {
-                    return Ok(Some((piece.shard, piece.from + ordinal)));
-                }
-            }
-            if !self.grow(place, known)? {
-                return Ok(None);
-            }
-        }
-        let at = self.blocks.partition_point(|block| block.start + block.len <= place);
-        let block = &self.blocks[at];
-        let within = place - block.start;
-        let drawn = match self.mix.shuffle {
-            Shuffle::None => within,
-            Shuffle::Window | Shuffle::Global => {
-                permute(self.mix.key.with(at as u64), within, block.len)
+    /// Lane number `lane` of a pass with `key`: `len` samples of `row` from `start` on.
+    pub(super) fn new(
+        mixing: Mixing,
+        lane: u64,
+        key: Key,
+        start: u64,
+        len: u64,
+        row: &Row,
+    ) -> Self {
+        let (first, shards, front) = match len.checked_sub(1) {
+            None => (0, 0, 0),
+            Some(last) => {
+                let (first, last) = (row.index(start), row.index(start + last));
+                (first, last - first + 1, (row.start(first + 1) - start).min(len))
             }
         };
-        let piece = block.pieces.partition_point(|(before, ..)| *before <= drawn) - 1;
-        let (before, shard, from) = block.pieces[piece];
-        Ok(Some((shard, from + (drawn - before))))
+        let early = match mixing.shuffle {
+            Shuffle::Window => lane * mixing.window,
+            Shuffle::None | Shuffle::Global => 0,
+        };
+        let rest = share_of(front, early % mixing.lanes, mixing.lanes);
+        Self {
+            shuffle: mixing.shuffle,
+            key: key.with(lane),
+            window: mixing.window,
+            short: early / mixing.lanes,
+            start,
+            len,
+            first,
+            shards,
+            head: front - rest,
+            rest,
+        }
     }
 
-    /// Samples known to be in the lane so far.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The shards of the blocks from `place` on, as (first place that may need it, shard); pieces
-    /// not yet in a block follow in order.
-    pub(super) fn upcoming(&self, place: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let at = self.blocks.partition_point(|block| block.start + block.len <= place);
-        let blocked = self.blocks[at..].iter().flat_map(move |block| {
-            let in_order = self.mix.shuffle == Shuffle::None;
-            block.pieces.iter().map(move |(before, shard, _)| {
-                (if in_order { block.start + before } else { block.start }, *shard)
-            })
-        });
-        let unblocked = self.pieces.iter().scan(self.len, |place, piece| {
-            let first = *place;
-            *place += piece.len.unwrap_or(1);
-            Some((first, piece.shard))
-        });
-        blocked.chain(unblocked)
-    }
-
-    /// Closes one more block; false at the lane's end. `place` is the one being looked for.
-    fn grow(&mut self, place: u64, known: &dyn Fn(u32) -> Known) -> Result<bool, Need> {
-        while let Some(front) = self.pieces.front()
-            && resolved(*front, known) == Some(0)
-        {
-            self.pieces.pop_front();
-            self.ramp = self.after_first_piece();
-        }
-        let Some(first) = self.pieces.front().copied() else { return Ok(false) };
-        match (self.mix.shuffle, self.ramp) {
-            (Shuffle::None, _) => {
-                let at_least = first.from + (place - self.len) + 1;
-                self.close_pieces(1, known, at_least)?;
+    /// The shard and ordinal of the sample at `place`, which is one of the lane's.
+    pub(super) fn locate(&self, place: u64, row: &Row) -> (u32, u64) {
+        let at = match self.shuffle {
+            Shuffle::None => place,
+            Shuffle::Window | Shuffle::Global => {
+                let Block { number, places: (from, past), .. } = self.block(place, row);
+                from + permute(self.key.with(number), place - from, past - from)
             }
-            (Shuffle::Global, _) => self.close_pieces(u64::MAX, known, u64::MAX)?,
-            (Shuffle::Window, Ramp::Samples { size, taken }) => {
-                self.close_ramp(first, size, taken, known)?;
-            }
-            (Shuffle::Window, Ramp::Pieces { count }) => {
-                let full = count >= self.mix.window;
-                let short = if full && !self.staggered { self.mix.stagger } else { 0 };
-                self.close_pieces(count - short, known, u64::MAX)?;
-                self.staggered |= full;
-                self.ramp = Ramp::Pieces { count: (count * 2).min(self.mix.window) };
-            }
-        }
-        Ok(true)
-    }
-
-    /// A block of `size` samples inside the first piece.
-    fn close_ramp(
-        &mut self,
-        first: Piece,
-        size: u64,
-        taken: u64,
-        known: &dyn Fn(u32) -> Known,
-    ) -> Result<(), Need> {
-        let start = first.from + taken;
-        let len = match resolved(first, known) {
-            // A shard replaced by a shorter one under way ends early.
-            Some(len) => size.min(len.saturating_sub(taken)),
-            None => match known(first.shard) {
-                Known::AtLeast(have) if have < start + size => {
-                    return Err(Need { shard: first.shard, at_least: start + size });
-                }
-                _ => size,
-            },
         };
-        self.close(vec![(0, first.shard, start)], len);
-        self.ramp = Ramp::Samples { size: size * 2, taken: taken + len };
-        if resolved(first, known) == Some(taken + len) {
-            self.pieces.pop_front();
-            self.ramp = self.after_first_piece();
-        }
-        Ok(())
+        let at = self.in_row(at);
+        let index = row.index(at);
+        (row.shard(index), at - row.start(index))
     }
 
-    /// A block of the next `count` pieces, or of what is left.
-    fn close_pieces(
-        &mut self,
-        count: u64,
-        known: &dyn Fn(u32) -> Known,
-        at_least: u64,
-    ) -> Result<(), Need> {
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.pieces.len());
-        let mut pieces = Vec::with_capacity(count);
-        let mut len = 0;
-        for piece in self.pieces.range(..count) {
-            let Some(have) = resolved(*piece, known) else {
-                return Err(Need { shard: piece.shard, at_least });
+    /// The shards needed from `place` on, each with the first place that may need it.
+    pub(super) fn upcoming<'a>(
+        &'a self,
+        place: u64,
+        row: &'a Row,
+    ) -> impl Iterator<Item = (u64, u32)> + 'a {
+        let first = match self.shuffle {
+            _ if place >= self.len => self.pieces(),
+            Shuffle::None => self.piece(place, row),
+            Shuffle::Window | Shuffle::Global => self.block(place, row).pieces.0,
+        };
+        (first..self.pieces()).map(move |piece| {
+            let from = match self.shuffle {
+                Shuffle::Window if piece > 0 => self.window_around(piece).1,
+                Shuffle::Window | Shuffle::None => piece,
+                Shuffle::Global => 0,
             };
-            if have > 0 {
-                pieces.push((len, piece.shard, piece.from));
-                len += have;
+            // A piece past the shards is the rest of the first.
+            let index = self.first + piece % self.shards;
+            (self.place(from, row), row.shard(index))
+        })
+    }
+
+    /// Pieces, the rest of the first shard among them.
+    fn pieces(&self) -> u64 {
+        self.shards + u64::from(self.rest > 0)
+    }
+
+    /// Where in the row the sample lies that has this place while nothing is permuted.
+    fn in_row(&self, place: u64) -> u64 {
+        self.start
+            + if place < self.head {
+                place
+            } else if place < self.len - self.rest {
+                place + self.rest
+            } else {
+                place - (self.len - self.rest) + self.head
             }
-        }
-        self.pieces.drain(..count);
-        if len > 0 {
-            self.close(pieces, len);
-        }
-        Ok(())
     }
 
-    fn close(&mut self, pieces: Vec<(u64, u32, u64)>, len: u64) {
-        self.blocks.push(Block { start: self.len, len, pieces });
-        self.len += len;
+    /// The piece that holds the sample of this place while nothing is permuted.
+    fn piece(&self, place: u64, row: &Row) -> u64 {
+        if place >= self.len - self.rest {
+            return self.shards;
+        }
+        row.index(self.in_row(place)) - self.first
     }
 
-    fn after_first_piece(&self) -> Ramp {
-        match self.ramp {
-            Ramp::Samples { .. } => Ramp::Pieces { count: 1 },
-            pieces @ Ramp::Pieces { .. } => pieces,
+    /// The first place of a piece, or the lane's end for one past the last.
+    fn place(&self, piece: u64, row: &Row) -> u64 {
+        if piece == 0 {
+            0
+        } else if piece < self.shards {
+            row.start(self.first + piece) - self.start - self.rest
+        } else if piece == self.shards {
+            self.len - self.rest
+        } else {
+            self.len
+        }
+    }
+
+    fn block(&self, place: u64, row: &Row) -> Block {
+        if self.shuffle == Shuffle::Global {
+            return Block { number: 0, pieces: (0, self.pieces()), places: (0, self.len) };
+        }
+        if place < self.head {
+            let number = ramp_block(place);
+            let past = ramp_start(number + 1).min(self.head);
+            return Block { number, pieces: (0, 1), places: (ramp_start(number), past) };
+        }
+        let (number, from, past) = self.window_around(self.piece(place, row));
+        let past = past.min(self.pieces());
+        Block {
+            number: ramp_block(self.head - 1) + 1 + number,
+            pieces: (from, past),
+            places: (self.place(from, row), self.place(past, row)),
+        }
+    }
+
+    /// Which of the blocks after the first piece holds `piece`: its number, its first piece and one
+    /// past its last.
+    fn window_around(&self, piece: u64) -> (u64, u64, u64) {
+        // Blocks of 1, 2, 4 … pieces begin at pieces 1, 2, 4 …; the first that would be as large
+        // as the window is the first full window.
+        let full = self.window.next_power_of_two();
+        let doublings = u64::from(full.ilog2());
+        if piece < full {
+            let number = u64::from(piece.ilog2());
+            return (number, 1 << number, 2 << number);
+        }
+        let first = self.window - self.short;
+        match (piece - full).checked_sub(first) {
+            None => (doublings, full, full + first),
+            Some(beyond) => {
+                let number = beyond / self.window;
+                let from = full + first + number * self.window;
+                (doublings + 1 + number, from, from + self.window)
+            }
         }
     }
 }
 
-/// A piece's samples, if that is known.
-fn resolved(piece: Piece, known: &dyn Fn(u32) -> Known) -> Option<u64> {
-    piece.len.or_else(|| match known(piece.shard) {
-        Known::Exactly(count) => Some(count.saturating_sub(piece.from)),
-        Known::AtLeast(_) => None,
-    })
+/// Which of the blocks of 64, 128, 256 … samples holds sample `at` of the first piece.
+fn ramp_block(at: u64) -> u64 {
+    u64::from((at / FIRST_BLOCK + 1).ilog2())
+}
+
+/// The first sample of such a block.
+fn ramp_start(number: u64) -> u64 {
+    FIRST_BLOCK * ((1 << number) - 1)
+}
+
+/// `of · part / parts`, without outgrowing what holds it on the way.
+fn share_of(of: u64, part: u64, parts: u64) -> u64 {
+    let share = u128::from(of) * u128::from(part) / u128::from(parts);
+    u64::try_from(share).expect("part is below parts")
 }

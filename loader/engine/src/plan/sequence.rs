@@ -1,9 +1,18 @@
 //! The global sequence of an epoch: lanes interleaved sample by sample, pass after pass.
+//!
+//! One rule: with counts known beforehand any position is found without what comes before it; where
+//! they are learnt on the way, the sequence is the same, only played up to there.
 
-use forebay_wire::message::{Order, Shuffle};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
 
-use super::lane::{Lane, Mix, Need, Piece};
-use super::permute::{Key, permute};
+use forebay_wire::message::Order;
+
+use super::deal::{Deal, permuted};
+use super::lane::Mixing;
+use super::learning::{Learning, Need};
+use super::need::window_per_lane;
+use super::permute::Key;
 
 /// What is known of a shard's sample count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,22 +47,55 @@ pub enum Located {
     },
 }
 
+/// Positions looked at for each shard that [`Sequence::upcoming`] may name, where it goes by
+/// positions: enough to meet nine in ten of as many shards as there are when they come at random.
+const LOOKS_PER_SHARD: u64 = 3;
+
 /// One epoch's sequence. Ask in ascending order for speed; any order is right.
 #[derive(Debug)]
 pub struct Sequence {
-    order: Order,
+    passes: Passes,
+    epoch_samples: Option<u64>,
+    form: Form,
+}
+
+/// What makes a pass, but for its number.
+#[derive(Debug)]
+struct Passes {
+    mixing: Mixing,
+    /// The key of the epoch, in which each pass has its own.
+    key: Key,
     shards: u32,
-    counts: Option<Vec<u64>>,
     lanes: u32,
-    epoch: u64,
-    /// Samples in the passes that are over, and the pass that is under way.
-    before: u64,
+}
+
+#[derive(Debug)]
+enum Form {
+    Dealt(Dealt),
+    Learnt(Learnt),
+}
+
+/// Counts are known: a pass is found by division.
+#[derive(Debug)]
+struct Dealt {
+    counts: Vec<u64>,
+    total: u64,
     pass: u64,
-    current: Vec<Lane>,
+    deal: Deal,
+}
+
+/// Counts are learnt: passes are played one after another.
+#[derive(Debug)]
+struct Learnt {
+    pass: u64,
+    /// Samples in the passes that are over.
+    before: u64,
+    lane: Learning,
 }
 
 impl Sequence {
-    /// The sequence of `epoch` over `shards` shards dealt to `lanes` lanes.
+    /// The sequence of `epoch` over `shards` shards dealt to `lanes` lanes: those that
+    /// [`super::lanes`] gives for what [`super::check`] took.
     #[must_use]
     pub fn new(
         order: &Order,
@@ -62,137 +104,176 @@ impl Sequence {
         lanes: u32,
         epoch: u64,
     ) -> Self {
-        let mut sequence = Self {
-            order: order.clone(),
-            shards,
-            counts,
-            lanes,
-            epoch,
-            before: 0,
-            pass: 0,
-            current: Vec::new(),
-        };
-        sequence.current = sequence.deal();
-        sequence
+        Self::with_key(order, shards, counts, lanes, Key::new(order.seed).with(epoch))
     }
 
-    /// Which sample is at `position`, `known` telling what is known of each shard.
+    pub(super) fn with_key(
+        order: &Order,
+        shards: u32,
+        counts: Option<Vec<u64>>,
+        lanes: u32,
+        key: Key,
+    ) -> Self {
+        let mixing = Mixing {
+            shuffle: order.shuffle,
+            window: window_per_lane(order.window, lanes),
+            lanes: u64::from(lanes),
+        };
+        let passes = Passes { mixing, key, shards, lanes };
+        let form = match counts {
+            Some(counts) => {
+                let deal = passes.deal(&counts, 0, 0);
+                Form::Dealt(Dealt { total: counts.iter().sum(), counts, pass: 0, deal })
+            }
+            None => Form::Learnt(Learnt { pass: 0, before: 0, lane: passes.learn(0) }),
+        };
+        Self { passes, epoch_samples: order.epoch_samples, form }
+    }
+
+    /// Which sample is at `position`, `known` telling what is known of each shard where counts are
+    /// not known beforehand.
     ///
-    /// Positions of earlier passes of a data set shorter than `epoch_samples` are found by
-    /// starting over; an epoch is walked forward in practice.
+    /// There, positions of earlier passes of a data set shorter than `epoch_samples` are found by
+    /// starting over.
     pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
-        if let Some(total) = self.order.epoch_samples
+        if let Some(total) = self.epoch_samples
             && position >= total
         {
             return Located::End { total };
         }
-        if position < self.before {
-            (self.before, self.pass) = (0, 0);
-            self.current = self.deal();
-        }
-        let lanes = u64::from(self.lanes);
-        loop {
-            let place = position - self.before;
-            let lane = usize::try_from(place % lanes).expect("lanes fit in u32");
-            match self.current[lane].locate(place / lanes, known) {
-                Ok(Some((shard, ordinal))) => return Located::Sample { shard, ordinal },
-                Err(Need { shard, at_least }) => return Located::Need { shard, at_least },
-                Ok(None) => {}
-            }
-            let pass_len = self.pass_len();
-            let over = self.before + pass_len;
-            // An empty data set never fills an epoch, however often it is played.
-            if self.order.epoch_samples.is_none() || pass_len == 0 {
-                return Located::End { total: over };
-            }
-            self.before = over;
-            self.pass += 1;
-            self.current = self.deal();
+        let again = self.epoch_samples.is_some();
+        match &mut self.form {
+            Form::Dealt(dealt) => dealt.locate(&self.passes, again, position),
+            Form::Learnt(learnt) => learnt.locate(&self.passes, again, position, known),
         }
     }
 
     /// Samples in the epoch over all ranks, where counts are known beforehand.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
-        self.order.epoch_samples.or_else(|| self.counts.as_ref().map(|counts| counts.iter().sum()))
+        self.epoch_samples.or(match &self.form {
+            Form::Dealt(dealt) => Some(dealt.total),
+            Form::Learnt(_) => None,
+        })
     }
 
     /// Shards in the order in which they are first needed from `position` on, without repeats, at
-    /// most `limit` of them, of the lanes for which `mine` holds.
+    /// most `limit` of them, of the lanes for which `mine` holds. Ends with the pass.
+    ///
+    /// Where more shards are open at once than `limit`, they come as the next samples need them.
     #[must_use]
     pub fn upcoming(&self, position: u64, limit: usize, mine: impl Fn(u32) -> bool) -> Vec<u32> {
-        let lanes = u64::from(self.lanes);
-        let place = position.saturating_sub(self.before) / lanes;
-        let mut heads: Vec<_> = (0..self.lanes)
-            .filter(|lane| mine(*lane))
-            .map(|lane| self.current[lane as usize].upcoming(place).peekable())
-            .collect();
-        let mut seen = std::collections::HashSet::new();
-        let mut found = Vec::new();
-        while found.len() < limit {
-            let next = heads
-                .iter_mut()
-                .filter_map(|head| head.peek().map(|(place, _)| *place).map(|place| (place, head)))
-                .min_by_key(|(place, _)| *place);
-            let Some((_, head)) = next else { break };
-            if let Some((_, shard)) = head.next()
-                && seen.insert(shard)
-            {
-                found.push(shard);
-            }
-        }
-        found
-    }
-
-    fn pass_len(&self) -> u64 {
-        match &self.counts {
-            Some(counts) => counts.iter().sum(),
-            None => self.current.iter().map(Lane::len).sum(),
-        }
-    }
-
-    /// Deals the permuted shards of a pass to the lanes, at sample counts that differ by at most
-    /// one; a shard on a border is cut.
-    fn deal(&self) -> Vec<Lane> {
-        let key = Key::new(self.order.seed).with(self.epoch).with(self.pass);
-        let shards = (0..self.shards).map(|i| match self.order.shuffle {
-            Shuffle::None => i,
-            Shuffle::Window | Shuffle::Global => {
-                let to = permute(key.with(u64::MAX), u64::from(i), u64::from(self.shards));
-                u32::try_from(to).expect("a permutation of u32 stays in u32")
-            }
-        });
-        let lanes = u64::from(self.lanes);
-        let window = u64::from(self.order.window).div_ceil(lanes);
-        let mix = |lane: u64| Mix {
-            shuffle: self.order.shuffle,
-            window,
-            stagger: lane * window / lanes,
-            key: key.with(lane),
-        };
-        let Some(counts) = &self.counts else {
-            let pieces = shards.map(|shard| Piece { shard, from: 0, len: None });
-            return vec![Lane::new(mix(0), pieces)];
-        };
-        let mut rest = shards.map(|shard| (shard, 0, counts[shard as usize])).peekable();
-        let total: u64 = counts.iter().sum();
-        (0..lanes)
-            .map(|lane| {
-                let mut want = total / lanes + u64::from(lane < total % lanes);
-                let mut pieces = Vec::new();
-                while want > 0 {
-                    let Some((shard, from, left)) = rest.peek_mut() else { break };
-                    // An empty shard is a piece too: it counts in a window, as it does where
-                    // counts are learnt on the way.
-                    let len = want.min(*left);
-                    pieces.push(Piece { shard: *shard, from: *from, len: Some(len) });
-                    (*from, *left, want) = (*from + len, *left - len, want - len);
-                    if *left == 0 {
-                        rest.next();
-                    }
-                }
-                Lane::new(mix(lane), pieces)
-            })
+        let mut seen = HashSet::new();
+        self.needs(position, limit, mine)
+            .map(|(_, shard)| shard)
+            .filter(|shard| seen.insert(*shard))
+            .take(limit)
             .collect()
+    }
+
+    /// The same with the position at which each is first needed, or from which on it may be;
+    /// repeats are left in.
+    pub(super) fn needs<'a>(
+        &'a self,
+        position: u64,
+        limit: usize,
+        mine: impl Fn(u32) -> bool + 'a,
+    ) -> impl Iterator<Item = (u64, u32)> + 'a {
+        let Passes { mixing, shards, lanes, .. } = self.passes;
+        let own: Vec<u32> = (0..lanes).filter(|lane| mine(*lane)).collect();
+        let open = mixing.open(own.len() as u64, shards);
+        let looks = if open > limit as u64 { limit as u64 * LOOKS_PER_SHARD } else { 0 };
+        let lanes = u64::from(lanes);
+        let soonest = (position..position.saturating_add(looks))
+            .filter(move |position| mine(u32::try_from(position % lanes).expect("below lanes")))
+            .map_while(|position| Some((position, self.at(position)?)));
+        let mut heads: Vec<_> = own.into_iter().map(|lane| self.ahead(lane, position)).collect();
+        let mut next: BinaryHeap<_> = heads
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(head, shards)| shards.next().map(|need| Reverse((need, head))))
+            .collect();
+        soonest.chain(std::iter::from_fn(move || {
+            let Reverse((need, head)) = next.pop()?;
+            next.extend(heads[head].next().map(|need| Reverse((need, head))));
+            Some(need)
+        }))
+    }
+
+    /// The shard at a position of the pass under way, if that is known.
+    fn at(&self, position: u64) -> Option<u32> {
+        let found = match &self.form {
+            Form::Dealt(dealt) => dealt.deal.locate(position),
+            Form::Learnt(learnt) => learnt.lane.closed(position.checked_sub(learnt.before)?),
+        };
+        found.map(|(shard, _)| shard)
+    }
+
+    /// The shards of a lane from `position` on, with the position from which each may be needed.
+    fn ahead(&self, lane: u32, position: u64) -> Box<dyn Iterator<Item = (u64, u32)> + '_> {
+        match &self.form {
+            Form::Dealt(dealt) => Box::new(dealt.deal.upcoming(lane, position)),
+            Form::Learnt(Learnt { before, lane, .. }) => {
+                let needs = lane.upcoming(position.saturating_sub(*before));
+                Box::new(needs.map(move |(place, shard)| (before + place, shard)))
+            }
+        }
+    }
+}
+
+impl Passes {
+    fn deal(&self, counts: &[u64], pass: u64, before: u64) -> Deal {
+        Deal::new(self.mixing, self.lanes, self.key.with(pass), counts, before)
+    }
+
+    fn learn(&self, pass: u64) -> Learning {
+        let key = self.key.with(pass);
+        let order = permuted(self.mixing.shuffle, key, self.shards);
+        // The key of the lane, as if it were dealt to: the first of one.
+        Learning::new(self.mixing.shuffle, self.mixing.window, key.with(0), order)
+    }
+}
+
+impl Dealt {
+    fn locate(&mut self, passes: &Passes, again: bool, position: u64) -> Located {
+        // An empty data set never fills an epoch, however often it is played.
+        let Some(pass) = position.checked_div(self.total) else { return Located::End { total: 0 } };
+        if pass > 0 && !again {
+            return Located::End { total: self.total };
+        }
+        if pass != self.pass {
+            self.deal = passes.deal(&self.counts, pass, pass * self.total);
+            self.pass = pass;
+        }
+        let found = self.deal.locate(position);
+        let (shard, ordinal) = found.expect("a pass has each position between two of its edges");
+        Located::Sample { shard, ordinal }
+    }
+}
+
+impl Learnt {
+    fn locate(
+        &mut self,
+        passes: &Passes,
+        again: bool,
+        position: u64,
+        known: &dyn Fn(u32) -> Known,
+    ) -> Located {
+        if position < self.before {
+            *self = Self { pass: 0, before: 0, lane: passes.learn(0) };
+        }
+        loop {
+            match self.lane.locate(position - self.before, known) {
+                Ok(Some((shard, ordinal))) => return Located::Sample { shard, ordinal },
+                Err(Need { shard, at_least }) => return Located::Need { shard, at_least },
+                Ok(None) => {}
+            }
+            let over = self.before + self.lane.len();
+            // Nor does one that turns out to be empty.
+            if !again || self.lane.len() == 0 {
+                return Located::End { total: over };
+            }
+            *self = Self { pass: self.pass + 1, before: over, lane: passes.learn(self.pass + 1) };
+        }
     }
 }

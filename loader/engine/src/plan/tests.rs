@@ -7,6 +7,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod edges;
+mod elastic;
+mod golden;
+
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
     Order {
         shuffle,
@@ -77,6 +81,10 @@ fn shuffles() -> impl Strategy<Value = Shuffle> {
     prop_oneof![Just(Shuffle::None), Just(Shuffle::Window), Just(Shuffle::Global)]
 }
 
+fn tails() -> impl Strategy<Value = Tail> {
+    prop_oneof![Just(Tail::Even), Just(Tail::Drop), Just(Tail::Pad)]
+}
+
 proptest! {
     #[test]
     fn an_epoch_is_every_sample_once(
@@ -93,22 +101,46 @@ proptest! {
     #[test]
     fn learning_counts_never_changes_the_order(
         counts in prop::collection::vec(0_u64..300, 1..12),
-        shuffle in shuffles(), window in 1_u32..9, seed: u64,
+        shuffle in shuffles(), window in 1_u32..9, seed: u64, epoch: u64,
+        epoch_samples in prop::option::of(1_u64..5000),
     ) {
-        let order = order(shuffle, window, seed);
-        prop_assert_eq!(with_manifest(&order, &counts, 1, 0), without_manifest(&order, &counts, 0));
+        prop_assume!(counts.iter().any(|count| *count > 0));
+        let order = Order { epoch_samples, ..order(shuffle, window, seed) };
+        let dealt = with_manifest(&order, &counts, 1, epoch);
+        prop_assert_eq!(dealt, without_manifest(&order, &counts, epoch));
+    }
+
+    #[test]
+    fn any_position_is_found_without_those_before_it(
+        counts in prop::collection::vec(0_u64..300, 1..24), shuffle in shuffles(),
+        window in 1_u32..40, seed: u64, lanes in 1_u32..8, at in prop::collection::vec(0.0..1.0, 20),
+        passes in 1_u64..5,
+    ) {
+        prop_assume!(lanes as usize <= counts.len() && counts.iter().any(|count| *count > 0));
+        let total = counts.iter().sum::<u64>() * passes;
+        let order = Order { epoch_samples: Some(total), ..order(shuffle, window, seed) };
+        let all = with_manifest(&order, &counts, lanes, 1);
+        let shards = u32::try_from(counts.len()).unwrap();
+        let mut sequence = Sequence::new(&order, shards, Some(counts), lanes, 1);
+        for at in at {
+            let position = (at * total as f64) as u64;
+            let (shard, ordinal) = all[position as usize];
+            let located = sequence.locate(position, &|_| panic!("every count is known"));
+            prop_assert_eq!(located, Located::Sample { shard, ordinal });
+        }
     }
 
     #[test]
     fn ranks_partition_every_global_batch(
         total in 1_u64..500, batch_size in 1_u32..9, world_size in 1_u32..7, lanes in 1_u32..13,
-        tail in prop_oneof![Just(Tail::Even), Just(Tail::Drop), Just(Tail::Pad)],
+        base in 0_u64..500, tail in tails(),
     ) {
+        let base = base.min(total);
         let shares: Vec<Share> = (0..world_size)
             .map(|rank| {
                 let order =
                     Order { batch_size, rank, world_size, tail, ..order(Shuffle::None, 1, 0) };
-                Share::new(&order, lanes, 0)
+                Share::new(&order, lanes, base)
             })
             .collect();
         let global = shares[0].global_batch();
@@ -120,15 +152,16 @@ proptest! {
             let lens: Vec<_> = parts.iter().map(Vec::len).collect();
             let spread = lens.iter().max().unwrap() - lens.iter().min().unwrap();
             prop_assert!(spread <= 1 && *lens.iter().min().unwrap() > 0);
-            if tail != Tail::Even || (k + 1) * global <= total {
+            if tail != Tail::Even || base + (k + 1) * global <= total {
                 prop_assert!(lens.iter().all(|len| *len == batch_size as usize));
             }
             let valid = parts.iter().flatten().filter(|(_, valid)| *valid);
             delivered.extend(valid.map(|(position, _)| *position));
         }
         delivered.sort_unstable();
-        let expected = if tail == Tail::Drop { total / global * global } else { total };
-        prop_assert_eq!(delivered, (0..expected).collect::<Vec<_>>());
+        let left = total - base;
+        let expected = if tail == Tail::Drop { left / global * global } else { left };
+        prop_assert_eq!(delivered, (base..base + expected).collect::<Vec<_>>());
     }
 }
 
@@ -253,5 +286,22 @@ fn orders_that_make_no_sense_are_refused_with_advice() {
     assert_eq!(lanes(&good, 7, true).unwrap(), 1);
     assert_eq!(lanes(&good, 1200, false).unwrap(), 1);
     assert_eq!(lanes(&order(Shuffle::None, 4, 0), 1200, true).unwrap(), 1);
-    assert!(lanes(&Order { lanes: Some(2), ..good }, 8, false).is_err());
+    assert!(lanes(&Order { lanes: Some(2), ..good.clone() }, 8, false).is_err());
+    assert_eq!(lanes(&Order { lanes: Some(4096), ..good.clone() }, 9000, true).unwrap(), 4096);
+    assert!(lanes(&Order { lanes: Some(4097), ..good.clone() }, 9000, true).is_err());
+    // What is counted in positions never outgrows what holds it.
+    let endless = Order { epoch_samples: Some(u64::MAX), ..good.clone() };
+    assert_eq!(check(&endless, 3, None).unwrap_err().kind(), ErrorKind::Invalid);
+    let error = check(&good, 3, Some(&[1, u64::MAX, 1])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_global_shuffle_has_no_lanes() {
+    let global = order(Shuffle::Global, 4, 0);
+    assert_eq!(lanes(&global, 1200, true).unwrap(), 1);
+    assert_eq!(lanes(&Order { lanes: Some(1), ..global.clone() }, 8, true).unwrap(), 1);
+    let error = lanes(&Order { lanes: Some(2), ..global }, 8, true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("global"), "{error}");
 }

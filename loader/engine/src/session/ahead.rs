@@ -6,34 +6,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::ErrorKind;
 use forebay_store::{Claim, Urgency};
-use forebay_wire::message::Shuffle;
 use tokio::task::JoinSet;
 
 use super::Job;
 
-/// Shards fetched beyond those the current window needs: two rounds of the fills that run at once.
-const BEYOND_WINDOW: usize = 2 * forebay_store::FILLS;
+/// Shards fetched beyond those that are open at once: two rounds of the fills that run at once.
+const BEYOND_OPEN: usize = 2 * forebay_store::FILLS;
+
+/// Of the shards that are open at once, how many are looked at: the list is made anew with every
+/// batch. Where more are open, as with a global shuffle, the next samples say which come first.
+const OPEN_MAX: u64 = 1024;
 
 /// The look-ahead of one run.
 pub(super) struct Ahead {
     job: Arc<Job>,
+    limit: usize,
     claims: Arc<Mutex<HashMap<u32, Option<Claim>>>>,
     tasks: JoinSet<()>,
     last: Vec<u32>,
 }
 
 impl Ahead {
-    pub(super) fn new(job: Arc<Job>) -> Self {
-        Self { job, claims: Arc::default(), tasks: JoinSet::new(), last: Vec::new() }
+    /// The look-ahead of a run that has `open` shards open at once.
+    pub(super) fn new(job: Arc<Job>, open: u64) -> Self {
+        let limit = usize::try_from(open.min(OPEN_MAX)).expect("a small number") + BEYOND_OPEN;
+        Self { job, limit, claims: Arc::default(), tasks: JoinSet::new(), last: Vec::new() }
     }
 
     /// How many shards to look ahead.
     pub(super) fn limit(&self) -> usize {
-        match self.job.spec.order.shuffle {
-            // Every shard may be needed by the next batch.
-            Shuffle::Global => usize::MAX,
-            Shuffle::None | Shuffle::Window => self.job.spec.order.window as usize + BEYOND_WINDOW,
-        }
+        self.limit
     }
 
     /// Fetches and claims what of `upcoming` is not claimed yet, and lets go of everything else.
@@ -46,7 +48,7 @@ impl Ahead {
             self.last = upcoming;
         }
         for &shard in &self.last {
-            if self.tasks.len() >= BEYOND_WINDOW {
+            if self.tasks.len() >= BEYOND_OPEN {
                 break;
             }
             if claims.contains_key(&shard) {

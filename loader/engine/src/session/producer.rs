@@ -53,17 +53,19 @@ impl Producer {
         let spec = &job.spec;
         let sequence =
             Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, begin.epoch);
+        let share = Share::new(&spec.order, job.lanes, begin.base);
+        let open = plan::open(&spec.order, job.shards(), job.lanes, &share);
         Self {
             run,
             next: begin.batch,
             step: begin.step,
-            share: Share::new(&spec.order, job.lanes, begin.base),
+            share,
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
             used: HashSet::new(),
             errors: Vec::new(),
-            ahead: Ahead::new(job.clone()),
+            ahead: Ahead::new(job.clone(), open),
             outcome: Arc::default(),
             job,
         }
