@@ -19,11 +19,13 @@ _log = logging.getLogger("forebay")
 class Texts(Sequence[str]):
     """A read-only sequence of str, each made when it is looked at."""
 
-    def __init__(self, native: _native.Texts) -> None:
-        self._native = native
+    def __init__(self, of: _native.Texts | Sequence[str]) -> None:
+        # torch's loaders make sequences anew out of their items.
+        self._get = of.get if isinstance(of, _native.Texts) else list(of).__getitem__
+        self._len = len(of)
 
     def __len__(self) -> int:
-        return len(self._native)
+        return self._len
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -31,11 +33,11 @@ class Texts(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self._native.get(row) for row in range(*index.indices(len(self)))]
+            return [self._get(row) for row in range(*index.indices(len(self)))]
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        return self._native.get(row)
+        return self._get(row)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):

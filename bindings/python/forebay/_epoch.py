@@ -103,8 +103,7 @@ class Epoch(Iterator[Any]):
         native = self._loader._opened()
         if self._run is not native:
             self._abandon()
-            at = self._loader._position()
-            native.start(at.epoch, at.base, at.batch, 1)
+            native.start(*self._loader._begins())
             self._run = native
         return native
 

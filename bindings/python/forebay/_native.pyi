@@ -6,6 +6,7 @@ from forebay.errors import ForebayError
 
 __version__: str
 DRAW_VERSION: int
+ORDER_VERSION: int
 SIDE_MAX: int
 
 class Tensor:

@@ -25,9 +25,9 @@ class Position:
     base: int = 0
     batch: int = 0
 
-    def next_batch(self) -> Position:
-        """The position one batch on."""
-        return replace(self, batch=self.batch + 1)
+    def next_batch(self, step: int) -> Position:
+        """The position `step` batches on."""
+        return replace(self, batch=self.batch + step)
 
     def samples(self, global_batch: int) -> int:
         """Samples of the epoch before it, over all ranks."""
@@ -38,6 +38,7 @@ def save(epoch: int, samples: int, order: dict[str, Any], shards: str) -> dict[s
     """The state after so many samples of an epoch, over all ranks."""
     return {
         "version": _VERSION,
+        "order": _native.ORDER_VERSION,
         "draws": _native.DRAW_VERSION,
         "epoch": epoch,
         "samples": samples,
@@ -57,19 +58,23 @@ def load(
         Naming what differs, or what is missing.
     """
     try:
-        version, draws, saved = state["version"], state["draws"], dict(state["options"])
+        version, saved = state["version"], dict(state["options"])
         epoch, samples = state["epoch"], state["samples"]
         saved_shards = state["shards"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"this is no state of a loader ({error!r}); give state_dict()'s") from None
     if version != _VERSION:
         raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
-    if draws != _native.DRAW_VERSION:
-        raise Invalid(
-            f"the state was saved by a release that draws crops and flips in another way "
-            f"(draws={draws}, here {_native.DRAW_VERSION}); go on with that release, or start anew",
-            {"option": "draws"},
-        )
+    for key, what, here in (
+        ("order", "orders samples", _native.ORDER_VERSION),
+        ("draws", "draws crops and flips", _native.DRAW_VERSION),
+    ):
+        if state.get(key) != here:
+            raise Invalid(
+                f"the state was saved by a release that {what} in another way ({key}="
+                f"{state.get(key)!r}, here {here}); go on with that release, or start anew",
+                {"option": key},
+            )
     position = Position(
         whole("the state's epoch", epoch, 0, U64_MAX),
         whole("the state's samples", samples, 0, U64_MAX),

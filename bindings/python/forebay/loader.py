@@ -155,8 +155,11 @@ class DataLoader:
         self._options = check(**arguments)
         if rank is not None:
             ranks.resolve(rank, world_size)
+        # An epoch's first batch here, and how many further on the next is: not the next one in a
+        # worker of torch's.
+        self._first, self._step = 0, 1
         # Where the next batch stands.
-        self._at = _state.Position(epoch=0)
+        self._at = self._start(0)
         self._begun = False
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
@@ -202,7 +205,7 @@ class DataLoader:
         """
         epoch = whole("epoch", epoch, 0, U64_MAX)
         if self._begun or epoch != self._at.epoch:
-            self._move(_state.Position(epoch))
+            self._move(self._start(epoch))
         self._chosen = True
 
     def __len__(self) -> int:
@@ -245,9 +248,8 @@ class DataLoader:
         """
         at, total = self._at, self._total()
         if total is not None and at.batch >= self._batches(total - at.base):
-            at = _state.Position(at.epoch + 1)
-        samples = at.samples(self._global_batch())
-        return _state.save(at.epoch, samples, self._order(), self._shards)
+            at = self._start(at.epoch + 1)
+        return self._saved(at)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was saved.
@@ -332,6 +334,8 @@ class DataLoader:
             self._last_stats, self._counts = None, _state.Counts()
         if self._native is None:
             place = ranks.resolve(self._options.rank, self._options.world_size)
+            if self._options.rank is None and self._step == 1:
+                ranks.refuse_many_workers()
             if self._place != place:
                 ranks.log_once(place)
             self._place = place
@@ -363,8 +367,9 @@ class DataLoader:
                 "go on with a new one"
             )
 
-    def _position(self) -> _state.Position:
-        return self._at
+    def _begins(self) -> tuple[int, int, int, int]:
+        """Epoch, base, batch and step of the run that is to be started."""
+        return self._at.epoch, self._at.base, self._at.batch, self._step
 
     def _skipped(self, errors: int) -> None:
         self._counts.errors += errors
@@ -373,7 +378,7 @@ class DataLoader:
         self._counts.batches += 1
         self._counts.samples += samples
         self._counts.images += images
-        self._at = self._at.next_batch()
+        self._at = self._at.next_batch(self._step)
         self._chosen = True
 
     def _learn(self, samples: int) -> None:
@@ -385,7 +390,7 @@ class DataLoader:
         That is so where a state was saved after the last batch, when nobody knew that it was the
         last, and no epoch was chosen since.
         """
-        moved = self._at != _state.Position(self._at.epoch)
+        moved = self._at != self._start(self._at.epoch)
         resumed_at_end = not stopped and not self._chosen and moved
         self._advance()
         if resumed_at_end:
@@ -400,6 +405,28 @@ class DataLoader:
                 {"option": "on_error"},
             )
 
+    def _saved(self, at: _state.Position) -> dict[str, Any]:
+        samples = at.samples(self._global_batch())
+        return _state.save(at.epoch, samples, self._order(), self._shards)
+
+    # For forebay.torch
+
+    def _take_every(self, first: int, step: int) -> None:
+        """Hand out every `step`-th batch of an epoch, from batch `first` on."""
+        at_start = self._at == self._start(self._at.epoch)
+        self._first, self._step = first, step
+        if at_start:
+            self._at = self._start(self._at.epoch)
+
+    def _of_this_rank(self) -> DataLoader:
+        """The same loader for a process that cannot know its rank by itself."""
+        place = ranks.resolve(self._options.rank, self._options.world_size)
+        arguments = {"rank": place.rank, "world_size": place.world_size}
+        return DataLoader(**self._arguments | arguments)
+
+    def _world_size(self) -> int:
+        return ranks.resolve(self._options.rank, self._options.world_size).world_size
+
     # Parts
 
     def _left_alone(self) -> bool:
@@ -407,7 +434,10 @@ class DataLoader:
         return self._begun and (self._current is None or self._current() is None)
 
     def _advance(self) -> None:
-        self._move(_state.Position(self._at.epoch + 1))
+        self._move(self._start(self._at.epoch + 1))
+
+    def _start(self, epoch: int) -> _state.Position:
+        return _state.Position(epoch, 0, self._first)
 
     def _move(self, to: _state.Position) -> None:
         self._at = to
@@ -476,7 +506,7 @@ class DataLoader:
             "fields": options.spec(),
             "views": options.views(),
             "prefetch": options.prefetch,
-            "threads": ranks.threads(),
+            "threads": max(1, ranks.threads() // self._step),
             "timeout": options.timeout,
             "allow_pipe": options.allow_pipe,
             "job": options.job,

@@ -23,15 +23,16 @@ class Place(NamedTuple):
 
 
 def resolve(rank: int | None, world_size: int | None) -> Place:
-    """Find this process's rank: from arguments, ``torch.distributed``, ``RANK`` and
-    ``WORLD_SIZE``, the variables of an ``srun`` step, or else it is alone.
+    """Find this process's rank: from arguments, ``torch.distributed``, ``jax.distributed``,
+    ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun`` step, or else it is alone.
 
     Raises
     ------
     Invalid
         If only one of the two is known, or they contradict each other.
     """
-    place = _arguments(rank, world_size) or _torch() or _launcher(os.environ) or _slurm(os.environ)
+    place = _arguments(rank, world_size) or _torch() or _jax() or _launcher(os.environ)
+    place = place or _slurm(os.environ)
     place = place or Place(0, 1, "this process alone")
     if place.world_size < 1 or not 0 <= place.rank < place.world_size:
         raise Invalid(
@@ -40,6 +41,25 @@ def resolve(rank: int | None, world_size: int | None) -> Place:
             {"rank": str(place.rank), "world_size": str(place.world_size)},
         )
     return place
+
+
+def refuse_many_workers() -> None:
+    """Refuse to read a rank's whole share in each of several workers of torch's loader.
+
+    Raises
+    ------
+    Invalid
+        In such a worker.
+    """
+    loading = sys.modules.get("torch.utils.data")
+    worker = None if loading is None else loading.get_worker_info()
+    if worker is not None and worker.num_workers > 1:
+        raise Invalid(
+            f"each of the {worker.num_workers} workers of torch's DataLoader would read the whole "
+            "share of this rank; iterate over forebay.DataLoader itself, which has threads of its "
+            "own, or give torch's a forebay.torch.IterableDataset",
+            {"option": "num_workers"},
+        )
 
 
 def log_once(place: Place) -> None:
@@ -63,6 +83,14 @@ def _torch() -> Place | None:
     if not distributed.is_initialized():
         return None
     return Place(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+
+
+def _jax() -> Place | None:
+    # As with torch: only a program that has started it has it loaded.
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized():
+        return None
+    return Place(jax.process_index(), jax.process_count(), "jax.distributed")
 
 
 def _launcher(env: Mapping[str, str]) -> Place | None:

@@ -27,6 +27,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DRAW_VERSION", forebay_decode::DRAW_VERSION)?;
+    module.add("ORDER_VERSION", forebay_engine::plan::ORDER_VERSION)?;
     module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<batch::Batch>()?;

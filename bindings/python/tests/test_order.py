@@ -202,6 +202,7 @@ def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, opt
         ("samples", None),
         ("version", 1),
         ("draws", 0),
+        ("order", 0),
     ],
 )
 def test_a_state_that_was_spoilt_is_refused_by_the_key(make, key, value):

@@ -1,0 +1,126 @@
+"""The loader inside torch's own loaders: workers share an epoch, and states resume."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+import forebay
+
+torch = pytest.importorskip("torch")
+from forebay.torch import IterableDataset  # noqa: E402
+
+# torch advises against more workers than cores; here they decode nothing to speak of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    # What torchdata's last release asks of torch.
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+]
+
+FIELDS = {"label": forebay.Int("cls")}
+
+
+@pytest.fixture
+def dataset(make, shards, manifest):
+    """A function that makes a dataset over the shards with these arguments."""
+
+    def with_arguments(**arguments):
+        # The fixture's loader says how to reach this session's daemon.
+        arguments = make(fields=FIELDS, manifest=manifest, **arguments)._arguments
+        return IterableDataset(**arguments)
+
+    return with_arguments
+
+
+def torch_loader(dataset, workers, **arguments):
+    return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, **arguments)
+
+
+def keys(batches):
+    return [list(batch["__key__"]) for batch in batches]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_give_the_order_that_one_process_gives(make, dataset, manifest, workers, context):
+    if context == "spawn" and workers != 2:
+        pytest.skip("a spawned worker starts slowly; two show what there is to show")
+    options = {"shuffle": True, "window": 2, "seed": 9}
+    alone = make(fields=FIELDS, manifest=manifest, **options)
+    expected = [keys(alone) for _ in range(3)]
+    loader = torch_loader(dataset(**options), workers, multiprocessing_context=context)
+    assert [keys(loader) for _ in range(2)] == expected[:2]
+    loader.dataset.set_epoch(1)
+    assert [keys(loader) for _ in range(2)] == expected[1:]
+    assert len(loader) == len(alone) == 15
+
+
+def test_workers_that_stay_go_on_with_the_next_epoch(make, dataset, manifest):
+    options = {"shuffle": True, "seed": 9}
+    alone = make(fields=FIELDS, manifest=manifest, **options)
+    expected = [keys(alone) for _ in range(3)]
+    loader = torch_loader(dataset(**options), 2, persistent_workers=True)
+    assert [keys(loader) for _ in range(2)] == expected[:2]
+    loader.dataset.set_epoch(0)
+    assert keys(loader) == expected[0]
+    # One that is left alone in mid-epoch counts as begun.
+    next(iter(loader))
+    assert keys(loader) == expected[2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("after", [0, 1, 6, 14, 15])
+def test_a_stateful_loader_resumes_with_as_many_workers(dataset, workers, after):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader():
+        made = dataset(shuffle=True, seed=4)
+        return stateful.StatefulDataLoader(made, batch_size=None, num_workers=workers)
+
+    whole = loader()
+    expected = [keys(whole), keys(whole)]
+    first = loader()
+    done = keys(itertools.islice(iter(first), after))
+    state = json.loads(json.dumps(first.state_dict()))
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert done + keys(resumed) == expected[0]
+    assert keys(resumed) == expected[1]
+
+
+def test_a_worker_state_is_refused_elsewhere_by_name(dataset):
+    state = dataset().state_dict()
+    with pytest.raises(forebay.Invalid, match="num_workers") as caught:
+        dataset().load_state_dict(state | {"num_workers": 2})
+    assert caught.value.places["option"] == "num_workers"
+    with pytest.raises(forebay.Invalid, match="num_workers"):
+        dataset().load_state_dict({})
+
+
+class Bare(torch.utils.data.IterableDataset):
+    """What a user writes who does not know better."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_a_loader_in_several_workers_would_repeat_and_says_so(make):
+    loader = torch_loader(Bare(make(fields=FIELDS)), 2)
+    with pytest.raises(forebay.Invalid, match=r"forebay\.torch\.IterableDataset"):
+        next(iter(loader))
+    assert len(keys(torch_loader(Bare(make(fields=FIELDS)), 1))) == 15
+    # Who says which rank it is has dealt the workers' shares already.
+    given = torch_loader(Bare(make(fields=FIELDS, rank=0, world_size=1)), 2)
+    assert len(keys(given)) == 30
+
+
+def test_ranks_and_workers_together_read_each_sample_once(dataset):
+    ranks = [keys(torch_loader(dataset(shuffle=True, rank=r, world_size=2), 2)) for r in range(2)]
+    assert len(ranks[0]) == len(ranks[1])
+    flat = [key for rank in ranks for batch in rank for key in batch]
+    assert sorted(flat) == [f"s{number:05}" for number in range(60)]
