@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -90,19 +92,29 @@ class Assembler:
     def __call__(self, native: _native.Batch) -> Any:
         """The batch as the user gets it, after maps and transform."""
         batch: dict[str, Any] = {}
+        keys, urls = Texts(native.keys()), Texts(native.urls())
         for name, kind, rows, present in native.take_columns():
             field = self._fields.get(name)
             values = self._values(kind, rows, present)
             if field is not None and field.map is not None:
-                values = self._map(field.map, values, present)
+                rows = _where(present, list(values))
+                values = self._mapped(name, field.map, rows, keys, urls)
             batch[name] = values
             if present is not None or (field is not None and field.optional):
                 flags = present if present is not None else [row is not None for row in rows]
                 batch[f"{name}_present"] = self._tensor(_native.Batch.flags(flags))
-        batch["__key__"] = Texts(native.keys())
-        batch["__url__"] = Texts(native.urls())
+        batch["__key__"], batch["__url__"] = keys, urls
         batch["__valid__"] = self._tensor(native.valid())
-        return batch if self._transform is None else self._transform(batch)
+        if self._transform is None:
+            return batch
+        try:
+            return self._transform(batch)
+        except Exception as error:
+            places = {}
+            if len(keys):
+                places = {"url": urls[0], "key": keys[0], "to_url": urls[-1], "to_key": keys[-1]}
+            _note(error, "transform=", places)
+            raise
 
     def _tensor(self, native: _native.Tensor) -> Any:
         tensor = self._framework.tensor(native)
@@ -120,11 +132,28 @@ class Assembler:
             return [None if row is None else lend(row) for row in rows]
         return _where(present, rows)
 
-    def _map(self, function: Callable[[Any], Any], values: Any, present: list[bool] | None) -> Any:
-        rows = _where(present, list(values))
-        mapped = [None if row is None else function(row) for row in rows]
+    def _mapped(
+        self, name: str, function: Callable[[Any], Any], rows: list[Any], keys: Texts, urls: Texts
+    ) -> Any:
+        mapped = []
+        for number, row in enumerate(rows):
+            try:
+                mapped.append(None if row is None else function(row))
+            except Exception as error:
+                _note(error, "map=", {"url": urls[number], "key": keys[number], "field": name})
+                raise
         stacked = self._framework.stack(mapped) if mapped else None
         return mapped if stacked is None else stacked
+
+
+def _note(error: Exception, what: str, places: dict[str, str]) -> None:
+    """Note on an exception of user code for which samples it was raised."""
+    note = f"in {what} of " + ", ".join(f"{name}={place}" for name, place in places.items())
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    # Those that refuse attributes have the note; what an error of ours says already stays.
+    with contextlib.suppress(AttributeError, TypeError):
+        error.places = places | getattr(error, "places", {})  # type: ignore[attr-defined]
 
 
 def _where(present: list[bool] | None, rows: list[Any]) -> list[Any]:

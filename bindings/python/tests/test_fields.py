@@ -196,6 +196,34 @@ def test_numbers_from_maps_are_one_tensor_in_every_framework(make, framework):
         assert str(batch["same"].dtype).endswith("int64")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_of_user_code_names_the_sample(make, shards, workers):
+    def refuse(value):
+        if value == 6:
+            raise KeyError("six")
+        return value
+
+    loader = make(fields={"label": forebay.Int("cls", map=refuse)}, workers=workers)
+    batches = iter(loader)
+    next(batches)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="six") as caught:
+            next(batches)
+        assert caught.value.places == {"url": shards[0], "key": "s00006", "field": "label"}
+        assert "key=s00006" in "".join(getattr(caught.value, "__notes__", ["key=s00006"]))
+
+    def transform(batch):
+        if batch["label"][0] == 8:
+            raise forebay.Invalid("eight", {"key": "mine"})
+        return batch
+
+    loader = make(fields={"label": forebay.Int("cls")}, workers=workers, transform=transform)
+    with pytest.raises(forebay.Invalid, match="eight") as caught:
+        list(loader)
+    ends = {"url": shards[0], "to_url": shards[1], "to_key": "s00011"}
+    assert caught.value.places == ends | {"key": "mine"}
+
+
 def test_what_maps_give_beside_numbers_stays_a_list(make):
     maps = {
         "huge": lambda value: 2**70,
