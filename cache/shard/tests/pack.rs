@@ -73,7 +73,8 @@ impl Place {
 
     fn tars(&self, out: &str, paths: &[&Path], prefix_keys: bool) -> Packing {
         let paths = paths.iter().map(|&path| path.to_owned()).collect();
-        Packing { input: Input::Tars { paths, prefix_keys }, ..self.packing(out) }
+        let threads = NonZero::new(3).unwrap();
+        Packing { input: Input::Tars { paths, prefix_keys }, threads, ..self.packing(out) }
     }
 
     /// Every file of an output folder.
@@ -158,6 +159,12 @@ fn a_plan_is_what_packing_makes_and_writes_nothing() {
     place.put(&format!("{}.jpg", "long".repeat(40)), vec![1; 5000]);
     place.put(&format!("sub/{}.jpg", "é".repeat(60)), vec![1; 512]);
     place.put(&format!("sub/{}/{}.jpg", "a".repeat(250), "b".repeat(250)), b"");
+    // Around the length that a header has room for.
+    for len in [99, 100, 101, 510, 511, 512, 513] {
+        let folder = "y".repeat(len / 3);
+        let name = "x".repeat(len - 2 * folder.len() - "//.e".len());
+        place.put(&format!("{folder}/{folder}/{name}.e"), b"e");
+    }
     let packing = place.packing("out");
     let plan = packing.plan().unwrap();
     assert_eq!(plan.rehearse().unwrap(), 0);
@@ -178,7 +185,7 @@ fn a_plan_is_what_packing_makes_and_writes_nothing() {
         assert_eq!(listed.samples, shard.samples);
     }
     let keys: Vec<_> = place.samples("out").into_iter().map(|sample| sample.0).collect();
-    assert_eq!(keys.len(), 10);
+    assert_eq!(keys.len(), 17);
     assert!(keys.contains(&format!("sub/{}", "é".repeat(60))));
 }
 
@@ -236,9 +243,13 @@ fn another_plan_is_refused_while_anything_of_the_old_one_is_there() {
     let base = place.packing("o");
     let limits = Limits { samples: 2, bytes: u64::MAX };
     let refused = || {
-        for other in
-            [Packing { limits, ..base.clone() }, Packing { shuffle: Some(0), ..base.clone() }]
-        {
+        // The last of these makes one shard, where three were.
+        let one = Limits { samples: 100, bytes: u64::MAX };
+        for other in [
+            Packing { limits, ..base.clone() },
+            Packing { shuffle: Some(0), ..base.clone() },
+            Packing { limits: one, ..base.clone() },
+        ] {
             let plan = other.plan().unwrap();
             for error in [plan.rehearse().unwrap_err(), plan.pack(&|_| {}).unwrap_err()] {
                 assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -562,14 +573,12 @@ fn a_parquet_list_that_is_damaged_is_refused_or_read() {
         fs::write(&path, &whole[..at]).unwrap();
         let error = place.list("o", "list.parquet").plan().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{at}: {error}");
-        for bit in [0x01, 0x80, 0xff] {
-            let mut bytes = whole.clone();
-            bytes[at] ^= bit;
-            fs::write(&path, &bytes).unwrap();
-            if let Err(error) = place.list("o", "list.parquet").plan() {
-                let kinds = [ErrorKind::Invalid, ErrorKind::NotFound];
-                assert!(kinds.contains(&error.kind()), "{at}: {error}");
-            }
+        let mut bytes = whole.clone();
+        bytes[at] ^= [0x01, 0x80, 0xff][at % 3];
+        fs::write(&path, &bytes).unwrap();
+        if let Err(error) = place.list("o", "list.parquet").plan() {
+            let kinds = [ErrorKind::Invalid, ErrorKind::NotFound];
+            assert!(kinds.contains(&error.kind()), "{at}: {error}");
         }
     }
 }

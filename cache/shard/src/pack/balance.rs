@@ -188,6 +188,18 @@ mod tests {
         assert_eq!(ends, [5, 10]);
     }
 
+    /// With each cut nearest to equal parts, the middle one of three would win from both others.
+    #[test]
+    fn a_cut_is_not_where_it_seems_best_alone() {
+        let ones = |count| vec![512; count];
+        let lengths = [ones(17), vec![7 * 512], ones(12), vec![7 * 512], ones(17)].concat();
+        let limits = Limits { samples: u64::MAX, bytes: 26 * 512 + END_BYTES };
+        let ends = divide(&lengths, limits).unwrap();
+        let bytes: Vec<u64> = shards(&ends, &lengths).iter().map(|shard| shard.1 / 512).collect();
+        assert_eq!(bytes.len(), 3);
+        assert!(bytes.iter().max().unwrap() - bytes.iter().min().unwrap() <= 7, "{bytes:?}");
+    }
+
     #[test]
     fn what_fits_into_no_shard_is_told() {
         let limits = Limits { samples: 5, bytes: 3072 };
