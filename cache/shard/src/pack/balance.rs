@@ -94,10 +94,10 @@ fn fewest(least: usize, most: usize, even: impl Fn(usize) -> Option<Ends>) -> En
 /// weights of all beginnings, from the empty one; they grow with every element, of which there are as
 /// many as parts or more.
 ///
-/// With `least` the largest weight that all parts can have, cutting as early as possible for it, and `spread` the
-/// largest element, parts of `least ..= least + spread` exist: where the i-th cut may lie is a range without holes, because each
-/// element is `spread` at most, and the end is in the last range, because it is not if `least` is one more.
-/// Among those cuts the ones nearest to equal parts are taken, from the last to the first.
+/// With `least` the largest weight that all parts can have at least, and `spread` the largest element, parts of
+/// `least ..= least + spread` exist: where the i-th cut may lie is a range without holes, because each element is
+/// `spread` at most; and the end is in the last range, because with one more than `least` even the earliest cuts
+/// come too late. Among those cuts the ones nearest to equal parts are taken, from the last to the first.
 fn even(sums: &[u64], parts: usize) -> Ends {
     let elements = sums.len() - 1;
     let total = sums[elements];

@@ -14,6 +14,9 @@ use crate::key::{field_name, split_key};
 /// Deeper trees are loops or accidents.
 const MAX_DEPTH: usize = 64;
 
+/// The field that a shard among the files would be. One in each sample and nothing else is a mistake.
+const SHARD: &str = "tar";
+
 struct Found {
     name: String,
     path: PathBuf,
@@ -30,6 +33,10 @@ struct Found {
 pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;
+    if !files.is_empty() && files.iter().all(|found| place(&found.name).1 == SHARD) {
+        return Err(unfit("the folder holds shards, not what samples are made of", folder)
+            .advise("name the shards to pack them anew, as in 'folder/*.tar'"));
+    }
     files.sort_by(|a, b| place(&a.name).cmp(&place(&b.name)));
     let mut samples = Vec::new();
     for sample in files.chunk_by(|a, b| place(&a.name).0 == place(&b.name).0) {

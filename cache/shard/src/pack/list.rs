@@ -1,7 +1,8 @@
 //! The rows of a list as samples.
 //!
-//! Its rule: the header says what a column is. `key` holds keys, `cls=` holds the bytes of field `cls` themselves, and any other
-//! name, such as `jpg`, is a field whose bytes are in the file that the cell names. An empty cell is no field.
+//! Its rule: the header says what a column is. `key` holds keys, `cls=` holds the bytes of field `cls` themselves,
+//! and any other name, such as `jpg`, is a field whose bytes are in the file that the cell names. An empty cell is
+//! no field.
 
 mod csv;
 mod parquet;

@@ -18,7 +18,8 @@ use super::plan::{Packed, Plan};
 use super::sample::{Content, Field};
 use super::tars::{Stretch, changed, open_unchanged};
 
-/// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file system, small beside a shard.
+/// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file system, small
+/// beside a shard.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An unfinished file; it goes away unless its process is killed.
