@@ -207,10 +207,11 @@ fn index_and_pack_tell_what_they_made_as_a_document() {
         |n: usize, samples| json!({"path": shards[n], "samples": samples, "bytes": sizes[n]});
     assert_eq!(packed["shards"], json!([each(0, 2), each(1, 1)]));
     assert_eq!((&packed["samples"], &packed["bytes"]), (&3.into(), &(sizes[0] + sizes[1]).into()));
-    // Packing again would overwrite: the plan says so too.
+    // Packing again has nothing to do: the plan says so too.
     for more in [&["--dry-run"][..], &[]] {
-        assert_eq!(pack(more).code, 1);
+        assert_eq!(document(&pack(more))["kept"], 2);
     }
+    assert_eq!(packed["kept"], 0);
 
     let manifest = output.path().join("m.json");
     let urls = output.path().join("made/o-{00..01}.tar");
@@ -222,6 +223,12 @@ fn index_and_pack_tell_what_they_made_as_a_document() {
     assert_eq!(indexed["bytes"], sizes[0] + sizes[1]);
     let written: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
     assert_eq!(written["hash"], indexed["hash"]);
+    // Packing wrote the same.
+    assert_eq!(packed["hash"], indexed["hash"]);
+    assert_eq!(
+        fs::read(packed["manifest"].as_str().unwrap()).unwrap(),
+        fs::read(&manifest).unwrap()
+    );
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 

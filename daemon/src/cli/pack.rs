@@ -1,35 +1,78 @@
 //! `forebay pack`.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+use std::time::Duration;
 
 use bytesize::ByteSize;
-use forebay_error::Result;
-use forebay_shard::pack::{Limits, Packed, check_pattern, pack_folder, plan_folder};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_shard::Commands;
+use forebay_shard::pack::{Input, Limits, Packed, Packing, Plan, check_pattern, is_list};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Done, print, print_json};
+use super::{Done, Failure, print, print_json};
 
-/// Make WebDataset shards from a folder of files.
+/// How often a spinner turns.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Make WebDataset shards of even size, and their manifest, from a folder, a list or other shards.
 ///
-/// Files that share a path up to the first dot of their name become one sample: `cat/001.jpg` and
-/// `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples are sorted by key and
-/// never split; a file that fits no sample is an error, and no file is overwritten.
+/// Run the same command again after it was stopped, by whatever: shards that are whole are kept, the rest is
+/// written. Nothing is ever overwritten.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// The folder to pack, with everything below it.
-    folder: PathBuf,
+    /// A folder, a list (.csv, .parquet), or shards: paths with braces (`{000..099}`) and globs.
+    ///
+    /// Of a folder, files that share a path up to the first dot of their name become one sample: `cat/001.jpg` and
+    /// `cat/001.cls` are the fields `jpg` and `cls` of sample `cat/001`. Samples come in the order of their keys. A file that
+    /// fits no sample is an error.
+    ///
+    /// Of a list, each row becomes a sample, in the order of the rows, and the header says what a column is: `key` holds keys
+    /// (without it, rows are numbered from 000000000); `cls=` holds the field `cls` itself; `jpg` names files that hold
+    /// the field `jpg`, from the list's folder or --root on. An empty cell is no field.
+    ///
+    /// Of shards, each sample is taken as it is, in their order. Members that belong to no sample, which loaders pass
+    /// over, are left out; a sample that loaders would call bad is an error.
+    #[arg(required = true, value_name = "INPUT")]
+    inputs: Vec<String>,
     /// The shards' names, with a place for their number.
     #[arg(short, long, value_name = "PATTERN", default_value = "out-{:06d}.tar")]
     #[arg(value_parser = pattern)]
     output: String,
-    /// Samples per shard, at most.
-    #[arg(long, default_value_t = Limits::default().samples)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    samples: u64,
-    /// Bytes per shard, at most.
-    #[arg(long, default_value_t = ByteSize(Limits::default().bytes), value_parser = size)]
-    bytes: ByteSize,
+    /// Samples per shard, at most. Alone, it leaves bytes without a limit.
+    ///
+    /// Unset, as --bytes: 100000 samples or 3 GB, whichever comes first. As many shards are made as the limit needs, and
+    /// in the samples or bytes that it is about no two of them differ by more than one sample.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    samples: Option<u64>,
+    /// Bytes per shard, at most, such as 1GB or 512MiB. Alone, it leaves samples without a limit.
+    #[arg(long, value_parser = size)]
+    bytes: Option<ByteSize>,
+    /// Pack the samples in an order drawn by --seed, the same for the same keys, not in that of the input.
+    ///
+    /// For data sets that are sorted, by class for instance: readers mix a window of shards, not all.
+    #[arg(long)]
+    shuffle: bool,
+    /// What --shuffle draws from.
+    #[arg(long, requires = "shuffle", default_value_t = 0)]
+    seed: u64,
+    /// The folder from which a list's paths count. Unset: the list's own.
+    #[arg(long, value_name = "FOLDER")]
+    root: Option<PathBuf>,
+    /// Put a shard's name before the keys of its samples: `a` of `x-00.tar` becomes `x-00/a`.
+    ///
+    /// For shards that have keys in common: side by side in one shard, two samples of one key would be read as one.
+    #[arg(long)]
+    prefix_keys: bool,
+    /// Where the manifest goes. Unset: beside the shards, `out.json` for `out-{:06d}.tar`.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Shards that are written at once. Unset: as many as there are cores.
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
     /// Say what would be written, and write nothing.
     #[arg(long)]
     dry_run: bool,
@@ -38,12 +81,27 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  forebay pack photos/ -o 'train/photos-{:06d}.tar' --bytes 1GB
+  forebay pack train.csv --root photos/ -o 'train-{:06d}.tar' --shuffle
+      where train.csv holds     key,jpg,cls=
+                                n01/17,n01/17.jpeg,0
+  forebay pack '/data/old-{000..999}.tar' -o '/data/new-{:06d}.tar' --samples 10000
+
+Then, in Python:
+  forebay.DataLoader('train/photos-{000000..000041}.tar', manifest='train/photos.json')";
+
 /// What was made, or would be.
 #[derive(Serialize)]
 struct Document<'a> {
     dry_run: bool,
+    manifest: &'a Path,
+    hash: &'a str,
     samples: u64,
     bytes: u64,
+    /// Shards that were there already.
+    kept: usize,
     shards: Vec<Shard<'a>>,
 }
 
@@ -72,29 +130,117 @@ fn size(text: &str) -> Result<ByteSize, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let spinner = ProgressBar::new_spinner();
-    spinner.set_style(ProgressStyle::default_spinner());
-    spinner.set_message(format!("packing {}", arguments.folder.display()));
-    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
-    let limits = Limits { samples: arguments.samples, bytes: arguments.bytes.as_u64() };
-    let pack = if arguments.dry_run { plan_folder } else { pack_folder };
-    let packed = pack(&arguments.folder, &arguments.output, limits);
+    let packing = Packing {
+        input: input(arguments)?,
+        pattern: arguments.output.clone(),
+        limits: limits(arguments),
+        shuffle: arguments.shuffle.then_some(arguments.seed),
+        manifest: arguments.manifest.clone(),
+        // Where the system does not tell of cores, one is always there.
+        threads: arguments
+            .jobs
+            .or_else(|| available_parallelism().ok())
+            .unwrap_or(NonZero::<usize>::MIN),
+    };
+    let spinner = ProgressBar::new_spinner().with_message("looking at what is to be packed");
+    spinner.enable_steady_tick(TICK);
+    let plan = packing.plan();
     spinner.finish_and_clear();
-    Ok(tell(arguments, &packed?)?)
+    let plan = plan?;
+    let kept = if arguments.dry_run { plan.rehearse()? } else { pack(&plan)? };
+    Ok(tell(arguments, &plan, kept)?)
 }
 
-fn tell(arguments: &Arguments, packed: &[Packed]) -> Result<()> {
-    let samples = packed.iter().map(|shard| shard.samples).sum();
-    let bytes = packed.iter().map(|shard| shard.bytes).sum();
+fn limits(arguments: &Arguments) -> Limits {
+    match (arguments.samples, arguments.bytes.map(|bytes| bytes.as_u64())) {
+        (None, None) => Limits::default(),
+        (samples, bytes) => {
+            Limits { samples: samples.unwrap_or(u64::MAX), bytes: bytes.unwrap_or(u64::MAX) }
+        }
+    }
+}
+
+fn input(arguments: &Arguments) -> Done<Input> {
+    let input = match arguments.inputs.as_slice() {
+        [one] if Path::new(one).is_dir() => Input::Folder(one.into()),
+        [one] if is_list(one.as_ref()) => {
+            Input::List { path: one.into(), root: arguments.root.clone() }
+        }
+        all => Input::Tars { paths: tars(all)?, prefix_keys: arguments.prefix_keys },
+    };
+    let (list, tars) = (matches!(input, Input::List { .. }), matches!(input, Input::Tars { .. }));
+    let misplaced = [
+        (arguments.root.is_some() && !list, "--root is for a list"),
+        (arguments.prefix_keys && !tars, "--prefix-keys is for shards"),
+    ];
+    match misplaced.iter().find(|(misplaced, _)| *misplaced) {
+        Some((_, what)) => Err(Failure::Usage(Error::new(ErrorKind::Invalid, *what))),
+        None => Ok(input),
+    }
+}
+
+/// The shards that the command line names: files of this machine.
+fn tars(inputs: &[String]) -> Done<Vec<PathBuf>> {
+    let elsewhere = |url: &str| {
+        Error::new(ErrorKind::Invalid, "only shards that are files can be packed anew")
+            .at("url", url)
+            .advise("copy them here first, or mount their store")
+    };
+    let mut paths = Vec::new();
+    for input in inputs {
+        let alone = Path::new(input);
+        if alone.is_dir() || is_list(alone) {
+            let error = Error::new(ErrorKind::Invalid, "a folder or a list is packed alone");
+            return Err(Failure::Usage(error.at("input", input)));
+        }
+        let mut list = |url: &str| Err(elsewhere(url));
+        let urls = forebay_shard::expand(input, Commands::Refused, &mut list);
+        for url in urls.map_err(|error| match error.kind() {
+            ErrorKind::Invalid => Failure::Usage(error),
+            _ => Failure::Failed(error),
+        })? {
+            match url.starts_with('/') {
+                true => paths.push(PathBuf::from(url)),
+                false => return Err(Failure::Usage(elsewhere(&url))),
+            }
+        }
+    }
+    Ok(paths)
+}
+
+fn pack(plan: &Plan) -> Result<usize> {
+    let bar = ProgressBar::new(plan.bytes()).with_style(
+        ProgressStyle::with_template(
+            "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})",
+        )
+        .expect("a constant, valid template"),
+    );
+    let packed = plan.pack(&|bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    packed
+}
+
+fn tell(arguments: &Arguments, plan: &Plan, kept: usize) -> Result<()> {
+    let (manifest, bytes) = (plan.manifest(), plan.bytes());
+    let samples = manifest.samples();
     if arguments.json {
-        let shards = packed.iter().map(Shard::from).collect();
-        return print_json(&Document { dry_run: arguments.dry_run, samples, bytes, shards });
+        return print_json(&Document {
+            dry_run: arguments.dry_run,
+            manifest: plan.manifest_path(),
+            hash: manifest.hash(),
+            samples,
+            bytes,
+            kept,
+            shards: plan.shards().map(Shard::from).collect(),
+        });
     }
     let size = |bytes| ByteSize(bytes).display().iec();
-    for shard in packed {
+    for shard in plan.shards() {
         let (path, bytes) = (shard.path.display(), size(shard.bytes));
         print(&format!("{path}  {} samples  {bytes}", shard.samples))?;
     }
     let would = if arguments.dry_run { " would be written" } else { "" };
-    print(&format!("{} shards, {samples} samples, {}{would}", packed.len(), size(bytes)))
+    let kept = if kept > 0 { format!(", {kept} of them there before") } else { String::new() };
+    let (path, shards) = (plan.manifest_path().display(), manifest.shards().len());
+    print(&format!("{path}: {shards} shards, {samples} samples, {}{would}{kept}", size(bytes)))
 }

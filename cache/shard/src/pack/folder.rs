@@ -3,79 +3,61 @@
 //! Its rule: every file becomes a field or is reported; the key rules of the reader decide, so what
 //! is packed here is what a loader sees.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 
-use super::writer::{Limits, Packed, Writer};
+use super::sample::{Content, Sample, Stamp};
 use crate::key::{field_name, split_key};
 
 /// Deeper trees are loops or accidents.
 const MAX_DEPTH: usize = 64;
 
+/// The field that a shard among the files would be. One in each sample and nothing else is a mistake.
+const SHARD: &str = "tar";
+
 struct Found {
     name: String,
     path: PathBuf,
+    len: u64,
+    stamp: Stamp,
 }
 
-/// Packs every file below `folder` into shards named by `pattern`.
-///
-/// Files whose relative paths share a key become one sample; samples are sorted by key, fields by
-/// name. Symbolic links to files are followed; to folders they are not.
-///
-/// # Errors
-/// `Invalid` naming the file that fits no sample (no dot, hidden, not UTF-8, or a field twice);
-/// `NotFound` if there are no files; what the file system says.
-pub fn pack_folder(folder: &Path, pattern: &str, limits: Limits) -> Result<Vec<Packed>> {
-    pack(folder, Writer::new(pattern, limits)?)
-}
-
-/// What [`pack_folder`] would make, byte for byte as long, with nothing written.
+/// Every file below `folder`, as samples by key with fields by name. Symbolic links to files are
+/// followed; to folders they are not.
 ///
 /// # Errors
-/// As [`pack_folder`].
-pub fn plan_folder(folder: &Path, pattern: &str, limits: Limits) -> Result<Vec<Packed>> {
-    pack(folder, Writer::that_only_measures(pattern, limits)?)
-}
-
-fn pack(folder: &Path, mut writer: Writer) -> Result<Vec<Packed>> {
+/// `Invalid` naming the file that fits no sample (no dot, hidden, not UTF-8, or a field twice); what the
+/// file system says.
+pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;
-    if files.is_empty() {
-        let error = Error::new(ErrorKind::NotFound, "the folder holds no files to pack");
-        return Err(error.at("path", folder.display()));
+    if !files.is_empty() && files.iter().all(|found| place(&found.name).1 == SHARD) {
+        return Err(unfit("the folder holds shards, not what samples are made of", folder)
+            .advise("name the shards to pack them anew, as in 'folder/*.tar'"));
     }
     files.sort_by(|a, b| place(&a.name).cmp(&place(&b.name)));
+    let mut samples = Vec::new();
     for sample in files.chunk_by(|a, b| place(&a.name).0 == place(&b.name).0) {
         let twice = sample.windows(2).find(|pair| place(&pair[0].name) == place(&pair[1].name));
         if let Some([_, second]) = twice {
             return Err(unfit("two files give a sample the same field", &second.path));
         }
-        add(sample, &mut writer)?;
+        let key = place(&sample[0].name).0;
+        let parts = sample.iter().map(|found| {
+            let suffix = &found.name[key.len() + 1..];
+            (suffix, found.len, Content::File(found.path.as_path().into(), found.stamp))
+        });
+        let made = Sample::new(key, parts);
+        samples.push(made.map_err(|error| error.at("path", sample[0].path.display()))?);
     }
-    writer.finish()
+    Ok(samples)
 }
 
 /// Key and field, which every collected name has.
 fn place(name: &str) -> (&str, String) {
     split_key(name).map_or((name, String::new()), |(key, field)| (key, field_name(field)))
-}
-
-fn add(sample: &[Found], writer: &mut Writer) -> Result<()> {
-    let at = |path: &Path, error: Error| error.at("path", path.display());
-    let mut open = Vec::with_capacity(sample.len());
-    for found in sample {
-        let file = File::open(&found.path).doing("open a file");
-        let file = file.map_err(|error| at(&found.path, error))?;
-        let len = file.metadata().doing("measure a file").map_err(|e| at(&found.path, e))?.len();
-        open.push((found, file, len));
-    }
-    writer.start_sample(open.iter().map(|(_, _, len)| len).sum())?;
-    for (found, mut file, len) in open {
-        writer.add(&found.name, len, &mut file).map_err(|error| at(&found.path, error))?;
-    }
-    Ok(())
 }
 
 fn walk(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Found>) -> Result<()> {
@@ -92,14 +74,18 @@ fn walk(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Found>) -> Re
         let kind = entry.file_type().doing("read the folder").map_err(at)?;
         if kind.is_dir() {
             walk(&path, &format!("{name}/"), depth + 1, files)?;
-        } else if !fs::metadata(&path).doing("measure a file").map_err(at)?.is_file() {
+            continue;
+        }
+        let file = fs::metadata(&path).doing("measure a file");
+        let file = file.map_err(|error| error.at("path", path.display()))?;
+        if !file.is_file() {
             return Err(unfit("it is not a regular file", &path));
-        } else if split_key(&name).is_none() {
+        }
+        if split_key(&name).is_none() {
             return Err(unfit("a file's name gives it no place in a sample", &path)
                 .advise("name files key.field, such as 0001.jpg and 0001.cls, or move it away"));
-        } else {
-            files.push(Found { name, path });
         }
+        files.push(Found { name, path, len: file.len(), stamp: Stamp::of(&file) });
     }
     Ok(())
 }

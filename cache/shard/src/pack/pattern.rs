@@ -2,12 +2,16 @@
 //!
 //! Its rule: exactly one number, so that no two shards share a name.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use forebay_error::{Error, ErrorKind, Result};
 
 /// More digits than a 64-bit number has are a typing error.
 const MAX_DIGITS: usize = 20;
+
+/// What stands between a name and a number.
+const SEPARATORS: [char; 4] = ['-', '_', '.', ' '];
 
 /// A path with a hole for the shard's number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +44,29 @@ impl Pattern {
         Ok(Self { before: before.to_owned(), digits, after: after.to_owned() })
     }
 
+    /// Where the shards' manifest lies if nothing else is said: beside them, named as they are but for the
+    /// number.
+    pub(super) fn manifest(&self) -> PathBuf {
+        let start = self.before.rfind('/').map_or(0, |slash| slash + 1);
+        let (folder, name) = self.before.split_at(start);
+        let name = match name.trim_end_matches(SEPARATORS) {
+            "" => "manifest",
+            name => name,
+        };
+        PathBuf::from(format!("{folder}{name}.json"))
+    }
+
+    /// Whether a shard has this path.
+    pub(super) fn names(&self, path: &Path) -> bool {
+        let start = self.before.rfind('/').map_or(0, |slash| slash + 1);
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let number = name.strip_prefix(&self.before[start..]);
+        let number = number.and_then(|rest| rest.strip_suffix(self.after.as_str()));
+        let Some(number) = number.and_then(|number| number.parse().ok()) else { return false };
+        let whole = |path: &Path| std::path::absolute(path).ok();
+        whole(path).is_some() && whole(path) == whole(&self.path(number))
+    }
+
     /// The path of shard `number`.
     pub(super) fn path(&self, number: u64) -> PathBuf {
         let Self { before, digits, after } = self;
@@ -64,6 +91,22 @@ mod tests {
         let path = |text| Pattern::parse(text).unwrap().path(7);
         assert_eq!(path("d/out-{:06d}.tar"), PathBuf::from("d/out-000007.tar"));
         assert_eq!(path("{}.tar"), PathBuf::from("7.tar"));
+        let manifest = |text| Pattern::parse(text).unwrap().manifest();
+        assert_eq!(manifest("d.e/train-{:06d}.tar"), PathBuf::from("d.e/train.json"));
+        assert_eq!(manifest("{}.tar"), PathBuf::from("manifest.json"));
+        assert_eq!(manifest("/d/{:03d}/x.tar"), PathBuf::from("/d/manifest.json"));
+        let pattern = Pattern::parse("d/o-{:03d}.tar").unwrap();
+        for (path, named) in [
+            ("d/o-000.tar", true),
+            ("./d/o-017.tar", true),
+            ("d/o-17.tar", false),
+            ("d/o-0017.tar", false),
+            ("e/o-017.tar", false),
+            ("d/o-+17.tar", false),
+            ("d/o-.tar", false),
+        ] {
+            assert_eq!(pattern.names(Path::new(path)), named, "{path}");
+        }
         for bad in ["out.tar", "{:06d}-{}.tar", "{:6}.tar", "{:099d}", "{", "}{}", "{x}"] {
             assert_eq!(Pattern::parse(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }

@@ -1,0 +1,295 @@
+//! Which sample goes into which shard, decided before a byte is written.
+//!
+//! Its rule: the plan says how long each shard will be, to the byte, and what is written is held against it. Two plans
+//! that would write anything differently have different hashes.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use sha2::{Digest, Sha256};
+
+use super::archive::END_BYTES;
+use super::balance::{Limits, divide, too_large};
+use super::pattern::Pattern;
+use super::sample::{Content, Sample};
+use super::tars::{self, Tar};
+use super::{folder, list};
+use crate::expand::{Commands, expand_list};
+use crate::manifest::{Manifest, ManifestShard};
+
+/// What shards are made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// A folder: every file below it is a field of the sample that its name says.
+    Folder(PathBuf),
+    /// A list, CSV or Parquet: every row is a sample.
+    List {
+        /// The list.
+        path: PathBuf,
+        /// Where the files lie that it names; `None`: beside it.
+        root: Option<PathBuf>,
+    },
+    /// Tars: every sample of each.
+    Tars {
+        /// The tars, in the order of their samples.
+        paths: Vec<PathBuf>,
+        /// Whether each key gets its tar's name in front.
+        prefix_keys: bool,
+    },
+}
+
+/// What is to be packed, and how.
+#[derive(Debug, Clone)]
+pub struct Packing {
+    /// From what.
+    pub input: Input,
+    /// The shards' names, such as `out-{:06d}.tar`.
+    pub pattern: String,
+    /// How large they may be.
+    pub limits: Limits,
+    /// The seed of the samples' order; `None`: the order of the input.
+    pub shuffle: Option<u64>,
+    /// Where the manifest goes; `None`: beside the shards, `out.json` for those above.
+    pub manifest: Option<PathBuf>,
+    /// How many threads work.
+    pub threads: NonZero<usize>,
+}
+
+/// A shard as it is planned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// How many samples it holds.
+    pub samples: u64,
+    /// How long the file is, in bytes.
+    pub bytes: u64,
+}
+
+/// What packing will make. Make one with [`Packing::plan`], and carry it out with [`Plan::pack`].
+#[derive(Debug)]
+pub struct Plan {
+    pub(super) tars: Vec<Tar>,
+    pub(super) samples: Vec<Sample>,
+    /// Each with its samples.
+    pub(super) shards: Vec<(Packed, Range<usize>)>,
+    pub(super) pattern: Pattern,
+    pub(super) manifest: Manifest,
+    pub(super) manifest_path: PathBuf,
+    pub(super) hash: String,
+    pub(super) threads: NonZero<usize>,
+}
+
+impl Packing {
+    /// Looks at everything that is to be packed, and decides what goes where. Payload is not read.
+    ///
+    /// # Errors
+    /// `Invalid` where a pattern, a name or a limit makes no sense, or a key comes twice; `NotFound` if there is nothing to
+    /// pack; `Corrupt` and `BadSample` for a tar that a loader would not read whole; what the file system says.
+    pub fn plan(&self) -> Result<Plan> {
+        let pattern = Pattern::parse(&self.pattern)?;
+        let (tars, mut samples) = self.gather(&pattern)?;
+        if samples.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, "there are no samples to pack"));
+        }
+        self.refuse_a_key_twice(&samples, &tars)?;
+        if let Some(seed) = self.shuffle {
+            shuffle(seed, &mut samples);
+        }
+        let shards = self.divide(&pattern, &samples)?;
+        let manifest = manifest(&shards)?;
+        let manifest_path = self.manifest.clone().unwrap_or_else(|| pattern.manifest());
+        let hash = hash(&tars, &samples, &shards);
+        for (shard, _) in &shards {
+            if shard.path == manifest_path {
+                let error = Error::new(ErrorKind::Invalid, "the manifest has a shard's name");
+                return Err(error.at("path", manifest_path.display()));
+            }
+        }
+        let threads = self.threads;
+        Ok(Plan { tars, samples, shards, pattern, manifest, manifest_path, hash, threads })
+    }
+
+    fn gather(&self, pattern: &Pattern) -> Result<(Vec<Tar>, Vec<Sample>)> {
+        match &self.input {
+            Input::Folder(path) => {
+                refuse_within(path, pattern)?;
+                Ok((Vec::new(), folder::samples(path)?))
+            }
+            Input::List { path, root } => Ok((Vec::new(), list::samples(path, root.as_deref())?)),
+            Input::Tars { paths, prefix_keys } => {
+                for path in paths {
+                    if pattern.names(path) {
+                        let what = "a shard that is to be packed has a name that is to be written";
+                        return Err(Error::new(ErrorKind::Invalid, what)
+                            .at("path", path.display())
+                            .advise("choose other names by -o, or another folder"));
+                    }
+                }
+                tars::samples(paths, *prefix_keys, self.threads)
+            }
+        }
+    }
+
+    /// Two samples of one key that come to lie side by side would be read as one.
+    fn refuse_a_key_twice(&self, samples: &[Sample], tars: &[Tar]) -> Result<()> {
+        let mut seen = HashMap::with_capacity(samples.len());
+        for (at, sample) in samples.iter().enumerate() {
+            let Some(first) = seen.insert(sample.key(), at) else { continue };
+            let error = Error::new(ErrorKind::Invalid, "two samples have the same key");
+            let error = error.at("key", sample.key());
+            let place = |at: usize| place(&samples[at], tars).unwrap_or((at + 1).to_string());
+            return Err(match &self.input {
+                Input::Tars { prefix_keys: false, .. } => error
+                    .at("first", place(first))
+                    .at("second", place(at))
+                    .advise("give --prefix-keys: each key gets its shard's name in front"),
+                Input::Tars { .. } => error.at("first", place(first)).at("second", place(at)),
+                _ => error.at("row", first + 1).at("row", at + 1),
+            });
+        }
+        Ok(())
+    }
+
+    fn divide(&self, pattern: &Pattern, samples: &[Sample]) -> Result<Vec<(Packed, Range<usize>)>> {
+        let limits = self.limits;
+        if limits.samples == 0 || limits.bytes == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "a shard needs room for one sample"));
+        }
+        let lengths: Vec<u64> = samples.iter().map(Sample::tar_bytes).collect();
+        if lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)).is_none() {
+            return Err(Error::new(ErrorKind::Invalid, "the samples are longer than any disk"));
+        }
+        let ends = divide(&lengths, limits)
+            .map_err(|(at, bytes)| too_large(bytes, limits).at("key", samples[at].key()))?;
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let shards = starts.zip(&ends).enumerate().map(|(number, (start, &end))| {
+            let bytes = lengths[start..end].iter().sum::<u64>() + END_BYTES;
+            let (path, samples) = (pattern.path(number as u64), (end - start) as u64);
+            (Packed { path, samples, bytes }, start..end)
+        });
+        Ok(shards.collect())
+    }
+}
+
+impl Plan {
+    /// The shards, in order.
+    pub fn shards(&self) -> impl Iterator<Item = &Packed> {
+        self.shards.iter().map(|(shard, _)| shard)
+    }
+
+    /// What `forebay index` would say of them.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Where the manifest goes.
+    #[must_use]
+    pub fn manifest_path(&self) -> &Path {
+        &self.manifest_path
+    }
+
+    /// Bytes of all shards.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shards().map(|shard| shard.bytes).sum()
+    }
+}
+
+/// The tar and the offset of a sample that was taken from one.
+fn place(sample: &Sample, tars: &[Tar]) -> Option<String> {
+    match sample.fields().first()?.content {
+        Content::Piece { tar, offset } => {
+            Some(format!("{} at {offset}", tars.get(tar as usize)?.path.display()))
+        }
+        Content::File(..) | Content::Text(_) => None,
+    }
+}
+
+/// A folder that is packed into itself would hold other files the next time, and nothing could go on.
+fn refuse_within(folder: &Path, pattern: &Pattern) -> Result<()> {
+    let at = |error: Error| error.at("path", folder.display());
+    let inner = std::path::absolute(pattern.path(0)).doing("find the shards' folder")?;
+    let inner = inner.ancestors().skip(1).find_map(|folder| folder.canonicalize().ok());
+    let outer = folder.canonicalize().doing("find the folder").map_err(at)?;
+    match inner.is_some_and(|inner| inner.starts_with(outer)) {
+        true => Err(at(Error::new(
+            ErrorKind::Invalid,
+            "the shards would lie in the folder that is packed",
+        ))
+        .advise("name another folder by -o, such as -o '../out-{:06d}.tar'")),
+        false => Ok(()),
+    }
+}
+
+/// Puts samples into the order of a hash of seed and key: it depends on nothing else, so one sample more or less leaves
+/// the others in their order.
+fn shuffle(seed: u64, samples: &mut [Sample]) {
+    samples.sort_by_cached_key(|sample| {
+        let mut sha = Sha256::new();
+        sha.update(b"forebay pack shuffle 1");
+        sha.update(seed.to_le_bytes());
+        sha.update(sample.key().as_bytes());
+        <[u8; 32]>::from(sha.finalize())
+    });
+}
+
+/// What `forebay index` would write: absolute paths.
+fn manifest(shards: &[(Packed, Range<usize>)]) -> Result<Manifest> {
+    let mut paths = Vec::with_capacity(shards.len());
+    for (shard, _) in shards {
+        let path = std::path::absolute(&shard.path).doing("find the shards' folder")?;
+        let path = path.into_os_string().into_string().map_err(|_| {
+            Error::new(ErrorKind::Invalid, "the working directory's name is not UTF-8")
+        })?;
+        paths.push(path);
+    }
+    let urls = expand_list(&paths, Commands::Refused)?.into_iter().zip(shards);
+    Manifest::new(
+        urls.map(|(url, (shard, _))| ManifestShard {
+            url,
+            samples: shard.samples,
+            bytes: Some(shard.bytes),
+        })
+        .collect(),
+    )
+}
+
+/// Covers whatever decides a shard's name or bytes; of files, how long they are and when they were written.
+fn hash(tars: &[Tar], samples: &[Sample], shards: &[(Packed, Range<usize>)]) -> String {
+    let mut sha = Sha256::new();
+    let mut put = |bytes: &[u8]| {
+        sha.update((bytes.len() as u64).to_le_bytes());
+        sha.update(bytes);
+    };
+    put(b"forebay pack 1");
+    for tar in tars {
+        put(&tar.len.to_le_bytes());
+        put(&tar.stamp.bytes());
+    }
+    for (shard, held) in shards {
+        put(shard.path.file_name().unwrap_or_default().as_encoded_bytes());
+        put(&shard.samples.to_le_bytes());
+        for field in samples[held.clone()].iter().flat_map(Sample::fields) {
+            put(field.name.as_bytes());
+            put(&field.len.to_le_bytes());
+            match &field.content {
+                Content::File(_, stamp) => put(&stamp.bytes()),
+                Content::Text(text) => put(text.as_bytes()),
+                Content::Piece { tar, offset } => {
+                    put(&tar.to_le_bytes());
+                    put(&offset.to_le_bytes());
+                }
+            }
+        }
+    }
+    hex(&sha.finalize())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,126 @@
+//! What a shard is to hold: samples, their fields, and where the bytes of each come from.
+//!
+//! Its rule: a name that enters here comes out of every reader as the same key and the same field.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use super::archive;
+use crate::key::{RESERVED, field_name, split_key};
+
+/// Where a field's bytes come from.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A whole file, as it was when it was planned.
+    File(Box<Path>, Stamp),
+    /// The bytes themselves.
+    Text(Box<str>),
+    /// A part of a tar, by its place among the inputs.
+    Piece { tar: u32, offset: u64 },
+}
+
+/// When a file was last written: one that is written while it is packed must not go unnoticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+impl Stamp {
+    pub(super) fn of(file: &Metadata) -> Self {
+        Self { seconds: file.mtime(), nanoseconds: file.mtime_nsec() }
+    }
+
+    pub(super) fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.seconds.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.nanoseconds.to_le_bytes());
+        bytes
+    }
+}
+
+/// One member of a shard.
+#[derive(Debug)]
+pub(super) struct Field {
+    /// The member's name: key, dot, and the field's name.
+    pub(super) name: Box<str>,
+    pub(super) len: u64,
+    pub(super) content: Content,
+}
+
+/// What becomes a sample; it has a field at least.
+#[derive(Debug)]
+pub(super) struct Sample(Box<[Field]>);
+
+impl Sample {
+    /// A sample of fields in the order given: each its name, its length and its content.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no field, if one comes twice, or if a reader would see another key or field
+    /// than is meant.
+    pub(super) fn new<'a>(
+        key: &str,
+        parts: impl IntoIterator<Item = (&'a str, u64, Content)>,
+    ) -> Result<Self> {
+        let mut fields: Vec<Field> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        for (suffix, len, content) in parts {
+            let field = field_name(suffix);
+            if RESERVED.contains(&field.as_str()) {
+                return Err(invalid("a field has a name that readers keep for themselves", key)
+                    .at("field", suffix));
+            }
+            if names.contains(&field) {
+                return Err(invalid("a sample has the same field twice", key).at("field", suffix));
+            }
+            let name = format!("{key}.{suffix}");
+            if split_key(&name) != Some((key, suffix)) || name.contains('\0') {
+                return Err(invalid("readers would see another key or field", key)
+                    .at("field", suffix)
+                    .advise(
+                        "a key's last part has no dot and is not empty, a field has no slash",
+                    ));
+            }
+            if !stays_below(&name) {
+                return Err(invalid(
+                    "a key leads out of the folder that a tar is unpacked in",
+                    key,
+                )
+                .advise("use keys without '..' and without a slash in front"));
+            }
+            names.push(field);
+            fields.push(Field { name: name.into(), len, content });
+        }
+        if fields.is_empty() {
+            return Err(invalid("a sample has no field", key));
+        }
+        Ok(Self(fields.into()))
+    }
+
+    pub(super) fn key(&self) -> &str {
+        let first = self.0.first().map_or("", |field| &field.name);
+        split_key(first).map_or(first, |(key, _)| key)
+    }
+
+    pub(super) fn fields(&self) -> &[Field] {
+        &self.0
+    }
+
+    /// Its length in a tar, with headers and padding.
+    pub(super) fn tar_bytes(&self) -> u64 {
+        let members = self.0.iter().map(|field| archive::member_bytes(&field.name, field.len));
+        members.fold(0, u64::saturating_add)
+    }
+}
+
+fn stays_below(name: &str) -> bool {
+    let leads_out = |part| !matches!(part, Component::Normal(_) | Component::CurDir);
+    !Path::new(name).components().any(leads_out)
+}
+
+fn invalid(what: &str, key: &str) -> Error {
+    Error::new(ErrorKind::Invalid, what).at("key", key)
+}
