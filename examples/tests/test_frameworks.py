@@ -1,0 +1,84 @@
+"""Each framework's example with two processes: together they have every sample once."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "frameworks"
+TIMEOUT_S = 120
+# Five shards that no world of two and no batch size divides evenly.
+SHARDS, SAMPLES = 5, 101
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+@pytest.fixture(scope="module")
+def job():
+    # Not tmp_path: the path of the daemon's socket may have 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="fb-") as folder:
+        folder = Path(folder)
+        samples = folder / "samples"
+        samples.mkdir()
+        for number in range(SAMPLES):
+            (samples / f"{number:05}.cls").write_text(str(number))
+        forebay = [sys.executable, "-m", "forebay._cli"]
+        runtime = folder / "runtime"
+        runtime.mkdir(mode=0o700)
+        environment = os.environ | {
+            "XDG_RUNTIME_DIR": str(runtime),
+            "FOREBAY_CACHE": str(folder / "cache"),
+            "FOREBAY_CAPACITY": "256MiB",
+            "FOREBAY_DAEMON": "embedded",
+            "OMP_NUM_THREADS": "1",
+        }
+        pack = [*forebay, "pack", str(samples), "-o", str(folder / "s-{:02d}.tar")]
+        each = str(-(-SAMPLES // SHARDS))
+        subprocess.run([*pack, "--samples", each], env=environment, check=True)
+        seen = folder / "seen"
+        seen.mkdir()
+        urls = str(folder / f"s-{{00..{SHARDS - 1:02d}}}.tar")
+        arguments = [urls, "--manifest", str(folder / "s.json"), "--seen", str(seen)]
+        yield arguments, environment, seen
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def by_ranks(script, arguments, environment):
+    """Two processes that are told who they are by their environment."""
+    environment = environment | {"WORLD_SIZE": "2", "COORDINATOR": f"127.0.0.1:{free_port()}"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, *arguments], env=environment | {"RANK": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    return [rank.wait(TIMEOUT_S) for rank in ranks]
+
+
+@pytest.mark.parametrize("name", ["ddp", "accelerated", "lit", "hf_trainer", "hosts", "arrays"])
+def test_two_processes_have_every_sample_once(job, name):
+    arguments, environment, seen = job
+    for before in seen.glob("rank-*"):
+        before.unlink()
+    script = str(EXAMPLES / f"{name}.py")
+    if name in ("hosts", "arrays"):
+        assert by_ranks(script, arguments, environment) == [0, 0]
+    else:
+        # Lightning starts its second process itself.
+        start = [sys.executable] if name == "lit" else TORCHRUN
+        command = [*start, script, *arguments]
+        subprocess.run(command, env=environment, check=True, timeout=TIMEOUT_S)
+    keys = [path.read_text().split() for path in sorted(seen.glob("rank-*"))]
+    assert len(keys) == 2
+    assert sorted(keys[0] + keys[1]) == [f"{number:05}" for number in range(SAMPLES)]
+    assert abs(len(keys[0]) - len(keys[1])) <= 1
