@@ -10,6 +10,7 @@ use super::*;
 mod edges;
 mod elastic;
 mod golden;
+mod mixtures;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
     Order {

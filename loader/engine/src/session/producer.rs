@@ -52,7 +52,7 @@ impl Producer {
         let sequence =
             Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, epoch);
         let share = Share::new(&spec.order, job.lanes, 0);
-        let open = plan::open(&spec.order, job.shards(), job.lanes, &share);
+        let open = sequence.open(|lane| share.owns(lane));
         Self {
             run,
             next: batch,
