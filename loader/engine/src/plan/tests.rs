@@ -11,6 +11,7 @@ mod edges;
 mod elastic;
 mod golden;
 mod mixtures;
+mod needs;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
     Order {
