@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod ahead;
 mod edges;
 mod elastic;
 mod golden;
