@@ -104,10 +104,15 @@ fn mixtures_stay() {
     let repeats = of([2.0, 1.0, 5.0].map(Proportion::Repeat), None);
     let weights = of([0.5, 0.3, 0.2].map(Proportion::Weight), Some(9999));
     assert_eq!((repeats, weights), MIXTURES, "see what sequences_stay says of a changed order");
+    // Deadlines that are whole, and ties.
+    let mut mix = Mix::new(&[5, 4, 5, 1, 1]).unwrap();
+    assert_eq!((0..16).map(|position| mix.at(position).0).collect::<Vec<_>>(), TURNS);
 }
 
 const MIXTURES: ((usize, u64), (usize, u64)) =
     ((4185, 0xf522_d50e_356e_b510), (9999, 0x4848_dfd0_bc6d_62f8));
+
+const TURNS: [usize; 16] = [0, 1, 2, 0, 2, 1, 0, 2, 1, 0, 2, 3, 0, 1, 2, 4];
 
 /// The first samples as they are, for whoever writes this order down a second time.
 #[test]
