@@ -14,7 +14,7 @@ use forebay_source::{Client, Ending, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Open, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Open, Reply, Request, Stream, TierChange};
 use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, commands};
 use tokio::io::Interest;
@@ -147,6 +147,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         named: Named::default(),
         warm: None,
         session: None,
+        streams: Vec::new(),
         is_own: false,
     };
     if let Err(error) = peer.run().await
@@ -176,6 +177,8 @@ struct Peer {
     /// A warm-up that ends with the connection.
     warm: Option<warm::Registered>,
     session: Option<Registered>,
+    /// Of the next job, if it mixes several data sets.
+    streams: Vec<Stream>,
     /// Whether it is the daemon's own user.
     is_own: bool,
 }
@@ -187,6 +190,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Open(_)
         | Request::Start { .. }
         | Request::Play { .. }
+        | Request::Mix { .. }
         | Request::Release { .. }
         | Request::Index { .. }
         | Request::List { .. }
@@ -246,6 +250,7 @@ impl Peer {
                     self.session()?.lock().start(run, Begin::at(epoch, batch));
                 }
                 Request::Play { run, begin } => self.session()?.lock().start(run, begin),
+                Request::Mix { streams } => self.streams = streams,
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
                     let status = Status::of(&self.node).await.to_json();
@@ -297,11 +302,12 @@ impl Peer {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let number = self.node.next_session();
-        let (session, events) =
-            match Session::open(number, open, self.node.host(self.store.for_job(number))) {
-                Ok(opened) => opened,
-                Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
-            };
+        let streams = std::mem::take(&mut self.streams);
+        let host = self.node.host(self.store.for_job(number));
+        let (session, events) = match Session::open(number, open, streams, host) {
+            Ok(opened) => opened,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
         let opened = session.opened();
         let tenant = self.store.tenant().map(str::to_owned);
         tracing::info!(session = number, job = session.name(), tenant, "opened a job");

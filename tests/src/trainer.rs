@@ -115,7 +115,8 @@ pub fn job_with(environment: BTreeMap<String, String>, urls: Vec<String>) -> Ope
 /// # Errors
 /// Why the job could not be opened.
 pub fn loader(address: Address, open: Open) -> Result<Loader> {
-    let session = SessionConfig { address, open, timeout: TIMEOUT, allow_pipe: true };
+    let session =
+        SessionConfig { address, open, streams: Vec::new(), timeout: TIMEOUT, allow_pipe: true };
     Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
 }
 

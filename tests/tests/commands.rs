@@ -293,6 +293,7 @@ fn nobody_runs_what_was_not_allowed() {
     let session = SessionConfig {
         address: bench.daemon().address(),
         open: job_with(BTreeMap::new(), vec![url.clone()]),
+        streams: Vec::new(),
         timeout: PATIENCE,
         allow_pipe: false,
     };

@@ -19,8 +19,13 @@ fn views(daemon: &Daemon, origin: &Origin, shards: u64) -> Loader {
     let mut open = job(origin, Origin::urls(shards));
     let fields = vec![FieldSpec::new("image", "jpg", FieldKind::Bytes)];
     open.fields = Some(FieldSpec::wanted(&fields));
-    let session =
-        SessionConfig { address: daemon.address(), open, timeout: PATIENCE, allow_pipe: false };
+    let session = SessionConfig {
+        address: daemon.address(),
+        open,
+        streams: Vec::new(),
+        timeout: PATIENCE,
+        allow_pipe: false,
+    };
     let views = vec!["image".to_owned()];
     Loader::open(LoaderConfig { session, fields: Some(fields), views, threads: 1 }).unwrap()
 }

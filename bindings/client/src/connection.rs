@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Reply, Request};
+use forebay_wire::message::{Begin, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -135,14 +135,26 @@ impl Connection {
             Begin { epoch, base: 0, batch, step: 1 } => {
                 self.send(&Request::Start { run, epoch, batch })
             }
-            _ => {
-                let what = "the daemon's release goes on only from where its own batches begin";
-                Err(Error::new(ErrorKind::Invalid, what)
-                    .at("socket", self.path.display())
-                    .at("pid", self.daemon_pid)
-                    .advise("install this release there and restart it"))
-            }
+            _ => Err(self.is_older("goes on only from where its own batches begin")),
         }
+    }
+
+    /// Says which data sets the next job mixes.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release mixes none, else as [`Connection::send`].
+    pub(crate) fn mix(&self, streams: &[Stream]) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("mixes no data sets"));
+        }
+        self.send(&Request::Mix { streams: streams.to_vec() })
+    }
+
+    fn is_older(&self, what: &str) -> Error {
+        Error::new(ErrorKind::Invalid, format!("the daemon's release {what}"))
+            .at("socket", self.path.display())
+            .at("pid", self.daemon_pid)
+            .advise("install this release there and restart it")
     }
 
     /// Sends one request.

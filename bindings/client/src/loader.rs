@@ -131,6 +131,11 @@ impl Loader {
             None => None,
         };
         let urls: Arc<[String]> = config.session.open.urls.clone().into();
+        let shards = config.session.streams.iter().map(|stream| stream.shards);
+        let firsts = shards.scan(0_u32, |first, shards| {
+            Some(std::mem::replace(first, first.saturating_add(shards)))
+        });
+        let streams = firsts.collect();
         let (session, raw) = Session::open(config.session)?;
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
@@ -139,6 +144,7 @@ impl Loader {
             decoder,
             views: config.views,
             urls,
+            streams,
             seed,
             run: run.clone(),
             epoch: epoch.clone(),
@@ -295,6 +301,8 @@ struct Work {
     decoder: Option<Decoder>,
     views: Vec<String>,
     urls: Arc<[String]>,
+    /// The first shard of each data set of a mixture.
+    streams: Vec<u32>,
     seed: u64,
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
@@ -395,6 +403,7 @@ mod tests {
             let session = SessionConfig {
                 address,
                 open,
+                streams: Vec::new(),
                 timeout: Duration::from_secs(60),
                 allow_pipe: false,
             };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{self, Begin, Open, Opened, Reply, Request};
+use forebay_wire::message::{self, Begin, Open, Opened, Reply, Request, Stream};
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
@@ -29,6 +29,8 @@ pub struct SessionConfig {
     pub address: Address,
     /// The job.
     pub open: Open,
+    /// Its data sets, if it mixes several.
+    pub streams: Vec<Stream>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
     /// Whether commands that the job names (`pipe:…`) are run, in this process and with its rights.
@@ -208,6 +210,9 @@ fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connecti
     let connection = Arc::new(config.address.connect(deadline)?);
     if config.allow_pipe {
         connection.allow_commands();
+    }
+    if !config.streams.is_empty() {
+        connection.mix(&config.streams)?;
     }
     match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
         Reply::Opened(opened) => {

@@ -9,7 +9,7 @@ use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, Sess
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_wire::message::{Begin, Open, Order};
+use forebay_wire::message::{Begin, Open, Order, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -24,6 +24,7 @@ use crate::tools::{seconds, stats_json};
 struct Settings {
     urls: Vec<String>,
     counts: Option<Vec<u64>>,
+    streams: Vec<Stream>,
     order: Order,
     fields: Option<Vec<FieldSpec>>,
     views: Vec<String>,
@@ -57,6 +58,7 @@ impl Settings {
                     // As long as the time limit allows.
                     patience_ms: u64::MAX,
                 },
+                streams: self.streams,
                 timeout,
                 allow_pipe: self.allow_pipe,
             },

@@ -108,6 +108,12 @@ pub(crate) fn manifest_hash(py: Python<'_>, shards: Vec<(String, u64)>) -> PyRes
     py.detach(hash).map_err(|error| raise(py, &error))
 }
 
+/// Samples that each stream of a mixture gives of every epoch, of its own samples and its `repeat`.
+#[pyfunction]
+pub(crate) fn repeats(py: Python<'_>, streams: Vec<(u64, f64)>) -> PyResult<Vec<u64>> {
+    forebay_engine::plan::repeats(&streams).map_err(|error| raise(py, &error))
+}
+
 /// Refuses a field that makes no sense, long before a daemon is asked for anything.
 #[pyfunction]
 pub(crate) fn check_field(py: Python<'_>, json: &str) -> PyResult<()> {

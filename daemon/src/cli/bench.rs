@@ -157,6 +157,7 @@ fn config(
                 // A benchmark of a store that is away is worth nothing.
                 patience_ms: 0,
             },
+            streams: Vec::new(),
             timeout: Duration::from_secs(300),
             allow_pipe: false,
         },

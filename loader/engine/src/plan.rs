@@ -13,17 +13,22 @@
 //! With counts known beforehand every step of this is a closed form ([`deal`], [`lane`]): a position
 //! is found, not played to. Counts may be unknown (no manifest): then there is one lane
 //! ([`learning`]), and [`Sequence::locate`] says whose count it needs next. Learning a count never
-//! changes the order, only how far it is known.
+//! changes the order, only how far it is known. Several data sets are several sequences, and
+//! [`mix`] says whose turn it is.
 
 mod deal;
+mod epoch;
 mod lane;
 mod learning;
+mod mix;
 mod need;
 mod permute;
 mod sequence;
 mod share;
 
-pub use need::open;
+pub use epoch::Epoch;
+pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
+pub use need::{Need, need};
 pub use permute::{Key, permute};
 pub use sequence::{Known, Located, Sequence};
 pub use share::Share;
@@ -128,19 +133,8 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
             "give fewer, or leave it unset",
         );
     }
-    if counts.is_some_and(|counts| counts.len() != shards) {
-        return invalid("the manifest lists other shards than the job".into(), "index them again");
-    }
-    match counts.map(|counts| counts.iter().try_fold(0, |sum: u64, count| sum.checked_add(*count)))
-    {
-        Some(Some(0)) => {
-            return invalid("the manifest lists no samples".into(), "index the shards again");
-        }
-        Some(None | Some(SAMPLES_MAX..)) => {
-            let message = format!("the manifest lists {SAMPLES_MAX} samples or more");
-            return invalid(message, "index the shards again");
-        }
-        Some(Some(_)) | None => {}
+    if let Some(counts) = counts {
+        check_counts(counts, shards)?;
     }
     if order.world_size > 1 && counts.is_none() && order.epoch_samples.is_none() {
         return invalid(
@@ -150,6 +144,21 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
         );
     }
     Ok(())
+}
+
+/// Refuses counts that are not those of `shards` shards, or more than positions can count.
+fn check_counts(counts: &[u64], shards: usize) -> Result<()> {
+    let invalid = |message: String| {
+        Err(Error::new(ErrorKind::Invalid, message).advise("index the shards again"))
+    };
+    if counts.len() != shards {
+        return invalid("the manifest lists other shards than the job".into());
+    }
+    match counts.iter().try_fold(0, |sum: u64, count| sum.checked_add(*count)) {
+        Some(0) => invalid("the manifest lists no samples".into()),
+        Some(..=SAMPLES_MAX) => Ok(()),
+        _ => invalid(format!("the manifest lists more than {SAMPLES_MAX} samples")),
+    }
 }
 
 #[cfg(test)]

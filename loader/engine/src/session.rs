@@ -18,12 +18,12 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Lease, Store};
 use forebay_uring::Region;
-use forebay_wire::message::{Batch, Begin, Open, Opened};
+use forebay_wire::message::{Batch, Begin, Open, Opened, Stream};
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::plan;
+use crate::plan::{self, Epoch, Mixed, Sequence};
 use patience::Patience;
 use producer::{Outcome, Producer};
 use slots::Slots;
@@ -73,6 +73,8 @@ pub enum Event {
 /// What every run of a job shares.
 pub(crate) struct Job {
     pub(crate) spec: Open,
+    /// Of a mixture, its data sets; none of one data set alone.
+    pub(crate) streams: Vec<Stream>,
     pub(crate) origin: Options,
     pub(crate) lanes: u32,
     pub(crate) store: Store,
@@ -84,6 +86,14 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn url(&self, shard: u32) -> &str {
         &self.spec.urls[shard as usize]
+    }
+
+    /// The order of an epoch.
+    ///
+    /// # Errors
+    /// `Invalid` for a mixture that makes no sense.
+    pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
+        order_of(&self.spec, &self.streams, self.lanes, epoch)
     }
 
     /// Whether a shard did not come because another job that reads it went away, or does not open it: then
@@ -108,18 +118,39 @@ impl Job {
         }
         wrong
     }
-
-    pub(crate) fn shards(&self) -> u32 {
-        u32::try_from(self.spec.urls.len()).expect("checked when the job was opened")
-    }
 }
 
 /// A job on this daemon.
 pub struct Session {
     number: u64,
     job: Arc<Job>,
+    /// Samples of an epoch, where known beforehand.
+    samples: Option<u64>,
     events: mpsc::Sender<Event>,
     run: Option<JoinHandle<()>>,
+}
+
+/// The order of an epoch of a job.
+fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<Epoch> {
+    let counts = spec.counts.as_deref();
+    let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
+    if streams.is_empty() {
+        let counts = spec.counts.clone();
+        return Ok(Epoch::One(Sequence::new(&spec.order, shards, counts, lanes, epoch)));
+    }
+    let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
+    if all != Some(shards) {
+        let what = "the streams of a mixture are not the shards of the job";
+        return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards));
+    }
+    let mut first = 0;
+    let mixed = streams.iter().map(|stream| {
+        let begin = first;
+        first += stream.shards as usize;
+        let counts = counts.map(|counts| counts[begin..first].to_vec());
+        plan::Stream { shards: stream.shards, counts, proportion: stream.proportion }
+    });
+    Mixed::new(&spec.order, &mixed.collect::<Vec<_>>(), epoch).map(Epoch::Mixed)
 }
 
 /// What a session needs from its daemon.
@@ -131,17 +162,27 @@ pub struct Host {
 }
 
 impl Session {
-    /// Registers a job; events come out of the receiver.
+    /// Registers a job, of these data sets if it mixes several; events come out of the receiver.
     ///
     /// # Errors
     /// `Invalid` if the job makes no sense.
-    pub fn open(number: u64, spec: Open, host: Host) -> Result<(Self, mpsc::Receiver<Event>)> {
+    pub fn open(
+        number: u64,
+        spec: Open,
+        streams: Vec<Stream>,
+        host: Host,
+    ) -> Result<(Self, mpsc::Receiver<Event>)> {
         plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
         if spec.prefetch == 0 {
             return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
         }
         let shards = u32::try_from(spec.urls.len()).expect("checked just above");
-        let lanes = plan::lanes(&spec.order, shards, spec.counts.is_some())?;
+        // Streams have lanes of their own.
+        let lanes = match streams.is_empty() {
+            true => plan::lanes(&spec.order, shards, spec.counts.is_some())?,
+            false => 1,
+        };
+        let samples = order_of(&spec, &streams, lanes, 0)?.total();
         let (events, receiver) = mpsc::channel(EVENTS);
         let job = Job {
             origin: Options::from(spec.origin.clone()),
@@ -151,18 +192,16 @@ impl Session {
             patience: Patience::new(Duration::from_millis(spec.patience_ms)),
             verdicts: Verdicts::default(),
             spec,
+            streams,
         };
-        Ok((Self { number, job: Arc::new(job), events, run: None }, receiver))
+        Ok((Self { number, job: Arc::new(job), samples, events, run: None }, receiver))
     }
 
     /// The job as its trainer sees it.
     #[must_use]
     pub fn opened(&self) -> Opened {
-        let order = &self.job.spec.order;
-        let samples = order
-            .epoch_samples
-            .or_else(|| self.job.spec.counts.as_ref().map(|counts| counts.iter().sum()));
-        let share = plan::Share::new(order, self.job.lanes, 0);
+        let samples = self.samples;
+        let share = plan::Share::new(&self.job.spec.order, self.job.lanes, 0);
         Opened {
             session: self.number,
             lanes: self.job.lanes,
@@ -245,7 +284,7 @@ async fn play(
     if begin.base > 0 || begin.batch > 0 {
         job.patience.begun();
     }
-    let producer = Producer::new(job.clone(), run, begin);
+    let producer = Producer::new(job.clone(), run, begin)?;
     let outcome = producer.outcome();
     let located = futures::stream::try_unfold(producer, |mut producer| async move {
         let next = producer.next().await?;

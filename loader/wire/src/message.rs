@@ -115,6 +115,30 @@ pub enum Request {
         /// Where it begins.
         begin: Begin,
     },
+    /// Says that the shards of the next [`Request::Open`] are those of several data sets, one after the
+    /// other.
+    Mix {
+        /// The data sets.
+        streams: Vec<Stream>,
+    },
+}
+
+/// One data set of a mixture.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Its shards: the next of the job's list, after those of the streams before it.
+    pub shards: u32,
+    /// How much of the mixture it is.
+    pub proportion: Proportion,
+}
+
+/// How much of a mixture a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Proportion {
+    /// Its weight over all weights, in an epoch of `epoch_samples`.
+    Weight(f64),
+    /// How often an epoch plays it: 2 plays every sample twice, 0.5 half of the samples once.
+    Repeat(f64),
 }
 
 /// Where a run begins, and which of its batches are wanted.

@@ -134,6 +134,11 @@ fn extent(samples: &[Sample]) -> Option<Range<u64>> {
 }
 
 impl Work {
+    /// The data set of a mixture that a shard belongs to.
+    fn stream_of(&self, shard: u32) -> u64 {
+        self.streams.partition_point(|first| *first <= shard).saturating_sub(1) as u64
+    }
+
     /// Decodes what can be decoded; the rest is in [`Batch::errors`].
     pub(super) fn decode(&self, batch: message::Batch, lease: &Arc<Lease>) -> Result<Batch> {
         let mut errors = batch.errors;
@@ -178,7 +183,7 @@ impl Work {
                     .map(|((sample, _), fields)| Record {
                         key: &sample.key,
                         url: self.urls.get(sample.url as usize).map_or("", String::as_str),
-                        stream: 0,
+                        stream: self.stream_of(sample.url),
                         position: sample.position,
                         fields,
                         has: &sample.has,

@@ -15,8 +15,10 @@
 //! come l/L of a window earlier than lane 0's. Of l·W/L pieces the whole ones are left out of the
 //! first full window. The fraction is cut from the end of the first piece, and this rest is played
 //! as the lane's last piece. So a lane of W = 1 is staggered too, and every window still mixes whole
-//! pieces: the one shard in two pieces is the first. Its rest is needed when the lane before ends
-//! with the same shard, if their border cuts it.
+//! pieces: the one shard in two pieces is the first. Its rest is needed at the same time as the end
+//! of the lane before, which is of the same shard if their border cuts it. So a cache that keeps no
+//! shard from the start of an epoch to its end fetches L − 1 shards once more than there are, and one
+//! more for each pair of neighbouring lanes that are on two nodes.
 //!
 //! In list order a lane is one run; a global shuffle is one block.
 

@@ -157,8 +157,23 @@ impl Sequence {
         })
     }
 
+    /// The lanes it is dealt to.
+    #[must_use]
+    pub fn lanes(&self) -> u32 {
+        self.passes.lanes
+    }
+
+    /// How many shards the lanes for which `mine` holds have open at once: those that the next batch
+    /// may read of. All of them for a global shuffle.
+    #[must_use]
+    pub fn open(&self, mine: impl Fn(u32) -> bool) -> u64 {
+        let own = (0..self.passes.lanes).filter(|lane| mine(*lane)).count() as u64;
+        self.passes.mixing.open(own, self.passes.shards)
+    }
+
     /// Shards in the order in which they are first needed from `position` on, without repeats, at
-    /// most `limit` of them, of the lanes for which `mine` holds. Ends with the pass.
+    /// most `limit` of them, of the lanes for which `mine` holds: those of the pass that was asked
+    /// for last.
     ///
     /// Where more shards are open at once than `limit`, they come as the next samples need them.
     #[must_use]
@@ -179,11 +194,10 @@ impl Sequence {
         limit: usize,
         mine: impl Fn(u32) -> bool + 'a,
     ) -> impl Iterator<Item = (u64, u32)> + 'a {
-        let Passes { mixing, shards, lanes, .. } = self.passes;
-        let own: Vec<u32> = (0..lanes).filter(|lane| mine(*lane)).collect();
-        let open = mixing.open(own.len() as u64, shards);
+        let own: Vec<u32> = (0..self.passes.lanes).filter(|lane| mine(*lane)).collect();
+        let open = self.passes.mixing.open(own.len() as u64, self.passes.shards);
         let looks = if open > limit as u64 { limit as u64 * LOOKS_PER_SHARD } else { 0 };
-        let lanes = u64::from(lanes);
+        let lanes = u64::from(self.passes.lanes);
         let soonest = (position..position.saturating_add(looks))
             .filter(move |position| mine(u32::try_from(position % lanes).expect("below lanes")))
             .map_while(|position| Some((position, self.at(position)?)));

@@ -7,9 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod ahead;
 mod edges;
 mod elastic;
 mod golden;
+mod mixtures;
+mod needs;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
     Order {

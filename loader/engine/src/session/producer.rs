@@ -14,7 +14,7 @@ use forebay_wire::message::{Begin, Cause, Stage};
 use super::Job;
 use super::ahead::Ahead;
 use super::assembly::{Assembly, Place};
-use crate::plan::{self, Known, Sequence, Share};
+use crate::plan::{self, Epoch, Known, Share};
 
 /// Shorter waits are look-ups: a stage per look-up would outweigh the batch's own message.
 pub(super) const WORTH_NOTING_NS: u64 = 10_000;
@@ -36,7 +36,7 @@ pub(super) struct Producer {
     /// The next batch, and how many further on the one after it is.
     next: u64,
     step: u64,
-    sequence: Sequence,
+    sequence: Epoch,
     share: Share,
     total: Option<u64>,
     known: HashMap<u32, Known>,
@@ -49,13 +49,12 @@ pub(super) struct Producer {
 }
 
 impl Producer {
-    pub(super) fn new(job: Arc<Job>, run: u64, begin: Begin) -> Self {
+    pub(super) fn new(job: Arc<Job>, run: u64, begin: Begin) -> Result<Self> {
         let spec = &job.spec;
-        let sequence =
-            Sequence::new(&spec.order, job.shards(), spec.counts.clone(), job.lanes, begin.epoch);
-        let share = Share::new(&spec.order, job.lanes, begin.base);
-        let open = plan::open(&spec.order, job.shards(), job.lanes, &share);
-        Self {
+        let sequence = job.epoch(begin.epoch)?;
+        let share = Share::new(&spec.order, sequence.lanes(), begin.base);
+        let open = sequence.open(&share);
+        Ok(Self {
             run,
             next: begin.batch,
             step: begin.step,
@@ -68,7 +67,7 @@ impl Producer {
             ahead: Ahead::new(job.clone(), open),
             outcome: Arc::default(),
             job,
-        }
+        })
     }
 
     /// Where the outcome will be once [`Producer::next`] has said `None`.
@@ -255,8 +254,7 @@ impl Producer {
     }
 
     fn look_ahead(&mut self, position: u64) {
-        let upcoming =
-            self.sequence.upcoming(position, self.ahead.limit(), |lane| self.share.owns(lane));
+        let upcoming = self.sequence.upcoming(position, self.ahead.limit(), &self.share);
         self.ahead.look(upcoming);
     }
 }

@@ -3,53 +3,108 @@
 
 use super::*;
 
-/// A run of all ranks: for each global batch what each rank gets, as (position, valid, sample).
-type Run = Vec<Vec<Vec<(u64, bool, (u32, u64))>>>;
+/// A global batch: what each rank gets, as (position, valid, sample).
+type Batch = Vec<Vec<(u64, bool, (u32, u64))>>;
+
+/// A run of all ranks.
+type Run = Vec<Batch>;
 
 /// What does not depend on who reads.
 #[derive(Debug, Clone)]
 struct Job {
-    counts: Vec<u64>,
+    /// Sample counts of the shards of each stream; one stream alone is no mixture.
+    streams: Vec<Vec<u64>>,
+    proportions: Vec<Proportion>,
     order: Order,
     lanes: u32,
     epoch: u64,
 }
 
-fn jobs() -> impl Strategy<Value = Job> {
-    let counts = prop::collection::vec(prop_oneof![1 => Just(0_u64), 6 => 0_u64..80], 8..24);
+fn counts() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![1 => Just(0_u64), 6 => 0_u64..80], 8..24)
+        .prop_filter("samples", |counts| counts.iter().any(|count| *count > 0))
+}
+
+fn orders() -> impl Strategy<Value = (Order, u32)> {
     let epoch_samples = prop::option::of(1_u64..2500);
-    (counts, shuffles(), 1_u32..24, any::<u64>(), 0_u64..4, tails(), 1_u32..9, epoch_samples)
-        .prop_filter("samples", |job| job.0.iter().any(|count| *count > 0))
-        .prop_map(|(counts, shuffle, window, seed, epoch, tail, lanes, epoch_samples)| {
+    (shuffles(), 1_u32..24, any::<u64>(), tails(), 1_u32..9, epoch_samples).prop_map(
+        |(shuffle, window, seed, tail, lanes, epoch_samples)| {
             let lanes = if shuffle == Shuffle::Global { 1 } else { lanes };
-            let order = Order { tail, epoch_samples, ..order(shuffle, window, seed) };
-            Job { counts, order, lanes, epoch }
-        })
+            (Order { tail, epoch_samples, ..order(shuffle, window, seed) }, lanes)
+        },
+    )
+}
+
+fn single() -> impl Strategy<Value = Job> {
+    (counts(), orders(), 0_u64..4).prop_map(|(counts, (order, lanes), epoch)| Job {
+        streams: vec![counts],
+        proportions: vec![],
+        order,
+        lanes,
+        epoch,
+    })
+}
+
+fn mixed() -> impl Strategy<Value = Job> {
+    let streams = prop::collection::vec((counts(), 1_u32..300), 2..5);
+    (streams, orders(), 0_u64..4, any::<bool>(), 1_u64..2500).prop_map(
+        |(streams, (mut order, lanes), epoch, weights, samples)| {
+            let (streams, shares): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
+            let proportions = shares.into_iter().map(|share| match weights {
+                true => Proportion::Weight(f64::from(share) / 100.0),
+                // Whole and half times.
+                false => Proportion::Repeat(f64::from(share % 5 + 1) / 2.0),
+            });
+            if weights {
+                order.epoch_samples = Some(samples);
+            }
+            order.lanes = Some(lanes);
+            Job { streams, proportions: proportions.collect(), order, lanes, epoch }
+        },
+    )
+}
+
+fn jobs() -> impl Strategy<Value = Job> {
+    prop_oneof![2 => single(), 1 => mixed()]
 }
 
 impl Job {
+    fn plan(&self, order: &Order) -> Epoch {
+        if self.proportions.is_empty() {
+            let counts = self.streams[0].clone();
+            let shards = u32::try_from(counts.len()).unwrap();
+            return Epoch::One(Sequence::new(order, shards, Some(counts), self.lanes, self.epoch));
+        }
+        let streams =
+            self.streams.iter().zip(&self.proportions).map(|(counts, proportion)| Stream {
+                shards: u32::try_from(counts.len()).unwrap(),
+                counts: Some(counts.clone()),
+                proportion: *proportion,
+            });
+        Epoch::Mixed(Mixed::new(order, &streams.collect::<Vec<_>>(), self.epoch).unwrap())
+    }
+
     fn total(&self) -> u64 {
-        self.order.epoch_samples.unwrap_or(self.counts.iter().sum())
+        self.plan(&self.order).total().unwrap()
+    }
+
+    /// The epoch's sequence, as nobody shares it.
+    fn whole(&self) -> Vec<(u32, u64)> {
+        let mut plan = self.plan(&self.order);
+        (0..self.total()).map(|position| sample(&mut plan, position)).collect()
     }
 
     fn run(&self, world_size: u32, batch_size: u32, base: u64) -> Run {
         let mut batches: Run = Vec::new();
         for rank in 0..world_size {
             let order = Order { rank, world_size, batch_size, ..self.order.clone() };
-            let shards = u32::try_from(self.counts.len()).unwrap();
-            let counts = Some(self.counts.clone());
-            let mut sequence = Sequence::new(&order, shards, counts, self.lanes, self.epoch);
-            let share = Share::new(&order, self.lanes, base);
-            let total = sequence.total().unwrap();
+            let mut plan = self.plan(&order);
+            let share = Share::new(&order, plan.lanes(), base);
+            let total = plan.total().unwrap();
             batches.resize(share.batches(total) as usize, Vec::new());
             for (k, batch) in batches.iter_mut().enumerate() {
                 let mine = share.positions(k as u64, Some(total));
-                let read = mine.map(|(position, valid)| {
-                    match sequence.locate(position, &|_| panic!("every count is known")) {
-                        Located::Sample { shard, ordinal } => (position, valid, (shard, ordinal)),
-                        other => panic!("{other:?} at {position} of {total}"),
-                    }
-                });
+                let read = mine.map(|(at, valid)| (at, valid, sample(&mut plan, at)));
                 batch.push(read.collect());
             }
         }
@@ -57,9 +112,16 @@ impl Job {
     }
 }
 
+fn sample(plan: &mut Epoch, position: u64) -> (u32, u64) {
+    match plan.locate(position, &|_| panic!("every count is known")) {
+        Located::Sample { shard, ordinal } => (shard, ordinal),
+        other => panic!("{other:?} at {position}"),
+    }
+}
+
 /// The valid samples of each global batch, in the order of their positions.
 fn global(run: &Run) -> Vec<Vec<(u64, (u32, u64))>> {
-    let in_order = |batch: &Vec<Vec<(u64, bool, (u32, u64))>>| {
+    let in_order = |batch: &Batch| {
         let valid = batch.iter().flatten().filter(|(_, valid, _)| *valid);
         let mut samples: Vec<_> = valid.map(|(position, _, sample)| (*position, *sample)).collect();
         samples.sort_unstable();
@@ -96,11 +158,7 @@ proptest! {
     fn the_samples_are_the_same_for_every_batch(
         job in jobs(), world in 1_u32..6, batch_size in 1_u32..9,
     ) {
-        let one_by_one = samples(&job.run(1, 1, 0));
-        let mut order = job.order.clone();
-        order.tail = Tail::Even;
-        let whole = with_manifest(&order, &job.counts, job.lanes, job.epoch);
-        prop_assert_eq!(&one_by_one, &whole);
+        let whole = job.whole();
         let run = samples(&job.run(world, batch_size, 0));
         prop_assert_eq!(&run[..], &whole[..run.len()]);
         let dropped = whole.len() - run.len();
@@ -109,10 +167,16 @@ proptest! {
             dropped,
             if job.order.tail == Tail::Drop { whole.len() % global_batch } else { 0 }
         );
-        // Each pass over the data set has each sample once.
-        for pass in whole.chunks(job.counts.iter().sum::<u64>() as usize) {
-            let distinct: HashSet<_> = pass.iter().collect();
-            prop_assert_eq!(distinct.len(), pass.len());
+        // Each pass over a data set has each sample once.
+        let mut first = 0;
+        for counts in &job.streams {
+            let shards = first..first + counts.len() as u32;
+            first = shards.end;
+            let mine: Vec<_> = whole.iter().filter(|(shard, _)| shards.contains(shard)).collect();
+            for pass in mine.chunks(counts.iter().sum::<u64>() as usize) {
+                let distinct: HashSet<_> = pass.iter().collect();
+                prop_assert_eq!(distinct.len(), pass.len());
+            }
         }
     }
 
@@ -120,7 +184,7 @@ proptest! {
     fn a_run_goes_on_in_any_world_where_another_stopped(
         job in jobs(), before in (1_u32..6, 1_u32..9), after in (1_u32..6, 1_u32..9), stop: u64,
     ) {
-        let whole = samples(&job.run(1, 1, 0));
+        let whole = job.whole();
         let first = global(&job.run(before.0, before.1, 0));
         // Whole batches, so that a position can be said; also where nothing is left.
         let full = first.iter().filter(|batch| batch.len() as u32 == before.0 * before.1).count();

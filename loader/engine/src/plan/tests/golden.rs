@@ -77,6 +77,43 @@ fn sequences_stay() {
     );
 }
 
+#[test]
+fn mixtures_stay() {
+    let counts = counts();
+    let (few, many) = counts.split_at(9);
+    let stream = |counts: &[u64], proportion| Stream {
+        shards: u32::try_from(counts.len()).unwrap(),
+        counts: Some(counts.to_vec()),
+        proportion,
+    };
+    let order = order(Shuffle::Window, 10, 7);
+    let of = |proportions: [Proportion; 3], epoch_samples| {
+        let sets = [few, many, &[11, 6]];
+        let streams: Vec<_> =
+            sets.into_iter().zip(proportions).map(|(c, p)| stream(c, p)).collect();
+        let order = Order { epoch_samples, ..order.clone() };
+        let mut mixed = Mixed::new(&order, &streams, 1).unwrap();
+        let all: Vec<_> = (0..mixed.total())
+            .map(|position| match mixed.locate(position, &|_| panic!("every count is known")) {
+                Located::Sample { shard, ordinal } => (shard, ordinal),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        (all.len(), digest(&all))
+    };
+    let repeats = of([2.0, 1.0, 5.0].map(Proportion::Repeat), None);
+    let weights = of([0.5, 0.3, 0.2].map(Proportion::Weight), Some(9999));
+    assert_eq!((repeats, weights), MIXTURES, "see what sequences_stay says of a changed order");
+    // Deadlines that are whole, and ties.
+    let mut mix = Mix::new(&[5, 4, 5, 1, 1]).unwrap();
+    assert_eq!((0..16).map(|position| mix.at(position).0).collect::<Vec<_>>(), TURNS);
+}
+
+const MIXTURES: ((usize, u64), (usize, u64)) =
+    ((4185, 0xf522_d50e_356e_b510), (9999, 0x4848_dfd0_bc6d_62f8));
+
+const TURNS: [usize; 16] = [0, 1, 2, 0, 2, 1, 0, 2, 1, 0, 2, 3, 0, 1, 2, 4];
+
 /// The first samples as they are, for whoever writes this order down a second time.
 #[test]
 fn first_samples_stay() {

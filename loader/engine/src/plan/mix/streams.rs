@@ -1,0 +1,180 @@
+//! Several data sets as one sequence: the mixture says which stream is at a position and which of
+//! its samples, that stream's own sequence says which sample that is.
+//!
+//! One rule: what a stream gives does not depend on its companions. It is shuffled alone, over its
+//! own lanes and its own window, under a key of its own; only where its samples come is the
+//! mixture's.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Order, Proportion};
+
+use super::{Mix, repeats, weights};
+use crate::plan::permute::Key;
+use crate::plan::sequence::{Known, Located, Sequence};
+use crate::plan::{check_counts, lanes};
+
+/// Sets the keys of streams apart from those of passes, whose numbers stay below it.
+const STREAMS: u64 = u64::MAX;
+
+/// One data set of a mixture.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// Its shards: the next of the job's list, after those of the streams before it.
+    pub shards: u32,
+    /// The samples of each, where known beforehand.
+    pub counts: Option<Vec<u64>>,
+    /// How much of the mixture it is.
+    pub proportion: Proportion,
+}
+
+/// One epoch's sequence over several streams; shards are counted over all of them together.
+#[derive(Debug)]
+pub struct Mixed {
+    mix: Mix,
+    total: u64,
+    /// Each stream's first shard, and its sequence.
+    streams: Vec<(u32, Sequence)>,
+}
+
+impl Mixed {
+    /// The sequence of `epoch` over `streams`, for an order that [`crate::plan::check`] took.
+    ///
+    /// # Errors
+    /// `Invalid` if streams have weights and repeats, weights and no `epoch_samples`, repeats and
+    /// no counts, no samples, or lanes they cannot have; see also [`weights`] and [`repeats`].
+    pub fn new(order: &Order, streams: &[Stream], epoch: u64) -> Result<Self> {
+        let parts = parts(order, streams)?;
+        let mut mix = Mix::new(&parts)?;
+        let total = order.epoch_samples.unwrap_or(parts.iter().sum());
+        let key = Key::new(order.seed).with(epoch).with(STREAMS);
+        let mut first = 0;
+        let mut sequences = Vec::with_capacity(streams.len());
+        for ((stream, samples), number) in streams.iter().zip(mix.before(total)).zip(0..) {
+            let lanes = lanes(order, stream.shards, stream.counts.is_some())
+                .map_err(|error| error.at("stream", number))?;
+            // A stream is played for as long as the mixture wants samples of it.
+            let order = Order { epoch_samples: Some(samples), ..order.clone() };
+            let (counts, key) = (stream.counts.clone(), key.with(number));
+            let sequence = Sequence::with_key(&order, stream.shards, counts, lanes, key);
+            sequences.push((first, sequence));
+            first += stream.shards;
+        }
+        Ok(Self { mix, total, streams: sequences })
+    }
+
+    /// Which sample is at `position`, as [`Sequence::locate`] says it.
+    ///
+    /// A stream that turns out to have no samples ends the epoch where it would have come.
+    pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
+        if position >= self.total {
+            return Located::End { total: self.total };
+        }
+        let (stream, index) = self.mix.at(position);
+        let (first, sequence) = &mut self.streams[stream];
+        let first = *first;
+        match sequence.locate(index, &|shard| known(first + shard)) {
+            Located::Sample { shard, ordinal } => Located::Sample { shard: first + shard, ordinal },
+            Located::Need { shard, at_least } => Located::Need { shard: first + shard, at_least },
+            Located::End { .. } => Located::End { total: position },
+        }
+    }
+
+    /// Samples in the epoch over all ranks.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The stream that a shard belongs to.
+    #[must_use]
+    pub fn stream(&self, shard: u32) -> usize {
+        self.streams.partition_point(|(first, _)| *first <= shard) - 1
+    }
+
+    /// Shards that are open at once, over all streams.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.streams.iter().map(|(_, sequence)| sequence.open(|_| true)).sum()
+    }
+
+    /// Shards in the order in which they are first needed from `position` on, without repeats, at
+    /// most `limit` of them.
+    #[must_use]
+    pub fn upcoming(&self, position: u64, limit: usize) -> Vec<u32> {
+        let mut mix = self.mix.clone();
+        let before = mix.before(position);
+        let mut heads: Vec<_> = self
+            .streams
+            .iter()
+            .zip(before)
+            .enumerate()
+            .map(|(stream, ((first, sequence), before))| {
+                let mix = &mix;
+                sequence.needs(before, limit, |_| true).map(move |(index, shard)| {
+                    (mix.distance(stream, index.saturating_sub(before)), first + shard)
+                })
+            })
+            .collect();
+        let mut next: BinaryHeap<_> = heads
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(head, shards)| shards.next().map(|need| Reverse((need, head))))
+            .collect();
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        while found.len() < limit
+            && let Some(Reverse(((_, shard), head))) = next.pop()
+        {
+            next.extend(heads[head].next().map(|need| Reverse((need, head))));
+            if seen.insert(shard) {
+                found.push(shard);
+            }
+        }
+        found
+    }
+}
+
+/// How many samples each stream gives of every period.
+fn parts(order: &Order, streams: &[Stream]) -> Result<Vec<u64>> {
+    let invalid =
+        |message: &str, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
+    if streams.is_empty() {
+        return invalid("a mixture of no streams", "give at least one");
+    }
+    let shards = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
+    if shards.is_none() || streams.iter().any(|stream| stream.shards == 0) {
+        return invalid("a stream has no shards, or all together too many", "check the URL lists");
+    }
+    for (stream, number) in streams.iter().zip(0_u64..) {
+        if let Some(counts) = &stream.counts {
+            check_counts(counts, stream.shards as usize)
+                .map_err(|error| error.at("stream", number))?;
+        }
+    }
+    let by_weight = streams.iter().map(|stream| match stream.proportion {
+        Proportion::Weight(weight) => Some(weight),
+        Proportion::Repeat(_) => None,
+    });
+    if let Some(by_weight) = by_weight.collect::<Option<Vec<_>>>() {
+        if order.epoch_samples.is_none() {
+            return invalid("weights alone have no end", "give epoch_samples=");
+        }
+        return weights(&by_weight);
+    }
+    let mut by_repeat = Vec::with_capacity(streams.len());
+    for stream in streams {
+        let Proportion::Repeat(repeat) = stream.proportion else {
+            return invalid("some streams have a weight, others repeat", "give all the same");
+        };
+        let Some(counts) = &stream.counts else {
+            return invalid(
+                "a stream's share by repeat= needs its sample counts",
+                "give manifest= (make one with `forebay index`), or weight= and epoch_samples=",
+            );
+        };
+        by_repeat.push((counts.iter().sum(), repeat));
+    }
+    repeats(&by_repeat)
+}

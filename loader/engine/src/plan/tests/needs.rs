@@ -1,0 +1,80 @@
+//! What is open at once, against what whole epochs read.
+
+use super::*;
+
+/// The shares of ranks of a world, one for each.
+fn shares(order: &Order, lanes: u32, ranks: impl IntoIterator<Item = u32>) -> Vec<Share> {
+    let of = |rank| Share::new(&Order { rank, ..order.clone() }, lanes, 0);
+    ranks.into_iter().map(of).collect()
+}
+
+proptest! {
+    #[test]
+    fn no_epoch_has_more_open_than_it_was_said_to_need(
+        shards in prop::collection::vec((1_u64..90, 1_u64..1000), 8..30),
+        shuffle in shuffles(), window in 1_u32..24, seed: u64, lanes in 1_u32..7, ranks in 1_u32..3,
+    ) {
+        let (counts, bytes): (Vec<u64>, Vec<u64>) = shards.into_iter().unzip();
+        let lanes = if shuffle == Shuffle::Global { 1 } else { lanes };
+        // Two ranks on the node, of three.
+        let order = Order { world_size: 3, batch_size: 4, ..order(shuffle, window, seed) };
+        let node = shares(&order, lanes, 0..ranks);
+        let mine = |lane: u32| node.iter().any(|share| share.owns(lane));
+        let Need { bytes: most, .. } = need(&order, lanes, &node, &bytes, 0);
+        let shards = u32::try_from(counts.len()).unwrap();
+        let total = counts.iter().sum();
+        let sequence = Sequence::new(&order, shards, Some(counts), lanes, 0);
+        for position in (0..total).step_by(5) {
+            // Each lane's next place is at one of the positions from here on.
+            let until = position + u64::from(lanes);
+            let open: HashSet<u32> = sequence
+                .needs(position, usize::MAX, mine)
+                .take_while(|(from, _)| *from < until)
+                .filter(|(from, _)| shuffle != Shuffle::None || *from <= position)
+                .map(|(_, shard)| shard)
+                .collect();
+            let now: u64 = open.iter().map(|shard| bytes[*shard as usize]).sum();
+            prop_assert!(now <= most, "{} of {} at {}", now, most, position);
+        }
+    }
+
+    #[test]
+    fn the_window_that_fits_is_the_largest(
+        bytes in prop::collection::vec(1_u64..1000, 8..60), lanes in 1_u32..7, budget in 0_u64..20_000,
+    ) {
+        let order = order(Shuffle::Window, 1, 0);
+        let node = shares(&order, lanes, [0]);
+        let of = |window| need(&Order { window, ..order.clone() }, lanes, &node, &bytes, budget);
+        match of(1).window {
+            None => prop_assert!(of(1).bytes > budget),
+            Some(window) => {
+                prop_assert!(of(window).bytes <= budget);
+                let all = bytes.iter().sum::<u64>() <= budget;
+                prop_assert!(of(window + 1).bytes > budget || (all && window as usize >= bytes.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_needs_the_windows_of_its_own_lanes() {
+    let bytes = [100; 96 * 4];
+    let window =
+        Order { window: 96, world_size: 4, batch_size: 24, ..order(Shuffle::Window, 1, 0) };
+    let of = |order: &Order, lanes, ranks: std::ops::Range<u32>, budget| {
+        need(order, lanes, &shares(order, lanes, ranks), &bytes, budget)
+    };
+    assert_eq!(of(&window, 96, 0..4, 9600), Need { bytes: 9600, window: Some(96) });
+    // By lanes: a quarter each.
+    assert_eq!(of(&window, 96, 0..1, 9600), Need { bytes: 2400, window: Some(4 * 96) });
+    assert_eq!(of(&window, 96, 2..4, 4799), Need { bytes: 4800, window: None });
+    assert_eq!(of(&window, 96, 2..4, 4800), Need { bytes: 4800, window: Some(96) });
+    // By slices: each rank needs all lanes.
+    let slices = Order { batch_size: 7, ..window.clone() };
+    assert_eq!(of(&slices, 96, 0..1, 9600).bytes, 9600);
+    assert_eq!(of(&slices, 12, 0..1, 30_000), Need { bytes: 9600, window: Some(300) });
+    let global = Order { shuffle: Shuffle::Global, ..window.clone() };
+    assert_eq!(of(&global, 1, 0..1, 5000), Need { bytes: 38_400, window: Some(50) });
+    let list = Order { shuffle: Shuffle::None, ..window };
+    assert_eq!(of(&list, 1, 0..4, 5000).bytes, 100);
+}
