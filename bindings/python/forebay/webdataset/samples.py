@@ -106,7 +106,7 @@ class _Part:
         self._patience = _BATCH
         # The last error of a sample: it says which shard a position without a sample is of.
         self._bad: ForebayError | None = None
-        self._begun(0)
+        self._turn_to(0)
 
     def samples(self) -> Iterator[Sample]:
         """Every sample that there is."""
@@ -173,11 +173,13 @@ class _Part:
     def _passed(self, named: str) -> None:
         """One position of the shard `named` is behind us."""
         if named != self._named[self._at]:
-            self._begun(self._named.index(named, self._at))
+            self._turn_to(self._named.index(named, self._at))
         self._behind += 1
 
-    def _begun(self, shard: int) -> None:
+    def _turn_to(self, shard: int) -> None:
         self._at, self._behind = shard, 0
+        if shard == len(self._urls):
+            return
         self._path = local_path(self._urls[shard])
         if self._reading.verbose:
             _log.info("reads %s", self._urls[shard])
@@ -209,10 +211,10 @@ class _Part:
     def _go_on(self) -> None:
         """Behind the last shard that could be read: tell why, and turn to the next."""
         fault, self._fault = self._fault, None
-        self._at, self._behind, self._end = self._end, 0, len(self._urls)
+        self._turn_to(self._end if fault is None else self._end + 1)
+        self._end = len(self._urls)
         if fault is None:
             return
-        self._at += 1
         if self._reading.handler(fault):
             _log.warning("skipped: %s", fault)
         else:
