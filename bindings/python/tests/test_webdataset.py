@@ -4,12 +4,15 @@ and what is refused with the way that leads there.
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,16 @@ pytestmark = [
     # torch forks its workers, whatever else runs here.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    """Collects iterations that tests left in the middle, before the daemon of all tests ends."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
 
 SHARDS = 6
 SAMPLES = 5
@@ -380,6 +393,95 @@ def test_a_part_of_the_samples_is_drawn_anew_each_epoch(urls: list[str]) -> None
     assert keys(WebDataset(urls).rsample(0.5)) == first
 
 
+# States
+
+
+def chain(urls: list[str]) -> WebDataset:
+    return WebDataset(urls, shardshuffle=SHARDS, seed=7).shuffle(10).map(key_of)
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 20, len(KEYS) - 1, len(KEYS)])
+def test_an_iteration_goes_on_from_a_state(at: int, urls: list[str]) -> None:
+    whole = chain(urls)
+    first, second = list(whole), list(whole)
+    begun = chain(urls)
+    samples = iter(begun)
+    handed_out = [next(samples) for _ in range(at)]
+    state = json.loads(json.dumps(begun.state_dict()))
+    resumed = chain(urls)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    rest = list(resumed)
+    # A state from an epoch's end goes on with the next.
+    assert handed_out + rest == first + second * (at == len(KEYS))
+    assert list(resumed) != first
+    list(samples)
+    assert begun.state_dict()["samples"] == 0
+    assert begun.state_dict()["epoch"] == 1
+
+
+def test_a_position_in_resampled_batches(urls: list[str]) -> None:
+    def batches() -> WebDataset:
+        return WebDataset(urls, resampled=True).shuffle(9).map(key_of).listed(4).with_epoch(9)
+
+    begun = batches()
+    assert len(list(begun)) == 9
+    samples = iter(begun)
+    handed_out = [next(samples) for _ in range(4)]
+    resumed = batches()
+    resumed.load_state_dict(begun.state_dict())
+    again = batches()
+    again.set_epoch(1)
+    assert handed_out + list(resumed) == list(again)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_from_a_state(workers: int, urls: list[str]) -> None:
+    def loader() -> WebLoader:
+        loaded = WebLoader(chain(urls).listed(2), batch_size=None, num_workers=workers)
+        return loaded.unlisted().listed(3).with_epoch(12)
+
+    begun = loader()
+    list(begun)
+    samples = iter(begun)
+    handed_out = [next(samples) for _ in range(5)]
+    state = begun.state_dict()
+    rest = list(samples)
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert list(resumed) == rest
+    assert len(handed_out + rest) == 12
+    following, resumed_following = list(begun), list(resumed)
+    assert following != handed_out + rest
+    assert resumed_following == following
+
+
+def test_a_state_is_of_one_pipeline(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = chain(urls)
+    next(iter(begun))
+    state = begun.state_dict()
+    for other, what in (
+        (WebDataset(urls, shardshuffle=SHARDS, seed=8).shuffle(10).map(key_of), "seed"),
+        (WebDataset(urls[1:], shardshuffle=SHARDS, seed=7).shuffle(10).map(key_of), "shards"),
+        (WebDataset(urls, seed=7).shuffle(10).map(key_of), "shardshuffle"),
+        (chain(urls).slice(3), "steps"),
+        (chain(urls).with_epoch(3), "repetitions"),
+    ):
+        with pytest.raises(Invalid, match=what):
+            other.load_state_dict(state)
+    for broken in ({}, {**state, "version": 2}, {**state, "samples": -1}, {**state, "of": 3}):
+        with pytest.raises(Invalid):
+            chain(urls).load_state_dict(broken)
+    resumed = chain(urls)
+    resumed.load_state_dict(state)
+    with pytest.raises(Invalid, match="1 workers"):
+        loaded(resumed, 2)
+    monkeypatch.setenv("WORKER", "1")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    with pytest.raises(Invalid, match="worker"):
+        chain(urls).load_state_dict(state)
+
+
 # Errors
 
 
@@ -649,5 +751,10 @@ def test_they_say_what_they_are(urls: list[str]) -> None:
     dataset = WebDataset(urls).map(key_of)
     assert repr(dataset) == f"<forebay.WebDataset {urls[0]} and 5 more: 1 steps>"
     assert repr(WebLoader(dataset, batch_size=None)).startswith("<forebay.WebLoader ")
-    with WebDataset(urls) as dataset:
-        assert keys(dataset) == KEYS
+
+
+def test_closing_ends_what_is_under_way(urls: list[str]) -> None:
+    with WebDataset(urls, nodesplitter=None) as dataset:
+        samples = iter(dataset.map(key_of))
+        assert next(samples) == KEYS[0]
+    assert list(samples) == []

@@ -5,6 +5,8 @@ One rule: an argument of webdataset's is honoured, or refused with the way that 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -164,6 +166,11 @@ class WebDataset(Pipeline):
                 "empty_check=False",
                 {"option": "empty_check"},
             )
+
+    def _described(self) -> dict[str, Any]:
+        shown = hashlib.sha256(json.dumps(self._urls).encode()).hexdigest()
+        order = {"shards": shown, "resampled": self._resampled, "shardshuffle": self._mixed}
+        return super()._described() | order
 
     def __repr__(self) -> str:
         more = f" and {len(self._urls) - 1} more" if len(self._urls) > 1 else ""

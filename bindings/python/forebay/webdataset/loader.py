@@ -6,7 +6,7 @@ One rule: each time that torch's loader is begun, its data set plays the next ep
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forebay.errors import Invalid
@@ -40,6 +40,13 @@ class WebLoader(Pipeline):
         self._loader = loading.DataLoader(*args, **kw)
         dataset = self._loader.dataset
         super().__init__(dataset._seed if isinstance(dataset, Pipeline) else None)
+        # The data set's epoch with which the iteration under way began.
+        self._dataset_epoch = self._its_epoch()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, or go on in the one that was loaded."""
+        self._dataset_epoch = self._its_epoch()
+        return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plays, here and in the data set.
@@ -53,6 +60,45 @@ class WebLoader(Pipeline):
         dataset = self._loader.dataset
         if isinstance(dataset, Pipeline):
             dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch stands: after those that this object handed out.
+
+        Returns
+        -------
+        dict
+            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+        """
+        epoch = self._its_epoch() if self._at is None else self._dataset_epoch
+        return super().state_dict() | {"dataset_epoch": epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved: the next iteration plays its epoch, data set and all, and
+        leaves out what was handed out of it.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict` of the same loader.
+
+        Raises
+        ------
+        Invalid
+            Naming what differs.
+        """
+        super().load_state_dict(state)
+        dataset = self._loader.dataset
+        if isinstance(dataset, Pipeline):
+            dataset.set_epoch(state.get("dataset_epoch"))  # type: ignore[arg-type]
+
+    def _its_epoch(self) -> int:
+        dataset = self._loader.dataset
+        return dataset.epoch if isinstance(dataset, Pipeline) else 0
+
+    def _described(self) -> dict[str, Any]:
+        dataset = self._loader.dataset
+        its = dataset._described() if isinstance(dataset, Pipeline) else None
+        return super()._described() | {"dataset": its, "num_workers": self._loader.num_workers}
 
     def _source(self, epoch: Epoch) -> Iterator[Any]:
         dataset, workers = self._loader.dataset, self._loader.num_workers > 0

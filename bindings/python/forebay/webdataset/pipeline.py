@@ -8,17 +8,20 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
-from forebay.webdataset import environment, place, stages
+from forebay.webdataset import environment, place, position, stages
 from forebay.webdataset.collate import Collate, default_collation_fn
 from forebay.webdataset.decode import Decoder, FieldDecoder
 from forebay.webdataset.handlers import Handler, reraise_exception
 from forebay.webdataset.place import Epoch
+from forebay.webdataset.position import Position
 from forebay.webdataset.shards import INITIAL
 
 if TYPE_CHECKING:
@@ -57,7 +60,11 @@ class Pipeline(IterableDataset[Any]):
         self._repetitions: int | None = 1
         self._samples: int | None = None
         self._length: int | None = None
-        self._next_epoch = 0
+        # Where the next iteration begins, and where the one under way stands.
+        self._next = Position(epoch=0)
+        self._at: Position | None = None
+        # What `close` ends; whatever is made from this pipeline shares it.
+        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
         # Whether a worker knows the epoch's number: its copy of this counts nothing that happens
         # in other iterations of torch's loader.
         self._told = False
@@ -68,39 +75,43 @@ class Pipeline(IterableDataset[Any]):
     # Iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch."""
-        number, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        return self._epoch(number)
+        """Begin the next epoch, or go on in the one that was loaded."""
+        worker, begin = place.worker(), self._next
+        if begin.workers not in (None, worker.workers):
+            raise Invalid(
+                f"the state that was loaded is of one of {begin.workers} workers, and here are "
+                f"{worker.workers}; load it in as many, or choose another epoch by set_epoch"
+            )
+        if begin.base_seed is None:
+            base_seed = 0 if self._told else worker.base_seed
+            begin = replace(begin, base_seed=base_seed)
+        self._next, self._at = Position(begin.epoch + 1), begin
+        iteration = self._play(begin, self._cut(self._repeated(begin, worker), worker))
+        self._under_way.add(iteration)
+        return iteration
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration plays."""
-        return self._next_epoch
+    def _play(self, begin: Position, stream: Iterator[Any]) -> Generator[Any, None, None]:
+        handed_out = begin.samples
+        for sample in islice(stream, begin.samples, None):
+            handed_out += 1
+            self._at = replace(begin, samples=handed_out)
+            yield sample
+        self._at = None
+        if begin.samples and handed_out == begin.samples:
+            # The state was saved after an epoch's last sample: go on with the next.
+            yield from iter(self)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration plays, here and in workers that start then.
-
-        Parameters
-        ----------
-        epoch : int
-            0 or more.
-        """
-        self._next_epoch, self._told = whole("epoch", epoch, 0, U64_MAX), True
-
-    def _epoch(self, number: int) -> Iterator[Any]:
-        worker = place.worker()
-        epochs = self._repeated(number, worker)
+    def _cut(self, stream: Iterator[Any], worker: place.Worker) -> Iterator[Any]:
         if self._samples is None or self._repetitions == 1:
-            return epochs
+            return stream
         # An epoch's samples are those of all workers together.
         share, more = divmod(self._samples, worker.workers)
-        return islice(epochs, share + (worker.number < more))
+        return islice(stream, share + (worker.number < more))
 
-    def _repeated(self, number: int, worker: place.Worker) -> Iterator[Any]:
-        base_seed = 0 if self._told else worker.base_seed
+    def _repeated(self, begin: Position, worker: place.Worker) -> Iterator[Any]:
         repetition = 0
         while self._repetitions is None or repetition < self._repetitions:
-            epoch = Epoch(worker, self._seed, base_seed, number, repetition)
+            epoch = Epoch(worker, self._seed, begin.base_seed or 0, begin.epoch, repetition)
             stream = self._source(epoch)
             for step, stage in enumerate(self._stages):
                 stream = stages.through(stage, stream, epoch, step)
@@ -111,6 +122,69 @@ class Pipeline(IterableDataset[Any]):
             if empty:
                 return
             repetition += 1
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration plays."""
+        return self._next.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plays, here and in workers that start then.
+
+        After `load_state_dict`, choosing the epoch that was loaded keeps the loaded position.
+
+        Parameters
+        ----------
+        epoch : int
+            0 or more.
+        """
+        if whole("epoch", epoch, 0, U64_MAX) != self._next.epoch:
+            self._next = Position(epoch)
+            self._at = None
+        self._told = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next sample stands: after those that this object handed out.
+
+        It is this worker's own, for as many ranks and workers. Functions of the user's have to do
+        the same again for it to be found.
+
+        Returns
+        -------
+        dict
+            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+        """
+        return position.save(self._at or self._next, self._described())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved: the next iteration plays its epoch and leaves out what was
+        handed out of it.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict` of the same pipeline.
+
+        Raises
+        ------
+        Invalid
+            Naming what differs.
+        """
+        self._next, self._at = position.load(state, self._described()), None
+
+    def _described(self) -> dict[str, Any]:
+        """What its order is a function of, as far as it can be told."""
+        worker = place.worker()
+        return {
+            "seed": self._seed,
+            "steps": [type(stage).__name__ for stage in self._stages],
+            "repetitions": self._repetitions,
+            "samples": self._samples,
+            "rank": worker.rank,
+            "world_size": worker.world_size,
+            "worker": worker.number,
+            "workers": worker.workers,
+        }
 
     def __len__(self) -> int:
         """What `with_length` was told.
@@ -130,16 +204,20 @@ class Pipeline(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         mine = place.rank()
-        return self.__dict__ | {"_of": mine if mine.world_size > 1 else None}
+        state = self.__dict__ | {"_of": mine if mine.world_size > 1 else None}
+        del state["_under_way"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         place.told_by_parent(state.pop("_of"))
         self.__dict__.update(state)
+        self._under_way = weakref.WeakSet()
 
     def __copy__(self: _Self) -> _Self:
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
+        twin._at = None
         return twin
 
     def __enter__(self: _Self) -> _Self:
@@ -150,7 +228,9 @@ class Pipeline(IterableDataset[Any]):
         self.close()
 
     def close(self) -> None:
-        """Nothing is open between iterations; those under way end when they are let go."""
+        """End the iterations that are under way, of this pipeline and of those made from it."""
+        for iteration in list(self._under_way):
+            iteration.close()
 
     # How often
 
