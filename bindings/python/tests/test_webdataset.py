@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import warnings
@@ -22,9 +23,10 @@ import webdataset
 from torch.utils.data import DataLoader, IterableDataset
 
 import forebay
-from conftest import write_shard
+from conftest import Home, wait_gone, write_shard
 from forebay import BadSample, Invalid, NotFound, WebDataset, WebLoader
 from forebay import webdataset as ours
+from forebay.webdataset import samples as samples_module
 
 pytestmark = [
     # webdataset leaves files open for the collector to close.
@@ -220,6 +222,33 @@ def test_a_pickled_data_set_is_the_same(urls: list[str]) -> None:
     assert list(twin) == list(dataset)
 
 
+def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(
+    home: Home, tmp_path: Path
+) -> None:
+    samples = [(f"d{number:04}", {"bin": b"x" * 5_000}) for number in range(900)]
+    dataset = WebDataset(write_shard(tmp_path / "d.tar", samples))
+    read = []
+    for sample in dataset:
+        read.append(sample["__key__"])
+        if len(read) in (100, 333):
+            (pid,) = home.daemons()
+            os.kill(pid, signal.SIGKILL)
+            assert wait_gone(pid)
+    assert read == [key for key, _ in samples]
+
+
+@pytest.mark.parametrize("missing", [None, 0, 2, 5])
+def test_a_list_is_read_part_by_part(
+    missing: int | None, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples_module, "_SHARDS", 3)
+    urls = [url + ".not" * (at == missing) for at, url in enumerate(urls)]
+    read = keys(WebDataset(urls, ours.ignore_and_continue))
+    assert read == [key for at, key in enumerate(KEYS) if at // SAMPLES != missing]
+    stopped = keys(WebDataset(urls, ours.ignore_and_stop, empty_check=False))
+    assert stopped == (KEYS if missing is None else KEYS[: missing * SAMPLES])
+
+
 @pytest.mark.parametrize("torch_there", [True, False])
 def test_torch_is_imported_for_those_who_ask(torch_there: bool, urls: list[str]) -> None:
     script = f"""
@@ -280,6 +309,21 @@ def test_repetitions_within_an_epoch_differ(urls: list[str]) -> None:
     assert first != second
     endless = iter(WebDataset(urls, repeat=True))
     assert keys(next(endless) for _ in range(2 * len(KEYS))) == KEYS * 2
+
+
+@pytest.mark.parametrize(
+    ("who", "of", "splitter"),
+    [("RANK", "WORLD_SIZE", "nodesplitter"), ("WORKER", "NUM_WORKERS", "workersplitter")],
+)
+def test_readers_of_the_same_shards_draw_differently(
+    who: str, of: str, splitter: str, urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(of, "3")
+    orders = set()
+    for number in range(3):
+        monkeypatch.setenv(who, str(number))
+        orders.add(tuple(keys(WebDataset(urls, **{splitter: None}).shuffle(20))))
+    assert len(orders) == 3
 
 
 def test_a_shuffle_can_have_its_own_draws(urls: list[str]) -> None:
@@ -518,6 +562,14 @@ def test_bad_samples_are_told_between_their_neighbours(bad: set[int], tmp_path: 
         for count in (100, 20)
         for number in range(count)
     ]
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 48])
+def test_a_list_may_end_wherever_bad_samples_end(count: int, tmp_path: Path) -> None:
+    # Where another way of asking begins, nothing may be left to ask for.
+    shard = crowd(tmp_path / "a.tar", {0}, count)
+    dataset = WebDataset([shard], ours.ignore_and_continue, empty_check=False)
+    assert keys(dataset) == [f"c{number:03}" for number in range(1, count)]
 
 
 @pytest.mark.parametrize("bad", [0, 15, 16, 40, 99])
