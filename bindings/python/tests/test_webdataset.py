@@ -23,10 +23,12 @@ import webdataset
 from torch.utils.data import DataLoader, IterableDataset
 
 import forebay
-from conftest import Home, wait_gone, write_shard
+from conftest import GONE_WITHIN, Home, wait_gone, write_shard
 from forebay import BadSample, Invalid, NotFound, WebDataset, WebLoader
 from forebay import webdataset as ours
+from forebay._launch import command
 from forebay.webdataset import samples as samples_module
+from test_stores import Store, store  # noqa: F401
 
 pytestmark = [
     # webdataset leaves files open for the collector to close.
@@ -235,6 +237,54 @@ def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(
             os.kill(pid, signal.SIGKILL)
             assert wait_gone(pid)
     assert read == [key for key, _ in samples]
+
+
+@pytest.fixture
+def small_daemon(tmp_path: Path) -> Iterator[str]:
+    """A daemon with little memory for batches; its address."""
+    address, cache = tmp_path / "forebayd.sock", tmp_path / "cache-of-it"
+    cache.mkdir()
+    config = tmp_path / "forebay.toml"
+    # The least that a daemon takes: 48 MiB are left for batches.
+    config.write_text(
+        f'[daemon]\nsocket = "{address}"\nmemory = "256MiB"\n'
+        f'[[tier]]\nname = "disk"\npath = "{cache}"\ncapacity = "1GiB"\n'
+        f'[[source]]\nmatch = "{tmp_path}/"\n'
+    )
+    arguments = [*command(), "daemon", "--config", str(config)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        assert any("listening" in line for line in daemon.stderr)
+        yield f"unix:{address}"
+        daemon.terminate()
+        daemon.communicate(timeout=GONE_WITHIN)
+    assert daemon.returncode == 0
+
+
+def test_samples_too_large_for_a_batch_come_one_by_one(small_daemon: str, tmp_path: Path) -> None:
+    samples = [(f"v{number:02}", {"bin": bytes([number]) * 4_000_000}) for number in range(20)]
+    dataset = WebDataset(write_shard(tmp_path / "v.tar", samples), daemon=small_daemon)
+    read = [(sample["__key__"], {"bin": sample["bin"]}) for sample in dataset]
+    assert read == samples
+
+
+@pytest.mark.parametrize("form", ["s3://bucket/d/{}.tar", "{url}/d/{}.tar?signature=secret"])
+def test_shards_of_a_store(form: str, store: Store) -> None:  # noqa: F811
+    urls = [form.format(name, url=store.url) for name in (2, "not", 0, "nor", "neither", 1)]
+    heard: list[Exception] = []
+
+    def handler(error: Exception) -> bool:
+        heard.append(error)
+        return True
+
+    dataset = WebDataset(urls, handler)
+    assert [(one["__url__"], one["cls"]) for one in dataset] == [
+        (urls[0], b"2"),
+        (urls[2], b"0"),
+        (urls[5], b"1"),
+    ]
+    assert [type(error) for error in heard] == [NotFound] * 3
+    assert "__local_path__" not in next(iter(WebDataset(urls[:1])))
 
 
 @pytest.mark.parametrize("missing", [None, 0, 2, 5])
