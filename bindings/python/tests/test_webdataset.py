@@ -33,8 +33,9 @@ from test_stores import Store, store  # noqa: F401
 pytestmark = [
     # webdataset leaves files open for the collector to close.
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
-    # torch forks its workers, whatever else runs here.
+    # torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
 ]
 
 
