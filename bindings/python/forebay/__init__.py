@@ -20,6 +20,8 @@ share, unless the node runs one. A framework is imported when the first iteratio
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from forebay._native import __version__
 from forebay.errors import (
     BadSample,
@@ -34,6 +36,9 @@ from forebay.errors import (
 )
 from forebay.fields import Bytes, Field, Float, Image, Int, Json, Npy, Text
 from forebay.loader import DataLoader
+
+if TYPE_CHECKING:
+    from forebay.webdataset import WebDataset, WebLoader
 
 __all__ = [
     "BadSample",
@@ -54,5 +59,16 @@ __all__ = [
     "PermissionDenied",
     "Text",
     "Unavailable",
+    "WebDataset",
+    "WebLoader",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Their module imports torch, which those who do not ask for them need not wait for.
+    if name in ("WebDataset", "WebLoader"):
+        from forebay import webdataset
+
+        return getattr(webdataset, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,46 @@
+"""webdataset's API on Forebay: `WebDataset`, `WebLoader`, and what their chains are made of.
+
+A script that says ``import webdataset as wds`` may say ``import forebay.webdataset as wds``. What
+differs is in docs/PYTHON.md. This package imports torch where there is one, because torch's loader
+wants data sets of its own class; ``import forebay`` alone does not.
+"""
+
+from __future__ import annotations
+
+from forebay.webdataset.collate import default_collation_fn
+from forebay.webdataset.dataset import WebDataset
+from forebay.webdataset.decode import (
+    Continue,
+    Decoder,
+    gzfilter,
+    handle_extension,
+    imagehandler,
+)
+from forebay.webdataset.handlers import (
+    ignore_and_continue,
+    ignore_and_stop,
+    reraise_exception,
+    warn_and_continue,
+    warn_and_stop,
+)
+from forebay.webdataset.loader import WebLoader
+from forebay.webdataset.shards import single_node_only, split_by_node, split_by_worker
+
+__all__ = [
+    "Continue",
+    "Decoder",
+    "WebDataset",
+    "WebLoader",
+    "default_collation_fn",
+    "gzfilter",
+    "handle_extension",
+    "ignore_and_continue",
+    "ignore_and_stop",
+    "imagehandler",
+    "reraise_exception",
+    "single_node_only",
+    "split_by_node",
+    "split_by_worker",
+    "warn_and_continue",
+    "warn_and_stop",
+]

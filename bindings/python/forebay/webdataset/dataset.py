@@ -1,0 +1,196 @@
+"""`WebDataset`: the samples of shards, as dicts of bytes, and the chain that begins with them.
+
+One rule: an argument of webdataset's is honoured, or refused with the way that leads there here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from forebay._values import flag, whole
+from forebay.errors import Invalid
+from forebay.webdataset import environment, samples, shards
+from forebay.webdataset.handlers import Handler, reraise_exception
+from forebay.webdataset.pipeline import Pipeline
+from forebay.webdataset.place import Epoch
+from forebay.webdataset.shards import Splitter, single_node_only, split_by_worker
+
+# Seconds that any wait may take, as in `forebay.DataLoader`.
+_TIMEOUT = 300.0
+
+_SHARDS_MAX = 2**31 - 1
+
+# Arguments that cannot be had, what they are by default, and our way to the same end.
+_REFUSED: dict[str, tuple[Any, str]] = {
+    "cache_dir": (None, "the daemon caches; give the directory as FOREBAY_CACHE"),
+    "cache_size": (-1, "the daemon caches; give the size as FOREBAY_CAPACITY, as in 200GiB"),
+    "url_to_name": (None, "the daemon caches, and no two URLs share a name there; leave it out"),
+    "select_files": (None, "members are grouped in the daemon; choose by .select or .to_tuple"),
+    "rename_files": (None, "members are grouped in the daemon; rename by .rename or .rename_keys"),
+}
+
+
+class WebDataset(Pipeline):
+    """Samples of WebDataset shards, read through the node's cache.
+
+    A sample is a dict: bytes under each field's suffix in lower case, and
+
+    - ``"__key__"``: the members' common name;
+    - ``"__url__"``: the shard, as it was named;
+    - ``"__local_path__"``: its path, if it is a file here.
+
+    In a program that has torch it is one of its ``IterableDataset``.
+
+    Parameters
+    ----------
+    urls : str, path or iterable of them
+        Shards. In a text ``::`` joins parts, ``${var}`` is the variable ``WDS_var``, and braces and
+        patterns expand as for `forebay.DataLoader`; a list is taken literally.
+    handler : callable
+        Hears of each shard and sample that cannot be used: raises, or returns True to go on behind
+        it, or False to end the stream there.
+    mode : {None, "resampled"}
+        The latter is ``resampled=True``.
+    resampled : bool
+        Whether to draw shards with replacement, without end.
+    repeat : bool
+        Whether to play the shards again and again, as `repeat` does.
+    shardshuffle : bool or int, optional
+        Shards in the buffer that they are drawn from; True means 100. Another order each epoch.
+    cache_size, cache_dir, url_to_name, select_files, rename_files
+        Refused, with our way to the same end.
+    detshuffle : bool
+        Every order is a function of the seed here.
+    nodesplitter, workersplitter : callable, optional
+        Choose this rank's and this worker's part of an iterator of dicts with ``"url"``. None
+        leaves all. Default: an error if there are several ranks; every n-th shard for n workers.
+    empty_check : bool
+        Whether a worker without any sample is an error.
+    verbose : bool
+        Whether to log each shard that is begun (logger ``forebay``, level INFO).
+    seed : int, optional
+        The key of every draw. Default: ``WDS_SEED``, else 0.
+    allow_pipe, timeout, daemon, job
+        As for `forebay.DataLoader`.
+
+    Raises
+    ------
+    Invalid
+        Here, for an argument or variable that makes no sense.
+    ForebayError
+        While iterating, what `handler` raises, and what no sample or shard is to blame for.
+    """
+
+    def __init__(
+        self,
+        urls: Any,
+        handler: Handler = reraise_exception,
+        mode: str | None = None,
+        resampled: bool = False,
+        repeat: bool = False,
+        shardshuffle: bool | int | None = None,
+        cache_size: int = -1,
+        cache_dir: Any = None,
+        url_to_name: Any = None,
+        detshuffle: bool = False,
+        nodesplitter: Splitter | None = single_node_only,
+        workersplitter: Splitter | None = split_by_worker,
+        select_files: Any = None,
+        rename_files: Any = None,
+        empty_check: bool = True,
+        verbose: bool = False,
+        seed: int | None = None,
+        *,
+        allow_pipe: bool = False,
+        timeout: float = _TIMEOUT,
+        daemon: str | None = None,
+        job: str | None = None,
+    ) -> None:
+        given = locals()
+        for name, (default, advice) in _REFUSED.items():
+            if given[name] != default:
+                raise Invalid(f"{name}={given[name]!r}: {advice}", {"option": name})
+        super().__init__(seed)
+        if mode not in (None, "resampled"):
+            raise Invalid(
+                f"mode={mode!r} is not known; use 'resampled', or leave it", {"option": "mode"}
+            )
+        flag("detshuffle", detshuffle)
+        pipes = flag("allow_pipe", allow_pipe)
+        if pipes and environment.secure():
+            raise Invalid(
+                "WDS_SECURE=1 forbids allow_pipe=True; unset one", {"option": "allow_pipe"}
+            )
+        _function("handler", handler)
+        self._urls = shards.listed(urls, pipes, daemon, timeout)
+        self._reading = samples.Reading(
+            handler, flag("verbose", verbose), pipes, timeout, daemon, job
+        )
+        self._resampled = flag("resampled", resampled) or mode == "resampled"
+        self._mixed = _mixed(shardshuffle)
+        self._splitters = (
+            _splitter("nodesplitter", nodesplitter),
+            _splitter("workersplitter", workersplitter),
+        )
+        self._empty_check = flag("empty_check", empty_check)
+        if flag("repeat", repeat):
+            self.repeat()
+
+    def _source(self, epoch: Epoch) -> Iterator[samples.Sample]:
+        nodesplitter, workersplitter = self._splitters
+        mine = shards.of_this_worker(
+            self._urls,
+            epoch,
+            resample=self._resampled,
+            nodesplitter=nodesplitter,
+            workersplitter=workersplitter,
+            mixed=self._mixed,
+        )
+        found = samples.read(mine, self._reading)
+        return self._not_empty(found, epoch) if self._empty_check else found
+
+    def _not_empty(self, found: Iterable[Any], epoch: Epoch) -> Iterator[Any]:
+        empty = True
+        for sample in found:
+            empty = False
+            yield sample
+        if empty:
+            worker = epoch.worker
+            raise Invalid(
+                f"worker {worker.number} of {worker.workers}, rank {worker.rank} of "
+                f"{worker.world_size}, has no samples; {len(self._urls)} shards are too few for "
+                "so many, or hold none: use fewer workers or more shards, or allow it by "
+                "empty_check=False",
+                {"option": "empty_check"},
+            )
+
+    def _described(self) -> dict[str, Any]:
+        shown = hashlib.sha256(json.dumps(self._urls).encode()).hexdigest()
+        order = {"shards": shown, "resampled": self._resampled, "shardshuffle": self._mixed}
+        return super()._described() | order
+
+    def __repr__(self) -> str:
+        more = f" and {len(self._urls) - 1} more" if len(self._urls) > 1 else ""
+        return f"<forebay.WebDataset {self._urls[0]}{more}: {len(self._stages)} steps>"
+
+
+def _mixed(shardshuffle: Any) -> int:
+    if shardshuffle is None or isinstance(shardshuffle, bool):
+        return shards.SHARDS_MIXED if shardshuffle else 0
+    return whole("shardshuffle", shardshuffle, 0, _SHARDS_MAX)
+
+
+def _function(option: str, value: Any) -> None:
+    if not callable(value):
+        raise Invalid(f"{option}={value!r} is no function", {"option": option})
+
+
+def _splitter(option: str, value: Any) -> Splitter | None:
+    if value is None or value is False:
+        return None
+    _function(option, value)
+    splitter: Splitter = value
+    return splitter

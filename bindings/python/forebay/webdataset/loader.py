@@ -1,0 +1,114 @@
+"""`WebLoader`: torch's loader, with the fluent chain behind it.
+
+One rule: each time that torch's loader is begun, its data set plays the next epoch in every worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forebay.errors import Invalid
+from forebay.webdataset.pipeline import Pipeline
+from forebay.webdataset.place import Epoch
+
+
+class WebLoader(Pipeline):
+    """torch's ``DataLoader`` with the steps of `WebDataset` behind it.
+
+    Parameters
+    ----------
+    *args, **kw
+        As for ``torch.utils.data.DataLoader``. Let the data set make batches and give
+        ``batch_size=None``.
+
+    Raises
+    ------
+    Invalid
+        Without torch.
+    """
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        try:
+            loading: Any = importlib.import_module("torch.utils.data")
+        except ImportError as error:
+            raise Invalid(
+                f"WebLoader is torch's loader, and torch cannot be imported ({error}); install it, "
+                "or iterate over the WebDataset itself"
+            ) from error
+        self._loader = loading.DataLoader(*args, **kw)
+        dataset = self._loader.dataset
+        super().__init__(dataset._seed if isinstance(dataset, Pipeline) else None)
+        # The data set's epoch with which the iteration under way began.
+        self._dataset_epoch = self._its_epoch()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, or go on in the one that was loaded."""
+        self._dataset_epoch = self._its_epoch()
+        return super().__iter__()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plays, here and in the data set.
+
+        Parameters
+        ----------
+        epoch : int
+            0 or more.
+        """
+        super().set_epoch(epoch)
+        dataset = self._loader.dataset
+        if isinstance(dataset, Pipeline):
+            dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch stands: after those that this object handed out.
+
+        Returns
+        -------
+        dict
+            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+        """
+        epoch = self._its_epoch() if self._at is None else self._dataset_epoch
+        return super().state_dict() | {"dataset_epoch": epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved: the next iteration plays its epoch, data set and all, and
+        leaves out what was handed out of it.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict` of the same loader.
+
+        Raises
+        ------
+        Invalid
+            Naming what differs.
+        """
+        super().load_state_dict(state)
+        dataset = self._loader.dataset
+        if isinstance(dataset, Pipeline):
+            dataset.set_epoch(state.get("dataset_epoch"))  # type: ignore[arg-type]
+
+    def _its_epoch(self) -> int:
+        dataset = self._loader.dataset
+        return dataset.epoch if isinstance(dataset, Pipeline) else 0
+
+    def _described(self) -> dict[str, Any]:
+        dataset = self._loader.dataset
+        its = dataset._described() if isinstance(dataset, Pipeline) else None
+        return super()._described() | {"dataset": its, "num_workers": self._loader.num_workers}
+
+    def _source(self, epoch: Epoch) -> Iterator[Any]:
+        dataset, workers = self._loader.dataset, self._loader.num_workers > 0
+        if workers and isinstance(dataset, Pipeline):
+            # Workers are copies: they are told the epoch, and this one counts for them.
+            dataset.set_epoch(dataset.epoch)
+            batches: Iterator[Any] = iter(self._loader)
+            dataset.set_epoch(dataset.epoch + 1)
+            return batches
+        return iter(self._loader)
+
+    def __repr__(self) -> str:
+        return f"<forebay.WebLoader {self._loader!r}: {len(self._stages)} steps>"

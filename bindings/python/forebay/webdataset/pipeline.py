@@ -1,0 +1,457 @@
+"""The fluent chain that data sets and loaders share, and how often it is played.
+
+One rule: every iteration is an epoch of its own number, and whatever is drawn in it is drawn anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from forebay._values import U64_MAX, whole
+from forebay.errors import Invalid
+from forebay.webdataset import environment, place, position, stages
+from forebay.webdataset.collate import Collate, default_collation_fn
+from forebay.webdataset.decode import Decoder, FieldDecoder
+from forebay.webdataset.handlers import Handler, reraise_exception
+from forebay.webdataset.place import Epoch
+from forebay.webdataset.position import Position
+from forebay.webdataset.shards import INITIAL
+
+if TYPE_CHECKING:
+    from torch.utils.data import IterableDataset
+else:
+    # torch's loader asks for this class, so it has to be there before the loader is.
+    try:
+        from torch.utils.data import IterableDataset
+    except ImportError:
+        from typing import Generic
+
+        class IterableDataset(Generic[TypeVar("_Sample")]):
+            """Stands for torch's class where there is no torch."""
+
+
+_Self = TypeVar("_Self", bound="Pipeline")
+
+_CACHED = "the daemon caches what is read, for all jobs and epochs; leave it out"
+
+
+class Pipeline(IterableDataset[Any]):
+    """A stream of samples and the steps that they go through.
+
+    Every step makes a new pipeline and leaves this one as it is; `with_epoch`, `with_length` and
+    `repeat` change this one.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        environment.check()
+        if seed is None:
+            seed = environment.seed()
+        self._seed = 0 if seed is None else whole("seed", seed, -U64_MAX, U64_MAX)
+        self._stages: list[Any] = []
+        # How often the source is played in one iteration, None for ever; and samples at most.
+        self._repetitions: int | None = 1
+        self._samples: int | None = None
+        self._length: int | None = None
+        # Where the next iteration begins, and where the one under way stands.
+        self._next = Position(epoch=0)
+        self._at: Position | None = None
+        # What `close` ends; whatever is made from this pipeline shares it.
+        self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+        # Whether a worker knows the epoch's number: its copy of this counts nothing that happens
+        # in other iterations of torch's loader.
+        self._told = False
+
+    def _source(self, epoch: Epoch) -> Iterator[Any]:
+        raise NotImplementedError
+
+    # Iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, or go on in the one that was loaded."""
+        worker, begin = place.worker(), self._next
+        if begin.workers not in (None, worker.workers):
+            raise Invalid(
+                f"the state that was loaded is of one of {begin.workers} workers, and here are "
+                f"{worker.workers}; load it in as many, or choose another epoch by set_epoch"
+            )
+        if begin.base_seed is None:
+            base_seed = 0 if self._told else worker.base_seed
+            begin = replace(begin, base_seed=base_seed)
+        self._next, self._at = Position(begin.epoch + 1), begin
+        iteration = self._play(begin, self._cut(self._repeated(begin, worker), worker))
+        self._under_way.add(iteration)
+        return iteration
+
+    def _play(self, begin: Position, stream: Iterator[Any]) -> Generator[Any, None, None]:
+        handed_out = begin.samples
+        for sample in islice(stream, begin.samples, None):
+            handed_out += 1
+            self._at = replace(begin, samples=handed_out)
+            yield sample
+        self._at = None
+        if begin.samples and handed_out == begin.samples:
+            # The state was saved after an epoch's last sample: go on with the next.
+            yield from iter(self)
+
+    def _cut(self, stream: Iterator[Any], worker: place.Worker) -> Iterator[Any]:
+        if self._samples is None or self._repetitions == 1:
+            return stream
+        # An epoch's samples are those of all workers together.
+        share, more = divmod(self._samples, worker.workers)
+        return islice(stream, share + (worker.number < more))
+
+    def _repeated(self, begin: Position, worker: place.Worker) -> Iterator[Any]:
+        repetition = 0
+        while self._repetitions is None or repetition < self._repetitions:
+            epoch = Epoch(worker, self._seed, begin.base_seed or 0, begin.epoch, repetition)
+            stream = self._source(epoch)
+            for step, stage in enumerate(self._stages):
+                stream = stages.through(stage, stream, epoch, step)
+            empty = True
+            for sample in stream:
+                empty = False
+                yield sample
+            if empty:
+                return
+            repetition += 1
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration plays."""
+        return self._next.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plays, here and in workers that start then.
+
+        After `load_state_dict`, choosing the epoch that was loaded keeps the loaded position.
+
+        Parameters
+        ----------
+        epoch : int
+            0 or more.
+        """
+        if whole("epoch", epoch, 0, U64_MAX) != self._next.epoch:
+            self._next = Position(epoch)
+            self._at = None
+        self._told = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next sample stands: after those that this object handed out.
+
+        It is this worker's own, for as many ranks and workers. Functions of the user's have to do
+        the same again for it to be found.
+
+        Returns
+        -------
+        dict
+            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+        """
+        return position.save(self._at or self._next, self._described())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was saved: the next iteration plays its epoch and leaves out what was
+        handed out of it.
+
+        Parameters
+        ----------
+        state : dict
+            From `state_dict` of the same pipeline.
+
+        Raises
+        ------
+        Invalid
+            Naming what differs.
+        """
+        self._next, self._at = position.load(state, self._described()), None
+
+    def _described(self) -> dict[str, Any]:
+        """What its order is a function of, as far as it can be told."""
+        worker = place.worker()
+        return {
+            "seed": self._seed,
+            "steps": [type(stage).__name__ for stage in self._stages],
+            "repetitions": self._repetitions,
+            "samples": self._samples,
+            "rank": worker.rank,
+            "world_size": worker.world_size,
+            "worker": worker.number,
+            "workers": worker.workers,
+        }
+
+    def __len__(self) -> int:
+        """What `with_length` was told.
+
+        Raises
+        ------
+        TypeError
+            Without it: nobody has counted the samples.
+        """
+        if self._length is None:
+            raise TypeError("the length of a stream is not known; set one by with_length")
+        return self._length
+
+    def __bool__(self) -> bool:
+        # A stream is there, however long it is.
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        mine = place.rank()
+        state = self.__dict__ | {"_of": mine if mine.world_size > 1 else None}
+        del state["_under_way"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        place.told_by_parent(state.pop("_of"))
+        self.__dict__.update(state)
+        self._under_way = weakref.WeakSet()
+
+    def __copy__(self: _Self) -> _Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._at = None
+        return twin
+
+    def __enter__(self: _Self) -> _Self:
+        """The pipeline itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the iterations that are under way, of this pipeline and of those made from it."""
+        for iteration in list(self._under_way):
+            iteration.close()
+
+    # How often
+
+    def with_epoch(self: _Self, nsamples: int = -1, nbatches: int = -1) -> _Self:
+        """Make each iteration `nsamples` long, from a stream repeated without end.
+
+        Parameters
+        ----------
+        nsamples, nbatches : int
+            What the pipeline yields for each rank, over all workers together; the larger of the
+            two. Neither: without end.
+        """
+        self._repetitions, self._samples = None, _limit(max(nsamples, nbatches))
+        return self
+
+    def repeat(self: _Self, nepochs: int = -1, nbatches: int = -1) -> _Self:
+        """Play the stream `nepochs` times in each iteration, or without end.
+
+        Parameters
+        ----------
+        nepochs : int
+            How often; without end if it is not above 0.
+        nbatches : int
+            What the pipeline yields at most, as `with_epoch` counts it, if `nepochs` is not 1.
+        """
+        self._repetitions, self._samples = (nepochs if nepochs > 0 else None), _limit(nbatches)
+        return self
+
+    def with_length(self: _Self, n: int, silent: bool = True) -> _Self:
+        """Make ``len()`` say `n`. It changes nothing else.
+
+        Parameters
+        ----------
+        n : int
+            0 or more.
+        silent : bool
+            Not needed here: nothing is said.
+        """
+        self._length = whole("n", n, 0, sys.maxsize)
+        return self
+
+    # Steps
+
+    def compose(self: _Self, *steps: Any) -> _Self:
+        """Add steps: functions that make an iterable of an iterator, or objects with ``run``."""
+        for step in steps:
+            stages.check(step)
+        twin = copy.copy(self)
+        twin._stages = [*self._stages, *steps]
+        return twin
+
+    def then(self: _Self, f: Callable[..., Any], *args: Any, **kw: Any) -> _Self:
+        """Add a function of the stream and of the arguments given here."""
+        return self.compose(stages.Then(f, args, kw))
+
+    def shuffle(
+        self: _Self,
+        size: int,
+        *,
+        initial: int = INITIAL,
+        rng: random.Random | None = None,
+        seed: int | None = None,
+    ) -> _Self:
+        """Draw samples at random from a buffer.
+
+        Parameters
+        ----------
+        size : int
+            Samples in the buffer; below 1, nothing is shuffled.
+        initial : int
+            Samples to wait for before the first is drawn.
+        rng : random.Random, optional
+            Where to draw from. Default: a generator of this epoch's and worker's own.
+        seed : int, optional
+            In place of the pipeline's seed.
+        """
+        if size < 1:
+            return self
+        return self.compose(stages.shuffle(size, initial, seed, rng))
+
+    def decode(
+        self: _Self,
+        *args: str | FieldDecoder,
+        pre: list[FieldDecoder] | None = None,
+        post: list[FieldDecoder] | None = None,
+        only: str | list[str] | None = None,
+        partial: bool = False,
+        handler: Handler = reraise_exception,
+    ) -> _Self:
+        """Decode every field that something is known about.
+
+        Parameters
+        ----------
+        *args : str or callable
+            How to decode images, as `imagehandler` takes it, and functions of a field's name (with
+            a dot before it) and bytes; None from one leaves the field to the next.
+        pre, post : list of callable, optional
+            Asked before and after them; by default what unpacks ``.gz``, and what knows text,
+            numbers, JSON, arrays and pickles by their suffixes.
+        only : str or list of str, optional
+            The fields to decode.
+        partial : bool
+            Whether fields may be something else than bytes already.
+        handler : callable
+            Hears of a `BadSample` for each sample that cannot be decoded.
+        """
+        return self.map(Decoder(args, pre, post, only, partial), handler)
+
+    def map(self: _Self, f: stages.Function, handler: Handler = reraise_exception) -> _Self:
+        """Apply `f` to each sample; those of which it makes None are left out."""
+        return self.compose(stages.Map(f, handler))
+
+    def map_dict(self: _Self, handler: Handler = reraise_exception, **kw: Any) -> _Self:
+        """Apply a function to each of the fields named."""
+        return self.compose(stages.MapDict(kw, handler))
+
+    def map_tuple(self: _Self, *args: Any, handler: Handler = reraise_exception) -> _Self:
+        """Apply a function to each value of a tuple; None leaves one as it is."""
+        return self.compose(stages.MapTuple(args, handler))
+
+    def select(self: _Self, predicate: stages.Function) -> _Self:
+        """Keep the samples of which `predicate` is true."""
+        return self.compose(stages.Select(predicate))
+
+    def rename(
+        self: _Self, handler: Handler = reraise_exception, keep: bool = True, **kw: Any
+    ) -> _Self:
+        """Name fields anew: ``rename(image="jpg;png")``. Without `keep`, others are dropped."""
+        return self.compose(stages.Rename.of(kw, keep, handler))
+
+    def rename_keys(
+        self: _Self,
+        *args: tuple[str, str],
+        keep_unselected: bool = False,
+        must_match: bool = True,
+        duplicate_is_error: bool = True,
+        **kw: str,
+    ) -> _Self:
+        """Name fields anew by patterns: ``rename_keys(image="*.jpg")`` or pairs of the two."""
+        patterns = (*args, *kw.items())
+        return self.compose(
+            stages.RenameKeys(patterns, keep_unselected, must_match, duplicate_is_error)
+        )
+
+    def extract_keys(
+        self: _Self,
+        *args: str | list[str],
+        duplicate_is_error: bool = True,
+        ignore_missing: bool = False,
+    ) -> _Self:
+        """Make tuples of the fields that fit patterns; ``;`` separates alternatives."""
+        patterns = tuple(tuple(one.split(";") if isinstance(one, str) else one) for one in args)
+        return self.compose(stages.ExtractKeys(patterns, duplicate_is_error, ignore_missing))
+
+    def to_tuple(
+        self: _Self,
+        *args: str | list[str],
+        handler: Handler = reraise_exception,
+        missing_is_error: bool = True,
+        none_is_error: bool | None = None,
+    ) -> _Self:
+        """Make tuples of fields: ``to_tuple("jpg;png", "cls")`` or ``to_tuple("jpg;png cls")``."""
+        return self.compose(stages.ToTuple.of(args, missing_is_error, none_is_error, handler))
+
+    def xdecode(
+        self: _Self, *args: Any, must_decode: bool = True, defaults: Any = None, **kw: Any
+    ) -> _Self:
+        """Decode fields by functions of a file: pairs of a pattern and one, or suffixes by name."""
+        return self.compose(stages.XDecode.of(args, must_decode, defaults, kw))
+
+    def batched(
+        self: _Self,
+        batchsize: int,
+        collation_fn: Collate | None = default_collation_fn,
+        partial: bool = True,
+    ) -> _Self:
+        """Make batches.
+
+        Parameters
+        ----------
+        batchsize : int
+            Samples in a batch.
+        collation_fn : callable, optional
+            Makes a batch of a list of samples. None: the list is the batch.
+        partial : bool
+            Whether the last batch may be shorter; it is dropped otherwise.
+        """
+        return self.compose(stages.Batched(batchsize, collation_fn, partial))
+
+    def unbatched(self: _Self) -> _Self:
+        """Take batches apart into samples."""
+        return self.compose(stages.unbatched())
+
+    def listed(self: _Self, batchsize: int, partial: bool = True) -> _Self:
+        """Make lists of samples."""
+        return self.batched(batchsize, None, partial)
+
+    def unlisted(self: _Self) -> _Self:
+        """Take lists of samples apart."""
+        return self.compose(stages.unlisted())
+
+    def slice(self: _Self, *args: int | None) -> _Self:
+        """Take a part of the stream, as ``itertools.islice`` does."""
+        return self.compose(stages.Slice(args))
+
+    def rsample(self: _Self, p: float = 0.5) -> _Self:
+        """Keep each sample with the probability `p`."""
+        return self.compose(stages.Sampled(p))
+
+    def mcached(self) -> NoReturn:
+        """Refused."""
+        raise Invalid(f"mcached: {_CACHED}")
+
+    def lmdb_cached(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused."""
+        raise Invalid(f"lmdb_cached: {_CACHED}")
+
+    def log_keys(self, *_: Any) -> NoReturn:
+        """Refused."""
+        raise Invalid("log_keys: use .map with a function that writes sample['__key__']")
+
+
+def _limit(samples: int) -> int | None:
+    return samples if samples > 0 else None

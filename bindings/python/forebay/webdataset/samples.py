@@ -1,0 +1,255 @@
+"""From a worker's shards to samples: dicts of bytes, as they lie in the shards, in their order.
+
+One rule: a sample is delivered once, and the handler hears of an error where it lies, after all
+that stands before it and before anything behind it. Samples come in batches, which know nothing of
+the places between them; where one cannot be had, its samples are asked for one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from forebay.errors import BadSample, Corrupt, ForebayError, Full, Invalid
+from forebay.loader import DataLoader
+from forebay.webdataset import shards
+from forebay.webdataset.handlers import Handler
+from forebay.webdataset.shards import Shard
+
+_log = logging.getLogger("forebay")
+
+Sample = dict[str, Any]
+
+# Samples asked for at once. Small ones gain nothing from more (measured with 60 KB), and of large
+# ones more would need much memory.
+_BATCH = 16
+
+# Samples asked for one by one after one that cannot be used: as many as were in its batch, twice
+# as many each time, and at most these. Bad samples come in crowds, and to change ways takes time.
+_SINGLES_MAX = 4096
+
+# Shards opened as one job. At the end of a list there is nothing to read ahead: seldom enough.
+_SHARDS = 1024
+
+# Shards are read ahead from the end of the window on, and none are mixed here.
+_WINDOW = 1
+
+# Names and first bytes of tars in a compression that the daemon does not undo.
+_SUFFIXES = {".bz2": "bzip2", ".tbz": "bzip2", ".tbz2": "bzip2", ".xz": "xz", ".txz": "xz"}
+_BEGINNINGS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How shards are read; see `forebay.DataLoader` for the meaning."""
+
+    handler: Handler
+    verbose: bool
+    allow_pipe: bool
+    timeout: float
+    daemon: str | None
+    job: str | None
+
+
+class _Raised(Exception):
+    """Carries what a handler raises past those who ask for errors of the loader's own."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def read(source: Iterator[Shard], reading: Reading) -> Iterator[Sample]:
+    """The samples of `source`, shard after shard."""
+    while urls := [_url(shard) for shard in islice(source, _SHARDS)]:
+        part = _Part(urls, reading)
+        try:
+            yield from part.samples()
+        except _Raised as raised:
+            raise raised.error from None
+        if part.stopped:
+            return
+
+
+def local_path(url: str) -> str | None:
+    """The path of a shard that is a file here."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme in ("", "file") else None
+
+
+def _url(shard: Any) -> str:
+    url = shard.get("url") if isinstance(shard, dict) else shard
+    if not isinstance(url, str):
+        raise Invalid(f"a splitter gave {shard!r}; hand on what it is given, dicts with 'url'")
+    return url
+
+
+class _Part:
+    """A list of shards, read to its end or to where the handler stops."""
+
+    def __init__(self, urls: list[str], reading: Reading) -> None:
+        self._urls = urls
+        self._named = shards.named(urls, reading.allow_pipe)
+        self._reading = reading
+        self.stopped = False
+        # The shard being read; how many positions behind its start we are; the first shard that is
+        # not read for now, and why if it is at fault.
+        self._at, self._behind, self._end = 0, 0, len(urls)
+        self._fault: ForebayError | None = None
+        # Positions that are still to be asked for one by one, and how many the next time.
+        self._singles: float = 0
+        self._patience = _BATCH
+        # The last error of a sample: it says which shard a position without a sample is of.
+        self._bad: ForebayError | None = None
+        self._turn_to(0)
+
+    def samples(self) -> Iterator[Sample]:
+        """Every sample that there is."""
+        while not self.stopped and self._at < len(self._urls):
+            if self._at < self._end:
+                yield from self._run()
+            else:
+                self._go_on()
+
+    def _run(self) -> Iterator[Sample]:
+        """Read up to `_end`, or to where another way of asking is needed."""
+        single = self._singles > 0 or self._behind % _BATCH != 0
+        with self._loader(1 if single else _BATCH, "raise" if not single else None) as loader:
+            batches = iter(loader)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except ForebayError as error:
+                    self._failed(error, single)
+                    return
+                if batch is None:
+                    break
+                yield from self._rows(batch)
+                self._singles -= single
+                if single and self._singles <= 0 and self._behind % _BATCH == 0:
+                    return
+        self._at, self._behind = self._end, 0
+
+    def _loader(self, batch_size: int, on_error: Literal["raise"] | None) -> DataLoader:
+        reading = self._reading
+        loader = DataLoader(
+            self._named[self._at : self._end],
+            batch_size=batch_size,
+            lanes=1,
+            window=_WINDOW,
+            rank=0,
+            world_size=1,
+            on_error=on_error or self._verdict,
+            timeout=reading.timeout,
+            allow_pipe=reading.allow_pipe,
+            daemon=reading.daemon,
+            job=reading.job,
+        )
+        if self._behind:
+            loader.load_state_dict({**loader.state_dict(), "batch": self._behind // batch_size})
+            # This epoch and no other, even if nothing is left of it.
+            loader.set_epoch(0)
+        return loader
+
+    def _rows(self, batch: dict[str, Any]) -> Iterator[Sample]:
+        keys, urls = batch.pop("__key__"), batch.pop("__url__")
+        del batch["__valid__"]
+        fields = list(batch.items())
+        if not len(keys) and self._bad is not None:
+            self._passed(self._bad.places.get("url", ""))
+        for row, key in enumerate(keys):
+            self._passed(urls[row])
+            sample = {"__key__": key, "__url__": self._urls[self._at]}
+            if self._path is not None:
+                sample["__local_path__"] = self._path
+            sample.update((name, rows[row]) for name, rows in fields if rows[row] is not None)
+            yield sample
+
+    def _passed(self, named: str) -> None:
+        """One position of the shard `named` is behind us."""
+        if named != self._named[self._at]:
+            self._turn_to(self._named.index(named, self._at))
+        self._behind += 1
+
+    def _turn_to(self, shard: int) -> None:
+        self._at, self._behind = shard, 0
+        if shard == len(self._urls):
+            return
+        self._path = local_path(self._urls[shard])
+        if self._reading.verbose:
+            _log.info("reads %s", self._urls[shard])
+
+    # Errors
+
+    def _failed(self, error: ForebayError, single: bool) -> None:
+        """Go on in another way after the loader raised `error`, or raise it."""
+        if single and isinstance(error, (BadSample, Corrupt, Full)):
+            raise error
+        if isinstance(error, Full):
+            # The samples may be too large for a batch of them.
+            self._singles = math.inf
+        elif isinstance(error, (BadSample, Corrupt)):
+            self._singles = self._patience
+            self._patience = min(2 * self._patience, _SINGLES_MAX)
+        elif "url" not in error.places:
+            # No shard is at fault.
+            raise error
+        elif error.places["url"] in self._named[self._at : self._end]:
+            # It may be told well ahead: first come the shards that stand before it.
+            self._end, self._fault = self._named.index(error.places["url"], self._at), error
+        elif self._end - self._at > 1:
+            # Of commands and signed URLs errors do not show the whole: so this shard is read alone.
+            self._end = self._at + 1
+        else:
+            self._end, self._fault = self._at, error
+
+    def _go_on(self) -> None:
+        """Behind the last shard that could be read: tell why, and turn to the next."""
+        fault, self._fault = self._fault, None
+        self._turn_to(self._end if fault is None else self._end + 1)
+        self._end = len(self._urls)
+        if fault is None:
+            return
+        if self._reading.handler(fault):
+            _log.warning("skipped: %s", fault)
+        else:
+            self.stopped = True
+
+    def _verdict(self, error: ForebayError) -> Literal["skip", "stop"]:
+        """What the handler says, in the words of `DataLoader`."""
+        if "key" in error.places:
+            self._bad = error
+        try:
+            self.stopped = not self._reading.handler(_advised(error))
+        except BaseException as raised:
+            raise _Raised(raised) from None
+        return "stop" if self.stopped else "skip"
+
+
+def _advised(error: ForebayError) -> ForebayError:
+    """The error of a tar that is none because it is compressed, as such."""
+    url = error.places.get("url", "")
+    if not isinstance(error, Corrupt) or error.places.get("offset") != "0":
+        return error
+    compression = next((name for end, name in _SUFFIXES.items() if url.endswith(end)), None)
+    path = local_path(url)
+    if compression is None and path is not None:
+        try:
+            with open(path, "rb") as file:
+                first = file.read(max(map(len, _BEGINNINGS)))
+        except OSError:
+            return error
+        found = (name for begin, name in _BEGINNINGS.items() if first.startswith(begin))
+        compression = next(found, None)
+    if compression is None:
+        return error
+    return Invalid(
+        f"the shard is compressed with {compression}, which is not undone here (url={url}); "
+        "compress it with zstd or gzip, or leave it plain",
+        error.places,
+    )
