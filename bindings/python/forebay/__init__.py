@@ -36,6 +36,7 @@ from forebay.errors import (
 )
 from forebay.fields import Bytes, Field, Float, Image, Int, Json, Npy, Text
 from forebay.loader import DataLoader
+from forebay.streams import Stream
 
 if TYPE_CHECKING:
     from forebay.webdataset import WebDataset, WebLoader
@@ -57,6 +58,7 @@ __all__ = [
     "NotFound",
     "Npy",
     "PermissionDenied",
+    "Stream",
     "Text",
     "Unavailable",
     "WebDataset",

@@ -9,15 +9,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from forebay import _launch, _native
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Image, specification
 from forebay.frameworks import Name
+from forebay.streams import Mixture, Stream, Urls
 
-Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Sources = Urls | Sequence[Stream]
 Verdict = Literal["raise", "skip", "stop"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
 Order = Literal["none", "window", "global"]
@@ -37,6 +38,7 @@ class Options:
 
     urls: list[str]
     counts: list[int] | None
+    mixture: Mixture | None
     batch_size: int
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
@@ -77,7 +79,7 @@ class Options:
 
 def check(
     *,
-    urls: Urls,
+    urls: Sources,
     batch_size: int,
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
@@ -129,10 +131,30 @@ def check(
     limit = _seconds(timeout)
     address = _daemon(daemon)
     pipes = flag("allow_pipe", allow_pipe)
-    listed = _expand(urls, pipes, address, limit)
+    streams = _streams(urls)
+    named = [cast(Urls, urls)] if streams is None else [stream.urls for stream in streams]
+    lists = [_expand(urls, pipes, address, limit) for urls in named]
+    listed = [url for urls in lists for url in urls]
+    counts = None if manifest is None else _native.counts(_path("manifest", manifest), listed)
+    mixture = None
+    if streams is not None:
+        mixture = Mixture(streams, [len(urls) for urls in lists])
+        counts = _counts_of_streams(streams, lists) if counts is None else counts
+        if mixture.has_weights and epoch_samples is None:
+            raise Invalid(
+                "streams with weights have no end of their own; give epoch_samples=",
+                {"option": "epoch_samples"},
+            )
+        if not mixture.has_weights and counts is None:
+            raise Invalid(
+                "streams without weights need sample counts; give manifest= (make one with "
+                "`forebay index`), or each stream its own",
+                {"option": "manifest"},
+            )
     return Options(
         urls=listed,
-        counts=None if manifest is None else _native.counts(_path("manifest", manifest), listed),
+        counts=counts,
+        mixture=mixture,
         batch_size=whole("batch_size", batch_size, 1, U32_MAX),
         fields=None if fields is None else dict(fields),
         transform=transform,
@@ -158,6 +180,31 @@ def check(
         if job
         else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
     )
+
+
+def _streams(urls: Sources) -> list[Stream] | None:
+    """The streams that are mixed; None for one data set."""
+    listed = [urls] if isinstance(urls, Stream) else urls
+    if isinstance(listed, (str, os.PathLike)) or not isinstance(listed, Sequence):
+        return None
+    streams = [one for one in listed if isinstance(one, Stream)]
+    if streams and len(streams) < len(listed):
+        raise Invalid(
+            "urls= names streams and URLs; make a forebay.Stream of each data set",
+            {"option": "urls"},
+        )
+    return streams or None
+
+
+def _counts_of_streams(streams: list[Stream], lists: list[list[str]]) -> list[int] | None:
+    """Sample counts where every stream has its own manifest."""
+    if any(stream.manifest is None for stream in streams):
+        return None
+    return [
+        count
+        for stream, urls in zip(streams, lists, strict=True)
+        for count in _native.counts(_path("manifest", stream.manifest), urls)
+    ]
 
 
 def _wrong(option: str, value: Any, advice: str) -> Invalid:

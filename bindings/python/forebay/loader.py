@@ -18,7 +18,7 @@ from forebay import _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
-from forebay._options import OnError, Shuffle, Split, Urls, check
+from forebay._options import OnError, Shuffle, Sources, Split, check
 from forebay._values import U64_MAX, whole
 from forebay.errors import Closed, Invalid
 from forebay.fields import Field
@@ -44,11 +44,11 @@ class DataLoader:
 
     Parameters
     ----------
-    urls : str, path or list of them
+    urls : str, path or list of them, or list of Stream
         Shards: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``http(s)://``, ``file:`` or bare
         paths. In one text braces expand (``{000..099}``), ``::`` joins parts, ``*`` matches local
         files and objects of a bucket, and ``s3://bucket/folder/`` means every shard below it; a
-        list is taken literally.
+        list is taken literally. A list of `forebay.Stream` mixes data sets.
     batch_size : int
         Samples per rank and batch.
     fields : dict of str to Field, optional
@@ -121,7 +121,7 @@ class DataLoader:
 
     def __init__(
         self,
-        urls: Urls,
+        urls: Sources,
         *,
         batch_size: int = 256,
         fields: Mapping[str, Field] | None = None,
@@ -229,8 +229,9 @@ class DataLoader:
         """
         if self._options.epoch_samples is not None:
             return self._options.epoch_samples
-        if self._options.counts is not None:
-            return sum(self._options.counts)
+        counts, mixture = self._options.counts, self._options.mixture
+        if counts is not None:
+            return sum(counts) if mixture is None else mixture.samples(counts)
         raise TypeError(_NO_LENGTH)
 
     # State
@@ -343,7 +344,8 @@ class DataLoader:
                 self._may_stop()
             self._assembler()
             self._native = _native.Loader(json.dumps(self._settings(place)))
-            self._lanes = self._native.lanes()
+            if self._options.mixture is None:
+                self._lanes = self._native.lanes()
         return self._native
 
     def _assembler(self) -> Assembler:
@@ -477,6 +479,7 @@ class DataLoader:
             "epoch_samples": options.epoch_samples,
             "drop_last": options.drop_last,
             "pad_last": options.pad_last,
+            "streams": None if options.mixture is None else options.mixture.proportions(),
         }
 
     @cached_property
@@ -492,6 +495,7 @@ class DataLoader:
         return {
             "urls": options.urls,
             "counts": options.counts,
+            "streams": [] if options.mixture is None else options.mixture.proportions(),
             "order": {
                 "shuffle": options.shuffle.capitalize(),
                 "window": options.window,

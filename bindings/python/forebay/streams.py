@@ -1,0 +1,103 @@
+"""Data sets that are mixed: ``DataLoader([Stream(...), Stream(...)])``.
+
+One rule: after any number of samples each stream has had its share of them, to less than one
+sample; and a stream's own order does not depend on the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from forebay import _native
+from forebay._values import number
+from forebay.errors import Invalid
+
+__all__ = ["Stream"]
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Stream:
+    """One data set of several that a `forebay.DataLoader` mixes.
+
+    Either all streams of a loader have a weight, or none.
+
+    Parameters
+    ----------
+    urls : str, path or list of them
+        As of `forebay.DataLoader`.
+    weight : float, optional
+        Its part of the samples, relative to the other streams' weights. The epoch's length is the
+        loader's `epoch_samples`; a stream that is shorter than its part is played again, in
+        another order.
+    repeat : float, optional
+        How often an epoch plays it: 2 plays every sample twice, 0.5 half of them. Default 1, if
+        there is no weight. Needs sample counts.
+    manifest : path, optional
+        A file made by ``forebay index`` of these shards.
+
+    Raises
+    ------
+    Invalid
+        For a weight or repeat that is no number above 0, or both.
+    """
+
+    def __init__(
+        self,
+        urls: Urls,
+        *,
+        weight: float | None = None,
+        repeat: float | None = None,
+        manifest: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if weight is not None and repeat is not None:
+            raise Invalid("weight and repeat exclude each other; give one of them")
+        self.urls = urls
+        self.weight = None if weight is None else _above_zero("weight", weight)
+        self.repeat = 1.0 if repeat is None else _above_zero("repeat", repeat)
+        self.manifest = manifest
+
+    def __repr__(self) -> str:
+        share = f"repeat={self.repeat}" if self.weight is None else f"weight={self.weight}"
+        return f"forebay.Stream({self.urls!r}, {share})"
+
+
+class Mixture:
+    """The streams of a loader, as far as its order depends on them."""
+
+    def __init__(self, streams: Sequence[Stream], shards: Sequence[int]) -> None:
+        if len({stream.weight is None for stream in streams}) > 1:
+            raise Invalid(
+                "some streams have a weight and others a repeat; give all of them a weight, or none"
+            )
+        self._streams = list(zip(shards, streams, strict=True))
+        self.has_weights = any(stream.weight is not None for stream in streams)
+
+    def proportions(self) -> list[dict[str, Any]]:
+        """Each stream as the native side reads it."""
+        return [
+            {
+                "shards": shards,
+                "proportion": {"Repeat": stream.repeat}
+                if stream.weight is None
+                else {"Weight": stream.weight},
+            }
+            for shards, stream in self._streams
+        ]
+
+    def samples(self, counts: Sequence[int]) -> int:
+        """Samples of an epoch that repeats streams whose shards have so many."""
+        first, parts = 0, []
+        for shards, stream in self._streams:
+            parts.append((sum(counts[first : first + shards]), stream.repeat))
+            first += shards
+        return sum(_native.repeats(parts))
+
+
+def _above_zero(option: str, value: Any) -> float:
+    found = number(option, value)
+    if found <= 0:
+        raise Invalid(f"{option}={value!r}; give a number above 0", {"option": option})
+    return found
