@@ -27,7 +27,7 @@ def job():
         samples.mkdir()
         for number in range(SAMPLES):
             (samples / f"{number:05}.cls").write_text(str(number))
-        forebay = [sys.executable, "-m", "forebay._cli"]
+        forebay = str(Path(sys.executable).with_name("forebay"))
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700)
         environment = os.environ | {
@@ -37,7 +37,7 @@ def job():
             "FOREBAY_DAEMON": "embedded",
             "OMP_NUM_THREADS": "1",
         }
-        pack = [*forebay, "pack", str(samples), "-o", str(folder / "s-{:02d}.tar")]
+        pack = [forebay, "pack", str(samples), "-o", str(folder / "s-{:02d}.tar")]
         each = str(-(-SAMPLES // SHARDS))
         subprocess.run([*pack, "--samples", each], env=environment, check=True)
         seen = folder / "seen"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -124,3 +127,51 @@ def test_ranks_and_workers_together_read_each_sample_once(dataset):
     assert len(ranks[0]) == len(ranks[1])
     flat = [key for rank in ranks for batch in rank for key in batch]
     assert sorted(flat) == [f"s{number:05}" for number in range(60)]
+
+
+PREPARED = """
+import sys, accelerate, forebay, torch
+from forebay.torch import IterableDataset
+
+def main():
+    accelerator = accelerate.Accelerator(cpu=True)
+    dataset = IterableDataset(
+        sys.argv[1], manifest=sys.argv[2], batch_size=4, fields={"label": forebay.Int("cls")}
+    )
+    for workers, context in ((0, None), (1, "fork"), (1, "spawn")):
+        loader = accelerator.prepare(
+            torch.utils.data.DataLoader(
+                dataset, batch_size=None, num_workers=workers, multiprocessing_context=context
+            )
+        )
+        try:
+            next(iter(loader))
+        except forebay.Invalid as error:
+            assert "accelerator.prepare" in str(error), error
+            with open(f"{sys.argv[3]}/{accelerator.process_index}-{context}", "w"):
+                pass
+    accelerator.end_training()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_accelerate_would_deal_again_is_refused(shards, manifest, tmp_path):
+    pytest.importorskip("accelerate")
+    script, refused = tmp_path / "prepared.py", tmp_path / "refused"
+    script.write_text(PREPARED)
+    refused.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", str(script), "::".join(shards), manifest, str(refused)]
+    ended = subprocess.run(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    # Where rank 0 reads for all, the others end because it did.
+    expected = {"0-None", "0-fork", "0-spawn"}
+    assert {path.name for path in refused.iterdir()} >= expected, ended.stderr
