@@ -191,6 +191,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Start { .. }
         | Request::Play { .. }
         | Request::Mix { .. }
+        | Request::Pick { .. }
         | Request::Release { .. }
         | Request::Index { .. }
         | Request::List { .. }
@@ -251,6 +252,7 @@ impl Peer {
                 }
                 Request::Play { run, begin } => self.session()?.lock().start(run, begin),
                 Request::Mix { streams } => self.streams = streams,
+                Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
                     let status = Status::of(&self.node).await.to_json();

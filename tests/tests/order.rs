@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
+use forebay_error::ErrorKind;
 use forebay_tests::{
     Daemon, Epoch, Origin, Received, epoch, eventually, job, loader, next, play, rest,
 };
-use forebay_wire::message::{Begin, Open, Shuffle, Tail};
+use forebay_wire::message::{Begin, Open, Picked, Shuffle, Tail};
 
 const SIZES: std::ops::Range<usize> = 500..3000;
 const SHARDS: u64 = 12;
@@ -144,6 +145,44 @@ fn a_run_begins_at_any_sample() {
         let at = usize::try_from(base).unwrap();
         assert_eq!(keys(&left), keys(&whole.samples[at..]), "{world} {batch_size} {base}");
     }
+}
+
+/// Samples of the trainer's choice come in its order, as often as it names them; what the job does not have
+/// is refused, and the session goes on.
+#[test]
+fn samples_come_by_their_places() {
+    let bench = bench();
+    let loader = loader(bench.daemon.address(), bench.job(0, 1)).unwrap();
+    let whole = play(&loader, 0, 0).unwrap();
+    let picked =
+        |shard, ordinal| Picked { position: u64::from(shard) * 1000 + ordinal, shard, ordinal };
+    let wanted = [picked(7, 3), picked(0, 0), picked(7, 2), picked(7, 3), picked(11, 1)];
+    loader.pick(wanted.to_vec()).unwrap();
+    let got = rest(&loader).unwrap();
+    assert_eq!(got.announced, (1, wanted.len() as u64));
+    for (sample, wanted) in got.samples.iter().zip(&wanted) {
+        let key = format!("{:06}", wanted.ordinal);
+        assert_eq!(
+            (sample.position, sample.shard, &sample.key),
+            (wanted.position, wanted.shard, &key)
+        );
+        let same = |other: &&Received| (other.shard, &other.key) == (sample.shard, &sample.key);
+        assert_eq!(
+            Some(&sample.fields),
+            whole.samples.iter().find(same).map(|other| &other.fields)
+        );
+    }
+    assert_eq!(got.samples.len(), wanted.len());
+    for wrong in [vec![], vec![picked(12, 0)], vec![picked(0, 0), picked(u32::MAX, 0)]] {
+        loader.pick(wrong).unwrap();
+        assert_eq!(next(&loader).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    // Past a shard's end there is no sample, and the others of the request are there.
+    loader.pick(vec![picked(0, 0), picked(0, 1000)]).unwrap();
+    let got = rest(&loader).unwrap();
+    assert_eq!((got.samples.len(), got.errors.len()), (1, 1));
+    assert_eq!(got.errors[0].place("sample"), Some("1000"));
+    assert_eq!(play(&loader, 0, 0).unwrap().samples, whole.samples);
 }
 
 /// Bears promise 6 (exactly once) where a run is given up for the next: whatever is under way, the

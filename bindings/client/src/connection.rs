@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Reply, Request, Stream};
+use forebay_wire::message::{Begin, Picked, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -137,6 +137,17 @@ impl Connection {
             }
             _ => Err(self.is_older("goes on only from where its own batches begin")),
         }
+    }
+
+    /// Asks for samples by their places.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release gives none so, else as [`Connection::send`].
+    pub(crate) fn pick(&self, run: u64, samples: &[Picked]) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("gives no samples by their places"));
+        }
+        self.send(&Request::Pick { run, samples: samples.to_vec() })
     }
 
     /// Says which data sets the next job mixes.

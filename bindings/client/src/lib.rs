@@ -18,6 +18,7 @@
 mod address;
 mod commands;
 mod connection;
+mod counting;
 mod deadline;
 mod files;
 mod launch;

@@ -15,11 +15,11 @@ use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
 use forebay_decode::{BufferPool, Decoder, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{Begin, Cause, Opened, Stage};
+use forebay_wire::message::{Begin, Cause, Opened, Picked, Stage};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
-use crate::session::{RawBatch, Session, SessionConfig};
+use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
 pub use rows::{Batch, Rows, View};
@@ -177,11 +177,23 @@ impl Loader {
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
     pub fn start(&self, begin: Begin) -> Result<()> {
+        self.begin(begin.epoch, Rest::Play(begin))
+    }
+
+    /// Asks for these samples as a run of one batch; whatever an earlier run had ready is dropped.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release gives no samples so.
+    pub fn pick(&self, samples: Vec<Picked>) -> Result<()> {
+        self.begin(0, Rest::Pick(samples.into()))
+    }
+
+    fn begin(&self, epoch: u64, rest: Rest) -> Result<()> {
         let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
-        self.epoch.store(begin.epoch, Ordering::Relaxed);
+        self.epoch.store(epoch, Ordering::Relaxed);
         // Gives slots of the old run back. Before the new run starts: its batches may come at once.
         while self.ready.try_recv().is_ok() {}
-        self.session.start(run, begin)
+        self.session.start(run, rest)
     }
 
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.

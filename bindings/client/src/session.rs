@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{self, Begin, Open, Opened, Reply, Request, Stream};
+use forebay_wire::message::{self, Begin, Open, Opened, Picked, Reply, Request, Stream};
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
@@ -79,10 +79,28 @@ pub enum RawBatch {
 #[derive(Debug, Default)]
 struct Wanted {
     run: u64,
-    /// Where it goes on: with the first batch not received yet; nowhere once it is over.
-    begin: Option<Begin>,
+    /// What of it did not come yet; nothing once it is over.
+    rest: Option<Rest>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
+}
+
+/// What is left of a run.
+#[derive(Debug, Clone)]
+pub(crate) enum Rest {
+    /// Batches, from the first that was not received yet.
+    Play(Begin),
+    /// One batch of these samples.
+    Pick(Arc<[Picked]>),
+}
+
+impl Rest {
+    fn ask(&self, connection: &Connection, run: u64) -> Result<()> {
+        match self {
+            Self::Play(begin) => connection.play(run, *begin),
+            Self::Pick(samples) => connection.pick(run, samples),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -145,10 +163,11 @@ impl Session {
     ///
     /// # Errors
     /// `Invalid` if the daemon's release knows no such run.
-    pub(crate) fn start(&self, run: u64, begin: Begin) -> Result<()> {
+    pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
         let mut wanted = self.shared.wanted();
-        (wanted.run, wanted.begin) = (run, Some(begin));
-        match wanted.connection.as_ref().map(|connection| connection.play(run, begin)) {
+        let asked = wanted.connection.as_ref().map(|connection| rest.ask(connection, run));
+        (wanted.run, wanted.rest) = (run, Some(rest));
+        match asked {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
             _ => Ok(()),
@@ -201,7 +220,9 @@ impl Shared {
     /// Notes that `run` is over, unless another is wanted by now.
     fn ended(&self, run: u64) {
         let mut wanted = self.wanted();
-        wanted.begin = wanted.begin.filter(|_| wanted.run != run);
+        if wanted.run == run {
+            wanted.rest = None;
+        }
     }
 }
 
@@ -284,8 +305,11 @@ fn receive_from(
                 if batch.run != wanted.run {
                     continue;
                 }
-                if let Some(begin) = &mut wanted.begin {
-                    begin.batch = batch.index.saturating_add(begin.step);
+                match &mut wanted.rest {
+                    Some(Rest::Play(begin)) => {
+                        begin.batch = batch.index.saturating_add(begin.step);
+                    }
+                    rest => *rest = None,
                 }
                 RawBatch::Batch { batch, lease: Arc::new(lease) }
             }
@@ -344,9 +368,9 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
-    if let Some(begin) = wanted.begin {
+    if let Some(rest) = &wanted.rest {
         // If this daemon is gone too, the next receive says so.
-        let _ = connection.play(wanted.run, begin);
+        let _ = rest.ask(&connection, wanted.run);
     }
     Some(connection)
 }

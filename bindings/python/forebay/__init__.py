@@ -35,6 +35,7 @@ from forebay.errors import (
     Unavailable,
 )
 from forebay.fields import Bytes, Field, Float, Image, Int, Json, Npy, Text
+from forebay.indexed import IndexedDataset
 from forebay.loader import DataLoader
 from forebay.streams import Stream
 
@@ -52,6 +53,7 @@ __all__ = [
     "ForebayError",
     "Full",
     "Image",
+    "IndexedDataset",
     "Int",
     "Invalid",
     "Json",

@@ -38,6 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;
     module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::count, module)?)?;
     module.add_function(wrap_pyfunction!(tools::counts, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
     module.add_function(wrap_pyfunction!(tools::repeats, module)?)?;

@@ -9,7 +9,7 @@ use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, Sess
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_wire::message::{Begin, Open, Order, Stream};
+use forebay_wire::message::{Begin, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -105,6 +105,14 @@ impl Loader {
         let begin = Begin { epoch, base, batch, step };
         let started = self.get().and_then(|loader| py.detach(|| loader.start(begin)));
         started.map_err(|error| raise(py, &error))
+    }
+
+    /// Asks for samples by their places, each (index in the data set, shard, place in it), as one batch.
+    fn pick(&self, py: Python<'_>, samples: Vec<(u64, u32, u64)>) -> PyResult<()> {
+        let picked = |(position, shard, ordinal)| Picked { position, shard, ordinal };
+        let samples = samples.into_iter().map(picked).collect();
+        let asked = self.get().and_then(|loader| py.detach(|| loader.pick(samples)));
+        asked.map_err(|error| raise(py, &error))
     }
 
     /// The next batch; at the epoch's end `(samples, errors)` instead: those of

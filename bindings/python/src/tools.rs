@@ -88,6 +88,29 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// Samples of each shard, as `daemon` counts them, started by `command` if need be, within `timeout` seconds.
+#[pyfunction]
+pub(crate) fn count(
+    py: Python<'_>,
+    urls: Vec<String>,
+    allow_pipe: bool,
+    daemon: Option<String>,
+    command: Vec<OsString>,
+    timeout: f64,
+) -> PyResult<Vec<u64>> {
+    let count = move || -> Result<Vec<u64>> {
+        let launch = Launch { command, directory: RuntimeDirectory::of_this_user()? };
+        let deadline = Deadline::after(seconds(timeout)?);
+        let connection = Address::parse(daemon.as_deref(), launch)?.connect(&deadline)?;
+        if allow_pipe {
+            connection.allow_commands();
+        }
+        let counted = connection.count(&urls, &Options::from_env().into_map(), || {})?;
+        Ok(counted.into_iter().map(|(_, samples)| samples).collect())
+    };
+    py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))
+}
+
 /// The sample counts that a manifest lists for `urls`, in their order.
 #[pyfunction]
 pub(crate) fn counts(py: Python<'_>, manifest: PathBuf, urls: Vec<String>) -> PyResult<Vec<u64>> {

@@ -1,23 +1,18 @@
 //! `forebay index`.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use forebay_client::Connection;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest, ManifestShard};
 use forebay_source::Options;
-use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Reply, Request};
+use forebay_wire::message::Request;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{Access, access};
 use serde::Serialize;
 
-use super::{Done, Launcher, Target, print, print_json, shards, unexpected};
+use super::{Done, Launcher, Target, print, print_json, shards};
 use crate::config::Rate;
-
-/// Requests sent before their answers are read: enough to keep every fill of the daemon busy.
-const UNDER_WAY: usize = 8;
 
 /// Count the samples of shards and write a manifest.
 ///
@@ -98,35 +93,13 @@ fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
 
 /// Has the daemon count every shard, several at once.
 fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard>> {
-    let origin = Options::from_env().into_map();
     let bar = ProgressBar::new(urls.len() as u64).with_style(
         ProgressStyle::with_template("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})")
             .expect("a constant, valid template"),
     );
-    let ask = |url: &String| {
-        connection.send(&Request::Index { url: url.clone(), origin: origin.clone() })
-    };
-    let mut waiting = urls.iter();
-    for url in waiting.by_ref().take(UNDER_WAY) {
-        ask(url)?;
-    }
-    let mut receiver = Receiver::default();
-    let mut counted = HashMap::new();
-    for _ in 0..urls.len() {
-        match connection.receive(&mut receiver)? {
-            Reply::Shard { url, bytes, samples } => counted.insert(url, (bytes, samples)),
-            Reply::Failed { error, .. } => return Err(error),
-            _ => return Err(unexpected()),
-        };
-        bar.inc(1);
-        if let Some(url) = waiting.next() {
-            ask(url)?;
-        }
-    }
+    let origin = Options::from_env().into_map();
+    let counted = connection.count(&urls, &origin, || bar.inc(1))?;
     bar.finish_and_clear();
-    let shards = urls.into_iter().map(|url| match counted.get(&url) {
-        Some((bytes, samples)) => Ok(ManifestShard { samples: *samples, bytes: Some(*bytes), url }),
-        None => Err(Error::new(ErrorKind::Invalid, "a shard was not counted").at("url", url)),
-    });
-    shards.collect()
+    let shard = |(url, (bytes, samples))| ManifestShard { url, samples, bytes: Some(bytes) };
+    Ok(urls.into_iter().zip(counted).map(shard).collect())
 }

@@ -47,7 +47,7 @@ const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
 
 /// Samples in a batch of one rank, at most: the message of such a batch is some 60 MB, and whatever
 /// a client asks for, no more is allocated for it.
-const BATCH_MAX: u32 = 1 << 20;
+pub(crate) const BATCH_MAX: u32 = 1 << 20;
 
 /// Samples in an epoch, at most: a million a second for nine years. What is counted in positions
 /// has room above it.

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod assembly;
+mod gather;
 mod patience;
 mod producer;
 mod slots;
@@ -18,12 +19,15 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Lease, Store};
 use forebay_uring::Region;
-use forebay_wire::message::{Batch, Begin, Open, Opened, Stream};
+use forebay_wire::message::{Batch, Begin, Open, Opened, Picked, Stream};
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::plan::{self, Epoch, Mixed, Sequence};
+use assembly::{Assembly, Place};
+use gather::{Gatherer, Stages};
 use patience::Patience;
 use producer::{Outcome, Producer};
 use slots::Slots;
@@ -228,15 +232,29 @@ impl Session {
         self.job.verdicts.total()
     }
 
-    /// Starts a run, ending whatever run was under way.
+    /// Plays an epoch from somewhere on, ending whatever run was under way.
     pub fn start(&mut self, run: u64, begin: Begin) {
+        let (job, events) = (self.job.clone(), self.events.clone());
+        self.run(run, async move { play(job, run, begin, &events).await });
+    }
+
+    /// Delivers these samples as one batch, ending whatever run was under way.
+    pub fn pick(&mut self, run: u64, samples: Vec<Picked>) {
+        let (job, events) = (self.job.clone(), self.events.clone());
+        self.run(run, async move { pick(job, run, &samples, &events).await });
+    }
+
+    fn run(
+        &mut self,
+        run: u64,
+        delivering: impl Future<Output = Result<Outcome>> + Send + 'static,
+    ) {
         if let Some(before) = self.run.take() {
             before.abort();
         }
-        let (job, events) = (self.job.clone(), self.events.clone());
+        let events = self.events.clone();
         self.run = Some(tokio::spawn(async move {
-            let played = AssertUnwindSafe(play(job, run, begin, &events)).catch_unwind();
-            let last = match Box::pin(played).await {
+            let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
                 Ok(Ok(Outcome { batches, samples, errors })) => {
                     Event::End { run, batches, samples, errors }
                 }
@@ -290,8 +308,49 @@ async fn play(
         let next = producer.next().await?;
         Ok::<_, Error>(next.map(|assembly| (assembly, producer)))
     });
+    deliver(&job, located.boxed(), depth, events).await?;
+    let outcome = outcome.get().expect("a producer that ended said how").clone();
+    Ok(settled(&job, outcome).await)
+}
+
+/// Delivers samples of the trainer's choice as one batch.
+async fn pick(
+    job: Arc<Job>,
+    run: u64,
+    samples: &[Picked],
+    events: &mpsc::Sender<Event>,
+) -> Result<Outcome> {
+    let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
+    if samples.is_empty() || samples.len() > plan::BATCH_MAX as usize {
+        return invalid("a batch has at least one sample, and 1048576 at most");
+    }
+    if samples.iter().any(|sample| sample.shard as usize >= job.spec.urls.len()) {
+        return invalid("the job has no such shard");
+    }
+    job.verdicts.begin();
+    let place = |sample: &Picked| Place {
+        position: sample.position,
+        valid: true,
+        shard: sample.shard,
+        ordinal: sample.ordinal,
+    };
+    let places: Vec<_> = samples.iter().map(place).collect();
+    let mut gatherer = Gatherer::new(job.clone(), run);
+    let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::default()).await };
+    deliver(&job, futures::stream::once(gathered).boxed(), 1, events).await?;
+    let outcome = Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new() };
+    Ok(settled(&job, outcome).await)
+}
+
+/// Reads batches, several at once, and hands them out in their order.
+async fn deliver(
+    job: &Arc<Job>,
+    gathered: BoxStream<'_, Result<Assembly>>,
+    depth: usize,
+    events: &mpsc::Sender<Event>,
+) -> Result<()> {
     let mut ready =
-        located.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
+        gathered.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
     while let Some((mut batch, hold)) = ready.try_next().await? {
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         // No await between lending and sending: a run that is ended in between would leave a slot
@@ -302,8 +361,11 @@ async fn play(
         job.patience.begun();
         place.send(Event::Batch(Box::new(batch)));
     }
-    let mut outcome = outcome.get().expect("a producer that ended said how").clone();
-    // All samples are handed out; now there is time to hear whether they are right.
+    Ok(())
+}
+
+/// All samples are handed out; now there is time to hear whether they are right.
+async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
     if job.patience.bound(job.verdicts.settled()).await.is_none() {
         let (name, shards) = (&job.spec.job, job.verdicts.pending());
         tracing::warn!(
@@ -313,5 +375,5 @@ async fn play(
         );
     }
     outcome.errors.extend(job.wrong_shards());
-    Ok(outcome)
+    outcome
 }

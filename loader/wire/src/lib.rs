@@ -21,6 +21,6 @@ pub const PROTOCOL: u32 = 4;
 /// The oldest protocol this build still speaks.
 pub const PROTOCOL_OLDEST: u32 = 3;
 
-/// The first protocol in which a run begins at any position, and jobs mix data sets
-/// ([`message::Request::Play`], [`message::Request::Mix`]).
+/// The first protocol in which a run begins at any position or has samples of the client's choice, and jobs
+/// mix data sets ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

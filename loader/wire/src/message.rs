@@ -121,6 +121,24 @@ pub enum Request {
         /// The data sets.
         streams: Vec<Stream>,
     },
+    /// Asks for these samples as one run of one batch, in this order.
+    Pick {
+        /// Chosen by the client, larger than any before it; stamps the batch.
+        run: u64,
+        /// The samples.
+        samples: Vec<Picked>,
+    },
+}
+
+/// A sample that is asked for by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Picked {
+    /// What draws of crops and flips take for its position.
+    pub position: u64,
+    /// Its shard, as an index into [`Open::urls`].
+    pub shard: u32,
+    /// Its place in the shard.
+    pub ordinal: u64,
 }
 
 /// One data set of a mixture.

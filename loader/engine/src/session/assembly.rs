@@ -15,7 +15,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::Job;
-use super::producer::WORTH_NOTING_NS;
+use super::gather::WORTH_NOTING_NS;
 use super::slots::{Hold, Slot};
 
 /// Two members this close on disk are read at once: what lies between (headers, padding, a small

@@ -1,23 +1,19 @@
 //! From a batch's number to its located samples and its slot, strictly in batch order.
 //!
-//! Waits happen here, not in the reads: for a shard's first bytes, for a count, for a sample still
-//! on its way, for a slot. Each wait on the way of a batch is noted as a stage of it.
+//! One rule: a batch is located when those before it are gathered, so no batch waits for what a later one
+//! holds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_store::{Lease, Progress, Urgency};
-use forebay_wire::clock::now_ns;
-use forebay_wire::message::{Begin, Cause, Stage};
+use forebay_wire::message::Begin;
 
 use super::Job;
 use super::ahead::Ahead;
 use super::assembly::{Assembly, Place};
+use super::gather::{Gatherer, Stages};
 use crate::plan::{self, Epoch, Known, Share};
-
-/// Shorter waits are look-ups: a stage per look-up would outweigh the batch's own message.
-pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 
 /// How an epoch ended.
 #[derive(Debug, Clone)]
@@ -32,7 +28,6 @@ pub(super) struct Outcome {
 
 pub(super) struct Producer {
     job: Arc<Job>,
-    run: u64,
     /// The next batch, and how many further on the one after it is.
     next: u64,
     step: u64,
@@ -40,8 +35,7 @@ pub(super) struct Producer {
     share: Share,
     total: Option<u64>,
     known: HashMap<u32, Known>,
-    /// Shards this run has used: one run is one use, however many batches it reads of a shard.
-    used: HashSet<u32>,
+    gatherer: Gatherer,
     /// Shards that ended early and were not told of yet.
     errors: Vec<Error>,
     ahead: Ahead,
@@ -55,14 +49,13 @@ impl Producer {
         let share = Share::new(&spec.order, sequence.lanes(), begin.base);
         let open = sequence.open(&share);
         Ok(Self {
-            run,
             next: begin.batch,
             step: begin.step,
             share,
             total: sequence.total(),
             sequence,
             known: HashMap::new(),
-            used: HashSet::new(),
+            gatherer: Gatherer::new(job.clone(), run),
             errors: Vec::new(),
             ahead: Ahead::new(job.clone(), open),
             outcome: Arc::default(),
@@ -83,11 +76,8 @@ impl Producer {
             return Ok(None);
         };
         self.next = self.next.saturating_add(self.step);
-        let mut assembly = Assembly::new(self.job.clone(), self.run, index, &places);
-        self.capture(&mut assembly, &places, &mut stages).await?;
-        assembly.plan_reads(std::mem::take(&mut self.errors));
-        assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages.0);
-        Ok(Some(assembly))
+        let errors = std::mem::take(&mut self.errors);
+        self.gatherer.gather(index, &places, errors, stages).await.map(Some)
     }
 
     /// Which samples make up batch `index`; `None` past the last.
@@ -143,7 +133,7 @@ impl Producer {
                 plan::Located::End { total } => return Ok(Err(total)),
                 plan::Located::Need { shard, at_least } => {
                     self.look_ahead(position);
-                    let (open, progress) = self.open(shard, at_least, stages).await?;
+                    let (open, progress) = self.gatherer.open(shard, at_least, stages).await?;
                     let now = match progress {
                         Ok(progress) if progress.counted => Known::Exactly(progress.samples),
                         Ok(progress) => Known::AtLeast(progress.samples),
@@ -165,114 +155,8 @@ impl Producer {
         }
     }
 
-    /// Waits for the samples' bytes, shard by shard, and notes where in the shard they lie. No
-    /// shard is held longer than that: a batch may touch more shards than the tier has room for.
-    async fn capture(
-        &mut self,
-        assembly: &mut Assembly,
-        places: &[Place],
-        stages: &mut Stages,
-    ) -> Result<()> {
-        let mut last_of: Vec<(u32, u64)> = Vec::new();
-        for place in places {
-            match last_of.iter_mut().find(|(shard, _)| *shard == place.shard) {
-                Some((_, last)) => *last = place.ordinal.max(*last),
-                None => last_of.push((place.shard, place.ordinal)),
-            }
-        }
-        for (number, last) in last_of {
-            let (shard, progress) = self.open(number, last + 1, stages).await?;
-            let broken = match progress {
-                Ok(progress) => self.check_manifest(number, &progress).map(|()| None)?,
-                Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
-                Err(error) => return Err(error),
-            };
-            self.job.verdicts.note(number, &shard);
-            assembly.capture(number, &shard, broken.as_ref());
-        }
-        Ok(())
-    }
-
-    fn check_manifest(&self, shard: u32, progress: &Progress) -> Result<()> {
-        let listed = self.job.spec.counts.as_ref().map(|counts| counts[shard as usize]);
-        match listed {
-            Some(listed) if progress.counted && progress.samples != listed => {
-                Err(Error::new(ErrorKind::Invalid, "the manifest is out of date")
-                    .at("url", self.job.url(shard))
-                    .at("listed", listed)
-                    .at("found", progress.samples)
-                    .advise("index the shards again with `forebay index`"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A shard of which `samples` samples are there, or all there are, or why no more will come.
-    async fn open(
-        &mut self,
-        shard: u32,
-        samples: u64,
-        stages: &mut Stages,
-    ) -> Result<(Lease, Result<Progress>)> {
-        let job = self.job.clone();
-        let waiting = job.patience.waiting();
-        loop {
-            match self.try_open(shard, samples, stages).await {
-                Err(error) => waiting.after(error).await?,
-                opened => return opened,
-            }
-        }
-    }
-
-    async fn try_open(
-        &mut self,
-        shard: u32,
-        samples: u64,
-        stages: &mut Stages,
-    ) -> Result<(Lease, Result<Progress>)> {
-        let mut others = 0;
-        loop {
-            let start_ns = now_ns();
-            let url = self.job.url(shard);
-            let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
-            let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
-            stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
-            let open = open?;
-            if self.used.insert(shard) {
-                self.job.store.used(&open);
-            }
-            let start_ns = now_ns();
-            let progress = open.wait(samples).await;
-            stages.add(Cause::Origin, start_ns);
-            match progress {
-                Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {}
-                // It begins anew with the next attempt.
-                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
-                progress => return Ok((open, progress)),
-            }
-        }
-    }
-
     fn look_ahead(&mut self, position: u64) {
         let upcoming = self.sequence.upcoming(position, self.ahead.limit(), &self.share);
         self.ahead.look(upcoming);
-    }
-}
-
-/// The stages of one batch; waits for the same cause that touch become one.
-#[derive(Default)]
-struct Stages(Vec<Stage>);
-
-impl Stages {
-    fn add(&mut self, cause: Cause, start_ns: u64) {
-        let end_ns = now_ns();
-        // What was there at once is no wait, and would make the list as long as the batch.
-        if end_ns - start_ns < WORTH_NOTING_NS {
-            return;
-        }
-        match self.0.last_mut() {
-            Some(last) if last.cause == cause => last.end_ns = end_ns,
-            _ => self.0.push(Stage { cause, start_ns, end_ns }),
-        }
     }
 }

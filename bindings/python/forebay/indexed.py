@@ -1,0 +1,195 @@
+"""Random access: samples by their number, from the same cache and decoders as `forebay.DataLoader`.
+
+One rule: a request is one batch. However many samples it names, in whatever order, those that lie
+next to each other in a shard are read together.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex, overload
+
+from forebay import _native, frameworks
+from forebay._launch import daemon as launch
+from forebay.errors import Closed, Invalid
+from forebay.fields import Field
+from forebay.loader import DataLoader
+from forebay.streams import Urls
+
+__all__ = ["IndexedDataset"]
+
+Sample = dict[str, Any]
+
+
+class IndexedDataset:
+    """The samples of WebDataset shards as a sequence: ``len(dataset)``, ``dataset[i]``.
+
+    Sample i is the i-th in the list's order. It is a dict as of a batch of `forebay.DataLoader`,
+    with each entry's own value instead of a row of many, and without ``"__valid__"``. A list of
+    numbers gives a batch in that order, which is read at once: ``dataset[[5, 3, 8]]``. So does a
+    slice.
+
+    It pickles, opens a session of its own in each process that uses it, and goes under torch's
+    ``DataLoader`` with any sampler and number of workers (each batch is then one request).
+
+    Parameters
+    ----------
+    urls, fields, seed, framework, timeout, allow_pipe, daemon, job
+        As of `forebay.DataLoader`. Random crops and flips are a function of `seed` and a sample's
+        number.
+    manifest : path, optional
+        A file made by ``forebay index``. Without one the shards are counted when a length or a
+        sample is first asked for, for which each of them passes through the cache once.
+
+    Raises
+    ------
+    Invalid
+        Here, for an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        urls: Urls,
+        *,
+        fields: Mapping[str, Field] | None = None,
+        manifest: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        framework: frameworks.Name | None = None,
+        timeout: float = 300.0,
+        allow_pipe: bool = False,
+        daemon: str | None = None,
+        job: str | None = None,
+    ) -> None:
+        # One batch at a time is asked for, and all of it is this process's.
+        self._loader = DataLoader(
+            urls,
+            batch_size=1,
+            fields=fields,
+            seed=seed,
+            manifest=manifest,
+            rank=0,
+            world_size=1,
+            framework=framework,
+            prefetch=1,
+            timeout=timeout,
+            allow_pipe=allow_pipe,
+            daemon=daemon,
+            job=job,
+        )
+        counts = self._loader._options.counts
+        # The number of the first sample of each shard, and of all samples.
+        self._firsts = None if counts is None else _firsts(counts)
+        self._asking = threading.Lock()
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        """Samples of all shards."""
+        return self._ends()[-1]
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[SupportsIndex]) -> dict[str, Any]: ...
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        """Sample `index`, or the batch of a list or slice of them.
+
+        Raises
+        ------
+        IndexError
+            For a number that no sample has.
+        ForebayError
+            For a sample that cannot be used, naming it; and what keeps samples from coming.
+        """
+        if isinstance(index, slice):
+            return self._batch(range(*index.indices(len(self))))
+        try:
+            number = operator.index(index)
+        except TypeError:
+            return self._batch(index)
+        return _row(self._batch([number]), 0)
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
+        """The samples of these numbers, one dict each: what torch's loader asks for."""
+        batch = self._batch(indices)
+        return [_row(batch, row) for row in range(len(batch["__key__"]))]
+
+    def close(self) -> None:
+        """End the session. What was handed out stays valid."""
+        self._loader.close()
+
+    def __enter__(self) -> IndexedDataset:
+        """The dataset itself, closed when the block ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"loader": self._loader, "firsts": self._firsts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._loader, self._firsts = state["loader"], state["firsts"]
+        self._asking, self._process = threading.Lock(), os.getpid()
+
+    def __repr__(self) -> str:
+        urls = self._loader._options.urls
+        more = f" and {len(urls) - 1} more" if len(urls) > 1 else ""
+        return f"<forebay.IndexedDataset {urls[0]}{more}>"
+
+    def _ends(self) -> list[int]:
+        if self._firsts is None:
+            if self._loader._closed:
+                raise Closed("the dataset is closed; make a new one")
+            options = self._loader._options
+            counts = _native.count(
+                options.urls, options.allow_pipe, options.daemon, launch(), options.timeout
+            )
+            self._firsts = _firsts(counts)
+        return self._firsts
+
+    def _batch(self, indices: Any) -> dict[str, Any]:
+        try:
+            numbers = [operator.index(index) for index in indices]
+        except TypeError:
+            raise Invalid(
+                f"samples are numbered; give a whole number, a list of them or a slice, not "
+                f"{indices!r}"
+            ) from None
+        firsts, samples = self._ends(), len(self)
+        places = []
+        for number in numbers:
+            at = number + samples if number < 0 else number
+            if not 0 <= at < samples:
+                raise IndexError(f"sample {number} of {samples}")
+            shard = bisect.bisect_right(firsts, at) - 1
+            places.append((at, shard, at - firsts[shard]))
+        if not places:
+            raise Invalid("a batch of no samples has no fields; name at least one")
+        if self._process != os.getpid():
+            # A thread of the parent's may have held it.
+            self._asking, self._process = threading.Lock(), os.getpid()
+        with self._asking:
+            native = self._loader._opened()
+            native.pick(places)
+            found = native.next()
+        if not isinstance(found, _native.Batch):
+            raise Invalid("the daemon ended a request without its samples; report it as a bug")
+        errors = found.errors()
+        if errors:
+            raise errors[0]
+        batch: dict[str, Any] = self._loader._assembler()(found)
+        del batch["__valid__"]
+        return batch
+
+
+def _firsts(counts: Sequence[int]) -> list[int]:
+    return list(itertools.accumulate(counts, initial=0))
+
+
+def _row(batch: dict[str, Any], row: int) -> Sample:
+    return {name: values[row] for name, values in batch.items()}
