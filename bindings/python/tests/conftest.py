@@ -100,13 +100,10 @@ def shard_of(tmp_path: Path) -> Callable[[list[tuple[str, Sample]]], str]:
     return write
 
 
-@pytest.fixture(scope="session")
-def manifest(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A manifest of `shards`, as `forebay index` writes it."""
+def write_manifest(path: Path, listed: list[tuple[str, int]]) -> str:
+    """Write a manifest of shards and their samples as `forebay index` does; return its path."""
     from forebay import _native
 
-    listed = [(url, 10) for url in shards]
-    path = tmp_path_factory.mktemp("manifest") / "manifest.json"
     document = {
         "version": 1,
         "hash": _native.manifest_hash(listed),
@@ -114,6 +111,13 @@ def manifest(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> str
     }
     path.write_text(json.dumps(document))
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def manifest(shards: list[str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A manifest of `shards`."""
+    path = tmp_path_factory.mktemp("manifest") / "manifest.json"
+    return write_manifest(path, [(url, 10) for url in shards])
 
 
 def processes_in(runtime: Path) -> dict[int, list[str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from conftest import wait_gone, write_shard
+from conftest import wait_gone, write_manifest, write_shard
 
 # Uneven shards, one of them of a single sample; 20 places to resume at.
 COUNTS = (17, 5, 23, 1, 11, 19, 8, 14, 3)
@@ -53,14 +53,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
             (f"{n:03}", {"cls": b"x" if (shard, n) == BAD else b"%d" % n}) for n in range(count)
         ]
         urls.append(write_shard(folder / f"{shard}.tar", samples))
-    document = {
-        "version": 1,
-        "hash": forebay._native.manifest_hash(list(zip(urls, COUNTS, strict=True))),
-        "shards": [{"url": url, "samples": count} for url, count in zip(urls, COUNTS, strict=True)],
-    }
-    manifest = folder / "manifest.json"
-    manifest.write_text(json.dumps(document))
-    return {"urls": urls, "manifest": str(manifest)}
+    listed = list(zip(urls, COUNTS, strict=True))
+    return {"urls": urls, "manifest": write_manifest(folder / "manifest.json", listed)}
 
 
 def samples_of(batch: dict[str, object]) -> list[list[str]]:

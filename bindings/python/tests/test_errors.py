@@ -95,6 +95,28 @@ def test_a_missing_field_is_named_beside_those_that_are_there(make):
     assert caught.value.places["field"] == "label"
 
 
+@pytest.mark.parametrize("tail", [{"pad_last": True}, {}], ids=["padded", "even"])
+def test_a_bad_sample_that_padding_repeats_counts_for_its_own_rank_alone(make, shard_of, tail):
+    samples = [sample(number) for number in range(2)]
+    # All ranks but the first two repeat it, and those, too, where they are filled up.
+    samples[0][1]["cls"] = b"no number"
+    url, had = shard_of(samples), []
+    for rank in range(4):
+        loader = make(
+            url,
+            fields={"label": forebay.Int("cls")},
+            epoch_samples=2,
+            rank=rank,
+            world_size=4,
+            on_error="skip",
+            max_errors=1,
+            **tail,
+        )
+        (batch,) = list(loader)
+        had.append((loader.stats()["errors"], batch["label"][batch["__valid__"]].tolist()))
+    assert had == [(1, []), (0, [1]), (0, []), (0, [])]
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 def test_errors_count_once_whatever_is_prefetched_and_begun_again(make, shard_of, workers):
     samples = [sample(number) for number in range(12)]

@@ -131,6 +131,9 @@ def test_a_daemon_that_is_killed_is_replaced(home, shards, manifest):
         assert_sample(dataset[2], 2)
 
 
+# torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_goes_under_torchs_loader_with_a_sampler(shards, manifest, workers):
     torch = pytest.importorskip("torch")

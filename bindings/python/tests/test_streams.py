@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import forebay
-from conftest import write_shard
+from conftest import write_manifest, write_shard
 
 FIELDS = {"label": forebay.Int("cls")}
 # Samples of the shards of three data sets.
@@ -15,8 +15,6 @@ SETS = {"a": (9, 4, 7), "b": (6, 5), "c": (10,)}
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """Each data set's shards and its manifest."""
-    import json
-
     folder = tmp_path_factory.mktemp("streams")
     made = {}
     for name, counts in SETS.items():
@@ -28,14 +26,7 @@ def sets(tmp_path_factory):
             for shard, count in enumerate(counts)
         ]
         listed = list(zip(urls, counts, strict=True))
-        document = {
-            "version": 1,
-            "hash": forebay._native.manifest_hash(listed),
-            "shards": [{"url": url, "samples": count} for url, count in listed],
-        }
-        manifest = folder / f"{name}.json"
-        manifest.write_text(json.dumps(document))
-        made[name] = (urls, str(manifest))
+        made[name] = (urls, write_manifest(folder / f"{name}.json", listed))
     return made
 
 

@@ -18,6 +18,9 @@ from forebay.torch import IterableDataset  # noqa: E402
 # torch advises against more workers than cores; here they decode nothing to speak of.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    # torch forks its workers, whatever else runs here; Python and JAX say what they think of it.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning"),
     # What torchdata's last release asks of torch.
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
 ]

@@ -4,8 +4,8 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_decode::{Column, Record};
-use forebay_error::{Error, Result};
+use forebay_decode::{BadSample, Column, Record};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{self, Member, Sample};
 
 use super::Work;
@@ -146,7 +146,9 @@ impl Work {
         for sample in &batch.samples {
             match &sample.members {
                 Ok(members) => good.push((sample, members)),
-                Err(error) => errors.push(error.clone()),
+                Err(error) if sample.valid => errors.push(error.clone()),
+                // Padding repeats a sample, of which its own rank hears.
+                Err(_) => {}
             }
         }
         let slab = lease.slab();
@@ -191,7 +193,10 @@ impl Work {
                     .collect();
                 let epoch = self.epoch.load(Ordering::Relaxed);
                 let decoded = decoder.decode(&records, self.seed, epoch);
-                errors.extend(decoded.bad.into_iter().map(|bad| bad.error));
+                let own = |bad: &BadSample| {
+                    good[bad.index].0.valid || bad.error.kind() == ErrorKind::Full
+                };
+                errors.extend(decoded.bad.into_iter().filter(own).map(|bad| bad.error));
                 let rows = |column, present| match column {
                     Column::Bytes(at) => {
                         let pick = |(row, at): (&usize, Option<usize>)| {
@@ -230,6 +235,6 @@ impl Work {
 
 fn name(fields: &[String], member: Member) -> Result<&str> {
     fields.get(member.field as usize).map(String::as_str).ok_or_else(|| {
-        Error::new(forebay_error::ErrorKind::Invalid, "the daemon named an unknown field")
+        Error::new(ErrorKind::Invalid, "the daemon named an unknown field")
     })
 }

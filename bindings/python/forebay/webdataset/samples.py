@@ -118,7 +118,7 @@ class _Part:
 
     def _run(self) -> Iterator[Sample]:
         """Read up to `_end`, or to where another way of asking is needed."""
-        single = self._singles > 0 or self._behind % _BATCH != 0
+        single = self._singles > 0
         with self._loader(1 if single else _BATCH, "raise" if not single else None) as loader:
             batches = iter(loader)
             while True:
@@ -131,7 +131,7 @@ class _Part:
                     break
                 yield from self._rows(batch)
                 self._singles -= single
-                if single and self._singles <= 0 and self._behind % _BATCH == 0:
+                if single and self._singles <= 0:
                     return
         self._at, self._behind = self._end, 0
 
@@ -151,7 +151,7 @@ class _Part:
             job=reading.job,
         )
         if self._behind:
-            loader.load_state_dict({**loader.state_dict(), "batch": self._behind // batch_size})
+            loader.load_state_dict(loader.state_dict() | {"samples": self._behind})
             # This epoch and no other, even if nothing is left of it.
             loader.set_epoch(0)
         return loader
