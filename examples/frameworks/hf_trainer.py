@@ -66,6 +66,9 @@ def main() -> None:
     )
     trainer.seen = Seen(options.seen, torch.distributed.get_rank())
     trainer.train()
+    # Together: a rank that leaves before the others looks like one that failed.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
