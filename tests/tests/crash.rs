@@ -129,9 +129,18 @@ fn eight_trainers_that_start_at_once_elect_one_daemon() {
     assert!(told.iter().all(|line| *line == told[0]), "{told:?}");
     assert_eq!(household.daemons().len(), 1);
     trainers.iter_mut().for_each(Trainer::finish);
+    // It stays a while for those that come next.
+    let status = household.status().expect("the daemon that served them is there");
+    let links = status["sources"].as_array().unwrap();
+    let again: u64 = links
+        .iter()
+        .map(|link| link["hedges"].as_u64().unwrap() + link["retries"].as_u64().unwrap())
+        .sum();
     for n in 0..SHARDS {
         let name = format!("{n}.tar");
-        assert_eq!(origin.served(&name), origin.bytes(&name).len() as u64, "{name}");
+        let (served, bytes) = (origin.served(&name), origin.bytes(&name).len() as u64);
+        // What was asked for again, because a reply was late, is counted as such.
+        assert!(served == bytes || again > 0 && served > bytes, "{name}: {served} of {bytes}");
     }
     eventually("the daemon ends when nobody needs it", || household.daemons().is_empty());
     assert!(!household.socket().exists());

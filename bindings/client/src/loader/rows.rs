@@ -234,7 +234,8 @@ impl Work {
 }
 
 fn name(fields: &[String], member: Member) -> Result<&str> {
-    fields.get(member.field as usize).map(String::as_str).ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, "the daemon named an unknown field")
-    })
+    fields
+        .get(member.field as usize)
+        .map(String::as_str)
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the daemon named an unknown field"))
 }
