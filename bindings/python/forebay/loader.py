@@ -420,11 +420,10 @@ class DataLoader:
         if at_start:
             self._at = self._start(self._at.epoch)
 
-    def _of_this_rank(self) -> DataLoader:
-        """The same loader for a process that cannot know its rank by itself."""
+    def _arguments_here(self) -> dict[str, Any]:
+        """The arguments for a process that cannot know its rank by itself."""
         place = ranks.resolve(self._options.rank, self._options.world_size)
-        arguments = {"rank": place.rank, "world_size": place.world_size}
-        return DataLoader(**self._arguments | arguments)
+        return self._arguments | {"rank": place.rank, "world_size": place.world_size}
 
     def _world_size(self) -> int:
         return ranks.resolve(self._options.rank, self._options.world_size).world_size

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forebay import _native
 from forebay.errors import Invalid
@@ -43,6 +43,13 @@ def resolve(rank: int | None, world_size: int | None) -> Place:
     return place
 
 
+def torch_worker() -> Any:
+    """Which worker of torch's loader runs here, as torch tells it; None outside of one."""
+    # A worker has that module.
+    loading = sys.modules.get("torch.utils.data")
+    return None if loading is None else loading.get_worker_info()
+
+
 def refuse_many_workers() -> None:
     """Refuse to read a rank's whole share in each of several workers of torch's loader.
 
@@ -51,8 +58,7 @@ def refuse_many_workers() -> None:
     Invalid
         In such a worker.
     """
-    loading = sys.modules.get("torch.utils.data")
-    worker = None if loading is None else loading.get_worker_info()
+    worker = torch_worker()
     if worker is not None and worker.num_workers > 1:
         raise Invalid(
             f"each of the {worker.num_workers} workers of torch's DataLoader would read the whole "

@@ -90,7 +90,10 @@ class IterableDataset(data.IterableDataset[Any]):
     def __getstate__(self) -> dict[str, Any]:
         # Workers that are started anew see neither who asks for batches nor the process group.
         self._refuse_to_be_dealt_again()
-        return self.__dict__ | {"_loader": self._loader._of_this_rank()}
+        return {"arguments": self._loader._arguments_here(), "shared": self._shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._loader, self._shared = DataLoader(**state["arguments"]), state["shared"]
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plays, in all workers.

@@ -186,7 +186,14 @@ impl Session {
             true => plan::lanes(&spec.order, shards, spec.counts.is_some())?,
             false => 1,
         };
-        let samples = order_of(&spec, &streams, lanes, 0)?.total();
+        // One data set is not dealt for that: its run does it.
+        let samples = match streams.is_empty() {
+            true => {
+                let all = || spec.counts.as_ref().map(|counts| counts.iter().sum());
+                spec.order.epoch_samples.or_else(all)
+            }
+            false => order_of(&spec, &streams, lanes, 0)?.total(),
+        };
         let (events, receiver) = mpsc::channel(EVENTS);
         let job = Job {
             origin: Options::from(spec.origin.clone()),

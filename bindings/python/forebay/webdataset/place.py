@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +64,7 @@ def worker(group: Any = None) -> Worker:
     group : optional
         The process group of ``torch.distributed`` to count in, in place of all ranks.
     """
-    info = _torch_worker()
+    info = ranks.torch_worker()
     number, workers = (0, 1) if info is None else (info.id, info.num_workers)
     if "WORKER" in os.environ and "NUM_WORKERS" in os.environ:
         number, workers = _variable("WORKER"), _variable("NUM_WORKERS")
@@ -87,7 +86,7 @@ def rank(group: Any = None) -> ranks.Place:
             distributed.get_rank(group), distributed.get_world_size(group), "a process group"
         )
     place = ranks.resolve(None, None)
-    if place.world_size == 1 and _of_parent is not None and _torch_worker() is not None:
+    if place.world_size == 1 and _of_parent is not None and ranks.torch_worker() is not None:
         return _of_parent
     return place
 
@@ -97,12 +96,6 @@ def told_by_parent(place: ranks.Place | None) -> None:
     global _of_parent
     if place is not None:
         _of_parent = place
-
-
-def _torch_worker() -> Any:
-    # A worker of torch's loader has that module.
-    loading = sys.modules.get("torch.utils.data")
-    return None if loading is None else loading.get_worker_info()
 
 
 def _variable(name: str) -> int:
