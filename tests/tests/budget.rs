@@ -130,6 +130,32 @@ fn jobs_that_race_for_a_full_disk_all_end() {
     });
 }
 
+/// Jobs that take turns in a cache of one shard and a half: who lets go of a shard just as another
+/// looks for room is no reason to refuse it.
+#[test]
+fn jobs_that_take_turns_in_a_small_cache_all_end() {
+    const JOBS: usize = 6;
+    const ROUNDS: u64 = 20;
+    const SAMPLES: u64 = 2;
+    let origin = Origin::with_shards(4, SAMPLES, &SIZES);
+    let shard = origin.bytes("0.tar").len() as u64;
+    let disk = Daemon::disk();
+    let config = Daemon::config(&disk.path().join("cache"), shard * 3 / 2);
+    let daemon = Daemon::try_start(config).unwrap();
+    let mut open = job(&origin, Origin::urls(4));
+    open.order.shuffle = Shuffle::Window;
+    std::thread::scope(|scope| {
+        for _ in 0..JOBS {
+            scope.spawn(|| {
+                let loader = loader(daemon.address(), open.clone()).unwrap();
+                for number in 0..ROUNDS {
+                    play(&loader, number, 0).unwrap().assert_whole(4, SAMPLES, &SIZES);
+                }
+            });
+        }
+    });
+}
+
 /// Bears promise 9 for tiers that cannot be: each is refused by name, and nothing is touched.
 #[test]
 fn tiers_that_cannot_be_are_refused() {

@@ -63,6 +63,14 @@ impl Allotment {
             let more = bytes.saturating_sub(self.bytes());
             let (leaving, refused) = {
                 let mut table = tier.table();
+                // So that no other that is short waits for this one.
+                table.resized(&self.name, &self.space, true);
+                let short = tier.short(self.charge, more);
+                let urgency = if is_awaited() { Urgency::Needed } else { Urgency::Ahead };
+                let (charge, passes) = (Some(self.charge), table.passes(&self.name));
+                let need = Need { charge, urgency, short, passes, grows: true };
+                // Asked before the looks below, as for a newcomer.
+                let may_come_free = table.may_come_free(need, &tier.0.budget);
                 if self.space.grow(more + AHEAD_BYTES) || self.space.grow(more) {
                     table.resized(&self.name, &self.space, false);
                     return Ok(());
@@ -71,15 +79,11 @@ impl Allotment {
                     let what = "the tier takes no shards any more";
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", tier.name()));
                 }
-                // So that no other that is short waits for this one.
-                table.resized(&self.name, &self.space, true);
-                let short = tier.short(self.charge, more);
-                let urgency = if is_awaited() { Urgency::Needed } else { Urgency::Ahead };
-                let (charge, passes) = (Some(self.charge), table.passes(&self.name));
-                let need = Need { charge, urgency, short, passes, grows: true };
+                if tier.short(self.charge, more) != short {
+                    continue;
+                }
                 let leaving = tier.push_out(&mut table, need);
-                let waits = leaving.is_some()
-                    || urgency == Urgency::Needed && table.may_come_free(need, &tier.0.budget);
+                let waits = leaving.is_some() || urgency == Urgency::Needed && may_come_free;
                 (leaving, (!waits).then_some(short))
             };
             let full = |short| tier.full(self.charge, short, bytes);

@@ -135,36 +135,38 @@ impl Tier {
         let mut passes = self.table().shelf_mut(charge).passes(identity, bytes, true);
         loop {
             let freed = self.0.budget.freed();
-            if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
-                return Ok(Room { space: Arc::new(space), charge, passes });
-            }
-            // It may have got less while this one waited: no cache that is too small.
-            self.check_disk(bytes).map_err(|error| error.at("url", url))?;
-            // A device that could not remove the last one would give up all others for nothing.
-            if !self.is_writable() {
-                let what = "the tier takes no shards any more";
-                return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
-            }
-            let (short, leaving, hopeless) = {
+            let (short, leaving, may_come_free) = {
+                // Taken under the lock, so that while this one looks bytes only come free.
                 let mut table = self.table();
-                // What came free since the look above is room, too: nobody has to go then.
-                if self.0.budget.has(bytes) && shares.have(charge, bytes) {
+                let short = self.short(charge, bytes);
+                if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
+                    return Ok(Room { space: Arc::new(space), charge, passes });
+                }
+                // It may have got less while this one waited: no cache that is too small.
+                self.check_disk(bytes).map_err(|error| error.at("url", url))?;
+                // A device that could not remove the last one would give up all others for nothing.
+                if !self.is_writable() {
+                    let what = "the tier takes no shards any more";
+                    return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
+                }
+                passes = table.shelf_mut(charge).passes(identity, bytes, false);
+                let need = Need { charge: Some(charge), urgency, short, passes, grows: false };
+                // Asked before the looks below: what comes free after it, they find. A lease ends
+                // without a word to the table.
+                let may_come_free = table.may_come_free(need, &self.0.budget);
+                // Nobody has to go then, or somebody else.
+                let is_free = self.0.budget.has(bytes) && shares.have(charge, bytes);
+                if is_free || self.short(charge, bytes) != short {
                     continue;
                 }
-                let short = self.short(charge, bytes);
-                passes = table.shelf_mut(charge).passes(identity, bytes, false);
-                let charge = Some(charge);
-                let need = Need { charge, urgency, short, passes, grows: false };
-                let leaving = self.push_out(&mut table, need);
-                let hopeless = leaving.is_none() && !table.may_come_free(need, &self.0.budget);
-                (short, leaving, hopeless)
+                (short, self.push_out(&mut table, need), may_come_free)
             };
             if let Some(gone) = leaving {
                 gone.await;
                 continue;
             }
             let full = || self.full(charge, short, bytes).at("url", url);
-            if urgency == Urgency::Ahead || hopeless || !patient {
+            if urgency == Urgency::Ahead || !may_come_free || !patient {
                 return Err(full());
             }
             if tokio::time::timeout_at(deadline, freed).await.is_err() {
