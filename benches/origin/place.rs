@@ -57,7 +57,7 @@ impl Job {
             patience_ms: 0,
         };
         let host = Host { store: store.clone(), slabs: SlabMemory::new(SLABS) };
-        let (session, events) = Session::open(number, open, Vec::new(), host).unwrap();
+        let (session, events) = Session::open(number, open, Vec::new(), None, host).unwrap();
         Self { session, events, run: 0 }
     }
 

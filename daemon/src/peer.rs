@@ -14,7 +14,7 @@ use forebay_source::{Client, Ending, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Open, Reply, Request, Stream, TierChange};
+use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
 use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, commands};
 use tokio::io::Interest;
@@ -148,6 +148,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         warm: None,
         session: None,
         streams: Vec::new(),
+        extent: None,
         is_own: false,
     };
     if let Err(error) = peer.run().await
@@ -179,6 +180,8 @@ struct Peer {
     session: Option<Registered>,
     /// Of the next job, if it mixes several data sets.
     streams: Vec<Stream>,
+    /// Of the next job, if it says so.
+    extent: Option<Extent>,
     /// Whether it is the daemon's own user.
     is_own: bool,
 }
@@ -191,6 +194,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Start { .. }
         | Request::Play { .. }
         | Request::Mix { .. }
+        | Request::Extent(_)
         | Request::Pick { .. }
         | Request::Release { .. }
         | Request::Index { .. }
@@ -252,6 +256,7 @@ impl Peer {
                 }
                 Request::Play { run, begin } => self.session()?.lock().start(run, begin),
                 Request::Mix { streams } => self.streams = streams,
+                Request::Extent(extent) => self.extent = Some(extent),
                 Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
@@ -304,9 +309,9 @@ impl Peer {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
         let number = self.node.next_session();
-        let streams = std::mem::take(&mut self.streams);
+        let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
         let host = self.node.host(self.store.for_job(number));
-        let (session, events) = match Session::open(number, open, streams, host) {
+        let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };

@@ -115,8 +115,14 @@ pub fn job_with(environment: BTreeMap<String, String>, urls: Vec<String>) -> Ope
 /// # Errors
 /// Why the job could not be opened.
 pub fn loader(address: Address, open: Open) -> Result<Loader> {
-    let session =
-        SessionConfig { address, open, streams: Vec::new(), timeout: TIMEOUT, allow_pipe: true };
+    let session = SessionConfig {
+        address,
+        open,
+        streams: Vec::new(),
+        extent: None,
+        timeout: TIMEOUT,
+        allow_pipe: true,
+    };
     Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
 }
 

@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_client::{Loader, LoaderConfig, SessionConfig};
 use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
-use forebay_store::{Class, KeepFree, Watermarks};
-use forebay_tests::{Daemon, Mount, Origin, epoch, eventually, job, loader, play};
-use forebay_wire::message::Shuffle;
+use forebay_store::{Class, Dataset, Evict, KeepFree, Watermarks};
+use forebay_tests::{Daemon, Mount, Origin, PATIENCE, epoch, eventually, job, loader, play};
+use forebay_wire::message::{Extent, Open, Shuffle};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 60;
@@ -48,6 +49,52 @@ fn a_data_set_larger_than_the_cache_plays_within_the_capacity() {
     let counters = daemon.node().store().counters();
     assert!(counters.evictions >= 4, "{counters:?}");
     assert!(counters.fills >= 6 + 4, "{counters:?}");
+}
+
+/// Bears promise 3: what a job mixes at once is held against its share of the cache before anything is
+/// fetched for it.
+#[test]
+fn a_job_that_never_fits_is_refused_with_the_window_that_does() {
+    let origin = Origin::with_shards(4, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let mut config = Daemon::config(&disk.path().join("cache"), 100 << 20);
+    let limited = Dataset {
+        max_bytes: Some(50 << 20),
+        ..Dataset::new("limited", "s3://bucket/**", Evict::default()).unwrap()
+    };
+    config.datasets = vec![limited];
+    let daemon = Daemon::try_start(config).unwrap();
+    let mut open = job(&origin, Origin::urls(4));
+    open.counts = Some(vec![SAMPLES; 4]);
+    (open.order.shuffle, open.order.window, open.order.lanes) = (Shuffle::Window, 3, Some(1));
+    (open.order.batch_size, open.order.world_size) = (4, 2);
+    let with = |open: &Open, bytes: [u64; 4], ranks| {
+        let extent = Some(Extent { bytes: bytes.to_vec(), ranks });
+        let (open, timeout) = (open.clone(), PATIENCE);
+        let address = daemon.address();
+        let session = SessionConfig {
+            address,
+            open,
+            streams: Vec::new(),
+            extent,
+            timeout,
+            allow_pipe: false,
+        };
+        let (fields, views) = (None, Vec::new());
+        Loader::open(LoaderConfig { session, fields, views, threads: 1 }).map(drop)
+    };
+    let mib = |mib: u64| [mib << 20; 4];
+    let error = with(&open, mib(20), (0, 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("window=2") && text.contains("room=52428800"), "{text}");
+    with(&open, mib(16), (0, 1)).unwrap();
+    // Two lanes, one a rank: a node of both ranks has twice as much open.
+    (open.order.lanes, open.order.window) = (Some(2), 2);
+    with(&open, mib(30), (0, 1)).unwrap();
+    assert_eq!(with(&open, mib(30), (0, 2)).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(with(&open, mib(30), (1, 2)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(daemon.node().store().counters().misses, 0, "nothing was fetched");
 }
 
 /// Ends whoever watches for as long as the flag is not set, even where a test panics.

@@ -294,6 +294,7 @@ fn nobody_runs_what_was_not_allowed() {
         address: bench.daemon().address(),
         open: job_with(BTreeMap::new(), vec![url.clone()]),
         streams: Vec::new(),
+        extent: None,
         timeout: PATIENCE,
         allow_pipe: false,
     };

@@ -231,7 +231,7 @@ fn a_trainer_reads_what_was_packed_by_its_manifest() {
         assert_eq!(manifest.samples(), 23);
         let urls: Vec<String> = manifest.shards().iter().map(|shard| shard.url.clone()).collect();
         let mut open = job_with(BTreeMap::new(), urls.clone());
-        open.counts = Some(manifest.counts_of(&urls).unwrap());
+        open.counts = Some(manifest.of(&urls).unwrap().counts);
         let read = epoch(Address::Unix(daemon.socket().to_owned()), open).unwrap();
         assert_eq!((&read.errors[..], read.announced.1), (&[][..], 23));
 

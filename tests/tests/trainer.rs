@@ -21,7 +21,14 @@ const SHORT: Duration = Duration::from_millis(300);
 
 fn open(address: Address, timeout: Duration) -> Result<Loader> {
     let open = job(&Origin::new(), Origin::urls(1));
-    let session = SessionConfig { address, open, streams: Vec::new(), timeout, allow_pipe: false };
+    let session = SessionConfig {
+        address,
+        open,
+        streams: Vec::new(),
+        extent: None,
+        timeout,
+        allow_pipe: false,
+    };
     Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
 }
 

@@ -23,6 +23,7 @@ fn views(daemon: &Daemon, origin: &Origin, shards: u64) -> Loader {
         address: daemon.address(),
         open,
         streams: Vec::new(),
+        extent: None,
         timeout: PATIENCE,
         allow_pipe: false,
     };

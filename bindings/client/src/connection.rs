@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Picked, Reply, Request, Stream};
+use forebay_wire::message::{Begin, Extent, Picked, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -159,6 +159,17 @@ impl Connection {
             return Err(self.is_older("mixes no data sets"));
         }
         self.send(&Request::Mix { streams: streams.to_vec() })
+    }
+
+    /// Says how large the shards of the next job are; a daemon of the release before does not ask.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn extend(&self, extent: &Extent) -> Result<()> {
+        match self.protocol < PROTOCOL_POSITIONS {
+            true => Ok(()),
+            false => self.send(&Request::Extent(extent.clone())),
+        }
     }
 
     fn is_older(&self, what: &str) -> Error {

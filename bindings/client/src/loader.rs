@@ -416,6 +416,7 @@ mod tests {
                 address,
                 open,
                 streams: Vec::new(),
+                extent: None,
                 timeout: Duration::from_secs(60),
                 allow_pipe: false,
             };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{self, Begin, Open, Opened, Picked, Reply, Request, Stream};
+use forebay_wire::message::{self, Begin, Extent, Open, Opened, Picked, Reply, Request, Stream};
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
@@ -31,6 +31,8 @@ pub struct SessionConfig {
     pub open: Open,
     /// Its data sets, if it mixes several.
     pub streams: Vec<Stream>,
+    /// How large its shards are, where that is known: a job that the cache has no room for is refused.
+    pub extent: Option<Extent>,
     /// Limit on every wait, [`TIMEOUT_MAX`] at most.
     pub timeout: Duration,
     /// Whether commands that the job names (`pipe:…`) are run, in this process and with its rights.
@@ -235,6 +237,9 @@ fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connecti
     if !config.streams.is_empty() {
         connection.mix(&config.streams)?;
     }
+    if let Some(extent) = &config.extent {
+        connection.extend(extent)?;
+    }
     match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
         Reply::Opened(opened) => {
             connection.limit_sends(config.timeout)?;
@@ -358,7 +363,7 @@ fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
 
 /// Whether the next daemon would say the same.
 fn is_lasting(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied)
+    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::PermissionDenied | ErrorKind::Full)
 }
 
 fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection>> {

@@ -38,6 +38,8 @@ class Options:
 
     urls: list[str]
     counts: list[int] | None
+    # Bytes of each shard, where its manifest says so.
+    sizes: list[int] | None
     mixture: Mixture | None
     batch_size: int
     fields: Mapping[str, Field] | None
@@ -135,11 +137,15 @@ def check(
     named = [cast(Urls, urls)] if streams is None else [stream.urls for stream in streams]
     lists = [_expand(urls, pipes, address, limit) for urls in named]
     listed = [url for urls in lists for url in urls]
-    counts = None if manifest is None else _native.counts(_path("manifest", manifest), listed)
+    counts: list[int] | None = None
+    sizes: list[int] | None = None
+    if manifest is not None:
+        counts, sizes = _native.listed(_path("manifest", manifest), listed)
     mixture = None
     if streams is not None:
         mixture = Mixture(streams, [len(urls) for urls in lists])
-        counts = _counts_of_streams(streams, lists) if counts is None else counts
+        if counts is None:
+            counts, sizes = _listed_of_streams(streams, lists)
         if mixture.has_weights and epoch_samples is None:
             raise Invalid(
                 "streams with weights have no end of their own; give epoch_samples=",
@@ -154,6 +160,7 @@ def check(
     return Options(
         urls=listed,
         counts=counts,
+        sizes=sizes,
         mixture=mixture,
         batch_size=whole("batch_size", batch_size, 1, U32_MAX),
         fields=None if fields is None else dict(fields),
@@ -196,15 +203,19 @@ def _streams(urls: Sources) -> list[Stream] | None:
     return streams or None
 
 
-def _counts_of_streams(streams: list[Stream], lists: list[list[str]]) -> list[int] | None:
-    """Sample counts where every stream has its own manifest."""
+def _listed_of_streams(
+    streams: list[Stream], lists: list[list[str]]
+) -> tuple[list[int] | None, list[int] | None]:
+    """Samples and bytes of each shard, where every stream has a manifest that says so."""
     if any(stream.manifest is None for stream in streams):
-        return None
-    return [
-        count
-        for stream, urls in zip(streams, lists, strict=True)
-        for count in _native.counts(_path("manifest", stream.manifest), urls)
-    ]
+        return None, None
+    counts: list[int] = []
+    sizes: list[int] | None = []
+    for stream, urls in zip(streams, lists, strict=True):
+        samples, lengths = _native.listed(_path("manifest", stream.manifest), urls)
+        counts += samples
+        sizes = None if sizes is None or lengths is None else sizes + lengths
+    return counts, sizes
 
 
 def _wrong(option: str, value: Any, advice: str) -> Invalid:

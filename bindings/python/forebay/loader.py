@@ -494,6 +494,8 @@ class DataLoader:
         return {
             "urls": options.urls,
             "counts": options.counts,
+            "bytes": options.sizes,
+            "ranks": ranks.here(place),
             "streams": [] if options.mixture is None else options.mixture.proportions(),
             "order": {
                 "shuffle": options.shuffle.capitalize(),

@@ -73,6 +73,21 @@ def log_once(place: Place) -> None:
     _log.info("rank %d of %d (from %s)", place.rank, place.world_size, place.source)
 
 
+def here(place: Place, env: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The first rank on this node, and how many there are: those that ``torchrun`` and its like say
+    they have started here, else this one alone.
+    """
+    env = os.environ if env is None else env
+    if "LOCAL_RANK" not in env or "LOCAL_WORLD_SIZE" not in env:
+        return place.rank, 1
+    local, size = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
+    first = place.rank - local
+    # Another launcher's variables say nothing about these ranks.
+    if not (0 <= local < size and 0 <= first <= place.world_size - size):
+        return place.rank, 1
+    return first, size
+
+
 def _arguments(rank: int | None, world_size: int | None) -> Place | None:
     if rank is None and world_size is None:
         return None

@@ -39,7 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;
     module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
     module.add_function(wrap_pyfunction!(tools::count, module)?)?;
-    module.add_function(wrap_pyfunction!(tools::counts, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::listed, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;
     module.add_function(wrap_pyfunction!(tools::repeats, module)?)?;
     module.add_function(wrap_pyfunction!(tools::check_field, module)?)?;

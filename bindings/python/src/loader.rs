@@ -9,7 +9,7 @@ use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, Sess
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_wire::message::{Begin, Open, Order, Picked, Stream};
+use forebay_wire::message::{Begin, Extent, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -24,6 +24,10 @@ use crate::tools::{seconds, stats_json};
 struct Settings {
     urls: Vec<String>,
     counts: Option<Vec<u64>>,
+    /// Bytes of each shard.
+    bytes: Option<Vec<u64>>,
+    /// The first rank on this node, and how many there are.
+    ranks: (u32, u32),
     streams: Vec<Stream>,
     order: Order,
     fields: Option<Vec<FieldSpec>>,
@@ -59,6 +63,7 @@ impl Settings {
                     patience_ms: u64::MAX,
                 },
                 streams: self.streams,
+                extent: self.bytes.map(|bytes| Extent { bytes, ranks: self.ranks }),
                 timeout,
                 allow_pipe: self.allow_pipe,
             },

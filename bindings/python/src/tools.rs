@@ -111,12 +111,17 @@ pub(crate) fn count(
     py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))
 }
 
-/// The sample counts that a manifest lists for `urls`, in their order.
+/// What a manifest lists of `urls`, in their order: samples of each, and bytes of each if all are known.
 #[pyfunction]
-pub(crate) fn counts(py: Python<'_>, manifest: PathBuf, urls: Vec<String>) -> PyResult<Vec<u64>> {
-    let read = || -> Result<Vec<u64>> {
-        let counts = Manifest::read(&manifest)?.counts_of(&urls);
-        counts.map_err(|error| error.at("path", manifest.display()))
+pub(crate) fn listed(
+    py: Python<'_>,
+    manifest: PathBuf,
+    urls: Vec<String>,
+) -> PyResult<(Vec<u64>, Option<Vec<u64>>)> {
+    let read = || -> Result<_> {
+        let listed = Manifest::read(&manifest)?.of(&urls);
+        let listed = listed.map_err(|error| error.at("path", manifest.display()))?;
+        Ok((listed.counts, listed.bytes))
     };
     py.detach(read).map_err(|error| raise(py, &error))
 }

@@ -26,6 +26,6 @@ mod sidecar;
 pub use expand::{Commands, List, MAX_URLS, expand, expand_list};
 pub use index::{Index, Member, Sample};
 pub use indexer::{Indexer, Plain, ShardBytes, UNKNOWN};
-pub use manifest::{Manifest, ManifestShard};
+pub use manifest::{Listed, Manifest, ManifestShard};
 pub use packed::{Catalogue, Packed};
 pub use sidecar::{BLOCK_BYTES, HEAD_BYTES, Head, Origin, Partial, Sidecar};

@@ -26,6 +26,15 @@ pub struct ManifestShard {
     pub bytes: Option<u64>,
 }
 
+/// What a manifest says of some shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Samples of each.
+    pub counts: Vec<u64>,
+    /// Bytes of each, if all are known.
+    pub bytes: Option<Vec<u64>>,
+}
+
 /// The shards of a data set in their order. Make it with [`Manifest::new`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,22 +66,25 @@ impl Manifest {
         &self.shards
     }
 
-    /// The sample counts of `urls`, in their order: a job may read a part of a data set.
+    /// What it says of `urls`, in their order: a job may read a part of a data set.
     ///
     /// # Errors
     /// `Invalid` naming the first URL that is not listed.
-    pub fn counts_of(&self, urls: &[String]) -> Result<Vec<u64>> {
-        let listed: HashMap<&str, u64> =
-            self.shards.iter().map(|shard| (shard.url.as_str(), shard.samples)).collect();
-        urls.iter()
-            .map(|url| {
-                listed.get(url.as_str()).copied().ok_or_else(|| {
-                    Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
-                        .at("url", url)
-                        .advise("index the shards again with `forebay index`")
-                })
+    pub fn of(&self, urls: &[String]) -> Result<Listed> {
+        let shards: HashMap<&str, &ManifestShard> =
+            self.shards.iter().map(|shard| (shard.url.as_str(), shard)).collect();
+        let found = urls.iter().map(|url| {
+            shards.get(url.as_str()).copied().ok_or_else(|| {
+                Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
+                    .at("url", url)
+                    .advise("index the shards again with `forebay index`")
             })
-            .collect()
+        });
+        let found: Vec<&ManifestShard> = found.collect::<Result<_>>()?;
+        Ok(Listed {
+            counts: found.iter().map(|shard| shard.samples).collect(),
+            bytes: found.iter().map(|shard| shard.bytes).collect(),
+        })
     }
 
     /// How many samples all shards have together.

@@ -14,6 +14,7 @@ mod identity;
 mod in_place;
 mod moves;
 mod place;
+mod room;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;

@@ -9,7 +9,7 @@ use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::Result;
 use forebay_shard::{Commands, Manifest};
 use forebay_source::Options;
-use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Done, Launcher, Target, print, print_json, shards};
@@ -128,7 +128,10 @@ fn config(
 ) -> Done<LoaderConfig> {
     let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
-    let counts = manifest.map(|manifest| manifest.counts_of(&urls)).transpose()?;
+    let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
+    let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
+    let extent = extent.map(|bytes| Extent { bytes, ranks: (0, 1) });
+    let counts = listed.map(|listed| listed.counts);
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };
     let order = Order {
         shuffle,
@@ -158,6 +161,7 @@ fn config(
                 patience_ms: 0,
             },
             streams: Vec::new(),
+            extent,
             timeout: Duration::from_secs(300),
             allow_pipe: false,
         },

@@ -28,7 +28,7 @@ mod share;
 
 pub use epoch::Epoch;
 pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
-pub use need::{Need, need};
+pub use need::{Need, Part, need};
 pub use permute::{Key, permute};
 pub use sequence::{Known, Located, Sequence};
 pub use share::Share;

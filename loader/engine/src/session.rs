@@ -8,6 +8,7 @@ mod assembly;
 mod gather;
 mod patience;
 mod producer;
+mod room;
 mod slots;
 mod verdicts;
 
@@ -19,7 +20,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Lease, Store};
 use forebay_uring::Region;
-use forebay_wire::message::{Batch, Begin, Open, Opened, Picked, Stream};
+use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
@@ -167,13 +168,15 @@ pub struct Host {
 
 impl Session {
     /// Registers a job, of these data sets if it mixes several; events come out of the receiver.
+    /// `extent`: how large its shards are, where that is known.
     ///
     /// # Errors
-    /// `Invalid` if the job makes no sense.
+    /// `Invalid` if the job makes no sense, `Full` if the cache has no room for what it mixes at once.
     pub fn open(
         number: u64,
         spec: Open,
         streams: Vec<Stream>,
+        extent: Option<&Extent>,
         host: Host,
     ) -> Result<(Self, mpsc::Receiver<Event>)> {
         plan::check(&spec.order, spec.urls.len(), spec.counts.as_deref())?;
@@ -194,6 +197,9 @@ impl Session {
             }
             false => order_of(&spec, &streams, lanes, 0)?.total(),
         };
+        if let Some(extent) = extent {
+            room::check(&spec, &streams, lanes, extent, &host.store)?;
+        }
         let (events, receiver) = mpsc::channel(EVENTS);
         let job = Job {
             origin: Options::from(spec.origin.clone()),

@@ -128,6 +128,18 @@ pub enum Request {
         /// The samples.
         samples: Vec<Picked>,
     },
+    /// Says how large the shards of the next [`Request::Open`] are, so that a job whose window the cache
+    /// has no room for is refused.
+    Extent(Extent),
+}
+
+/// What of a job's shards lies open on one node: see [`Request::Extent`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Bytes of each shard, in the order of [`Open::urls`].
+    pub bytes: Vec<u64>,
+    /// The first of the job's ranks on this node, and how many there are: one after the other.
+    pub ranks: (u32, u32),
 }
 
 /// A sample that is asked for by its place.

@@ -13,7 +13,6 @@ use super::Store;
 use super::identity::Begun;
 use crate::directory::ShardName;
 use crate::shard::Lease;
-use crate::shares::Charge;
 use crate::tier::{State, Urgency};
 
 /// A shard that was asked for: on its way to a tier, or there already.
@@ -117,8 +116,7 @@ impl Store {
 
     /// Refuses more than the tiers that take such shards can hold together.
     fn check_room(&self, url: &str, bytes: u64) -> Result<()> {
-        let charge = self.inner.commons.shares.charge(url, self.tenant);
-        let room = self.room_for(charge);
+        let room = self.room_of(&[self.charge(url).dataset]);
         if bytes <= room {
             return Ok(());
         }
@@ -126,16 +124,5 @@ impl Store {
         Err(Error::new(ErrorKind::Full, what)
             .at("room", room)
             .advise("name fewer shards, or give the cache more room"))
-    }
-
-    /// The most that may be here of what is charged like this.
-    fn room_for(&self, charge: Charge) -> u64 {
-        let shares = &self.inner.commons.shares;
-        let rule = shares.rule(charge);
-        let takes =
-            self.inner.tiers.iter().filter(|tier| tier.is_writable() && rule.allows(tier.name()));
-        let room = takes.fold(0_u64, |sum, tier| sum.saturating_add(tier.budget().limit()));
-        let most = shares.of(charge).into_iter().filter_map(|share| share.max_bytes);
-        most.fold(room, u64::min)
     }
 }

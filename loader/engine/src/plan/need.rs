@@ -5,12 +5,70 @@
 
 use forebay_wire::message::{Order, Shuffle};
 
-use super::Share;
 use super::lane::Mixing;
+use super::{LANE_LADDER, Share};
 
 /// Whole shards that one of `lanes` lanes mixes at once, of `window` over all of them together.
 pub(super) fn window_per_lane(window: u32, lanes: u32) -> u64 {
     u64::from(window.div_ceil(lanes))
+}
+
+/// One data set of an order, as a node reads it.
+#[derive(Debug)]
+pub struct Part {
+    lanes: u32,
+    /// Lanes that the node reads.
+    own: u64,
+    /// Bytes of its largest shard, its two largest, and so on.
+    sums: Vec<u64>,
+}
+
+impl Part {
+    /// Shards of `bytes` dealt to `lanes` lanes, of which a node with `ranks` ranks of the order reads its
+    /// share.
+    ///
+    /// Ranks that take slices read every lane, so one such rank reads what all do.
+    #[must_use]
+    pub fn new(order: &Order, lanes: u32, ranks: u32, bytes: &[u64]) -> Self {
+        let share = Share::new(order, lanes, 0);
+        let each = (0..lanes).filter(|lane| share.owns(*lane)).count() as u64;
+        Self::with_lanes(lanes, each.saturating_mul(u64::from(ranks)), bytes)
+    }
+
+    /// The same for a stream of a mixture: each rank reads all lanes of it.
+    #[must_use]
+    pub fn stream(lanes: u32, bytes: &[u64]) -> Self {
+        Self::with_lanes(lanes, u64::from(lanes), bytes)
+    }
+
+    fn with_lanes(lanes: u32, own: u64, bytes: &[u64]) -> Self {
+        let mut sums = bytes.to_vec();
+        sums.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0_u64;
+        sums.iter_mut().for_each(|bytes| {
+            sum = sum.saturating_add(*bytes);
+            *bytes = sum;
+        });
+        Self { lanes, own: own.min(u64::from(lanes)), sums }
+    }
+
+    fn shards(&self) -> u32 {
+        u32::try_from(self.sums.len()).expect("checked when the job was opened")
+    }
+
+    /// Bytes that are open at once, at their highest.
+    fn needs(&self, shuffle: Shuffle, window: u32) -> u64 {
+        let window = window_per_lane(window, self.lanes);
+        let mixing = Mixing { shuffle, window, lanes: u64::from(self.lanes) };
+        let open = mixing.open(self.own, self.shards());
+        let last = usize::try_from(open).ok().and_then(|open| open.checked_sub(1));
+        last.map_or(0, |last| self.sums[last])
+    }
+
+    /// The window that mixes all of it.
+    fn whole(&self) -> u32 {
+        self.shards().div_ceil(self.lanes).saturating_mul(self.lanes)
+    }
 }
 
 /// What the ranks of one node have open at once.
@@ -18,40 +76,41 @@ pub(super) fn window_per_lane(window: u32, lanes: u32) -> u64 {
 pub struct Need {
     /// Bytes at their highest.
     pub bytes: u64,
-    /// The largest window whose bytes fit the budget, a whole number of shards per lane; `None`
-    /// where no window does.
+    /// The largest window whose bytes fit the budget; `None` where none does.
     pub window: Option<u32>,
+    /// The largest number of lanes, of those that are taken by default, that fit with a window of a shard
+    /// each; `None` where not even one shard does.
+    pub lanes: Option<u32>,
 }
 
-/// The peak need of a node that has the ranks `shares`, over shards of `bytes`, and the largest
-/// window that `budget` bytes have room for.
+/// The peak need of an order over `parts`, and what of it `budget` bytes have room for.
 ///
-/// Ranks that take slices read every lane, so one such rank needs what all do. For a global shuffle,
-/// which has all shards open, the window is that of a window shuffle over as many lanes.
+/// For a global shuffle, which has all shards open, the window is that of a window shuffle over as many
+/// lanes.
 #[must_use]
-pub fn need(order: &Order, lanes: u32, shares: &[Share], bytes: &[u64], budget: u64) -> Need {
-    let own = (0..lanes).filter(|lane| shares.iter().any(|share| share.owns(*lane))).count() as u64;
-    let shards = u32::try_from(bytes.len()).expect("checked when the job was opened");
-    let mut largest = bytes.to_vec();
-    largest.sort_unstable_by(|a, b| b.cmp(a));
-    let mut sum = 0_u64;
-    // What the largest shard alone needs, the two largest, and so on.
-    largest.iter_mut().for_each(|bytes| {
-        sum = sum.saturating_add(*bytes);
-        *bytes = sum;
-    });
-    let needs = |shuffle: Shuffle, window: u64| {
-        let open = Mixing { shuffle, window, lanes: u64::from(lanes) }.open(own, shards);
-        usize::try_from(open).ok().and_then(|open| open.checked_sub(1)).map_or(0, |at| largest[at])
+pub fn need(order: &Order, parts: &[Part], budget: u64) -> Need {
+    let of = |shuffle, window| {
+        parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.needs(shuffle, window)))
     };
-    let fitting = largest.partition_point(|bytes| *bytes <= budget) as u64;
-    let per_lane = match fitting {
-        all if all == u64::from(shards) => u64::from(shards.div_ceil(lanes)),
-        some => some.checked_div(own).unwrap_or(0),
+    // It grows with the window: so halving finds the largest that fits.
+    let (mut fits, mut exceeds) = (0, parts.iter().map(Part::whole).max().unwrap_or(0));
+    exceeds = exceeds.saturating_add(1);
+    while exceeds - fits > 1 {
+        let middle = fits + (exceeds - fits) / 2;
+        match of(Shuffle::Window, middle) <= budget {
+            true => fits = middle,
+            false => exceeds = middle,
+        }
+    }
+    let a_shard_each = |lanes: u32| {
+        parts.iter().fold(0_u64, |sum, part| {
+            let shards = (lanes.min(part.shards()) as usize).checked_sub(1);
+            sum.saturating_add(shards.map_or(0, |last| part.sums[last]))
+        })
     };
-    let window = u32::try_from(per_lane * u64::from(lanes)).unwrap_or(u32::MAX);
     Need {
-        bytes: needs(order.shuffle, window_per_lane(order.window, lanes)),
-        window: (window > 0).then_some(window),
+        bytes: of(order.shuffle, order.window),
+        window: (fits > 0).then_some(fits),
+        lanes: LANE_LADDER.into_iter().find(|lanes| a_shard_each(*lanes) <= budget),
     }
 }

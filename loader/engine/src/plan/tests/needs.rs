@@ -2,12 +2,6 @@
 
 use super::*;
 
-/// The shares of ranks of a world, one for each.
-fn shares(order: &Order, lanes: u32, ranks: impl IntoIterator<Item = u32>) -> Vec<Share> {
-    let of = |rank| Share::new(&Order { rank, ..order.clone() }, lanes, 0);
-    ranks.into_iter().map(of).collect()
-}
-
 proptest! {
     #[test]
     fn no_epoch_has_more_open_than_it_was_said_to_need(
@@ -18,9 +12,10 @@ proptest! {
         let lanes = if shuffle == Shuffle::Global { 1 } else { lanes };
         // Two ranks on the node, of three.
         let order = Order { world_size: 3, batch_size: 4, ..order(shuffle, window, seed) };
-        let node = shares(&order, lanes, 0..ranks);
+        let share = |rank| Share::new(&Order { rank, ..order.clone() }, lanes, 0);
+        let node: Vec<Share> = (0..ranks).map(share).collect();
         let mine = |lane: u32| node.iter().any(|share| share.owns(lane));
-        let Need { bytes: most, .. } = need(&order, lanes, &node, &bytes, 0);
+        let Need { bytes: most, .. } = need(&order, &[Part::new(&order, lanes, ranks, &bytes)], 0);
         let shards = u32::try_from(counts.len()).unwrap();
         let total = counts.iter().sum();
         let sequence = Sequence::new(&order, shards, Some(counts), lanes, 0);
@@ -43,8 +38,8 @@ proptest! {
         bytes in prop::collection::vec(1_u64..1000, 8..60), lanes in 1_u32..7, budget in 0_u64..20_000,
     ) {
         let order = order(Shuffle::Window, 1, 0);
-        let node = shares(&order, lanes, [0]);
-        let of = |window| need(&Order { window, ..order.clone() }, lanes, &node, &bytes, budget);
+        let part = [Part::new(&order, lanes, 1, &bytes)];
+        let of = |window| need(&Order { window, ..order.clone() }, &part, budget);
         match of(1).window {
             None => prop_assert!(of(1).bytes > budget),
             Some(window) => {
@@ -61,20 +56,40 @@ fn a_node_needs_the_windows_of_its_own_lanes() {
     let bytes = [100; 96 * 4];
     let window =
         Order { window: 96, world_size: 4, batch_size: 24, ..order(Shuffle::Window, 1, 0) };
-    let of = |order: &Order, lanes, ranks: std::ops::Range<u32>, budget| {
-        need(order, lanes, &shares(order, lanes, ranks), &bytes, budget)
+    let of = |order: &Order, lanes, ranks, budget| {
+        let Need { bytes, window, .. } =
+            need(order, &[Part::new(order, lanes, ranks, &bytes)], budget);
+        (bytes, window)
     };
-    assert_eq!(of(&window, 96, 0..4, 9600), Need { bytes: 9600, window: Some(96) });
+    assert_eq!(of(&window, 96, 4, 9600), (9600, Some(96)));
     // By lanes: a quarter each.
-    assert_eq!(of(&window, 96, 0..1, 9600), Need { bytes: 2400, window: Some(4 * 96) });
-    assert_eq!(of(&window, 96, 2..4, 4799), Need { bytes: 4800, window: None });
-    assert_eq!(of(&window, 96, 2..4, 4800), Need { bytes: 4800, window: Some(96) });
+    assert_eq!(of(&window, 96, 1, 9600), (2400, Some(4 * 96)));
+    assert_eq!(of(&window, 96, 2, 4799), (4800, None));
+    assert_eq!(of(&window, 96, 2, 4800), (4800, Some(96)));
     // By slices: each rank needs all lanes.
     let slices = Order { batch_size: 7, ..window.clone() };
-    assert_eq!(of(&slices, 96, 0..1, 9600).bytes, 9600);
-    assert_eq!(of(&slices, 12, 0..1, 30_000), Need { bytes: 9600, window: Some(300) });
+    assert_eq!(of(&slices, 96, 1, 9600).0, 9600);
+    assert_eq!(of(&slices, 96, 2, 9600).0, 9600);
+    assert_eq!(of(&slices, 12, 1, 30_000), (9600, Some(300)));
     let global = Order { shuffle: Shuffle::Global, ..window.clone() };
-    assert_eq!(of(&global, 1, 0..1, 5000), Need { bytes: 38_400, window: Some(50) });
+    assert_eq!(of(&global, 1, 1, 5000), (38_400, Some(50)));
     let list = Order { shuffle: Shuffle::None, ..window };
-    assert_eq!(of(&list, 1, 0..4, 5000).bytes, 100);
+    assert_eq!(of(&list, 1, 4, 5000).0, 100);
+}
+
+#[test]
+fn streams_need_their_windows_together_and_fewer_lanes_are_named() {
+    let order = Order { window: 8, ..order(Shuffle::Window, 1, 0) };
+    // Of the large ones four lanes of two shards each, of the small ones one of eight.
+    let parts = [Part::stream(4, &[1000; 16]), Part::stream(1, &[10; 20])];
+    let of = |budget| need(&order, &parts, budget);
+    let (bytes, whole) = (8 * 1000 + 8 * 10, 16 * 1000 + 20 * 10);
+    assert_eq!(of(bytes).bytes, bytes);
+    assert_eq!(of(bytes).window, Some(8));
+    assert_eq!(of(whole).window, Some(20));
+    // One more shard of the small ones is a window of nine, and so four more of the large ones.
+    assert_eq!(of(12 * 1000 + 8 * 10).window, Some(8));
+    assert_eq!(of(4 * 1000 + 9).window, None, "a window of one has a shard of each lane");
+    // A lane of each takes a shard of each.
+    assert_eq!((of(2020).lanes, of(1010).lanes, of(1009).lanes), (Some(2), Some(1), None));
 }

@@ -1,0 +1,82 @@
+"""A job whose window the cache has no room for is refused when it opens, with what fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay import ranks
+
+MIB = 1 << 20
+
+
+def sized(manifest: str, tmp_path: Path, mib: int) -> str:
+    """The same manifest, saying that each shard has so many MiB."""
+    document = json.loads(Path(manifest).read_text())
+    for shard in document["shards"]:
+        shard["bytes"] = mib * MIB
+    path = tmp_path / f"sized-{mib}.json"
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_window_beyond_the_cache_is_refused_with_the_largest_that_fits(
+    make: Callable[..., Any], manifest: str, tmp_path: Path
+) -> None:
+    """The cache has 256 MiB: room for three of 80 MiB."""
+    listed = sized(manifest, tmp_path, 80)
+    options: dict[str, Any] = {"fields": None, "manifest": listed, "shuffle": True, "lanes": 1}
+    with pytest.raises(forebay.Full, match="does not fit into the cache") as caught:
+        list(make(window=4, **options))
+    advised = re.search(r"window=(\d+)", str(caught.value))
+    assert advised, caught.value
+    assert advised[1] == "3"
+    assert f"room={256 * MIB}" in str(caught.value)
+    assert sum(len(batch["__key__"]) for batch in make(window=3, **options)) == 60
+    # Lanes each have a shard open, and a global shuffle all of them.
+    with pytest.raises(forebay.Full, match="lanes=2 and window=2"):
+        list(make(window=1, **(options | {"lanes": 4})))
+    with pytest.raises(forebay.Full, match="shuffle=True and window=3"):
+        list(make(**(options | {"shuffle": "global"})))
+    assert list(make(**(options | {"shuffle": False})))
+
+
+@pytest.mark.usefixtures("home")
+def test_without_lengths_nothing_is_refused(make: Callable[..., Any], manifest: str) -> None:
+    """A manifest of another origin may not say how long its shards are."""
+    assert list(make(fields=None, manifest=manifest, shuffle="global"))
+
+
+@pytest.mark.usefixtures("home")
+def test_streams_need_their_windows_together(
+    shards: list[str], make: Callable[..., Any], manifest: str, tmp_path: Path
+) -> None:
+    """Two streams of two shards of 80 MiB each have more open than the cache holds."""
+    listed = sized(manifest, tmp_path, 80)
+    streams = [forebay.Stream(urls, repeat=1) for urls in (shards[:2], shards[2:])]
+    options: dict[str, Any] = {"fields": None, "manifest": listed, "shuffle": True}
+    with pytest.raises(forebay.Full, match="window=1"):
+        list(make(streams, window=2, **options))
+    # The streams' own manifests say the same.
+    streams = [forebay.Stream(urls, repeat=1, manifest=listed) for urls in (shards[:2], shards[2:])]
+    with pytest.raises(forebay.Full, match="window=1"):
+        list(make(streams, fields=None, shuffle=True, window=2))
+    assert list(make(streams, fields=None, shuffle=True, window=1))
+
+
+def test_the_ranks_of_this_node_are_those_that_its_launcher_started() -> None:
+    """What does not fit together is no launcher's of these ranks."""
+    place = ranks.Place(5, 8, "RANK and WORLD_SIZE")
+    here = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert ranks.here(place, here) == (4, 4)
+    assert ranks.here(place, {}) == (5, 1)
+    assert ranks.here(place, here | {"LOCAL_RANK": "6"}) == (5, 1)
+    assert ranks.here(ranks.Place(0, 2, "arguments"), here) == (0, 1)
+    assert ranks.here(ranks.Place(7, 8, "arguments"), here | {"LOCAL_RANK": "0"}) == (7, 1)

@@ -1,0 +1,48 @@
+//! How much the tiers hold of what is asked for, were nothing else there.
+//!
+//! One rule: what tiers, data sets and tenant may hold bounds it, never what is free at the moment.
+
+use std::collections::HashSet;
+
+use super::Store;
+use crate::tier::Tier;
+
+impl Store {
+    /// Bytes that shards of these URLs may take here together; none where they are all read where they lie,
+    /// be it that no copy is to be kept or that no tier takes any now.
+    #[must_use]
+    pub fn room_for<'a>(&self, urls: impl Iterator<Item = &'a str>) -> Option<u64> {
+        let kept = urls.filter(|url| self.keeps(url)).map(|url| self.charge(url).dataset);
+        let datasets: HashSet<usize> = kept.collect();
+        let datasets: Vec<usize> = datasets.into_iter().collect();
+        let is_taken = self.takers(&datasets).next().is_some();
+        is_taken.then(|| self.room_of(&datasets))
+    }
+
+    /// Whether copies of a shard are kept.
+    #[must_use]
+    pub fn keeps(&self, url: &str) -> bool {
+        !self.is_never_cached(url)
+    }
+
+    /// The most that may be here of these data sets for this tenant.
+    pub(super) fn room_of(&self, datasets: &[usize]) -> u64 {
+        let shares = &self.inner.commons.shares;
+        let quotas = datasets.iter().map(|at| shares.datasets[*at].share.budget.capacity());
+        let tenant = shares.tenants[self.tenant].budget.capacity();
+        self.takers(datasets)
+            .map(|tier| tier.budget().limit())
+            .fold(0, u64::saturating_add)
+            .min(quotas.fold(0, u64::saturating_add))
+            .min(tenant)
+    }
+
+    /// Tiers that take shards of any of these data sets.
+    fn takers(&self, datasets: &[usize]) -> impl Iterator<Item = &Tier> {
+        let shares = &self.inner.commons.shares;
+        self.inner.tiers.iter().filter(move |tier| {
+            let allows = |at: &usize| shares.datasets[*at].rule.allows(tier.name());
+            tier.is_writable() && datasets.iter().any(allows)
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether the cache has room for what a job mixes at once.
+//!
+//! One rule: a job is refused only for what never fits, however much of the cache others leave it; what is
+//! read where it lies needs no room.
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::Store;
+use forebay_wire::message::{Extent, Open, Shuffle, Stream};
+
+use crate::plan::{self, Need, Part, need};
+
+/// Refuses a job whose window does not fit its share of the cache.
+///
+/// # Errors
+/// `Full` with the largest window that fits; `Invalid` for an extent of another job.
+pub(super) fn check(
+    spec: &Open,
+    streams: &[Stream],
+    lanes: u32,
+    extent: &Extent,
+    store: &Store,
+) -> Result<()> {
+    let order = &spec.order;
+    let (first, ranks) = extent.ranks;
+    let within = first.checked_add(ranks).is_some_and(|end| end <= order.world_size);
+    if extent.bytes.len() != spec.urls.len() || ranks == 0 || !within {
+        return Err(Error::new(ErrorKind::Invalid, "the extent is that of another job"));
+    }
+    let urls = || spec.urls.iter().map(String::as_str);
+    let Some(room) = store.room_for(urls()) else { return Ok(()) };
+    let bytes = urls().zip(&extent.bytes);
+    let bytes: Vec<u64> =
+        bytes.map(|(url, bytes)| if store.keeps(url) { *bytes } else { 0 }).collect();
+    let parts = match streams {
+        [] => vec![Part::new(order, lanes, ranks, &bytes)],
+        streams => {
+            let mut rest = bytes.as_slice();
+            let of = |stream: &Stream| {
+                let (own, others) = rest.split_at(rest.len().min(stream.shards as usize));
+                rest = others;
+                let lanes = plan::lanes(order, stream.shards, spec.counts.is_some())?;
+                Ok(Part::stream(lanes, own))
+            };
+            streams.iter().map(of).collect::<Result<_>>()?
+        }
+    };
+    let Need { bytes, window, lanes } = need(order, &parts, room);
+    if bytes <= room {
+        return Ok(());
+    }
+    let larger = "or raise the cache's capacity or the quota";
+    let advice = match (order.shuffle, window, lanes) {
+        (Shuffle::Window | Shuffle::Global, Some(window), _) => {
+            format!("set shuffle=True and window={window}, {larger}")
+        }
+        (_, _, Some(lanes)) => format!("set lanes={lanes} and window={lanes}, {larger}"),
+        (_, _, None) => {
+            "not even one shard of each data set fits: raise the cache's capacity or the \
+                         quota, or make smaller shards"
+                .to_owned()
+        }
+    };
+    Err(Error::new(ErrorKind::Full, "what the job mixes at once does not fit into the cache")
+        .at("bytes", bytes)
+        .at("room", room)
+        .advise(advice))
+}
