@@ -16,7 +16,7 @@ use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
 use forebay_wire::peer::Credentials;
-use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, commands};
+use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
@@ -147,6 +147,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         named: Named::default(),
         warm: None,
         session: None,
+        protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
         extent: None,
         is_own: false,
@@ -178,6 +179,8 @@ struct Peer {
     /// A warm-up that ends with the connection.
     warm: Option<warm::Registered>,
     session: Option<Registered>,
+    /// What both sides speak.
+    protocol: u32,
     /// Of the next job, if it mixes several data sets.
     streams: Vec<Stream>,
     /// Of the next job, if it says so.
@@ -226,8 +229,9 @@ impl Peer {
                 .at("oldest", PROTOCOL_OLDEST)
                 .advise("install the same release on both sides"));
         }
+        self.protocol = protocol.min(PROTOCOL);
         self.reply(&Reply::Welcome {
-            protocol: protocol.min(PROTOCOL),
+            protocol: self.protocol,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
         })
@@ -322,7 +326,7 @@ impl Peer {
         self.node.sessions.lock().await.push(registered.clone());
         self.session = Some(registered);
         self.reply(&Reply::Opened(opened)).await?;
-        self.tasks.spawn(forward(events, self.outgoing.clone()));
+        self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
         Ok(())
     }
 
@@ -540,7 +544,11 @@ async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)>
 }
 
 /// Carries a session's events to its peer.
-async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgoing>) {
+async fn forward(
+    mut events: mpsc::Receiver<Event>,
+    outgoing: mpsc::Sender<Outgoing>,
+    protocol: u32,
+) {
     while let Some(event) = events.recv().await {
         let (reply, rider) = match event {
             Event::Slab { slab, region, batches } => {
@@ -548,6 +556,9 @@ async fn forward(mut events: mpsc::Receiver<Event>, outgoing: mpsc::Sender<Outgo
                 (Reply::Slab { slab, len, batches }, Some(Rider::Slab(region)))
             }
             Event::Batch(batch) => (Reply::Batch(batch), None),
+            // A client of the release before knows no such word.
+            Event::Learnt { .. } if protocol < PROTOCOL_POSITIONS => continue,
+            Event::Learnt { run, counts } => (Reply::Learnt { run, counts }, None),
             Event::End { run, batches, samples, errors } => {
                 (Reply::End { run, batches, samples, errors }, None)
             }

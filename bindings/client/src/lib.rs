@@ -32,6 +32,6 @@ pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use launch::{LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
-pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, View};
+pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
 pub use session::{RawBatch, SessionConfig};
 pub use waits::{WaitReport, Waits};

@@ -104,16 +104,27 @@ pub struct Loader {
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
     lending: Arc<Lending>,
-    counts: Mutex<Counts>,
+    tally: Tally,
     timeout: Duration,
     decoding: Option<std::thread::JoinHandle<()>>,
     process: u32,
 }
 
+/// What a job's loaders count, one after the other.
+#[derive(Clone, Default)]
+pub struct Tally(Arc<Mutex<Counts>>);
+
 #[derive(Default)]
 struct Counts {
+    /// Of copies and reconnects those of loaders that are gone.
     stats: Stats,
     waits: Waits,
+}
+
+impl Tally {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Loader {
@@ -122,6 +133,14 @@ impl Loader {
     /// # Errors
     /// `Invalid` for options that make no sense, else why no daemon serves the job.
     pub fn open(config: LoaderConfig) -> Result<Self> {
+        Self::open_after(config, Tally::default())
+    }
+
+    /// The same, going on with what loaders before it counted.
+    ///
+    /// # Errors
+    /// As [`Loader::open`].
+    pub fn open_after(config: LoaderConfig, tally: Tally) -> Result<Self> {
         let prefetch = config.session.open.prefetch as usize;
         let timeout = config.session.timeout;
         let seed = config.session.open.order.seed;
@@ -159,7 +178,7 @@ impl Loader {
             run,
             epoch,
             lending: Arc::new(Lending::new(prefetch)),
-            counts: Mutex::default(),
+            tally,
             timeout,
             decoding: Some(decoding),
             process: std::process::id(),
@@ -170,6 +189,12 @@ impl Loader {
     #[must_use]
     pub fn opened(&self) -> &Opened {
         self.session.opened()
+    }
+
+    /// Samples of each shard, once a run without a manifest has passed them all and none was broken.
+    #[must_use]
+    pub fn learnt(&self) -> Option<&[u64]> {
+        self.session.learnt()
     }
 
     /// Starts a run; whatever an earlier one had ready is dropped.
@@ -244,8 +269,8 @@ impl Loader {
     pub fn stats(&self) -> Stats {
         let counts = self.counts();
         Stats {
-            private_copies: self.lending.copies(),
-            reconnects: self.session.reconnects(),
+            private_copies: counts.stats.private_copies + self.lending.copies(),
+            reconnects: counts.stats.reconnects + self.session.reconnects(),
             daemon_pid: self.session.daemon_pid(),
             wait: counts.waits.report(),
             ..counts.stats.clone()
@@ -286,7 +311,7 @@ impl Loader {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally.lock()
     }
 }
 
@@ -301,6 +326,8 @@ impl Drop for Loader {
         // The receiving thread ends first and lets go of the queue the decode thread reads; that
         // thread may be blocked on a full queue, which draining frees.
         self.run.fetch_add(1, Ordering::Relaxed);
+        let stats = self.stats();
+        self.counts().stats = stats;
         self.session.close();
         while self.ready.recv().is_ok() {}
         // The thread's own panics were reported when they happened.

@@ -110,6 +110,8 @@ struct Shared {
     config: SessionConfig,
     wanted: Mutex<Wanted>,
     closing: Arc<Closing>,
+    /// Samples of each shard, once a run has passed them all.
+    learnt: OnceLock<Vec<u64>>,
     /// Why the receiving thread gave up, if it did.
     lost: OnceLock<Error>,
 }
@@ -147,7 +149,13 @@ impl Session {
         let (batches, queue) = bounded(config.open.prefetch as usize);
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
         let wanted = Mutex::new(wanted);
-        let shared = Arc::new(Shared { config, wanted, closing, lost: OnceLock::new() });
+        let shared = Arc::new(Shared {
+            config,
+            wanted,
+            closing,
+            learnt: OnceLock::new(),
+            lost: OnceLock::new(),
+        });
         let theirs = shared.clone();
         let receiving = std::thread::Builder::new()
             .name("fb-receive".into())
@@ -179,6 +187,11 @@ impl Session {
     /// Daemons found again after one was lost.
     pub(crate) fn reconnects(&self) -> u64 {
         self.shared.wanted().reconnects
+    }
+
+    /// Samples of each shard, if a run whose end was received passed them all.
+    pub(crate) fn learnt(&self) -> Option<&[u64]> {
+        self.shared.learnt.get().map(Vec::as_slice)
     }
 
     pub(crate) fn daemon_pid(&self) -> Option<u32> {
@@ -317,6 +330,11 @@ fn receive_from(
                     rest => *rest = None,
                 }
                 RawBatch::Batch { batch, lease: Arc::new(lease) }
+            }
+            Reply::Learnt { counts, .. } => {
+                // The first pass says what all do: later ones of the same job learn the same.
+                let _ = shared.learnt.set(counts);
+                continue;
             }
             Reply::End { run, batches, samples, errors } => {
                 shared.ended(run);

@@ -34,9 +34,14 @@ class Position:
         return self.base + self.batch * global_batch
 
 
-def save(epoch: int, samples: int, order: dict[str, Any], shards: str) -> dict[str, Any]:
-    """The state after so many samples of an epoch, over all ranks."""
-    return {
+def save(
+    epoch: int, samples: int, order: dict[str, Any], shards: str, urls: str | None
+) -> dict[str, Any]:
+    """The state after so many samples of an epoch, over all ranks.
+
+    `urls`: what the shards are called, where their sample counts were learnt rather than given.
+    """
+    state = {
         "version": _VERSION,
         "order": _native.ORDER_VERSION,
         "draws": _native.DRAW_VERSION,
@@ -45,6 +50,7 @@ def save(epoch: int, samples: int, order: dict[str, Any], shards: str) -> dict[s
         "options": order,
         "shards": shards,
     }
+    return state if urls is None else state | {"urls": urls}
 
 
 def load(

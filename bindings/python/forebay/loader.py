@@ -72,7 +72,8 @@ class DataLoader:
     epoch_samples : int, optional
         Samples in an epoch over all ranks, if not the data set's own number.
     manifest : path, optional
-        A file made by ``forebay index``. Several ranks need it, or `epoch_samples`.
+        A file made by ``forebay index``. Several ranks need it, or `epoch_samples`; one alone
+        learns the sample counts in its first epoch and knows them from the next on.
     on_error : {"raise", "skip", "stop"} or callable
         What to do about a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
@@ -164,11 +165,15 @@ class DataLoader:
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
         self._lanes = self._options.lanes
+        # Samples of each shard: a manifest's, or those that an epoch before this one learnt.
+        self._samples = self._options.counts
         # Samples of an epoch over all ranks, once one was played to its end.
         self._learnt: int | None = None
         self._closed = False
         self._process = os.getpid()
         self._native: _native.Loader | None = None
+        # The one before, for what it counted.
+        self._before: _native.Loader | None = None
         self._place: ranks.Place | None = None
         self._assemble: Assembler | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -229,7 +234,7 @@ class DataLoader:
         """
         if self._options.epoch_samples is not None:
             return self._options.epoch_samples
-        counts, mixture = self._options.counts, self._options.mixture
+        counts, mixture = self._samples, self._options.mixture
         if counts is not None:
             return sum(counts) if mixture is None else mixture.samples(counts)
         raise TypeError(_NO_LENGTH)
@@ -265,6 +270,7 @@ class DataLoader:
         Invalid
             Naming the first option that differs.
         """
+        self._count_as(state)
         position, lanes = _state.load(state, self._order(), self._shards)
         if lanes != self._lanes and self._options.lanes is None:
             self._lanes = lanes
@@ -332,6 +338,7 @@ class DataLoader:
         if self._process != os.getpid():
             # After a fork, sockets and threads are the parent's: drop them untouched.
             self._native, self._threads, self._process = None, None, os.getpid()
+            self._before = None
             self._last_stats, self._counts = None, _state.Counts()
         if self._native is None:
             place = ranks.resolve(self._options.rank, self._options.world_size)
@@ -343,7 +350,7 @@ class DataLoader:
             if self._options.on_error == "stop":
                 self._may_stop()
             self._assembler()
-            self._native = _native.Loader(json.dumps(self._settings(place)))
+            self._native = _native.Loader(json.dumps(self._settings(place)), self._before)
             if self._options.mixture is None:
                 self._lanes = self._native.lanes()
         return self._native
@@ -395,6 +402,8 @@ class DataLoader:
         moved = self._at != self._start(self._at.epoch)
         resumed_at_end = not stopped and not self._chosen and moved
         self._advance()
+        if not stopped:
+            self._use_learnt()
         if resumed_at_end:
             self._begun, self._current = True, weakref.ref(epoch)
         return not resumed_at_end
@@ -409,7 +418,9 @@ class DataLoader:
 
     def _saved(self, at: _state.Position) -> dict[str, Any]:
         samples = at.samples(self._global_batch())
-        return _state.save(at.epoch, samples, self._order(), self._shards)
+        learnt = self._samples is not None and self._options.counts is None
+        urls = self._urls if learnt else None
+        return _state.save(at.epoch, samples, self._order(), self._shards, urls)
 
     # For forebay.torch
 
@@ -451,6 +462,7 @@ class DataLoader:
         if native is not None:
             self._last_stats = native.stats()
             native.close()
+            self._before = native
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -459,7 +471,7 @@ class DataLoader:
         return self._options.batch_size * place.world_size
 
     def _total(self) -> int | None:
-        known = self._options.counts is not None or self._options.epoch_samples is not None
+        known = self._samples is not None or self._options.epoch_samples is not None
         return self.num_samples if known else self._learnt
 
     def _batches(self, samples: int) -> int:
@@ -481,19 +493,59 @@ class DataLoader:
             "streams": None if options.mixture is None else options.mixture.proportions(),
         }
 
+    def _use_learnt(self) -> None:
+        """Let the epochs that follow know what the one that ended has learnt.
+
+        Never with several ranks, or under torch's workers: they would have to agree on it first,
+        and the next epoch begins on each by itself.
+        """
+        place, native = self._place, self._native
+        if self._samples is None and native is not None and place is not None:
+            alone = place.world_size == 1 and self._step == 1 and self._options.mixture is None
+            learnt = native.learnt() if alone else None
+            if learnt is not None and sum(learnt) > 0:
+                self._count(learnt)
+
+    def _count_as(self, state: Mapping[str, Any]) -> None:
+        """Take the sample counts that `state` was saved with, where no manifest has others."""
+        if self._options.counts is not None or not isinstance(state, Mapping):
+            return
+        urls = state.get("urls")
+        if urls is None:
+            self._count(None)
+        elif urls == self._urls and state.get("shards") != self._shards:
+            counted = _native.count(
+                self._options.urls,
+                self._options.allow_pipe,
+                self._options.daemon,
+                launch(),
+                self._options.timeout,
+            )
+            self._count(counted)
+
+    def _count(self, samples: list[int] | None) -> None:
+        if samples != self._samples:
+            self._let_go()
+            self._samples, self._lanes = samples, self._options.lanes
+            self.__dict__.pop("_shards", None)
+
+    @cached_property
+    def _urls(self) -> str:
+        return hashlib.sha256(json.dumps(self._options.urls).encode()).hexdigest()
+
     @cached_property
     def _shards(self) -> str:
-        urls, counts = self._options.urls, self._options.counts
+        urls, counts = self._options.urls, self._samples
         if counts is not None:
             return _native.manifest_hash(list(zip(urls, counts, strict=True)))
-        return hashlib.sha256(json.dumps(urls).encode()).hexdigest()
+        return self._urls
 
     def _settings(self, place: ranks.Place) -> dict[str, Any]:
         options = self._options
         tail = "Drop" if options.drop_last else "Pad" if options.pad_last else "Even"
         return {
             "urls": options.urls,
-            "counts": options.counts,
+            "counts": self._samples,
             "bytes": options.sizes,
             "ranks": ranks.here(place),
             "streams": [] if options.mixture is None else options.mixture.proportions(),

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig};
+use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, Tally};
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
@@ -80,27 +80,33 @@ pub(crate) struct Loader {
     inner: Mutex<Option<Arc<forebay_client::Loader>>>,
     urls: Arc<[String]>,
     closed: AtomicBool,
+    tally: Tally,
     process: u32,
 }
 
 #[pymethods]
 impl Loader {
-    /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed.
+    /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes on
+    /// counting where the loader `before` it, which was closed, stopped.
     #[new]
-    fn new(py: Python<'_>, settings: &str) -> PyResult<Self> {
+    #[pyo3(signature = (settings, before=None))]
+    fn new(py: Python<'_>, settings: &str, before: Option<&Self>) -> PyResult<Self> {
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
             raise(py, &Error::new(ErrorKind::Invalid, what))
         })?;
         let urls = settings.urls.clone().into();
         // Reaching and starting a daemon waits on locks and sockets.
-        let open = || settings.into_config().and_then(forebay_client::Loader::open);
+        let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
+        let counting = tally.clone();
+        let open = || forebay_client::Loader::open_after(settings.into_config()?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         Ok(Self {
             inner: Mutex::new(Some(Arc::new(loader))),
             urls,
             closed: AtomicBool::new(false),
+            tally,
             process: std::process::id(),
         })
     }
@@ -146,6 +152,11 @@ impl Loader {
     /// Whether [`Loader::next`] has something to give without a wait.
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.get().map_err(|error| raise(py, &error))?.is_ready())
+    }
+
+    /// Samples of each shard, once an epoch without a manifest has passed them all and none was broken.
+    fn learnt(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
+        Ok(self.get().map_err(|error| raise(py, &error))?.learnt().map(<[u64]>::to_vec))
     }
 
     /// Lanes in use.

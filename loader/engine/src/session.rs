@@ -55,6 +55,13 @@ pub enum Event {
     },
     /// A batch in a slot.
     Batch(Box<Batch>),
+    /// The run passed every shard, and none was broken: told before its end.
+    Learnt {
+        /// The run.
+        run: u64,
+        /// Samples of each shard.
+        counts: Vec<u64>,
+    },
     /// The run delivered everything.
     End {
         /// The run.
@@ -268,7 +275,11 @@ impl Session {
         let events = self.events.clone();
         self.run = Some(tokio::spawn(async move {
             let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
-                Ok(Ok(Outcome { batches, samples, errors })) => {
+                Ok(Ok(Outcome { batches, samples, errors, counts })) => {
+                    if let Some(counts) = counts.filter(|_| errors.is_empty()) {
+                        // A receiver that is gone took the session with it.
+                        let _ = events.send(Event::Learnt { run, counts }).await;
+                    }
                     Event::End { run, batches, samples, errors }
                 }
                 Ok(Err(error)) => Event::Failed { run, error },
@@ -351,7 +362,8 @@ async fn pick(
     let mut gatherer = Gatherer::new(job.clone(), run);
     let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::default()).await };
     deliver(&job, futures::stream::once(gathered).boxed(), 1, events).await?;
-    let outcome = Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new() };
+    let outcome =
+        Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new(), counts: None };
     Ok(settled(&job, outcome).await)
 }
 

@@ -292,6 +292,13 @@ pub enum Reply {
         /// The shard, as in `pipe:cat /data/000.tar`.
         url: String,
     },
+    /// A run that was begun without a manifest has passed every shard, and none was broken; its end follows.
+    Learnt {
+        /// The run.
+        run: u64,
+        /// Samples of each shard.
+        counts: Vec<u64>,
+    },
 }
 
 /// What a job reads and how.

@@ -24,6 +24,8 @@ pub(super) struct Outcome {
     pub(super) samples: u64,
     /// Shards that ended early after the last batch.
     pub(super) errors: Vec<Error>,
+    /// Samples of each shard, where a whole pass learnt them and none was broken.
+    pub(super) counts: Option<Vec<u64>>,
 }
 
 pub(super) struct Producer {
@@ -38,6 +40,8 @@ pub(super) struct Producer {
     gatherer: Gatherer,
     /// Shards that ended early and were not told of yet.
     errors: Vec<Error>,
+    /// A shard ended early: its count is not what it should be.
+    broken: bool,
     ahead: Ahead,
     outcome: Arc<OnceLock<Outcome>>,
 }
@@ -57,6 +61,7 @@ impl Producer {
             known: HashMap::new(),
             gatherer: Gatherer::new(job.clone(), run),
             errors: Vec::new(),
+            broken: false,
             ahead: Ahead::new(job.clone(), open),
             outcome: Arc::default(),
             job,
@@ -93,7 +98,8 @@ impl Producer {
                 let errors = std::mem::take(&mut self.errors);
                 let batches = self.share.batches(total);
                 // Set once: nobody asks a producer again after its `None`.
-                let _ = self.outcome.set(Outcome { batches, samples: total, errors });
+                let counts = self.learnt();
+                let _ = self.outcome.set(Outcome { batches, samples: total, errors, counts });
                 return Ok(None);
             }
             let share = self.share.clone();
@@ -140,6 +146,7 @@ impl Producer {
                         // A broken tar ends at its last good sample; the fault is told with the
                         // next batch.
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
+                            self.broken = true;
                             match open.verdict().is_wrong() {
                                 // Told as any shard of which nothing can be trusted: once.
                                 true => self.job.verdicts.note(shard, &open),
@@ -153,6 +160,20 @@ impl Producer {
                 }
             }
         }
+    }
+
+    /// Samples of each shard, if this run learnt all of them.
+    fn learnt(&self) -> Option<Vec<u64>> {
+        let spec = &self.job.spec;
+        if self.broken || spec.counts.is_some() || self.known.len() < spec.urls.len() {
+            return None;
+        }
+        let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
+        let exactly = |shard: u32| match self.known.get(&shard)? {
+            Known::Exactly(samples) => Some(*samples),
+            Known::AtLeast(_) => None,
+        };
+        (0..shards).map(exactly).collect()
     }
 
     fn look_ahead(&mut self, position: u64) {
