@@ -86,7 +86,7 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
     }
     connection.send(&Request::Play { run: 1, begin: Begin::at(0, 0) }).unwrap();
     let mut receiver = Receiver::default();
-    let mut batches = 0;
+    let (mut batches, mut learnt) = (0, Vec::new());
     loop {
         match connection.receive(&mut receiver).unwrap() {
             Reply::Opened(opened) => assert_eq!(opened.lanes, 1),
@@ -98,10 +98,12 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
                 // Twice: the second is for a slot that is no longer lent.
                 connection.send(&Request::Release { slab, slot }).unwrap();
             }
+            Reply::Learnt { run: 1, counts } => learnt = counts,
             Reply::End { samples, .. } => break assert_eq!((batches, samples), (5, 40)),
             other => panic!("unexpected: {other:?}"),
         }
     }
+    assert_eq!(learnt, [40]);
 }
 
 /// Bears promise 8 (least privilege): another user is turned away, even one whom the socket's mode
