@@ -10,7 +10,7 @@ use forebay_error::Error;
 use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyList, PySlice, PyString};
 
 use crate::errors::{exception, raise};
 use crate::tensor::Tensor;
@@ -28,12 +28,19 @@ pub(crate) struct Batch {
     urls: (Arc<[String]>, Arc<Vec<u32>>),
     valid: Vec<bool>,
     errors: Vec<Error>,
+    /// What all views of it lie in.
+    lent: Option<Lent>,
     columns: Mutex<Vec<(String, Rows)>>,
 }
 
 impl Batch {
     pub(crate) fn new(batch: forebay_client::Batch, urls: Arc<[String]>) -> Self {
+        let views = batch.columns.iter().filter_map(|(_, rows)| match rows {
+            Rows::Views(views) => Some(views.iter().flatten()),
+            _ => None,
+        });
         Self {
+            lent: Lent::covering(views.flatten()),
             keys: Arc::new(batch.keys),
             urls: (urls, Arc::new(batch.urls)),
             valid: batch.valid,
@@ -93,25 +100,35 @@ impl Batch {
         self.errors.iter().map(|error| exception(py, error)).collect()
     }
 
-    /// The columns, once: they are gone from here afterwards.
+    /// The bytes that views are slices of; none if the batch has no views.
+    fn lent(&self) -> Option<View> {
+        self.lent.clone().map(View)
+    }
+
+    /// The columns, once: they are gone from here afterwards. A view is a slice of what was lent.
     fn take_columns(&self, py: Python<'_>) -> PyResult<Vec<Named>> {
         let columns = std::mem::take(&mut *self.columns());
         columns
             .into_iter()
             .map(|(name, rows)| {
-                let (kind, rows, present) = objects(py, rows)?;
+                let (kind, rows, present) = objects(py, rows, self.lent.as_ref())?;
                 Ok((name, kind, rows, present))
             })
             .collect()
     }
 }
 
-fn objects(py: Python<'_>, rows: Rows) -> PyResult<Objects> {
+fn objects(py: Python<'_>, rows: Rows, lent: Option<&Lent>) -> PyResult<Objects> {
     let list = |list: Bound<'_, PyList>| list.into_any().unbind();
     Ok(match rows {
         Rows::Views(views) => {
-            let views = views.into_iter().map(|view| view.map(View));
-            ("views", list(PyList::new(py, views.collect::<Vec<_>>())?), None)
+            let slice = |(view, all): (Lent, &Lent)| {
+                let place = view.within(all);
+                // A slab is far smaller than what an isize counts.
+                PySlice::new(py, place.start as isize, place.end as isize, 1)
+            };
+            let slices = views.into_iter().map(|view| view.zip(lent).map(slice));
+            ("views", list(PyList::new(py, slices.collect::<Vec<_>>())?), None)
         }
         Rows::Bytes(views) => ("bytes", list(copy(py, &views)?), None),
         Rows::Decoded { column, present } => match column {

@@ -68,6 +68,28 @@ enum Memory {
     Private(Vec<u8>),
 }
 
+impl View {
+    /// Everything from the first to the last byte of these views of one batch: one owner for all of them.
+    pub fn covering<'a>(views: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        views.fold(None, |all: Option<Self>, view| {
+            Some(match all {
+                None => view.clone(),
+                Some(mut all) => {
+                    all.range.start = all.range.start.min(view.range.start);
+                    all.range.end = all.range.end.max(view.range.end);
+                    all
+                }
+            })
+        })
+    }
+
+    /// Where it lies within `all`, which covers it.
+    #[must_use]
+    pub fn within(&self, all: &Self) -> Range<usize> {
+        self.range.start - all.range.start..self.range.end - all.range.start
+    }
+}
+
 impl Deref for View {
     type Target = [u8];
 

@@ -139,6 +139,12 @@ impl Slab {
         let batches = if self.batches < prefetch { 1 } else { self.batches };
         self.arena.capacity() / batches as usize
     }
+
+    /// What a batch takes of a slab that holds all of `prefetch` batches: equal pieces, however small
+    /// the batch, so that what views keep never cuts the room for the next one in two.
+    fn piece(&self, prefetch: u32) -> Option<usize> {
+        (self.batches >= prefetch).then(|| self.share(prefetch))
+    }
 }
 
 #[derive(Default)]
@@ -176,7 +182,7 @@ impl Slots {
         let slab = self.slab_for(bytes).await?;
         let span = match bytes {
             0 => None,
-            _ => Some(slab.arena.lease(bytes).await?),
+            _ => Some(slab.arena.lease(slab.piece(self.prefetch).unwrap_or(bytes)).await?),
         };
         let mut state = self.state();
         state.slots_made += 1;
