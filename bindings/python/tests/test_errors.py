@@ -16,6 +16,7 @@ import pytest
 import forebay
 from conftest import sample
 from forebay import errors, ranks
+from test_webdataset import small_daemon  # noqa: F401
 
 FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
 
@@ -93,6 +94,25 @@ def test_every_field_of_a_batch_of_bad_samples_alone_has_its_column(make, shard_
     empty, whole = make(str(twice), batch_size=1, on_error="skip")
     assert set(empty) == set(whole) == {*sample(0)[1], "__key__", "__url__", "__valid__"}
     assert [len(values) for values in empty.values()] == [0] * len(whole)
+
+
+def test_a_sample_that_no_memory_holds_is_skipped_at_its_place(
+    make,
+    shard_of,
+    small_daemon,  # noqa: F811
+):
+    # 48 MiB are left for batches.
+    samples = [
+        (f"s{number}", {"bin": bytes(1000 + (60 << 20) * (number == 1))}) for number in range(3)
+    ]
+    url = shard_of(samples)
+    with pytest.raises(forebay.BadSample, match=r"memory.*bytes=\d+, limit=\d+") as caught:
+        list(make(url, daemon=small_daemon))
+    assert caught.value.places["key"] == "s1"
+    assert int(caught.value.places["limit"]) < 60 << 20 <= int(caught.value.places["bytes"])
+    loader = make(url, daemon=small_daemon, on_error="skip", batch_size=1)
+    assert [list(batch["__key__"]) for batch in loader] == [["s0"], [], ["s2"]]
+    assert [one["key"] for one in loader.stats()["bad"]["last"]] == ["s1"]
 
 
 def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt):
