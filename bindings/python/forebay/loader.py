@@ -314,6 +314,7 @@ class DataLoader:
         """End the job. What was handed out stays valid; the position can still be saved."""
         self._closed = True
         self._let_go()
+        self._end_workers()
 
     def __enter__(self) -> DataLoader:
         """The loader itself, closed when the block ends."""
@@ -365,6 +366,9 @@ class DataLoader:
             self._native = _native.Loader(json.dumps(self._settings(place)), self._before)
             if self._options.mixture is None:
                 self._lanes = self._native.lanes()
+            if self._counts.errors:
+                # What was passed over is this loader's, whichever session it is at.
+                self._native.tell(self._counts.bad.to_json())
         return self._native
 
     def _assembler(self) -> Assembler:
@@ -386,7 +390,8 @@ class DataLoader:
 
     def _end_workers(self) -> None:
         workers, self._workers = self._workers, None
-        if workers is not None:
+        # After a fork they are the parent's.
+        if workers is not None and self._process == _native.forks():
             workers.end()
 
     def _is_current(self, epoch: Epoch) -> None:
@@ -484,13 +489,11 @@ class DataLoader:
     def _let_go(self) -> None:
         native, self._native = self._native, None
         if self._process != _native.forks():
-            self._workers = None
             return
         if native is not None:
             self._last_stats = native.stats()
             native.close()
             self._before = native
-        self._end_workers()
 
     def _global_batch(self) -> int:
         place = self._place or ranks.resolve(self._options.rank, self._options.world_size)

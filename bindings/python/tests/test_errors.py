@@ -121,7 +121,7 @@ def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt)
     iteration = iter(loader)
     next(iteration)
     assert [bad["key"] for bad in loader.stats()["bad"]["last"]] == ["s00002"]
-    list(iteration)
+    assert len([next(iteration), next(iteration)]) == 2
     bad = loader.stats()["bad"]
     assert bad["by_kind"] == {"BadSample": 3}
     assert [one["key"] for one in bad["last"]] == ["s00002", "s00005", "s00007"]
@@ -142,11 +142,20 @@ def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt)
         command = [sys.executable, "-c", code, "status", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    (job,) = json.loads(status("--json"))["jobs"]
-    assert job["bad_samples"] == {"counts": {"BadSample": 3}, "last": bad["last"]}
+    def is_told():
+        told = [job["bad_samples"] for job in json.loads(status("--json"))["jobs"]]
+        return {"counts": {"BadSample": 3}, "last": bad["last"]} in told
+
+    # It is told while the loader goes on; each look takes a process.
+    assert any(is_told() for _ in range(20))
     text = status()
     assert "passed over: 3 BadSample" in text
     assert all(one["key"] in text for one in bad["last"])
+    # What is learnt of the shards ends the job, and it is opened anew.
+    assert list(iteration) == []
+    assert not json.loads(status("--json"))["jobs"]
+    iter(loader)
+    assert any(is_told() for _ in range(20))
 
 
 def test_only_the_last_that_were_passed_over_are_kept_by_name(make, shard_of):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -210,6 +211,27 @@ def test_a_result_that_cannot_come_back_is_an_error_and_not_an_end(make):
     assert all(process.is_alive() for process in workers_of(loader))
 
 
+def test_a_batch_that_cannot_be_sent_is_an_error_and_comes_again(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
+    iteration = iter(loader)
+    seen = [value for _ in range(2) for value in next(iteration)["label"].tolist()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # No file can be opened, so no memory be shared.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            take_all(iteration, seen)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    take_all(iteration, seen)
+    assert seen == list(range(60))
+
+
+def take_all(iteration, into):
+    for batch in iteration:
+        into += batch["label"].tolist()
+
+
 def test_another_iteration_does_not_get_what_the_one_before_left_under_way(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
     for _ in range(3):
@@ -267,13 +289,18 @@ def test_a_trainer_that_ends_leaves_no_worker_behind(shards, tmp_path, how):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     # Two batches pass; the three after them never end, each at a worker of its own.
     pids = {int(trainer.stdout.readline()) for _ in range(5)}
     assert len(pids) == 3
-    trainer.send_signal(how)
+    if how is signal.SIGINT:
+        # A terminal tells all of them at once.
+        os.killpg(trainer.pid, how)
+    else:
+        trainer.send_signal(how)
     _, said = trainer.communicate(timeout=30)
-    assert trainer.returncode == (1 if how is signal.SIGINT else -how) or how is signal.SIGINT
+    assert trainer.returncode == -how
     assert all(wait_gone(pid) for pid in pids)
     if how is signal.SIGINT:
         assert said.count("KeyboardInterrupt") == 1, said
