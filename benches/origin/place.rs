@@ -69,7 +69,7 @@ impl Job {
         loop {
             match self.events.recv().await.unwrap() {
                 Event::Slab { .. } | Event::Learnt { .. } => {}
-                Event::Batch(batch) => {
+                Event::Batch { batch, .. } => {
                     let samples = batch.samples.iter().flat_map(|sample| &sample.members);
                     bytes += samples.flatten().map(|member| member.len).sum::<u64>();
                     self.session.release(batch.slab, batch.slot);

@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::compose::Node;
-use crate::status::{Job, Status};
+use crate::status::{BadSamples, Job, Status};
 use crate::warm::{self, Named};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
@@ -48,6 +48,7 @@ pub(crate) struct Registered {
     number: u64,
     tenant: Option<String>,
     session: Arc<Mutex<Session>>,
+    bad: Arc<Mutex<BadSamples>>,
 }
 
 impl Registered {
@@ -63,7 +64,12 @@ impl Registered {
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
             wrong_shards: session.wrong_shards(),
+            bad_samples: self.bad().clone(),
         }
+    }
+
+    fn bad(&self) -> MutexGuard<'_, BadSamples> {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -199,6 +205,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Mix { .. }
         | Request::Extent(_)
         | Request::Pick { .. }
+        | Request::Bad(_)
         | Request::Release { .. }
         | Request::Index { .. }
         | Request::List { .. }
@@ -262,6 +269,7 @@ impl Peer {
                 Request::Mix { streams } => self.streams = streams,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
+                Request::Bad(bad) => *self.session()?.bad() = BadSamples::told(bad),
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
                     let status = Status::of(&self.node).await.to_json();
@@ -322,7 +330,8 @@ impl Peer {
         let opened = session.opened();
         let tenant = self.store.tenant().map(str::to_owned);
         tracing::info!(session = number, job = session.name(), tenant, "opened a job");
-        let registered = Registered { number, tenant, session: Arc::new(Mutex::new(session)) };
+        let session = Arc::new(Mutex::new(session));
+        let registered = Registered { number, tenant, session, bad: Arc::default() };
         self.node.sessions.lock().await.push(registered.clone());
         self.session = Some(registered);
         self.reply(&Reply::Opened(opened)).await?;
@@ -543,7 +552,7 @@ async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)>
     }
 }
 
-/// Carries a session's events to its peer.
+/// Carries a session's events to its peer, which speaks `protocol`.
 async fn forward(
     mut events: mpsc::Receiver<Event>,
     outgoing: mpsc::Sender<Outgoing>,
@@ -555,17 +564,20 @@ async fn forward(
                 let len = region.len() as u64;
                 (Reply::Slab { slab, len, batches }, Some(Rider::Slab(region)))
             }
-            Event::Batch(batch) => (Reply::Batch(batch), None),
             // A client of the release before knows no such word.
             Event::Learnt { .. } if protocol < PROTOCOL_POSITIONS => continue,
             Event::Learnt { run, counts } => (Reply::Learnt { run, counts }, None),
+            Event::Batch { batch, offsets } if protocol >= PROTOCOL_POSITIONS => {
+                (Reply::Placed { batch, offsets }, None)
+            }
+            Event::Batch { batch, .. } => (Reply::Batch(batch), None),
             Event::End { run, batches, samples, errors } => {
                 (Reply::End { run, batches, samples, errors }, None)
             }
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
         };
         let run = match &reply {
-            Reply::Batch(batch) => Some(batch.run),
+            Reply::Batch(batch) | Reply::Placed { batch, .. } => Some(batch.run),
             Reply::End { run, .. } => Some(*run),
             _ => None,
         };

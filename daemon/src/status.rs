@@ -1,11 +1,13 @@
 //! What an admin sees: one document, as JSON for scripts and as text for people.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
 use forebay_source::{LinkReport, MountReport};
 use forebay_store::{Counters, Fills, Holdings, TierReport};
 use forebay_uring::PageReport;
+use forebay_wire::message::{BAD_NAMED, Bad, BadSample};
 use serde::{Deserialize, Serialize};
 
 use crate::compose::Node;
@@ -86,6 +88,70 @@ pub struct Job {
     /// Shards that turned out wrong after the job had samples of them.
     #[serde(default)]
     pub wrong_shards: u64,
+    /// What of it the trainer passed over.
+    #[serde(default)]
+    pub bad_samples: BadSamples,
+}
+
+/// What a trainer says that it could not use. It is that trainer's word, so it is bounded here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadSamples {
+    /// How many, by the kind of error.
+    pub counts: BTreeMap<String, u64>,
+    /// The last of them, the latest at the end.
+    pub last: Vec<Named>,
+}
+
+/// A sample or shard that a trainer could not use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// The kind of error.
+    pub kind: String,
+    /// Its shard.
+    pub url: Option<String>,
+    /// Its key.
+    pub key: Option<String>,
+    /// The field that failed.
+    pub field: Option<String>,
+    /// Where in the shard, in bytes.
+    pub offset: Option<u64>,
+    /// What is wrong with it, and where, for people.
+    pub message: String,
+}
+
+/// Characters kept of each text that a trainer says: a name has a kilobyte at most in any store, and what
+/// is wrong fits as much.
+const TEXT_MAX: usize = 1024;
+
+impl BadSamples {
+    pub(crate) fn told(bad: Bad) -> Self {
+        let mut counts = BTreeMap::<_, u64>::new();
+        for (kind, count) in bad.counts {
+            let of = counts.entry(kind.name().to_owned()).or_default();
+            *of = of.saturating_add(count);
+        }
+        let skipped = bad.last.len().saturating_sub(BAD_NAMED);
+        Self { counts, last: bad.last.into_iter().skip(skipped).map(Named::from).collect() }
+    }
+}
+
+impl From<BadSample> for Named {
+    fn from(bad: BadSample) -> Self {
+        Self {
+            kind: bad.kind.name().to_owned(),
+            url: bad.url.map(|url| cut(&url)),
+            key: bad.key.map(|key| cut(&key)),
+            field: bad.field.map(|field| cut(&field)),
+            offset: bad.offset,
+            message: cut(&bad.message),
+        }
+    }
+}
+
+/// Text of a trainer's as a terminal may show it.
+fn cut(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(TEXT_MAX).map(shown).collect()
 }
 
 impl Status {
@@ -258,6 +324,25 @@ impl fmt::Display for SourceLines<'_> {
     }
 }
 
+/// What a job passed over, as lines of text; none if there is nothing.
+struct BadLines<'a>(&'a Part<'a>);
+
+impl fmt::Display for BadLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.0.pointer("/bad_samples/counts").and_then(serde_json::Value::as_object);
+        let counts: Vec<_> =
+            counts.into_iter().flatten().map(|(kind, count)| format!("{count} {kind}")).collect();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "        passed over: {}", counts.join(", "))?;
+        for bad in self.0.parts("/bad_samples/last") {
+            writeln!(f, "        {}: {}", bad.text("/kind"), bad.text("/message"))?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Screen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = Part(self.0);
@@ -341,6 +426,7 @@ impl fmt::Display for Screen<'_> {
                 Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
                 None => writeln!(f)?,
             }
+            write!(f, "{}", BadLines(&job))?;
         }
         for warm in status.parts("/warm_ups") {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));

@@ -91,7 +91,8 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
         match connection.receive(&mut receiver).unwrap() {
             Reply::Opened(opened) => assert_eq!(opened.lanes, 1),
             Reply::Slab { .. } => drop(receiver.take_descriptor().unwrap()),
-            Reply::Batch(batch) => {
+            Reply::Placed { batch, offsets } => {
+                assert_eq!(offsets.len(), batch.samples.len());
                 batches += 1;
                 let (slab, slot) = (batch.slab, batch.slot);
                 connection.send(&Request::Release { slab, slot }).unwrap();

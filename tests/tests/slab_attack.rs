@@ -70,7 +70,7 @@ fn a_slab_withstands_whoever_holds_its_descriptor() {
                 let descriptor = receiver.take_descriptor().unwrap();
                 slab = Some((Slab::map(descriptor.try_clone().unwrap(), len).unwrap(), descriptor));
             }
-            Reply::Batch(batch) => break batch,
+            Reply::Placed { batch, .. } => break batch,
             _ => {}
         }
     };

@@ -10,7 +10,7 @@ use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, SessionConfig, 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, eventually, job, next};
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Begin, Reply, Request};
+use forebay_wire::message::{Bad, Begin, Reply, Request};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -88,6 +88,31 @@ fn a_daemon_of_the_release_before_is_asked_in_its_words() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("restart"), "{error}");
     }
+    // It is not told what it does not know, and does not say where samples lie.
+    loader.tell(bad());
+    loader.start(Begin::at(7, 0)).unwrap();
+    let Request::Start { run, .. } = peer.request() else { panic!("it was told") };
+    peer.slab(1, 4096, 4);
+    peer.batch(run, 0, 1);
+    let batch = batch(&loader);
+    assert_eq!((batch.keys.len(), batch.offsets.len()), (1, 0));
+}
+
+fn bad() -> Bad {
+    Bad { counts: vec![(ErrorKind::BadSample, 3)], last: Vec::new() }
+}
+
+/// What could not be used is told to the daemon that comes after the one that heard of it.
+#[test]
+fn the_next_daemon_hears_of_bad_samples_too() {
+    let daemon = Scripted::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.tell(bad());
+    assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
+    drop(peer);
+    let mut peer = daemon.accept();
+    peer.register();
+    assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
 }
 
 /// Bears promise 7: the end of an epoch that nobody wants any more, come late, does not make the

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Extent, Picked, Reply, Request, Stream};
+use forebay_wire::message::{Bad, Begin, Extent, Picked, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -170,6 +170,17 @@ impl Connection {
             true => Ok(()),
             false => self.send(&Request::Extent(extent.clone())),
         }
+    }
+
+    /// Tells what of its job could not be used; a daemon whose release does not listen is not told.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn tell(&self, bad: &Bad) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Ok(());
+        }
+        self.send(&Request::Bad(bad.clone()))
     }
 
     fn is_older(&self, what: &str) -> Error {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_wire::fork::Generation;
 use forebay_wire::message::Request;
 use forebay_wire::slab::Slab;
 
@@ -16,7 +17,7 @@ pub struct Lease {
     spare: Option<u64>,
     number: u32,
     slot: u64,
-    process: u32,
+    made_in: Generation,
 }
 
 impl Lease {
@@ -27,7 +28,7 @@ impl Lease {
         number: u32,
         slot: u64,
     ) -> Self {
-        Self { connection, slab, spare, number, slot, process: std::process::id() }
+        Self { connection, slab, spare, number, slot, made_in: Generation::now() }
     }
 
     /// The slab the slot lies in.
@@ -45,7 +46,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         // After a fork the slot is the parent's to give back, not the child's.
-        if self.process == std::process::id() {
+        if self.made_in.is_now() {
             // A daemon that is gone took its slots with it.
             let _ = self.connection.send(&Request::Release { slab: self.number, slot: self.slot });
         }

@@ -15,7 +15,8 @@ use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
 use forebay_decode::{BufferPool, Decoder, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
-use forebay_wire::message::{Begin, Cause, Opened, Picked, Stage};
+use forebay_wire::fork::Generation;
+use forebay_wire::message::{Bad, Begin, Cause, Opened, Picked, Stage};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
@@ -107,7 +108,7 @@ pub struct Loader {
     tally: Tally,
     timeout: Duration,
     decoding: Option<std::thread::JoinHandle<()>>,
-    process: u32,
+    made_in: Generation,
 }
 
 /// What a job's loaders count, one after the other.
@@ -181,7 +182,7 @@ impl Loader {
             tally,
             timeout,
             decoding: Some(decoding),
-            process: std::process::id(),
+            made_in: Generation::now(),
         })
     }
 
@@ -264,6 +265,12 @@ impl Loader {
         !self.ready.is_empty()
     }
 
+    /// Tells the daemon, for whoever looks at its status, what of the job could not be used so far: all of
+    /// it, in place of what was told before.
+    pub fn tell(&self, bad: Bad) {
+        self.session.tell(bad);
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -319,7 +326,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let Some(decoding) = self.decoding.take() else { return };
         // A forked child has no threads to end; the parent's go on.
-        if self.process != std::process::id() {
+        if !self.made_in.is_now() {
             std::mem::forget(decoding);
             return;
         }
@@ -355,11 +362,11 @@ impl Work {
                 RawBatch::Batch { batch, .. } if batch.run != self.run.load(Ordering::Relaxed) => {
                     continue;
                 }
-                RawBatch::Batch { batch, lease } => {
+                RawBatch::Batch { batch, offsets, lease } => {
                     let run = batch.run;
                     let mut stages = batch.stages.clone();
                     let start_ns = now_ns();
-                    match self.decode(*batch, &lease) {
+                    match self.decode(*batch, &offsets, &lease) {
                         Ok(batch) => {
                             let end_ns = now_ns();
                             stages.push(Stage { cause: Cause::Decode, start_ns, end_ns });

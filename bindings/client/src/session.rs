@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Queue, Sender, bounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
-use forebay_wire::message::{self, Begin, Extent, Open, Opened, Picked, Reply, Request, Stream};
+use forebay_wire::message::{
+    self, Bad, Begin, Extent, Open, Opened, Picked, Reply, Request, Stream,
+};
 use forebay_wire::slab::Slab;
 
 use crate::address::Address;
@@ -54,6 +57,8 @@ pub enum RawBatch {
     Batch {
         /// Where everything lies.
         batch: Box<message::Batch>,
+        /// Where each sample begins in its shard, in bytes, if the daemon's release says so.
+        offsets: Vec<u64>,
         /// The slot.
         lease: Arc<Lease>,
     },
@@ -85,6 +90,8 @@ struct Wanted {
     rest: Option<Rest>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
+    /// What could not be used so far.
+    bad: Bad,
 }
 
 /// What is left of a run.
@@ -122,7 +129,7 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     opened: Opened,
     receiving: Option<std::thread::JoinHandle<()>>,
-    process: u32,
+    made_in: Generation,
 }
 
 impl Session {
@@ -161,8 +168,8 @@ impl Session {
             .name("fb-receive".into())
             .spawn(move || receive(&theirs, connection, &batches))
             .doing("start the receiving thread")?;
-        let process = std::process::id();
-        Ok((Self { shared, opened, receiving: Some(receiving), process }, queue))
+        let made_in = Generation::now();
+        Ok((Self { shared, opened, receiving: Some(receiving), made_in }, queue))
     }
 
     pub(crate) fn opened(&self) -> &Opened {
@@ -181,6 +188,16 @@ impl Session {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
             _ => Ok(()),
+        }
+    }
+
+    /// Tells the daemon what of the job could not be used so far; the one after it hears of it, too.
+    pub(crate) fn tell(&self, bad: Bad) {
+        let mut wanted = self.shared.wanted();
+        wanted.bad = bad;
+        if let Some(connection) = &wanted.connection {
+            // If it is gone, the next one is told when it is found.
+            let _ = connection.tell(&wanted.bad);
         }
     }
 
@@ -215,7 +232,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // A forked child has the memory but not the thread, and the socket is its parent's.
-        if self.process != std::process::id() {
+        if !self.made_in.is_now() {
             std::mem::forget(self.receiving.take());
             return;
         }
@@ -312,7 +329,12 @@ fn receive_from(
                 }
                 continue;
             }
-            Reply::Batch(batch) => {
+            reply @ (Reply::Batch(_) | Reply::Placed { .. }) => {
+                let (batch, offsets) = match reply {
+                    Reply::Placed { batch, offsets } => (batch, offsets),
+                    Reply::Batch(batch) => (batch, Vec::new()),
+                    _ => unreachable!("matched just above"),
+                };
                 let Some((slab, spare)) = slabs.get(&batch.slab).cloned() else {
                     return Some(Error::new(ErrorKind::Invalid, "a batch named an unknown slab"));
                 };
@@ -329,7 +351,7 @@ fn receive_from(
                     }
                     rest => *rest = None,
                 }
-                RawBatch::Batch { batch, lease: Arc::new(lease) }
+                RawBatch::Batch { batch, offsets, lease: Arc::new(lease) }
             }
             Reply::Learnt { counts, .. } => {
                 // The first pass says what all do: later ones of the same job learn the same.
@@ -391,8 +413,11 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
-    if let Some(rest) = &wanted.rest {
+    if !wanted.bad.counts.is_empty() {
         // If this daemon is gone too, the next receive says so.
+        let _ = connection.tell(&wanted.bad);
+    }
+    if let Some(rest) = &wanted.rest {
         let _ = rest.ask(&connection, wanted.run);
     }
     Some(connection)

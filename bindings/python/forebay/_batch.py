@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from forebay import _native
-from forebay.fields import Field
+from forebay._usercode import Column, Decoded, Made, UserCode, where
 from forebay.frameworks import Framework
 
 _log = logging.getLogger("forebay")
@@ -77,50 +77,39 @@ def lend(view: _native.View) -> memoryview:
 class Assembler:
     """Turns native batches into dicts of the framework's tensors, lists and lazy sequences."""
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field] | None,
-        framework: Framework,
-        pin: bool,
-        transform: Callable[[dict[str, Any]], Any] | None,
-    ) -> None:
-        self._fields = fields or {}
-        self._framework = framework
-        self._pin = pin and _can_pin(framework)
-        self._transform = transform
+    def __init__(self, code: UserCode, pin: bool) -> None:
+        self.code = code
+        self._pin = pin and _can_pin(code.framework)
 
-    def __call__(self, native: _native.Batch) -> Any:
-        """The batch as the user gets it, after maps and transform."""
-        batch: dict[str, Any] = {}
-        keys, urls = Texts(native.keys()), Texts(native.urls())
+    def __call__(self, native: _native.Batch) -> Made:
+        """The batch as the user gets it, made in this thread."""
+        return self.finish(self.code(self.decoded(native)))
+
+    def decoded(self, native: _native.Batch) -> Decoded:
+        """The batch before any code of the user's."""
+        columns: list[Column] = []
         lent = native.lent()
         memory = None if lent is None else lend(lent)
         for name, kind, rows, present in native.take_columns():
-            field = self._fields.get(name)
+            field = self.code.fields.get(name)
             values = self._values(kind, rows, present, memory)
-            if field is not None and field.map is not None:
-                rows = _where(present, list(values))
-                values = self._mapped(name, field.map, rows, keys, urls)
-            batch[name] = values
-            if present is not None or (field is not None and field.optional):
-                flags = present if present is not None else [row is not None for row in rows]
-                batch[f"{name}_present"] = self._tensor(_native.Batch.flags(flags))
-        batch["__key__"], batch["__url__"] = keys, urls
-        batch["__valid__"] = self._tensor(native.valid())
-        if self._transform is None:
-            return batch
-        try:
-            return self._transform(batch)
-        except Exception as error:
-            places = {}
-            if len(keys):
-                places = {"url": urls[0], "key": keys[0], "to_url": urls[-1], "to_key": keys[-1]}
-            _note(error, "transform=", places)
-            raise
+            if present is None and field is not None and field.optional:
+                present = [row is not None for row in rows]
+            columns.append((name, values, present))
+        return Decoded(
+            columns,
+            Texts(native.keys()),
+            Texts(native.urls()),
+            native.offsets(),
+            self._tensor(native.valid()),
+        )
+
+    def finish(self, made: Made) -> Made:
+        """What is done in this process, after all code of the user's."""
+        return replace(made, batch=_pinned(made.batch)) if self._pin else made
 
     def _tensor(self, native: _native.Tensor) -> Any:
-        tensor = self._framework.tensor(native)
-        return tensor.pin_memory() if self._pin else tensor
+        return self.code.framework.tensor(native)
 
     def _values(
         self, kind: str, rows: Any, present: list[bool] | None, memory: memoryview | None
@@ -128,43 +117,24 @@ class Assembler:
         if kind == "tensor":
             return self._tensor(rows)
         if kind == "tensors":
-            return _where(present, [self._tensor(row) for row in rows])
+            return where(present, [self._tensor(row) for row in rows])
         if kind == "json":
             there = present or [True] * len(rows)
             return [json.loads(row) if has else None for row, has in zip(rows, there, strict=True)]
         if kind == "views" and memory is not None:
             # A slice of one memoryview costs a tenth of a memoryview.
             return [None if row is None else memory[row] for row in rows]
-        return _where(present, rows)
-
-    def _mapped(
-        self, name: str, function: Callable[[Any], Any], rows: list[Any], keys: Texts, urls: Texts
-    ) -> Any:
-        mapped = []
-        for number, row in enumerate(rows):
-            try:
-                mapped.append(None if row is None else function(row))
-            except Exception as error:
-                _note(error, "map=", {"url": urls[number], "key": keys[number], "field": name})
-                raise
-        stacked = self._framework.stack(mapped) if mapped else None
-        return mapped if stacked is None else stacked
+        return where(present, rows)
 
 
-def _note(error: Exception, what: str, places: dict[str, str]) -> None:
-    """Note on an exception of user code for which samples it was raised."""
-    note = f"in {what} of " + ", ".join(f"{name}={place}" for name, place in places.items())
-    if sys.version_info >= (3, 11):
-        error.add_note(note)
-    # Those that refuse attributes have the note; what an error of ours says already stays.
-    with contextlib.suppress(AttributeError, TypeError):
-        error.places = places | getattr(error, "places", {})  # type: ignore[attr-defined]
-
-
-def _where(present: list[bool] | None, rows: list[Any]) -> list[Any]:
-    if present is None:
-        return rows
-    return [row if there else None for row, there in zip(rows, present, strict=True)]
+def _pinned(value: Any) -> Any:
+    """The same with torch's tensors in pinned memory: those of a batch, and of lists in it."""
+    if isinstance(value, dict):
+        return {name: _pinned(part) for name, part in value.items()}
+    if type(value) is list:
+        return [_pinned(part) for part in value]
+    torch: Any = sys.modules["torch"]
+    return value.pin_memory() if isinstance(value, torch.Tensor) else value
 
 
 def _can_pin(framework: Framework) -> bool:

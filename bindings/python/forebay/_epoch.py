@@ -8,16 +8,16 @@ was, and the next ``next`` goes on from it.
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from forebay import _native
 from forebay._options import Verdict
+from forebay._usercode import Made
+from forebay._workers import Task
 from forebay.errors import ForebayError, Full, Invalid
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class _Over(Exception):
 class Pending:
     """A batch under way, or what comes in its place; nobody has judged its errors yet."""
 
-    take: Callable[[], Any]
+    take: Callable[[], Made]
     errors: list[ForebayError] = field(default_factory=list)
     samples: int = 0
     images: int = 0
-    future: Future[Any] | None = None
+    task: Task | None = None
 
 
 class Epoch(Iterator[Any]):
@@ -52,7 +52,7 @@ class Epoch(Iterator[Any]):
         self._loader = loader
         self._run: _native.Loader | None = None
         self._pending: deque[Pending] = deque()
-        self._process = os.getpid()
+        self._process = _native.forks()
         self._errors = 0
         # What `on_error` skipped in the batch at the position: it is asked once about an error,
         # however often the way to that batch is begun anew.
@@ -78,25 +78,29 @@ class Epoch(Iterator[Any]):
             self._fill(native)
             first = self._pending[0]
             self._judge(first.errors)
-            batch = first.take()
+            made = first.take()
         except _Over as over:
             # An end that comes by itself has told its errors; one that `on_error` makes skips none.
             if not over.stopped:
                 self._count(first.errors)
             return self._finish(over.stopped)
-        except BaseException:
+        except BaseException as error:
             # The position is still before the batch that failed: start there again if asked.
             self._abandon()
+            if not isinstance(error, Exception):
+                # Ctrl-C, or an exit: nobody may come back for what the workers are at.
+                self._loader._end_workers()
             raise
         self._pending.popleft()
         self._count(first.errors)
-        self._loader._handed_out(first.samples, first.images)
-        return batch
+        samples, images = first.samples - made.samples_out, first.images - made.images_out
+        self._loader._handed_out(samples, images, made.samples_out)
+        return made.batch
 
     def _count(self, errors: list[ForebayError]) -> None:
         self._errors += len(errors)
         self._skips.clear()
-        self._loader._skipped(len(errors))
+        self._loader._skipped(errors)
 
     def _begun(self) -> _native.Loader:
         """The native loader, started where the loader stands; anew after a fork or an error."""
@@ -108,12 +112,12 @@ class Epoch(Iterator[Any]):
         return native
 
     def _abandon(self) -> None:
-        # After a fork a worker that is not here may hold a future's lock for ever.
-        if self._process == os.getpid():
+        # After a fork a worker that is not here may hold a task's lock for ever.
+        if self._process == _native.forks():
             for pending in self._pending:
-                if pending.future is not None:
-                    pending.future.cancel()
-        self._process = os.getpid()
+                if pending.task is not None:
+                    pending.task.cancel()
+        self._process = _native.forks()
         self._pending.clear()
         self._run, self._full = None, False
 
@@ -148,12 +152,11 @@ class Epoch(Iterator[Any]):
             self._loader._learn(samples)
             return Pending(partial(_raise, _Over(stopped=False)), errors)
         valid, images = found.count(self._loader._options.images())
-        make = partial(self._loader._assembler(), found)
-        pool = self._loader._pool()
-        if pool is None:
-            return Pending(make, found.errors(), valid, images)
-        future = pool.submit(make)
-        return Pending(future.result, found.errors(), valid, images, future)
+        assembler, workers = self._loader._assembler(), self._loader._pool()
+        if workers is None:
+            return Pending(partial(assembler, found), found.errors(), valid, images)
+        task = workers.submit(partial(assembler.decoded, found))
+        return Pending(task.result, found.errors(), valid, images, task)
 
     def _judge(self, errors: list[ForebayError]) -> None:
         """Do with each error what `on_error` says."""

@@ -6,6 +6,7 @@ One rule: whatever can be known to be wrong here is refused here, naming the arg
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,13 @@ OnError = Verdict | Callable[[ForebayError], Verdict]
 Order = Literal["none", "window", "global"]
 Shuffle = bool | Order
 Split = Literal["static"]
+WorkerType = Literal["thread", "process"]
 
 # Batches that wait ahead cost slab and output memory each; more than this is a mistake in a unit.
 _PREFETCH_MAX = 1024
 
-# Threads that run a transform; the interpreter's lock makes more than this pointless.
-_WORKERS_MAX = 256
+# Workers of one loader: more than any node has cores are a mistake in a unit.
+_WORKERS_MAX = 1024
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Options:
     batch_size: int
     fields: Mapping[str, Field] | None
     transform: Callable[[dict[str, Any]], Any] | None
+    select: Callable[[dict[str, Any]], Any] | None
     workers: int
+    worker_type: WorkerType
     shuffle: Order
     window: int
     seed: int
@@ -85,7 +89,9 @@ def check(
     batch_size: int,
     fields: Mapping[str, Field] | None,
     transform: Callable[[dict[str, Any]], Any] | None,
+    select: Callable[[dict[str, Any]], Any] | None,
     workers: int,
+    worker_type: WorkerType,
     shuffle: Shuffle,
     window: int,
     seed: int,
@@ -120,6 +126,8 @@ def check(
         raise Invalid("drop_last and pad_last exclude each other; choose one")
     if transform is not None and not callable(transform):
         raise Invalid(f"transform= takes a function of the batch, not {transform!r}")
+    if select is not None and not callable(select):
+        raise Invalid(f"select= takes a function of a sample, not {select!r}")
     _errors(on_error, max_errors)
     if framework is not None:
         word("framework", framework, Name)
@@ -130,6 +138,9 @@ def check(
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
         specification(fields)
+    word("worker_type", worker_type, WorkerType)
+    if worker_type == "process":
+        _processes(workers, framework, fields, select, transform)
     limit = _seconds(timeout)
     address = _daemon(daemon)
     pipes = flag("allow_pipe", allow_pipe)
@@ -165,7 +176,9 @@ def check(
         batch_size=whole("batch_size", batch_size, 1, U32_MAX),
         fields=None if fields is None else dict(fields),
         transform=transform,
+        select=select,
         workers=whole("workers", workers, 0, _WORKERS_MAX),
+        worker_type=worker_type,
         shuffle=_shuffle(shuffle),
         window=whole("window", window, 1, U32_MAX),
         seed=whole("seed", seed, 0, U64_MAX),
@@ -231,6 +244,38 @@ def _errors(on_error: OnError, max_errors: int | None) -> None:
             "use on_error='skip', or leave max_errors unset",
             {"option": "max_errors"},
         )
+
+
+def _processes(
+    workers: int,
+    framework: Name | None,
+    fields: Mapping[str, Field] | None,
+    select: Callable[..., Any] | None,
+    transform: Callable[..., Any] | None,
+) -> None:
+    """Refuse what cannot run in processes of their own."""
+    if workers == 0:
+        raise Invalid(
+            "worker_type='process' needs workers=; give their number", {"option": "workers"}
+        )
+    if framework == "jax":
+        raise Invalid(
+            "framework='jax' goes with worker_type='thread' only: JAX in each worker would take "
+            "the devices of this process; use framework='numpy' and jax.device_put",
+            {"option": "worker_type"},
+        )
+    functions: dict[str, Any] = {"select": select, "transform": transform}
+    for name, field in (fields or {}).items():
+        functions[f"map of field {name!r}"] = field.map
+    for name, function in functions.items():
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise Invalid(
+                f"{name}={function!r} cannot go to a worker process ({error}); make it a function "
+                "of a module, or use worker_type='thread'",
+                {"option": "worker_type"},
+            ) from error
 
 
 def _not_yet(split: str, uneven: bool, device: Any) -> None:

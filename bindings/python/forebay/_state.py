@@ -7,10 +7,11 @@ the sequence depends on is part of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay import _native
+from forebay._bad import Bad
 from forebay._values import U64_MAX, whole
 from forebay.errors import Invalid
 
@@ -111,6 +112,8 @@ class Counts:
     samples: int = 0
     images: int = 0
     errors: int = 0
+    bad: Bad = field(default_factory=Bad)
+    deselected: int = 0
 
 
 def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
@@ -119,6 +122,8 @@ def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
         "batches": counts.batches,
         "samples": counts.samples,
         "errors": counts.errors,
+        "bad": counts.bad.report(),
+        "deselected": counts.deselected,
         "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
         "decoder": {"cpu": counts.images},

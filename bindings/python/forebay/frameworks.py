@@ -48,6 +48,13 @@ class Framework:
             return None
         return self._numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
 
+    def take(self, tensor: Any, rows: list[int]) -> Any:
+        """A tensor of these rows."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return choose, (self.name,)
+
     def _dtype(self, plain: list[Any], scalars: list[Any]) -> str | None:
         """What numbers become: the dtype of the scalars among them, or else WebDataset's.
 
@@ -123,6 +130,9 @@ class _Torch(Framework):
     def tensor(self, native: _native.Tensor) -> Any:
         return self._torch.from_dlpack(native)
 
+    def take(self, tensor: Any, rows: list[int]) -> Any:
+        return tensor[self._torch.tensor(rows, dtype=self._torch.int64)]
+
     def _join(self, rows: list[Any]) -> Any:
         return self._torch.stack(rows)
 
@@ -153,6 +163,9 @@ class _NumPy(Framework):
         native.as_uint16()
         return self._numpy.from_dlpack(native).view(ml_dtypes.bfloat16)
 
+    def take(self, tensor: Any, rows: list[int]) -> Any:
+        return tensor[self._numpy.asarray(rows, self._numpy.intp)]
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
@@ -170,6 +183,9 @@ class _Jax(Framework):
 
     def tensor(self, native: _native.Tensor) -> Any:
         return self._dlpack.from_dlpack(native)
+
+    def take(self, tensor: Any, rows: list[int]) -> Any:
+        return tensor[_require("numpy").asarray(rows, "int32")]
 
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)

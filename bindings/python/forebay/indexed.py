@@ -85,7 +85,7 @@ class IndexedDataset:
         # The number of the first sample of each shard, and of all samples.
         self._firsts = None if counts is None else _firsts(counts)
         self._asking = threading.Lock()
-        self._process = os.getpid()
+        self._process = _native.forks()
 
     def __len__(self) -> int:
         """Samples of all shards."""
@@ -134,7 +134,7 @@ class IndexedDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._loader, self._firsts = state["loader"], state["firsts"]
-        self._asking, self._process = threading.Lock(), os.getpid()
+        self._asking, self._process = threading.Lock(), _native.forks()
 
     def __repr__(self) -> str:
         urls = self._loader._options.urls
@@ -170,9 +170,9 @@ class IndexedDataset:
             places.append((at, shard, at - firsts[shard]))
         if not places:
             raise Invalid("a batch of no samples has no fields; name at least one")
-        if self._process != os.getpid():
+        if self._process != _native.forks():
             # A thread of the parent's may have held it.
-            self._asking, self._process = threading.Lock(), os.getpid()
+            self._asking, self._process = threading.Lock(), _native.forks()
         with self._asking:
             native = self._loader._opened()
             native.pick(places)
@@ -182,7 +182,7 @@ class IndexedDataset:
         errors = found.errors()
         if errors:
             raise errors[0]
-        batch: dict[str, Any] = self._loader._assembler()(found)
+        batch: dict[str, Any] = self._loader._assembler()(found).batch
         del batch["__valid__"]
         return batch
 

@@ -9,7 +9,6 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -18,9 +17,11 @@ from forebay import _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
-from forebay._options import OnError, Shuffle, Sources, Split, check
+from forebay._options import OnError, Shuffle, Sources, Split, WorkerType, check
+from forebay._usercode import UserCode
 from forebay._values import U64_MAX, whole
-from forebay.errors import Closed, Invalid
+from forebay._workers import Processes, Threads, Workers
+from forebay.errors import Closed, ForebayError, Invalid
 from forebay.fields import Field
 
 __all__ = ["DataLoader"]
@@ -56,9 +57,16 @@ class DataLoader:
         as a list of bytes, under its own extension.
     transform : callable, optional
         Called with each batch; what it returns is handed out in its place.
+    select : callable, optional
+        Called with each sample: a dict of its decoded fields (None for one that it lacks),
+        ``"__key__"`` and ``"__url__"``, before any ``map``. Samples for which it says no are left
+        out: their batch is shorter, and positions stay what they are.
     workers : int
-        Threads for `transform` and the fields' ``map``; 0 runs them where ``next`` is called. The
-        order of batches is kept.
+        How many run `select`, the fields' ``map`` and `transform`; 0 runs them where ``next`` is
+        called. The order of batches is kept.
+    worker_type : {"thread", "process"}
+        What the workers are. Processes are started anew (by "spawn") at the first batch; functions
+        must be such that pickle takes them, as those of a module are.
     shuffle : {False, True, "none", "window", "global"}
         False is "none", the list's order; True is "window": exact over `window` whole shards at
         a time; "global": exact over everything.
@@ -127,7 +135,9 @@ class DataLoader:
         batch_size: int = 256,
         fields: Mapping[str, Field] | None = None,
         transform: Callable[[dict[str, Any]], Any] | None = None,
+        select: Callable[[dict[str, Any]], Any] | None = None,
         workers: int = 0,
+        worker_type: WorkerType = "thread",
         shuffle: Shuffle = False,
         window: int = 64,
         seed: int = 0,
@@ -170,13 +180,13 @@ class DataLoader:
         # Samples of an epoch over all ranks, once one was played to its end.
         self._learnt: int | None = None
         self._closed = False
-        self._process = os.getpid()
+        self._process = _native.forks()
         self._native: _native.Loader | None = None
         # The one before, for what it counted.
         self._before: _native.Loader | None = None
         self._place: ranks.Place | None = None
         self._assemble: Assembler | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._workers: Workers | None = None
         self._last_stats: str | None = None
         self._counts = _state.Counts()
 
@@ -286,14 +296,16 @@ class DataLoader:
         Returns
         -------
         dict
-            ``batches`` and ``samples`` (padding left out) handed out, and ``errors`` skipped on
-            the way; ``decoder``: images handed out by the device that decoded them, which in this
-            release is the CPU. Of what was read, some of it ahead: ``wait`` with
-            ``total_seconds``, ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to
-            ``max_seconds``; ``bytes`` of payload by the tier they were read from;
-            ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
+            ``batches`` and ``samples`` (padding left out) handed out; ``errors`` skipped on the
+            way, and of these in ``bad`` how many ``by_kind``, and the ``last`` of them (16 at most)
+            with ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples that
+            `select` left out (``deselected``); ``decoder``: images handed out by the device that
+            decoded them, which in this release is the CPU. Of what was read, some of it ahead:
+            ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
+            ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload by the tier they were read
+            from; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
-        if self._native is not None and self._process == os.getpid():
+        if self._native is not None and self._process == _native.forks():
             self._last_stats = self._native.stats()
         native = json.loads(self._last_stats or _native.no_stats())
         return _state.stats(self._counts, native)
@@ -302,6 +314,7 @@ class DataLoader:
         """End the job. What was handed out stays valid; the position can still be saved."""
         self._closed = True
         self._let_go()
+        self._end_workers()
 
     def __enter__(self) -> DataLoader:
         """The loader itself, closed when the block ends."""
@@ -335,9 +348,9 @@ class DataLoader:
         """The native loader of this process, opened if need be."""
         if self._closed:
             raise Closed("the loader is closed; make a new one")
-        if self._process != os.getpid():
+        if self._process != _native.forks():
             # After a fork, sockets and threads are the parent's: drop them untouched.
-            self._native, self._threads, self._process = None, None, os.getpid()
+            self._native, self._workers, self._process = None, None, _native.forks()
             self._before = None
             self._last_stats, self._counts = None, _state.Counts()
         if self._native is None:
@@ -353,21 +366,33 @@ class DataLoader:
             self._native = _native.Loader(json.dumps(self._settings(place)), self._before)
             if self._options.mixture is None:
                 self._lanes = self._native.lanes()
+            if self._counts.errors:
+                # What was passed over is this loader's, whichever session it is at.
+                self._native.tell(self._counts.bad.to_json())
         return self._native
 
     def _assembler(self) -> Assembler:
         if self._assemble is None:
             options = self._options
             framework = frameworks.choose(options.framework)
-            self._assemble = Assembler(
-                options.fields, framework, options.pin_memory, options.transform
-            )
+            fields = options.fields or {}
+            code = UserCode(fields, framework, options.select, options.transform)
+            self._assemble = Assembler(code, options.pin_memory)
         return self._assemble
 
-    def _pool(self) -> Executor | None:
-        if self._options.workers and self._threads is None:
-            self._threads = ThreadPoolExecutor(self._options.workers, "forebay-worker")
-        return self._threads
+    def _pool(self) -> Workers | None:
+        options = self._options
+        if options.workers and self._workers is None:
+            kind = Processes if options.worker_type == "process" else Threads
+            assembler = self._assembler()
+            self._workers = kind(options.workers, assembler.code, assembler.finish)
+        return self._workers
+
+    def _end_workers(self) -> None:
+        workers, self._workers = self._workers, None
+        # After a fork they are the parent's.
+        if workers is not None and self._process == _native.forks():
+            workers.end()
 
     def _is_current(self, epoch: Epoch) -> None:
         if self._current is None or self._current() is not epoch:
@@ -380,13 +405,19 @@ class DataLoader:
         """Epoch, base, batch and step of the run that is to be started."""
         return self._at.epoch, self._at.base, self._at.batch, self._step
 
-    def _skipped(self, errors: int) -> None:
-        self._counts.errors += errors
+    def _skipped(self, errors: list[ForebayError]) -> None:
+        if not errors:
+            return
+        self._counts.errors += len(errors)
+        self._counts.bad.add(errors)
+        if self._native is not None:
+            self._native.tell(self._counts.bad.to_json())
 
-    def _handed_out(self, samples: int, images: int) -> None:
+    def _handed_out(self, samples: int, images: int, deselected: int) -> None:
         self._counts.batches += 1
         self._counts.samples += samples
         self._counts.images += images
+        self._counts.deselected += deselected
         self._at = self._at.next_batch(self._step)
         self._chosen = True
 
@@ -456,15 +487,13 @@ class DataLoader:
         self._begun, self._current = False, None
 
     def _let_go(self) -> None:
-        native, threads, self._native, self._threads = self._native, self._threads, None, None
-        if self._process != os.getpid():
+        native, self._native = self._native, None
+        if self._process != _native.forks():
             return
         if native is not None:
             self._last_stats = native.stats()
             native.close()
             self._before = native
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
 
     def _global_batch(self) -> int:
         place = self._place or ranks.resolve(self._options.rank, self._options.world_size)

@@ -26,6 +26,7 @@ type Named = (String, &'static str, Py<PyAny>, Option<Vec<bool>>);
 pub(crate) struct Batch {
     keys: Arc<Vec<String>>,
     urls: (Arc<[String]>, Arc<Vec<u32>>),
+    offsets: Vec<u64>,
     valid: Vec<bool>,
     errors: Vec<Error>,
     /// What all views of it lie in.
@@ -43,6 +44,7 @@ impl Batch {
             lent: Lent::covering(views.flatten()),
             keys: Arc::new(batch.keys),
             urls: (urls, Arc::new(batch.urls)),
+            offsets: batch.offsets,
             valid: batch.valid,
             errors: batch.errors,
             columns: Mutex::new(batch.columns),
@@ -65,6 +67,12 @@ impl Batch {
     fn urls(&self) -> Texts {
         let (urls, rows) = self.urls.clone();
         Texts(Source::Urls(urls, rows))
+    }
+
+    /// Where the samples begin in their shards, in bytes, one per row; none if the daemon's release does
+    /// not say.
+    fn offsets(&self) -> Vec<u64> {
+        self.offsets.clone()
     }
 
     /// Which rows are samples rather than padding: bool, shape (rows,).

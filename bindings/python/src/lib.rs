@@ -28,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DRAW_VERSION", forebay_decode::DRAW_VERSION)?;
     module.add("ORDER_VERSION", forebay_engine::plan::ORDER_VERSION)?;
+    module.add("BAD_NAMED", forebay_wire::message::BAD_NAMED)?;
     module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<batch::Batch>()?;
@@ -38,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;
     module.add_function(wrap_pyfunction!(tools::cores, module)?)?;
+    module.add_function(wrap_pyfunction!(tools::forks, module)?)?;
     module.add_function(wrap_pyfunction!(tools::count, module)?)?;
     module.add_function(wrap_pyfunction!(tools::listed, module)?)?;
     module.add_function(wrap_pyfunction!(tools::manifest_hash, module)?)?;

@@ -9,7 +9,8 @@ use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, Sess
 use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
-use forebay_wire::message::{Begin, Extent, Open, Order, Picked, Stream};
+use forebay_wire::fork::Generation;
+use forebay_wire::message::{Bad, Begin, Extent, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -81,7 +82,7 @@ pub(crate) struct Loader {
     urls: Arc<[String]>,
     closed: AtomicBool,
     tally: Tally,
-    process: u32,
+    made_in: Generation,
 }
 
 #[pymethods]
@@ -107,7 +108,7 @@ impl Loader {
             urls,
             closed: AtomicBool::new(false),
             tally,
-            process: std::process::id(),
+            made_in: Generation::now(),
         })
     }
 
@@ -159,6 +160,16 @@ impl Loader {
         Ok(self.get().map_err(|error| raise(py, &error))?.learnt().map(<[u64]>::to_vec))
     }
 
+    /// Tells the daemon what could not be used so far, as JSON.
+    fn tell(&self, py: Python<'_>, bad: &str) -> PyResult<()> {
+        let bad: Bad = serde_json::from_str(bad).map_err(|error| {
+            let what = format!("what could not be used cannot be read: {error}");
+            raise(py, &Error::new(ErrorKind::Invalid, what))
+        })?;
+        let told = self.get().map(|loader| py.detach(|| loader.tell(bad)));
+        told.map_err(|error| raise(py, &error))
+    }
+
     /// Lanes in use.
     fn lanes(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.get().map_err(|error| raise(py, &error))?.opened().lanes)
@@ -183,7 +194,7 @@ impl Loader {
     }
 
     fn get(&self) -> Result<Arc<forebay_client::Loader>> {
-        if self.process != std::process::id() {
+        if !self.made_in.is_now() {
             return Err(Error::new(ErrorKind::Closed, "the loader belongs to another process")
                 .advise("use the DataLoader itself: it opens again after a fork"));
         }
@@ -192,7 +203,7 @@ impl Loader {
 
     fn forget_or_drop(&self) {
         let loader = self.inner().take();
-        if self.process != std::process::id() {
+        if !self.made_in.is_now() {
             // The threads that may have held its locks at the fork are not here to let go.
             std::mem::forget(loader);
         }

@@ -88,6 +88,12 @@ pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
+/// Forks between the process that first asked and this one: what a process knows itself by.
+#[pyfunction]
+pub(crate) fn forks() -> u64 {
+    forebay_wire::fork::Generation::now().forks()
+}
+
 /// Samples of each shard, as `daemon` counts them, started by `command` if need be, within `timeout` seconds.
 #[pyfunction]
 pub(crate) fn count(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy
@@ -14,6 +16,7 @@ import pytest
 import forebay
 from conftest import sample
 from forebay import errors, ranks
+from test_webdataset import small_daemon  # noqa: F401
 
 FIELDS = {"image": forebay.Image("png"), "label": forebay.Int("cls")}
 
@@ -38,6 +41,9 @@ def test_a_bad_sample_is_raised_by_name(make, spoilt):
     assert caught.value.places["key"] == "s00002"
     assert caught.value.places["url"] == spoilt
     assert caught.value.places["field"] == "image"
+    with tarfile.open(spoilt) as tar:
+        offset = tar.getmember("s00002.png").offset_data
+    assert caught.value.places["offset"] == str(offset)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -58,6 +64,117 @@ def test_a_batch_of_which_nothing_is_left_is_empty_and_not_missing(make, spoilt)
     assert batches[2]["image"].shape == (0, 3, 8, 6)
 
 
+def test_columns_of_an_empty_batch_are_of_the_kind_that_others_have(make, shard_of):
+    fields = {
+        "image": forebay.Image("png", dtype="float32", layout="NHWC"),
+        "array": forebay.Npy("npy"),
+        "text": forebay.Text("txt"),
+        "raw": forebay.Bytes("bin"),
+        "label": forebay.Int("cls"),
+        "part": forebay.Int("json", path="number", optional=True),
+    }
+    samples = [sample(number) for number in range(2)]
+    samples[0][1]["cls"] = b"no number"
+    empty, whole = make(shard_of(samples), fields=fields, batch_size=1, on_error="skip")
+    assert set(empty) == set(whole)
+    assert (empty["image"].shape, empty["image"].dtype) == ((0, 0, 0, 3), numpy.float32)
+    assert (empty["label"].shape, empty["label"].dtype) == ((0,), numpy.int64)
+    assert empty["part_present"].shape == empty["__valid__"].shape == (0,)
+    # Nobody knows the shape of an array that is not there.
+    assert empty["array"] == empty["text"] == empty["raw"] == []
+
+
+def test_every_field_of_a_batch_of_bad_samples_alone_has_its_column(make, shard_of, tmp_path):
+    good = shard_of([sample(0), sample(1)])
+    twice = tmp_path / "twice.tar"
+    with tarfile.open(good) as of, tarfile.open(twice, "w", format=tarfile.USTAR_FORMAT) as to:
+        for member in of.getmembers():
+            for _ in range(1 + member.name.endswith("0.cls")):
+                to.addfile(member, of.extractfile(member))
+    empty, whole = make(str(twice), batch_size=1, on_error="skip")
+    assert set(empty) == set(whole) == {*sample(0)[1], "__key__", "__url__", "__valid__"}
+    assert [len(values) for values in empty.values()] == [0] * len(whole)
+
+
+def test_a_sample_that_no_memory_holds_is_skipped_at_its_place(
+    make,
+    shard_of,
+    small_daemon,  # noqa: F811
+):
+    # 48 MiB are left for batches.
+    samples = [
+        (f"s{number}", {"bin": bytes(1000 + (60 << 20) * (number == 1))}) for number in range(3)
+    ]
+    url = shard_of(samples)
+    with pytest.raises(forebay.BadSample, match=r"memory.*bytes=\d+, limit=\d+") as caught:
+        list(make(url, daemon=small_daemon))
+    assert caught.value.places["key"] == "s1"
+    assert int(caught.value.places["limit"]) < 60 << 20 <= int(caught.value.places["bytes"])
+    loader = make(url, daemon=small_daemon, on_error="skip", batch_size=1)
+    assert [list(batch["__key__"]) for batch in loader] == [["s0"], [], ["s2"]]
+    assert [one["key"] for one in loader.stats()["bad"]["last"]] == ["s1"]
+
+
+def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt):
+    loader = make(spoilt, fields=FIELDS, batch_size=4, on_error="skip", job="spoilt job")
+    assert loader.stats()["bad"] == {"by_kind": {}, "last": []}
+    iteration = iter(loader)
+    next(iteration)
+    assert [bad["key"] for bad in loader.stats()["bad"]["last"]] == ["s00002"]
+    assert len([next(iteration), next(iteration)]) == 2
+    bad = loader.stats()["bad"]
+    assert bad["by_kind"] == {"BadSample": 3}
+    assert [one["key"] for one in bad["last"]] == ["s00002", "s00005", "s00007"]
+    with tarfile.open(spoilt) as tar:
+        offsets = {member.name: member.offset_data for member in tar.getmembers()}
+    first, second, third = bad["last"]
+    assert [first["offset"], second["offset"], third["offset"]] == [
+        offsets["s00002.png"],
+        offsets["s00005.cls"],
+        offsets["s00007.png"],
+    ]
+    assert (first["kind"], first["url"], first["field"]) == ("BadSample", spoilt, "image")
+    assert third["field"] == "label"
+    assert "seven" in third["message"]
+
+    def status(*options):
+        code = "from forebay._cli import main; main()"
+        command = [sys.executable, "-c", code, "status", *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def is_told():
+        told = [job["bad_samples"] for job in json.loads(status("--json"))["jobs"]]
+        return {"counts": {"BadSample": 3}, "last": bad["last"]} in told
+
+    # It is told while the loader goes on; each look takes a process.
+    assert any(is_told() for _ in range(20))
+    text = status()
+    assert "passed over: 3 BadSample" in text
+    assert all(one["key"] in text for one in bad["last"])
+    # What is learnt of the shards ends the job, and it is opened anew.
+    assert list(iteration) == []
+    assert not json.loads(status("--json"))["jobs"]
+    iter(loader)
+    assert any(is_told() for _ in range(20))
+
+
+def test_only_the_last_that_were_passed_over_are_kept_by_name(make, shard_of):
+    samples = [(f"s{number:05}", {"cls": b"no number"}) for number in range(40)]
+    loader = make(shard_of(samples), fields={"label": forebay.Int("cls")}, on_error="skip")
+    assert sum(len(batch["label"]) for batch in loader) == 0
+    bad = loader.stats()["bad"]
+    assert bad["by_kind"] == {"BadSample": 40}
+    assert [one["key"] for one in bad["last"]] == [f"s{number:05}" for number in range(24, 40)]
+
+
+def test_a_key_that_comes_again_is_another_sample(make, shard_of):
+    once = shard_of([sample(1)])
+    again = shard_of([sample(1), sample(2), sample(1)])
+    (batch,) = make([once, again], fields={"label": forebay.Int("cls")})
+    assert batch["label"].tolist() == [1, 1, 2, 1]
+    assert len(batch["__key__"]) == 4
+
+
 def test_stop_ends_the_epoch_and_not_more(make, spoilt):
     loader = make(spoilt, fields=FIELDS, batch_size=2, on_error="stop")
     for epoch in range(2):
@@ -66,6 +183,16 @@ def test_stop_ends_the_epoch_and_not_more(make, spoilt):
     several = make(epoch_samples=8, rank=0, world_size=2, on_error="stop")
     with pytest.raises(forebay.Invalid, match="other ranks"):
         iter(several)
+
+
+def test_a_function_that_says_stop_is_refused_where_ranks_would_wait(make, spoilt):
+    options = {"fields": FIELDS, "on_error": lambda error: "stop", "epoch_samples": 10}
+    alone = make(spoilt, batch_size=2, rank=0, world_size=1, **options)
+    assert [batch["label"].tolist() for batch in alone] == [[0, 1]]
+    several = iter(make(spoilt, batch_size=1, rank=0, world_size=2, **options))
+    assert next(several)["label"].tolist() == [0]
+    with pytest.raises(forebay.Invalid, match="other ranks"):
+        next(several)
 
 
 def test_too_many_errors_are_raised_after_all(make, spoilt):
@@ -268,6 +395,20 @@ def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, 
         ({"fields": {"\ud800": forebay.Int("cls")}}, "name of a field"),
         ({"daemon": "tcp://host"}, "unix:"),
         ({"workers": -1}, "workers"),
+        ({"worker_type": "fork"}, "'process'"),
+        ({"worker_type": "process"}, "give their number"),
+        ({"worker_type": "process", "workers": 1, "framework": "jax"}, "device_put"),
+        ({"worker_type": "process", "workers": 1, "transform": lambda batch: batch}, "transform="),
+        ({"worker_type": "process", "workers": 1, "select": lambda sample: True}, "select="),
+        (
+            {
+                "worker_type": "process",
+                "workers": 1,
+                "fields": {"label": forebay.Int("cls", map=lambda label: label)},
+            },
+            "map of field 'label'",
+        ),
+        ({"select": 3}, "select="),
         ({"transform": 3}, "transform"),
         ({"urls": []}, "URL list"),
         ({"urls": 7}, "list of URLs"),

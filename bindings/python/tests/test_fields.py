@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tarfile
 
 import numpy
 import pytest
@@ -209,7 +210,7 @@ def test_an_exception_of_user_code_names_the_sample(make, shards, workers):
     for _ in range(2):
         with pytest.raises(KeyError, match="six") as caught:
             next(batches)
-        assert caught.value.places == {"url": shards[0], "key": "s00006", "field": "label"}
+        assert caught.value.places == at(shards[0], "s00006") | {"field": "label"}
         assert "key=s00006" in "".join(getattr(caught.value, "__notes__", ["key=s00006"]))
 
     def transform(batch):
@@ -220,8 +221,16 @@ def test_an_exception_of_user_code_names_the_sample(make, shards, workers):
     loader = make(fields={"label": forebay.Int("cls")}, workers=workers, transform=transform)
     with pytest.raises(forebay.Invalid, match="eight") as caught:
         list(loader)
-    ends = {"url": shards[0], "to_url": shards[1], "to_key": "s00011"}
+    ends = at(shards[0], "s00008")
+    ends |= {f"to_{name}": value for name, value in at(shards[1], "s00011").items()}
     assert caught.value.places == ends | {"key": "mine"}
+
+
+def at(url, key):
+    """Where a sample is, as errors say it."""
+    with tarfile.open(url) as tar:
+        offset = next(member.offset_data for member in tar if member.name.startswith(key))
+    return {"url": url, "key": key, "offset": str(offset)}
 
 
 def test_what_maps_give_beside_numbers_stays_a_list(make):

@@ -58,6 +58,28 @@ def test_a_framework_is_imported_when_an_iteration_begins(shards):
     subprocess.run([sys.executable, "-c", code, shards[0]], check=True)
 
 
+def test_nothing_is_asked_of_cuda_before_an_iteration_begins(shards):
+    code = (
+        "import sys, torch\n"
+        "asked = []\n"
+        "for name in ('is_available', 'init', '_lazy_init', 'device_count', 'current_device'):\n"
+        "    real = getattr(torch.cuda, name)\n"
+        "    def note(*arguments, name=name, real=real):\n"
+        "        asked.append(name)\n"
+        "        return real(*arguments)\n"
+        "    setattr(torch.cuda, name, note)\n"
+        "import forebay\n"
+        "loader = forebay.DataLoader(\n"
+        "    sys.argv[1], batch_size=4, framework='torch', pin_memory=True, timeout=60.0)\n"
+        "loader.set_epoch(1)\n"
+        "loader.load_state_dict(loader.state_dict())\n"
+        "assert not asked and not torch.cuda.is_initialized(), asked\n"
+        "assert len(list(loader)) == 3\n"
+        "assert 'is_available' in asked\n"
+    )
+    subprocess.run([sys.executable, "-c", code, shards[0]], check=True)
+
+
 def in_a_fork(body):
     """Run `body` in a forked child; what it raises is printed and fails the test."""
     with warnings.catch_warnings():
@@ -93,12 +115,30 @@ def test_a_fork_leaves_the_parent_alone_and_goes_on_by_itself(make, workers):
     assert loader.stats()["reconnects"] == 0
 
 
+def test_a_fork_is_known_without_asking_for_a_process_id(make, monkeypatch):
+    loader = make(fields=FIELDS)
+    iteration = iter(loader)
+    seen = keys([next(iteration)])
+    here = forebay._native.forks()
+    # As if the child had got the number of its parent, which has gone meanwhile.
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+
+    def child():
+        assert forebay._native.forks() == here + 1
+        assert keys(iteration) == ALL[4:]
+        loader.close()
+
+    in_a_fork(child)
+    assert forebay._native.forks() == here
+    assert seen + keys(iteration) == ALL
+
+
 def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
     loader = make(fields=FIELDS, workers=2, transform=lambda batch: batch)
     iteration = iter(loader)
     seen = keys([next(iteration)])
     future = Future()
-    iteration._pending.append(Pending(future.result, future=future))
+    iteration._pending.append(Pending(future.result, task=future))
     held, done = threading.Event(), threading.Event()
 
     def hold():
@@ -121,7 +161,7 @@ def test_a_fork_while_a_worker_holds_a_lock_goes_on(make):
     finally:
         done.set()
         holder.join()
-    assert iteration._pending.pop().future is future
+    assert iteration._pending.pop().task is future
     assert seen + keys(iteration) == ALL
 
 

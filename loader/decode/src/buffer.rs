@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::fork::Generation;
 
 /// What DLPack consumers and the widest vector loads ask for, and one cache line.
 const ALIGN: usize = 64;
@@ -35,7 +36,7 @@ pub struct BufferPool(Arc<Shared>);
 
 struct Shared {
     idle_max: usize,
-    process: u32,
+    made_in: Generation,
     idle: Mutex<Idle>,
 }
 
@@ -55,7 +56,7 @@ impl BufferPool {
     /// A pool that keeps at most `idle_max` bytes of buffers nobody uses.
     #[must_use]
     pub fn new(idle_max: usize) -> Self {
-        Self(Arc::new(Shared { idle_max, process: std::process::id(), idle: Mutex::default() }))
+        Self(Arc::new(Shared { idle_max, made_in: Generation::now(), idle: Mutex::default() }))
     }
 
     /// A buffer of `len` bytes whose contents are unspecified: zeros, or what an earlier user left.
@@ -101,7 +102,7 @@ impl Shared {
             return;
         }
         // In a forked child the lock may be held for ever by a thread that is not there.
-        if self.process != std::process::id() {
+        if !self.made_in.is_now() {
             return;
         }
         // Memory is given back to the system after the lock.
@@ -271,7 +272,8 @@ mod tests {
     #[test]
     fn a_forked_child_leaves_its_parents_pool_alone() {
         let idle = Mutex::default();
-        let pool = BufferPool(Arc::new(Shared { idle_max: 1 << 20, process: 0, idle }));
+        let made_in = Generation::now().child();
+        let pool = BufferPool(Arc::new(Shared { idle_max: 1 << 20, made_in, idle }));
         drop(pool.take(64).unwrap());
         // What is put back there takes the lock.
         assert_eq!(pool.0.idle().bytes, 0);

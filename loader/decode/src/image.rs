@@ -83,6 +83,11 @@ impl ImagePlan {
         self.spec.size.map(|size| self.shape_of(size))
     }
 
+    /// The shape of an image without pixels, which says no more than where its channels are.
+    pub(crate) fn no_shape(&self) -> Vec<usize> {
+        self.shape_of((0, 0)).to_vec()
+    }
+
     fn shape_of(&self, (height, width): Size) -> [usize; 3] {
         let (height, width) = (height as usize, width as usize);
         match self.spec.layout {

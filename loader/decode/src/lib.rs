@@ -12,7 +12,7 @@
 //! let samples = [record("a", b"7"), record("b", b"seven")];
 //! let batch: Vec<Record<'_>> = samples
 //!     .iter()
-//!     .map(|(key, fields)| Record { key, url: "s3://b/a.tar", stream: 0, position: 0, fields, has: &[] })
+//!     .map(|(key, fields)| Record { key, url: "s3://b/a.tar", stream: 0, position: 0, offset: None, fields, has: &[] })
 //!     .collect();
 //! let decoded = decoder.decode(&batch, 0, 0);
 //! assert_eq!(decoded.kept, [0]);

@@ -15,6 +15,8 @@ pub struct Record<'a> {
     pub stream: u64,
     /// The sample's place in the global order.
     pub position: u64,
+    /// Where the sample begins in its shard, in bytes, where that is known.
+    pub offset: Option<u64>,
     /// Field names (what follows the key's dot) and their bytes, in the shard's order.
     pub fields: &'a [(&'a str, &'a [u8])],
     /// Names of the fields it has in its shard, where one that was asked for is missing: for the
@@ -47,7 +49,8 @@ impl<'a> Record<'a> {
 
     /// `error` with what names the sample.
     pub(crate) fn locate(&self, error: Error, spec: &FieldSpec) -> Error {
-        error.at("field", &spec.name).at("key", self.key).at("url", self.url)
+        let error = error.at("field", &spec.name).at("key", self.key).at("url", self.url);
+        self.offset.into_iter().fold(error, |error, offset| error.at("offset", offset))
     }
 
     fn lacks(&self, spec: &FieldSpec) -> Error {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_decode::{
     BufferPool, Column, Crop, DType, Decoded, Decoder, FieldKind, FieldSpec, ImageSpec, Layout,
-    Record, SIDE_MAX,
+    Ragged, Record, SIDE_MAX,
 };
 use forebay_error::ErrorKind;
 use half::{bf16, f16};
@@ -34,6 +34,7 @@ fn decode(decoder: &Decoder, samples: &[Sample], first_position: u64, epoch: u64
             url: "s3://b/0.tar",
             stream: 0,
             position,
+            offset: Some(512 * position),
             fields,
             has,
         })
@@ -196,6 +197,7 @@ fn bad_samples_are_named_and_leave_no_gap() {
         .map(|bad| {
             assert_eq!(bad.error.kind(), ErrorKind::BadSample);
             assert_eq!(bad.error.place("url"), Some("s3://b/0.tar"));
+            assert_eq!(bad.error.place("offset"), Some((512 * bad.index).to_string().as_str()));
             let place = |name| bad.error.place(name).unwrap().to_owned();
             (bad.index, place("field"), place("key"))
         })
@@ -210,11 +212,17 @@ fn bad_samples_are_named_and_leave_no_gap() {
 
 #[test]
 fn a_batch_without_a_good_sample_has_columns_without_rows() {
-    let decoder = decoder(vec![label(), FieldSpec::new("t", "txt", FieldKind::Text)], 1);
+    let plain = FieldSpec::new("i", "jpg", FieldKind::Image(ImageSpec::default()));
+    let array = FieldSpec::new("n", "npy", FieldKind::Npy { ragged: Ragged::List });
+    let text = FieldSpec::new("t", "txt", FieldKind::Text);
+    let decoder = decoder(vec![label(), text, plain, array], 1);
     for samples in [vec![], vec![vec![("cls", b"x".to_vec())]]] {
         let decoded = decode(&decoder, &samples, 0, 0);
         assert_eq!(shape(&decoded.outputs[0].column), [0]);
         assert!(matches!(&decoded.outputs[1].column, Column::Text(rows) if rows.is_empty()));
+        assert_eq!(shape(&decoded.outputs[2].column), [0, 3, 0, 0]);
+        // An array's type and shape are nowhere but in the array.
+        assert!(matches!(&decoded.outputs[3].column, Column::Tensors(rows) if rows.is_empty()));
         assert_eq!(decoded.bad.len(), samples.len());
     }
 }

@@ -54,7 +54,12 @@ pub enum Event {
         batches: u32,
     },
     /// A batch in a slot.
-    Batch(Box<Batch>),
+    Batch {
+        /// The batch.
+        batch: Box<Batch>,
+        /// Where each of its samples begins in its shard, in bytes.
+        offsets: Vec<u64>,
+    },
     /// The run passed every shard, and none was broken: told before its end.
     Learnt {
         /// The run.
@@ -376,7 +381,7 @@ async fn deliver(
 ) -> Result<()> {
     let mut ready =
         gathered.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
-    while let Some((mut batch, hold)) = ready.try_next().await? {
+    while let Some((mut batch, offsets, hold)) = ready.try_next().await? {
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         // No await between lending and sending: a run that is ended in between would leave a slot
         // that nobody gives back.
@@ -384,7 +389,7 @@ async fn deliver(
         batch.errors.extend(job.wrong_shards());
         job.slots.lend(&batch, hold);
         job.patience.begun();
-        place.send(Event::Batch(Box::new(batch)));
+        place.send(Event::Batch { batch: Box::new(batch), offsets });
     }
     Ok(())
 }

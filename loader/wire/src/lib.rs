@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod commands;
 pub mod files;
+pub mod fork;
 pub mod frame;
 pub mod message;
 pub mod peer;
@@ -21,6 +22,7 @@ pub const PROTOCOL: u32 = 4;
 /// The oldest protocol this build still speaks.
 pub const PROTOCOL_OLDEST: u32 = 3;
 
-/// The first protocol in which a run begins at any position or has samples of the client's choice, and jobs
-/// mix data sets ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`]).
+/// The first protocol in which a run begins at any position or has samples of the client's choice, jobs
+/// mix data sets, and both sides tell of bad samples ([`message::Request::Play`], [`message::Request::Pick`],
+/// [`message::Request::Mix`], [`message::Request::Bad`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_error::Error;
+use forebay_error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 /// From trainer to daemon.
@@ -131,6 +131,8 @@ pub enum Request {
     /// Says how large the shards of the next [`Request::Open`] are, so that a job whose window the cache
     /// has no room for is refused.
     Extent(Extent),
+    /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
+    Bad(Bad),
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -140,6 +142,36 @@ pub struct Extent {
     pub bytes: Vec<u64>,
     /// The first of the job's ranks on this node, and how many there are: one after the other.
     pub ranks: (u32, u32),
+}
+
+/// What a job could not use: all of it counted, the last of it by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bad {
+    /// How many samples and shards, by the kind of error.
+    pub counts: Vec<(ErrorKind, u64)>,
+    /// The last of them, the latest at the end; [`BAD_NAMED`] at most.
+    pub last: Vec<BadSample>,
+}
+
+/// Bad samples that are kept by name: a screen of them tells what is wrong with a data set, and a job
+/// whose every sample is bad costs no more than this.
+pub const BAD_NAMED: usize = 16;
+
+/// A sample or shard that a trainer could not use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadSample {
+    /// The kind of error.
+    pub kind: ErrorKind,
+    /// Its shard, as errors show it.
+    pub url: Option<String>,
+    /// Its key.
+    pub key: Option<String>,
+    /// The field that failed.
+    pub field: Option<String>,
+    /// Where in the shard, in bytes.
+    pub offset: Option<u64>,
+    /// What is wrong with it, and where, for people.
+    pub message: String,
 }
 
 /// A sample that is asked for by its place.
@@ -227,7 +259,7 @@ pub enum Reply {
         /// not, no batch needs more than its share of the slab unless memory is short by then.
         batches: u32,
     },
-    /// A batch rests in a slot.
+    /// A batch rests in a slot; without the places of its samples.
     Batch(Box<Batch>),
     /// The run is over: every batch was sent.
     End {
@@ -298,6 +330,14 @@ pub enum Reply {
         run: u64,
         /// Samples of each shard.
         counts: Vec<u64>,
+    },
+    /// A batch rests in a slot. What [`Reply::Batch`] is to clients before
+    /// [`crate::PROTOCOL_POSITIONS`], which are not told where samples lie.
+    Placed {
+        /// The batch.
+        batch: Box<Batch>,
+        /// Where each of its samples begins in its shard, in bytes.
+        offsets: Vec<u64>,
     },
 }
 
@@ -418,7 +458,7 @@ pub struct Sample {
     pub valid: bool,
     /// Its members, or why there are none.
     pub members: Result<Vec<Member>, Error>,
-    /// Where a field that was asked for is missing: the names of those it has, for the message.
+    /// Where a field that was asked for is missing, or the sample is bad: the names of those it has.
     pub has: Vec<String>,
 }
 

@@ -23,6 +23,9 @@ pub struct Batch {
     pub urls: Vec<u32>,
     /// The samples' places in the epoch's global sequence, one per row.
     pub positions: Vec<u64>,
+    /// Where the samples begin in their shards, in bytes, one per row; none if the daemon's release does
+    /// not say.
+    pub offsets: Vec<u64>,
     /// False for rows that are padding.
     pub valid: Vec<bool>,
     /// The fields, each with one row per sample.
@@ -162,12 +165,21 @@ impl Work {
     }
 
     /// Decodes what can be decoded; the rest is in [`Batch::errors`].
-    pub(super) fn decode(&self, batch: message::Batch, lease: &Arc<Lease>) -> Result<Batch> {
+    pub(super) fn decode(
+        &self,
+        batch: message::Batch,
+        offsets: &[u64],
+        lease: &Arc<Lease>,
+    ) -> Result<Batch> {
         let mut errors = batch.errors;
         let mut good: Vec<(&Sample, &[Member])> = Vec::with_capacity(batch.samples.len());
-        for sample in &batch.samples {
+        let mut good_offsets: Vec<Option<u64>> = Vec::with_capacity(batch.samples.len());
+        for (at, sample) in batch.samples.iter().enumerate() {
             match &sample.members {
-                Ok(members) => good.push((sample, members)),
+                Ok(members) => {
+                    good.push((sample, members));
+                    good_offsets.push(offsets.get(at).copied());
+                }
                 Err(error) if sample.valid => errors.push(error.clone()),
                 // Padding repeats a sample, of which its own rank hears.
                 Err(_) => {}
@@ -204,11 +216,13 @@ impl Work {
                 let records: Vec<Record<'_>> = good
                     .iter()
                     .zip(&fields)
-                    .map(|((sample, _), fields)| Record {
+                    .zip(&good_offsets)
+                    .map(|(((sample, _), fields), offset)| Record {
                         key: &sample.key,
                         url: self.urls.get(sample.url as usize).map_or("", String::as_str),
                         stream: self.stream_of(sample.url),
                         position: sample.position,
+                        offset: *offset,
                         fields,
                         has: &sample.has,
                     })
@@ -239,12 +253,14 @@ impl Work {
                 (columns.collect(), decoded.kept)
             }
         };
+        let offsets = kept.iter().filter_map(|row| good_offsets[*row]).collect();
         let kept: Vec<&Sample> = kept.iter().map(|row| good[*row].0).collect();
         Ok(Batch {
             index: batch.index,
             keys: kept.iter().map(|sample| sample.key.clone()).collect(),
             urls: kept.iter().map(|sample| sample.url).collect(),
             positions: kept.iter().map(|sample| sample.position).collect(),
+            offsets,
             valid: kept.iter().map(|sample| sample.valid).collect(),
             columns,
             errors,

@@ -97,9 +97,12 @@ impl Field {
                 let found = json::document(bytes, path.as_deref())?;
                 self.part(found, path.as_deref())
             })),
-            Job::Npy => Rows::Tensors(self.values(true, batch, errors, |_, bytes| {
-                npy::array(bytes, batch.buffers).map(Some)
-            })),
+            Job::Npy => {
+                let rows = self.values(true, batch, errors, |_, bytes| {
+                    npy::array(bytes, batch.buffers).map(Some)
+                });
+                Rows::Tensors { rows, none: None }
+            }
             Job::Bytes => {
                 let slots = batch.records.par_iter().map(|_| ());
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
@@ -146,7 +149,7 @@ impl Field {
                 self.image(plan, batch, record, bytes, |ready| ready.finish(out)).map(Some)
             });
         }
-        Ok(Rows::Tensors(self.values(true, batch, errors, |record, bytes| {
+        let rows = self.values(true, batch, errors, |record, bytes| {
             let tensor = self.image(plan, batch, record, bytes, |ready| {
                 let shape = ready.shape().to_vec();
                 let dtype = plan.dtype();
@@ -156,7 +159,8 @@ impl Field {
                 Ok(Tensor { dtype, shape, buffer })
             });
             tensor?.map(Some)
-        })))
+        });
+        Ok(Rows::Tensors { rows, none: Some((plan.dtype(), plan.no_shape())) })
     }
 
     /// Prepares one image in the thread's scratch and lets `finish` take it from there.

@@ -15,8 +15,12 @@ pub(super) enum Rows {
         buffer: Buffer,
         present: Vec<bool>,
     },
-    /// A tensor each.
-    Tensors(Vec<Option<Tensor>>),
+    /// A tensor each; `none` is the type and shape of a row of which nothing is known, where that says what
+    /// no rows at all become.
+    Tensors {
+        rows: Vec<Option<Tensor>>,
+        none: Option<(DType, Vec<usize>)>,
+    },
     Text(Vec<Option<String>>),
     Json(Vec<Option<String>>),
     Bytes(Vec<Option<usize>>),
@@ -33,7 +37,7 @@ impl Rows {
                 let tensor = close(dtype, shape, buffer, kept);
                 (Column::Tensor(tensor), kept.iter().map(|&row| present[row]).collect())
             }
-            Self::Tensors(rows) => tensors(pick(rows, kept), buffers)?,
+            Self::Tensors { rows, none } => tensors(pick(rows, kept), none, buffers)?,
             Self::Text(rows) => texts(pick(rows, kept), Column::Text),
             Self::Json(rows) => texts(pick(rows, kept), Column::Json),
             Self::Bytes(rows) => {
@@ -73,7 +77,11 @@ fn texts(rows: Vec<Option<String>>, column: fn(Vec<String>) -> Column) -> (Colum
 }
 
 /// One tensor where all rows agree in type and shape, else one each.
-fn tensors(rows: Vec<Option<Tensor>>, buffers: &BufferPool) -> Result<(Column, Vec<bool>)> {
+fn tensors(
+    rows: Vec<Option<Tensor>>,
+    none: Option<(DType, Vec<usize>)>,
+    buffers: &BufferPool,
+) -> Result<(Column, Vec<bool>)> {
     let present = presence(&rows);
     let absent = || {
         let buffer = buffers.take(0)?;
@@ -84,8 +92,12 @@ fn tensors(rows: Vec<Option<Tensor>>, buffers: &BufferPool) -> Result<(Column, V
     let alike = rows
         .windows(2)
         .all(|pair| pair[0].dtype == pair[1].dtype && pair[0].shape == pair[1].shape);
-    let column = match rows.first() {
-        Some(first) if alike && present.iter().all(|present| *present) => {
+    let column = match (rows.first(), none) {
+        (None, Some((dtype, shape))) => {
+            let shape = std::iter::once(0).chain(shape).collect();
+            Column::Tensor(Tensor { dtype, shape, buffer: buffers.take(0)? })
+        }
+        (Some(first), _) if alike && present.iter().all(|present| *present) => {
             Column::Tensor(stack(first, &rows, buffers)?)
         }
         _ => Column::Tensors(rows),

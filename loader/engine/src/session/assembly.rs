@@ -25,6 +25,9 @@ const MERGE_GAP: u64 = 16 << 10;
 /// Field names told where one is missing: a sample has a handful, a hostile one any number.
 const NAMES_SHOWN: usize = 16;
 
+/// What names begin with that are the batch's own.
+const RESERVED: &str = "__";
+
 /// A run stops growing here, so that one batch keeps several requests under way.
 const RUN_LIMIT: u64 = 4 << 20;
 
@@ -52,17 +55,23 @@ pub(super) struct Place {
 struct Record {
     place: Place,
     key: String,
+    /// Where it begins in its shard.
+    offset: u64,
     /// The members asked for, each with its field's number in the batch, or why there are none.
     members: Result<Vec<(u32, Member)>>,
-    /// Names of the sample's fields, where one asked for is missing.
+    /// Names of the sample's fields, where one asked for is missing or the sample is bad.
     has: Vec<String>,
 }
 
 impl Record {
+    /// The members asked for; none of a sample that is bad.
+    fn wanted(&self) -> &[(u32, Member)] {
+        self.members.as_deref().unwrap_or_default()
+    }
+
     /// What the trainer is told of each member before any was read: of empty ones, all there is.
     fn unread(&self) -> Vec<Result<message::Member>> {
-        let members = self.members.as_deref().unwrap_or_default();
-        members
+        self.wanted()
             .iter()
             .map(|(field, member)| {
                 Ok(message::Member { field: *field, offset: 0, len: member.len })
@@ -116,6 +125,7 @@ impl Assembly {
         let record = |place: &Place| Record {
             place: *place,
             key: String::new(),
+            offset: 0,
             members: Err(missing().at("url", job.url(place.shard)).at("sample", place.ordinal)),
             has: Vec::new(),
         };
@@ -143,6 +153,7 @@ impl Assembly {
             match (index.sample(ordinal), broken) {
                 (Some(sample), _) => {
                     record.key.clone_from(&sample.key);
+                    record.offset = sample.offset;
                     record.members = match &sample.bad {
                         None => {
                             let (fields, all) = (index.fields(), index.members_of(&sample));
@@ -155,13 +166,16 @@ impl Assembly {
                                 .map(|(name, member)| (number_of(&mut self.fields, name), *member))
                                 .collect())
                         }
-                        Some(why) => Err(Error::new(
-                            ErrorKind::BadSample,
-                            format!("the sample cannot be used: {why}"),
-                        )
-                        .at("url", shard.url())
-                        .at("key", &sample.key)
-                        .at("offset", sample.offset)),
+                        Some(why) => {
+                            record.has = names(index.fields(), &index.members_of(&sample));
+                            Err(Error::new(
+                                ErrorKind::BadSample,
+                                format!("the sample cannot be used: {why}"),
+                            )
+                            .at("url", shard.url())
+                            .at("key", &sample.key)
+                            .at("offset", sample.offset))
+                        }
                     };
                 }
                 (None, Some(error)) => {
@@ -172,45 +186,45 @@ impl Assembly {
         }
     }
 
-    /// Groups what the batch needs into runs, in the order of shards and offsets; `errors` are told
-    /// with the batch.
-    pub(super) fn plan_reads(&mut self, errors: Vec<Error>) {
+    /// Groups what the batch needs into runs; `errors` are told with the batch. A sample that alone needs
+    /// more than `limit` bytes of memory is bad: no smaller batch would bring it.
+    pub(super) fn plan_reads(&mut self, errors: Vec<Error>, limit: usize) {
         self.errors = errors;
-        let mut parts: Vec<(u32, Range<u64>, Part)> = Vec::with_capacity(self.records.len());
-        for (sample, record) in self.records.iter().enumerate() {
-            let members = record.members.as_deref().unwrap_or_default().iter().enumerate();
-            // Of an empty member there is nothing to read.
-            parts.extend(members.filter(|(_, (_, wanted))| wanted.len > 0).map(
-                |(member, (_, wanted))| {
-                    let range = wanted.offset..wanted.end();
-                    (record.place.shard, range, Part { sample, member })
-                },
-            ));
-        }
-        parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
-        for (shard, range, part) in parts {
-            match self.runs.last_mut() {
-                Some(run)
-                    if run.shard == shard
-                        && range.start <= run.range.end + MERGE_GAP
-                        && range.end - run.range.start <= RUN_LIMIT =>
-                {
-                    run.range.end = run.range.end.max(range.end);
-                    run.parts.push(part);
-                }
-                _ => self.runs.push(Run { shard, range, footprint: 0, parts: vec![part] }),
+        for (sample, record) in self.records.iter_mut().enumerate() {
+            // Beside each member a gap at most, and its ends, which are smaller.
+            let most = |(_, member): &(u32, Member)| member.len.saturating_add(2 * MERGE_GAP);
+            if record.wanted().iter().map(most).sum::<u64>() <= limit as u64 {
+                continue;
+            }
+            let bytes = footprint(&runs_of(parts(sample, record).collect()));
+            if bytes > limit {
+                record.members = Err(Error::new(
+                    ErrorKind::BadSample,
+                    "the sample needs more memory than all batches together may have",
+                )
+                .at("bytes", bytes)
+                .at("limit", limit)
+                .at("url", self.job.url(record.place.shard))
+                .at("key", &record.key)
+                .at("offset", record.offset)
+                .advise("raise the daemon's memory, or ask for fewer of its fields"));
             }
         }
-        for run in &mut self.runs {
-            let transferred = Shard::footprint(&run.range);
-            let bytes = transferred.end - transferred.start;
-            run.footprint = usize::try_from(bytes).expect("a run is bounded");
+        let records = self.records.iter().enumerate();
+        self.runs = runs_of(records.flat_map(|(sample, record)| parts(sample, record)).collect());
+        if self.job.spec.fields.is_none() && self.fields.is_empty() {
+            // Not one of its samples is good: it has the columns that these would have had.
+            for name in self.records.iter().flat_map(|record| &record.has) {
+                if !name.starts_with(RESERVED) {
+                    number_of(&mut self.fields, name);
+                }
+            }
         }
     }
 
     /// Slab memory the batch needs.
     pub(super) fn bytes(&self) -> usize {
-        self.runs.iter().map(|run| run.footprint).sum()
+        footprint(&self.runs)
     }
 
     pub(super) fn take_slot(&mut self, slot: Slot, stages: Vec<Stage>) {
@@ -218,11 +232,12 @@ impl Assembly {
         self.stages = stages;
     }
 
-    /// Reads and checks everything; the slot's memory comes back beside the batch.
+    /// Reads and checks everything; where each sample begins in its shard, and the slot's memory, come back
+    /// beside the batch.
     ///
     /// # Errors
     /// If a shard cannot be had any more; what is wrong with a sample is told in its place.
-    pub(super) async fn read(mut self) -> Result<(Batch, Hold)> {
+    pub(super) async fn read(mut self) -> Result<(Batch, Vec<u64>, Hold)> {
         let start_ns = now_ns();
         let slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
@@ -239,6 +254,7 @@ impl Assembly {
             spans.push(placed.into_span());
         }
         self.stages.extend(cut(start_ns, now_ns(), waited));
+        let offsets = self.records.iter().map(|record| record.offset).collect();
         let samples = self.records.into_iter().zip(members).map(|(record, members)| Sample {
             position: record.place.position,
             url: record.place.shard,
@@ -258,7 +274,7 @@ impl Assembly {
             stages: self.stages,
             bytes,
         };
-        Ok((batch, Hold { _spans: spans, _right: slot.right }))
+        Ok((batch, offsets, Hold { _spans: spans, _right: slot.right }))
     }
 
     /// Cuts the slot into a span per run and reads all of them, the runs of a shard together.
@@ -384,6 +400,44 @@ fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stretch>) -> Vec<Stage> {
         stages.push(Stage { cause: Cause::TierRead, start_ns: at, end_ns });
     }
     stages
+}
+
+/// What is to be read of a sample, which is the batch's `sample`-th. Of an empty member there is nothing.
+fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64>, Part)> {
+    let members = record.wanted().iter().enumerate();
+    members.filter(|(_, (_, wanted))| wanted.len > 0).map(move |(member, (_, wanted))| {
+        (record.place.shard, wanted.offset..wanted.end(), Part { sample, member })
+    })
+}
+
+/// Reads that bring all parts, in the order of shards and offsets.
+fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>) -> Vec<Run> {
+    parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
+    let mut runs: Vec<Run> = Vec::new();
+    for (shard, range, part) in parts {
+        match runs.last_mut() {
+            Some(run)
+                if run.shard == shard
+                    && range.start <= run.range.end + MERGE_GAP
+                    && range.end - run.range.start <= RUN_LIMIT =>
+            {
+                run.range.end = run.range.end.max(range.end);
+                run.parts.push(part);
+            }
+            _ => runs.push(Run { shard, range, footprint: 0, parts: vec![part] }),
+        }
+    }
+    for run in &mut runs {
+        let transferred = Shard::footprint(&run.range);
+        let bytes = transferred.end - transferred.start;
+        run.footprint = usize::try_from(bytes).expect("a run lies in a shard");
+    }
+    runs
+}
+
+/// Slab memory that runs need.
+fn footprint(runs: &[Run]) -> usize {
+    runs.iter().map(|run| run.footprint).sum()
 }
 
 /// The number of a field in the batch; a new name gets the next one.

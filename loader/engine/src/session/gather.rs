@@ -40,7 +40,7 @@ impl Gatherer {
     ) -> Result<Assembly> {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         self.capture(&mut assembly, places, &mut stages).await?;
-        assembly.plan_reads(errors);
+        assembly.plan_reads(errors, self.job.slots.largest());
         assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages.0);
         Ok(assembly)
     }

@@ -175,6 +175,11 @@ impl Slots {
         Self { engines, memory, prefetch, credits, events, state: Mutex::default() }
     }
 
+    /// The largest batch that there is memory for if nothing else has any.
+    pub(super) fn largest(&self) -> usize {
+        self.memory.limit() / CHUNK * CHUNK
+    }
+
     /// Leases `bytes` for the next batch, waiting until the trainer has made room.
     pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
@@ -215,7 +220,9 @@ impl Slots {
     /// The current slab if a batch of `bytes` may lie there, else a new one; its predecessor lives
     /// on in its leases.
     async fn slab_for(&self, bytes: usize) -> Result<Slab> {
-        let each = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
+        let roomy = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
+        // A batch that fits without it needs none.
+        let each = roomy.min(self.largest()).max(bytes.max(1).next_multiple_of(CHUNK));
         let current = self.state().slab.clone();
         if let Some(slab) = current {
             if slab.share(self.prefetch) >= bytes {

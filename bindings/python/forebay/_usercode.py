@@ -1,0 +1,168 @@
+"""The user's own functions: `select`, the fields' `map`, `transform`, in that order.
+
+One rule: what they raise reaches the loop as it is, and says for which samples it was raised. Where
+they run (the loop's own thread, other threads, other processes) changes nothing in what they get or
+give.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay import _native
+from forebay.fields import Field, Image
+from forebay.frameworks import Framework
+
+# A column's name, its rows, and which rows have the field, where some may not.
+Column = tuple[str, Any, list[bool] | None]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A batch before any code of the user's; everything in it may go to another process."""
+
+    columns: list[Column]
+    keys: Sequence[str]
+    urls: Sequence[str]
+    # Where samples begin in their shards; empty if the daemon's release does not say.
+    offsets: list[int]
+    valid: Any
+
+
+@dataclass(frozen=True)
+class Made:
+    """A batch as the user gets it, and what `select` left out of it, padding aside."""
+
+    batch: Any
+    samples_out: int = 0
+    images_out: int = 0
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """What is done with a decoded batch."""
+
+    fields: Mapping[str, Field]
+    framework: Framework
+    select: Callable[[dict[str, Any]], Any] | None
+    transform: Callable[[dict[str, Any]], Any] | None
+
+    def __call__(self, decoded: Decoded) -> Made:
+        """Run all of it."""
+        samples_out = images_out = 0
+        if self.select is not None:
+            chosen = self._chosen(self.select, decoded)
+            if len(chosen) < len(decoded.keys):
+                out = sorted(set(range(len(decoded.keys))) - set(chosen))
+                samples_out, images_out = self._count(decoded, out)
+                decoded = self._take(decoded, chosen)
+        batch: dict[str, Any] = {}
+        for name, values, present in decoded.columns:
+            field = self.fields.get(name)
+            if field is not None and field.map is not None:
+                rows = where(present, list(values))
+                batch[name] = self._mapped(name, field.map, rows, decoded)
+            else:
+                batch[name] = values
+            if present is not None:
+                batch[f"{name}_present"] = self.framework.tensor(_native.Batch.flags(present))
+        batch["__key__"], batch["__url__"] = decoded.keys, decoded.urls
+        batch["__valid__"] = decoded.valid
+        if self.transform is None:
+            return Made(batch, samples_out, images_out)
+        try:
+            return Made(self.transform(batch), samples_out, images_out)
+        except Exception as error:
+            _note(error, "transform=", ends(decoded))
+            raise
+
+    def _chosen(self, select: Callable[[dict[str, Any]], Any], decoded: Decoded) -> list[int]:
+        """The rows that the user wants."""
+        columns = [(name, where(present, list(rows))) for name, rows, present in decoded.columns]
+        chosen = []
+        for row, (key, url) in enumerate(zip(decoded.keys, decoded.urls, strict=True)):
+            sample = {name: values[row] for name, values in columns}
+            try:
+                if select(sample | {"__key__": key, "__url__": url}):
+                    chosen.append(row)
+            except Exception as error:
+                _note(error, "select=", place(decoded, row))
+                raise
+        return chosen
+
+    def _take(self, decoded: Decoded, rows: list[int]) -> Decoded:
+        def pick(values: Any) -> Any:
+            if isinstance(values, list):
+                return [values[row] for row in rows]
+            return self.framework.take(values, rows)
+
+        return replace(
+            decoded,
+            columns=[
+                (name, pick(values), None if present is None else [present[row] for row in rows])
+                for name, values, present in decoded.columns
+            ],
+            keys=[decoded.keys[row] for row in rows],
+            urls=[decoded.urls[row] for row in rows],
+            offsets=[decoded.offsets[row] for row in rows] if decoded.offsets else [],
+            valid=pick(decoded.valid),
+        )
+
+    def _count(self, decoded: Decoded, rows: list[int]) -> tuple[int, int]:
+        """How many of these rows are samples, and how many images they have."""
+        valid = decoded.valid.tolist()
+        real = [row for row in rows if valid[row]]
+        images = [
+            present
+            for name, _, present in decoded.columns
+            if isinstance(self.fields.get(name), Image)
+        ]
+        return len(real), sum(present is None or present[row] for present in images for row in real)
+
+    def _mapped(
+        self, name: str, function: Callable[[Any], Any], rows: list[Any], decoded: Decoded
+    ) -> Any:
+        mapped = []
+        for number, row in enumerate(rows):
+            try:
+                mapped.append(None if row is None else function(row))
+            except Exception as error:
+                _note(error, "map=", place(decoded, number) | {"field": name})
+                raise
+        stacked = self.framework.stack(mapped) if mapped else None
+        return mapped if stacked is None else stacked
+
+
+def where(present: list[bool] | None, rows: list[Any]) -> list[Any]:
+    """The rows, with None for those that are absent."""
+    if present is None:
+        return rows
+    return [row if there else None for row, there in zip(rows, present, strict=True)]
+
+
+def place(decoded: Decoded, row: int) -> dict[str, str]:
+    """Where the sample of a row is, as errors say it."""
+    found = {"url": decoded.urls[row], "key": decoded.keys[row]}
+    return found | {"offset": str(decoded.offsets[row])} if decoded.offsets else found
+
+
+def ends(decoded: Decoded) -> dict[str, str]:
+    """Where the first and the last sample of a batch are."""
+    if not len(decoded.keys):
+        return {}
+    last = place(decoded, len(decoded.keys) - 1)
+    return place(decoded, 0) | {f"to_{name}": value for name, value in last.items()}
+
+
+def _note(error: Exception, what: str, places: dict[str, str]) -> None:
+    """Note on an exception of user code for which samples it was raised."""
+    note = f"in {what} of " + ", ".join(f"{name}={place}" for name, place in places.items())
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    # Those that refuse attributes have the note; what an error of ours says already stays.
+    with contextlib.suppress(AttributeError, TypeError):
+        error.places = places | getattr(error, "places", {})  # type: ignore[attr-defined]

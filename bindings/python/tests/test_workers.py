@@ -1,0 +1,376 @@
+"""User code in processes: what it gets and gives, and what becomes of a worker that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy
+import pytest
+
+import forebay
+from conftest import wait_gone
+
+PROCESSES = {"workers": 2, "worker_type": "process"}
+FIELDS = {
+    "image": forebay.Image("png"),
+    "label": forebay.Int("cls"),
+    "score": forebay.Float("score"),
+    "text": forebay.Text("txt"),
+    "part": forebay.Json("json", path="in"),
+    "array": forebay.Npy("npy"),
+    "raw": forebay.Bytes("bin"),
+    "view": forebay.Bytes("bin", copy=False),
+    "lack": forebay.Int("nope", optional=True),
+}
+
+
+def double(value):
+    return value * 2
+
+
+def marked(batch):
+    """Say who ran it, and what it was given."""
+    batch["pid"] = os.getpid()
+    batch["kinds"] = {name: type(values).__name__ for name, values in batch.items()}
+    # Arrays that came may be written to.
+    batch["label"] += 1
+    return batch
+
+
+def plain(batch):
+    """A batch as values that compare."""
+    return {
+        name: values.tolist()
+        if hasattr(values, "tolist")
+        else [bytes(v) if name == "view" else v for v in values]
+        for name, values in batch.items()
+        if name not in ("pid", "kinds")
+    }
+
+
+def raising(batch):
+    if batch["label"][0] == 8:
+        raise LookupError("eight", {"more": 1})
+    return batch
+
+
+class Picky(Exception):
+    """One that pickle cannot make again."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def raising_picky(batch):
+    raise Picky("this", "that")
+
+
+def killing(batch):
+    if batch["label"][0] == 8 and not os.path.exists(os.environ["FOREBAY_TEST_DONE"]):
+        Path(os.environ["FOREBAY_TEST_DONE"]).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+
+def leaving(batch):
+    sys.exit(7)
+
+
+def unsendable(batch):
+    return lambda: batch
+
+
+def late(batch):
+    if batch["label"][0] % 8 == 0:
+        time.sleep(0.05)
+    return batch
+
+
+def workers_of(loader):
+    return [worker.process for worker in loader._workers._workers]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_processes_give_what_threads_give(make, framework):
+    maps = FIELDS | {"doubled": forebay.Int("cls", map=double)}
+    options = {"fields": maps, "transform": marked, "framework": framework, "batch_size": 7}
+    expected = list(make(workers=2, **options))
+    loader = make(**PROCESSES, **options)
+    found = list(loader)
+    assert [plain(batch) for batch in found] == [plain(batch) for batch in expected]
+    for batch, other in zip(found, expected, strict=True):
+        for name, values in other.items():
+            if hasattr(values, "dtype"):
+                assert batch[name].dtype == values.dtype
+                assert type(batch[name]) is type(values)
+        kinds = {name: kind for name, kind in other["kinds"].items() if not name.startswith("__")}
+        assert {name: batch["kinds"][name] for name in kinds} == kinds
+    pids = {batch["pid"] for batch in found}
+    assert os.getpid() not in pids
+    assert pids == {process.pid for process in workers_of(loader)}
+    # What has come is the loop's own, whoever made it.
+    loader.close()
+    assert all(wait_gone(pid) for pid in pids)
+    found[0]["image"][0] = 0
+    assert plain(found[1]) == plain(expected[1])
+
+
+def test_no_process_is_started_before_the_first_batch(make):
+    loader = make(fields=FIELDS, transform=marked, **PROCESSES)
+    assert loader._workers is None
+    iteration = iter(loader)
+    assert not multiprocessing.active_children()
+    next(iteration)
+    assert 1 <= len(multiprocessing.active_children()) <= 2
+
+
+def test_the_order_is_kept_though_batches_take_unequal_time(make):
+    loader = make(
+        fields={"label": forebay.Int("cls")}, transform=late, workers=3, worker_type="process"
+    )
+    assert [value for batch in loader for value in batch["label"].tolist()] == list(range(60))
+
+
+def test_an_exception_comes_with_its_type_its_sample_and_its_traceback(make, shards):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=raising, **PROCESSES)
+    iteration = iter(loader)
+    seen = [next(iteration)["label"].tolist() for _ in range(2)]
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    for _ in range(2):
+        with pytest.raises(LookupError, match="eight") as caught:
+            next(iteration)
+        assert caught.value.args[1] == {"more": 1}
+        places = caught.value.places
+        assert (places["url"], places["key"], places["to_key"]) == (shards[0], "s00008", "s00011")
+        assert int(places["offset"]) > 0
+        text = "".join(traceback.format_exception(caught.value))
+        assert "in raising" in text
+        assert Path(__file__).name in text
+    # The worker that raised works on.
+    assert len(workers_of(loader)) == 2
+
+
+def test_an_exception_that_pickle_cannot_make_again_is_told_in_words(make, shards):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=raising_picky, **PROCESSES)
+    with pytest.raises(RuntimeError, match="Picky: this and that") as caught:
+        list(loader)
+    assert caught.value.places["key"] == "s00000"
+    assert "raising_picky" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_worker_that_is_killed_is_told_by_its_signal_and_replaced(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREBAY_TEST_DONE", str(tmp_path / "done"))
+    loader = make(fields={"label": forebay.Int("cls")}, transform=killing, **PROCESSES)
+    iteration = iter(loader)
+    seen = [value for _ in range(2) for value in next(iteration)["label"].tolist()]
+    with pytest.raises(forebay.Closed, match=r"signal 9 \(SIGKILL\)") as caught:
+        next(iteration)
+    assert caught.value.places["exit_code"] == "-9"
+    assert caught.value.places["key"] == "s00008"
+    # The position is still before that batch.
+    seen += [value for batch in iteration for value in batch["label"].tolist()]
+    assert seen == list(range(60))
+
+
+def test_a_worker_that_dies_while_nobody_waits_is_replaced(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
+    iteration = iter(loader)
+    seen = next(iteration)["label"].tolist()
+    for process in workers_of(loader):
+        process.kill()
+        process.join()
+    failed = 0
+    while len(seen) < 60:
+        try:
+            seen += next(iteration)["label"].tolist()
+        except forebay.Closed:
+            failed += 1
+    assert seen == list(range(60))
+    assert failed <= 2
+
+
+def test_a_worker_that_exits_is_told_by_its_code(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=leaving, **PROCESSES)
+    with pytest.raises(forebay.Closed, match="exit code 7") as caught:
+        list(loader)
+    assert caught.value.places["exit_code"] == "7"
+
+
+def test_a_result_that_cannot_come_back_is_an_error_and_not_an_end(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=unsendable, **PROCESSES)
+    with pytest.raises(Exception, match=r"unsendable.*<locals>.<lambda>"):
+        list(loader)
+    assert all(process.is_alive() for process in workers_of(loader))
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error_and_comes_again(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
+    iteration = iter(loader)
+    seen = [value for _ in range(2) for value in next(iteration)["label"].tolist()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # No file can be opened, so no memory be shared.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            take_all(iteration, seen)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    take_all(iteration, seen)
+    assert seen == list(range(60))
+
+
+def take_all(iteration, into):
+    for batch in iteration:
+        into += batch["label"].tolist()
+
+
+def test_another_iteration_does_not_get_what_the_one_before_left_under_way(make):
+    loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
+    for _ in range(3):
+        iteration = iter(loader)
+        assert next(iteration)["label"].tolist() == [0, 1, 2, 3]
+        loader.set_epoch(0)
+    assert [value for batch in loader for value in batch["label"].tolist()] == list(range(60))
+
+
+def test_a_fork_starts_workers_of_its_own(make):
+    from test_processes import in_a_fork
+
+    loader = make(fields={"label": forebay.Int("cls")}, transform=marked, **PROCESSES)
+    iteration = iter(loader)
+    pids = {next(iteration)["pid"]}
+
+    def child():
+        signal.alarm(60)
+        batches = list(iteration)
+        assert [batch["label"][0] for batch in batches] == list(range(5, 61, 4))
+        assert pids.isdisjoint({batch["pid"] for batch in batches})
+        loader.close()
+
+    in_a_fork(child)
+    assert [batch["label"][0] for batch in iteration] == list(range(5, 61, 4))
+
+
+TRAINER = """
+import os, signal, sys, time
+import forebay
+
+def forever(batch):
+    # Into the log of who is there: a line is one write.
+    os.write(1, f"{os.getpid()}\\n".encode())
+    if batch["label"][0] >= 8:
+        while True:
+            time.sleep(1)
+    return batch
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    loader = forebay.DataLoader(
+        sys.argv[1], batch_size=4, fields={"label": forebay.Int("cls")}, framework="numpy",
+        transform=forever, workers=3, worker_type="process", timeout=60.0)
+    list(loader)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_a_trainer_that_ends_leaves_no_worker_behind(shards, tmp_path, how):
+    script = tmp_path / "trainer.py"
+    script.write_text(TRAINER)
+    trainer = subprocess.Popen(
+        [sys.executable, str(script), "::".join(shards)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    # Two batches pass; the three after them never end, each at a worker of its own.
+    pids = {int(trainer.stdout.readline()) for _ in range(5)}
+    assert len(pids) == 3
+    if how is signal.SIGINT:
+        # A terminal tells all of them at once.
+        os.killpg(trainer.pid, how)
+    else:
+        trainer.send_signal(how)
+    _, said = trainer.communicate(timeout=30)
+    assert trainer.returncode == -how
+    assert all(wait_gone(pid) for pid in pids)
+    if how is signal.SIGINT:
+        assert said.count("KeyboardInterrupt") == 1, said
+
+
+def test_a_script_without_a_guard_is_told_of_it(shards, tmp_path):
+    script = tmp_path / "bare.py"
+    script.write_text(
+        "import sys, forebay\n"
+        "def same(batch):\n"
+        "    return batch\n"
+        "options = {'framework': 'numpy', 'workers': 1, 'worker_type': 'process'}\n"
+        "loader = forebay.DataLoader(sys.argv[1], transform=same, timeout=60.0, **options)\n"
+        "list(loader)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script), shards[0]], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 1
+    assert "lacks `if __name__" in ran.stderr
+
+
+def test_a_worker_of_another_pool_may_have_none(shards):
+    code = (
+        "import multiprocessing, sys, forebay\n"
+        "from operator import itemgetter\n"
+        "def play(url):\n"
+        "    loader = forebay.DataLoader(url, batch_size=4, framework='numpy', timeout=60.0,\n"
+        "        transform=itemgetter('__key__'), workers=1, worker_type='process')\n"
+        "    try:\n"
+        "        list(loader)\n"
+        "    except forebay.Invalid as error:\n"
+        "        return str(error)\n"
+        "with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        "    print(pool.apply(play, (sys.argv[1],)))\n"
+    )
+    command = [sys.executable, "-c", code, shards[0]]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert "worker_type='thread'" in ran.stdout
+
+
+def test_torch_tensors_go_as_they_are(make):
+    torch = pytest.importorskip("torch")
+    from multiprocessing import Pipe
+
+    from forebay import _sharing
+
+    here, there = Pipe()
+    sent = {
+        "bfloat16": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+        "empty": torch.empty((0, 3), dtype=torch.float16),
+        "scalar": torch.tensor(3),
+        "flags": torch.tensor([True, False]),
+        "grad": torch.ones(2, requires_grad=True),
+        "sparse": torch.eye(3).to_sparse(),
+        "complex": torch.tensor([1 + 2j]).conj(),
+        "fortran": numpy.asfortranarray(numpy.arange(6).reshape(2, 3)),
+        "strided": numpy.arange(12)[::3],
+        "view": memoryview(b"as it is"),
+    }
+    _sharing.send(here, sent)
+    got = _sharing.receive(there)
+    assert bytes(got.pop("view")) == bytes(sent.pop("view"))
+    for name, value in sent.items():
+        assert type(got[name]) is type(value), name
+        assert (got[name].dtype, got[name].shape) == (value.dtype, value.shape), name
+        if name == "sparse":
+            got[name], value = got[name].to_dense(), value.to_dense()
+        assert got[name].tolist() == value.tolist(), name
+    got["bfloat16"][0] = 7
+    assert sent["bfloat16"][0, 1] == 1
+    assert got["grad"].requires_grad
