@@ -9,6 +9,7 @@ pub mod clock;
 pub mod commands;
 pub mod files;
 pub mod frame;
+pub mod leases;
 pub mod message;
 pub mod peer;
 pub mod slab;
@@ -22,5 +23,6 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// The first protocol in which a run begins at any position or has samples of the client's choice, and jobs
-/// mix data sets ([`message::Request::Play`], [`message::Request::Pick`], [`message::Request::Mix`]).
+/// mix data sets or lease shards ([`message::Request::Play`], [`message::Request::Pick`],
+/// [`message::Request::Mix`], [`message::Request::Share`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use forebay_error::Error;
 use serde::{Deserialize, Serialize};
 
+use crate::leases::{Mark, Place, Sharing};
+
 /// From trainer to daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
@@ -131,6 +133,25 @@ pub enum Request {
     /// Says how large the shards of the next [`Request::Open`] are, so that a job whose window the cache
     /// has no room for is refused.
     Extent(Extent),
+    /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
+    /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
+    Share {
+        /// Chosen by the client, larger than any before it; stamps each batch.
+        run: u64,
+        /// Its part.
+        sharing: Box<Sharing>,
+    },
+    /// Says how far the consumer came with leased shards; answered by [`Reply::Acknowledged`].
+    Acknowledge {
+        /// The run.
+        run: u64,
+        /// Chosen by the client, larger than any before it in the run.
+        number: u64,
+        /// The first batch that it is not done with: no more are sent beyond it than are to be ready.
+        batch: u64,
+        /// How far it came with each shard since the last.
+        marks: Vec<Mark>,
+    },
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -298,6 +319,15 @@ pub enum Reply {
         run: u64,
         /// Samples of each shard.
         counts: Vec<u64>,
+    },
+    /// Answers [`Request::Share`] and [`Request::Acknowledge`], once for several that came together.
+    Acknowledged {
+        /// The run.
+        run: u64,
+        /// The number of the last of them.
+        number: u64,
+        /// Where the log stands with it.
+        place: Place,
     },
 }
 
