@@ -70,6 +70,7 @@ missing_packages() {
     fi
     # Servers that tests read from.
     [ -x /usr/sbin/nginx ] || printf '%s\n' nginx-core
+    [ -x /usr/bin/redis-server ] || printf '%s\n' redis-server
     command -v openssl >/dev/null || printf '%s\n' openssl
     command -v npm >/dev/null || printf '%s\n' npm
     # A storage cluster, which only root can start and mount (0.3 GB).

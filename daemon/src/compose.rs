@@ -17,6 +17,7 @@ use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
 use forebay_wire::peer::Credentials;
 use tokio::sync::{Mutex, Semaphore, watch};
 
+use crate::leases::{Keepers, LeasesConfig};
 use crate::warm::WarmUps;
 
 /// What a node is made of.
@@ -48,6 +49,8 @@ pub struct NodeConfig {
     pub opens_named: bool,
     /// Groups whose members' jobs it serves beside its own user's.
     pub groups: Vec<u32>,
+    /// Where queues of leased shards are kept.
+    pub leases: LeasesConfig,
     /// How often devices are looked after.
     pub look_after: Duration,
     /// What changes directories.
@@ -120,6 +123,11 @@ impl NodeTier {
     }
 }
 
+/// The directory in which a node with these tiers notes its leases: on the first that is on a disk.
+pub(crate) fn leases_directory(tiers: &[NodeTier]) -> Option<PathBuf> {
+    tiers.iter().find_map(|tier| Some(tier.path.as_ref()?.join("leases")))
+}
+
 /// A tenant of a node.
 #[derive(Debug, Clone)]
 pub struct NodeTenant {
@@ -143,6 +151,7 @@ pub struct Node {
     /// The right to scrub: one at a time is as fast as many, and leaves the device to jobs.
     pub(crate) scrubbing: Arc<Semaphore>,
     pub(crate) warm_ups: WarmUps,
+    pub(crate) leases: Keepers,
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
@@ -212,6 +221,7 @@ impl Node {
             peers: watch::Sender::new(0),
             scrubbing: Arc::new(Semaphore::new(1)),
             warm_ups: WarmUps::new(),
+            leases: Keepers::new(config.leases),
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),

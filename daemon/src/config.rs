@@ -43,6 +43,17 @@ pub struct Config {
     /// Who shares the node; a job belongs to the first that has one of its groups.
     #[serde(default)]
     pub tenant: Vec<Tenant>,
+    /// Jobs that lease their shards.
+    #[serde(default)]
+    pub leases: Leases,
+}
+
+/// `[leases]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leases {
+    /// The server that keeps their queues, for jobs on several nodes; none: this daemon does.
+    pub redis: Option<String>,
 }
 
 /// `[daemon]`.

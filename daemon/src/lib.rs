@@ -5,6 +5,7 @@
 //!   config     the TOML file, and an embedded daemon's own choices   config.rs, embedded.rs
 //!   compose    the only file that names concrete parts   compose.rs
 //!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
+//!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
 //!   status     what an admin sees                        status.rs
 //! ```
@@ -13,6 +14,7 @@ pub mod cli;
 mod compose;
 mod config;
 mod embedded;
+mod leases;
 mod peer;
 mod serve;
 mod status;
@@ -20,6 +22,7 @@ mod warm;
 
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
+pub use leases::LeasesConfig;
 pub use serve::{Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

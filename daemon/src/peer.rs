@@ -14,6 +14,7 @@ use forebay_source::{Client, Ending, Handover, Options, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
+use forebay_wire::leases::Sharing;
 use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
 use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
@@ -206,6 +207,8 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Extent(_)
         | Request::Pick { .. }
         | Request::Bad(_)
+        | Request::Share { .. }
+        | Request::Acknowledge { .. }
         | Request::Release { .. }
         | Request::Index { .. }
         | Request::List { .. }
@@ -270,6 +273,10 @@ impl Peer {
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
                 Request::Bad(bad) => *self.session()?.bad() = BadSamples::told(bad),
+                Request::Share { run, sharing } => self.share(run, *sharing).await?,
+                Request::Acknowledge { run, number, batch, marks } => {
+                    self.session()?.lock().acknowledge(run, number, batch, &marks)?;
+                }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
                 Request::Status => {
                     let status = Status::of(&self.node).await.to_json();
@@ -336,6 +343,16 @@ impl Peer {
         self.session = Some(registered);
         self.reply(&Reply::Opened(opened)).await?;
         self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
+        Ok(())
+    }
+
+    /// Begins a run of leased shards, in a queue of this peer's user.
+    async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
+        let owner = Credentials::of(self.stream.as_fd())?.uid;
+        match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
+            Ok(leases) => self.session()?.lock().share(run, sharing, leases, owner),
+            Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
+        }
         Ok(())
     }
 
@@ -575,6 +592,9 @@ async fn forward(
                 (Reply::End { run, batches, samples, errors }, None)
             }
             Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
+            Event::Acknowledged { run, number, place } => {
+                (Reply::Acknowledged { run, number, place }, None)
+            }
         };
         let run = match &reply {
             Reply::Batch(batch) | Reply::Placed { batch, .. } => Some(batch.run),

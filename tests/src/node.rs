@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Address, Connection, Deadline};
-use forebay_daemon::{LOOK_AFTER, Listener, Node, NodeConfig, NodeTier, serve};
+use forebay_daemon::{LOOK_AFTER, LeasesConfig, Listener, Node, NodeConfig, NodeTier, serve};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles, Store, TierReport};
@@ -54,6 +54,11 @@ impl Daemon {
             own: false,
             opens_named: true,
             groups: Vec::new(),
+            leases: LeasesConfig {
+                directory: Some(cache.join("leases")),
+                redis: None,
+                named_by_jobs: true,
+            },
             look_after: LOOK_AFTER,
             files: Arc::new(LocalFiles),
             faults: None,

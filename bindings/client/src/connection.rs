@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
+use forebay_wire::leases::{Mark, Sharing};
 use forebay_wire::message::{Bad, Begin, Extent, Picked, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
@@ -148,6 +149,31 @@ impl Connection {
             return Err(self.is_older("gives no samples by their places"));
         }
         self.send(&Request::Pick { run, samples: samples.to_vec() })
+    }
+
+    /// Begins a run of leased shards, or goes on with one.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release leases none, else as [`Connection::send`].
+    pub(crate) fn share(&self, run: u64, sharing: Sharing) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("leases no shards"));
+        }
+        self.send(&Request::Share { run, sharing: Box::new(sharing) })
+    }
+
+    /// Says how far the consumer came with leased shards.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn acknowledge(
+        &self,
+        run: u64,
+        number: u64,
+        batch: u64,
+        marks: Vec<Mark>,
+    ) -> Result<()> {
+        self.send(&Request::Acknowledge { run, number, batch, marks })
     }
 
     /// Says which data sets the next job mixes.

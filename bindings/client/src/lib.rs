@@ -23,6 +23,7 @@ mod deadline;
 mod files;
 mod launch;
 mod lease;
+mod leased;
 mod loader;
 mod session;
 mod waits;

@@ -16,6 +16,7 @@ use forebay_decode::{BufferPool, Decoder, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
+use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{Bad, Begin, Cause, Opened, Picked, Stage};
 use serde::Serialize;
 
@@ -107,6 +108,8 @@ pub struct Loader {
     lending: Arc<Lending>,
     tally: Tally,
     timeout: Duration,
+    /// Whether its runs lease their shards.
+    leases: bool,
     decoding: Option<std::thread::JoinHandle<()>>,
     made_in: Generation,
 }
@@ -134,7 +137,7 @@ impl Loader {
     /// # Errors
     /// `Invalid` for options that make no sense, else why no daemon serves the job.
     pub fn open(config: LoaderConfig) -> Result<Self> {
-        Self::open_after(config, Tally::default())
+        Self::with(config, Tally::default(), false)
     }
 
     /// The same, going on with what loaders before it counted.
@@ -142,6 +145,18 @@ impl Loader {
     /// # Errors
     /// As [`Loader::open`].
     pub fn open_after(config: LoaderConfig, tally: Tally) -> Result<Self> {
+        Self::with(config, tally, false)
+    }
+
+    /// The same for a job whose runs lease their shards ([`Loader::share`]).
+    ///
+    /// # Errors
+    /// As [`Loader::open`].
+    pub fn leasing(config: LoaderConfig, tally: Tally) -> Result<Self> {
+        Self::with(config, tally, true)
+    }
+
+    fn with(config: LoaderConfig, tally: Tally, leases: bool) -> Result<Self> {
         let prefetch = config.session.open.prefetch as usize;
         let timeout = config.session.timeout;
         let seed = config.session.open.order.seed;
@@ -156,7 +171,7 @@ impl Loader {
             Some(std::mem::replace(first, first.saturating_add(shards)))
         });
         let streams = firsts.collect();
-        let (session, raw) = Session::open(config.session)?;
+        let (session, raw) = Session::open(config.session, leases)?;
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
         let run = Arc::new(AtomicU64::new(0));
@@ -181,6 +196,7 @@ impl Loader {
             lending: Arc::new(Lending::new(prefetch)),
             tally,
             timeout,
+            leases,
             decoding: Some(decoding),
             made_in: Generation::now(),
         })
@@ -214,12 +230,61 @@ impl Loader {
         self.begin(0, Rest::Pick(samples.into()))
     }
 
+    /// Starts a run of leased shards; whatever an earlier one had ready is dropped. One that begins the same
+    /// epoch again, as often begun before, goes on in its log.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release leases no shards.
+    pub fn share(&self, sharing: Sharing) -> Result<()> {
+        let run = self.new_run(sharing.epoch);
+        self.session.share(run, sharing)
+    }
+
+    /// Says that the consumer is done with the first `batches` batches of a run of leased shards.
+    pub fn acknowledge(&self, batches: u64) {
+        self.session.acknowledge(batches);
+    }
+
+    /// The same, and where the lease log stands with it; `interrupted` is asked now and then while waiting.
+    ///
+    /// # Errors
+    /// What `interrupted` returned, `Invalid` without a run of leased shards, `Unavailable` after the time
+    /// limit, or why the log cannot be known.
+    pub fn place<E: From<Error>>(
+        &self,
+        batches: u64,
+        mut interrupted: impl FnMut() -> Result<(), E>,
+    ) -> Result<Place, E> {
+        let deadline = Deadline::after(self.timeout);
+        let Some(number) = self.session.acknowledge(batches) else {
+            return Err(Error::new(ErrorKind::Invalid, "no run leases its shards").into());
+        };
+        loop {
+            if let Some(place) = self.session.place(number, INTERRUPT_CHECK)? {
+                return Ok(place);
+            }
+            interrupted()?;
+            if deadline.has_passed() {
+                let what = "where the lease log stands was not told in time";
+                return Err(Error::new(ErrorKind::Unavailable, what)
+                    .at("timeout_s", self.timeout.as_secs())
+                    .advise("look whether the server that keeps leases can be reached")
+                    .into());
+            }
+        }
+    }
+
     fn begin(&self, epoch: u64, rest: Rest) -> Result<()> {
+        let run = self.new_run(epoch);
+        self.session.start(run, rest)
+    }
+
+    fn new_run(&self, epoch: u64) -> u64 {
         let run = self.run.fetch_add(1, Ordering::Relaxed) + 1;
         self.epoch.store(epoch, Ordering::Relaxed);
         // Gives slots of the old run back. Before the new run starts: its batches may come at once.
         while self.ready.try_recv().is_ok() {}
-        self.session.start(run, rest)
+        run
     }
 
     /// The next batch, or the end; `interrupted` is asked now and then while waiting.
@@ -310,11 +375,17 @@ impl Loader {
     }
 
     fn timed_out(&self) -> Error {
-        Error::new(ErrorKind::Unavailable, "no batch came in time")
-            .at("timeout_s", self.timeout.as_secs())
-            .advise(
+        let late = Error::new(ErrorKind::Unavailable, "no batch came in time")
+            .at("timeout_s", self.timeout.as_secs());
+        match self.leases {
+            false => late.advise(
                 "`forebay status` shows what the daemon waits for; raise timeout= if it is slow",
-            )
+            ),
+            true => late.advise(
+                "other ranks may hold what is left of the epoch: look for one that hangs, or left its loop \
+                 without closing its loader; raise timeout= if one takes that long for a batch",
+            ),
+        }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {

@@ -5,13 +5,14 @@
 //! their slab is mapped here. So each batch of a run comes exactly once.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver as Queue, Sender, bounded};
+use crossbeam_channel::{Receiver as Queue, Sender, bounded, unbounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
+use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{
     self, Bad, Begin, Extent, Open, Opened, Picked, Reply, Request, Stream,
 };
@@ -21,6 +22,7 @@ use crate::address::Address;
 use crate::connection::Connection;
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
+use crate::leased::Leased;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
@@ -88,6 +90,9 @@ struct Wanted {
     run: u64,
     /// What of it did not come yet; nothing once it is over.
     rest: Option<Rest>,
+    /// Of a run that leases its shards, what is known of them; kept when it is over, for what its consumer
+    /// acknowledges then.
+    leased: Option<Leased>,
     connection: Option<Arc<Connection>>,
     reconnects: u64,
     /// What could not be used so far.
@@ -101,13 +106,21 @@ pub(crate) enum Rest {
     Play(Begin),
     /// One batch of these samples.
     Pick(Arc<[Picked]>),
+    /// Batches of leased shards; how far they came, [`Wanted::leased`] knows.
+    Share,
 }
 
-impl Rest {
-    fn ask(&self, connection: &Connection, run: u64) -> Result<()> {
-        match self {
-            Self::Play(begin) => connection.play(run, *begin),
-            Self::Pick(samples) => connection.pick(run, samples),
+impl Wanted {
+    /// Asks for what is left, if anything is.
+    fn ask(&self, connection: &Connection) -> Result<()> {
+        match &self.rest {
+            None => Ok(()),
+            Some(Rest::Play(begin)) => connection.play(self.run, *begin),
+            Some(Rest::Pick(samples)) => connection.pick(self.run, samples),
+            Some(Rest::Share) => {
+                let leased = self.leased.as_ref().expect("set with the run");
+                connection.share(self.run, leased.sharing())
+            }
         }
     }
 }
@@ -116,6 +129,8 @@ impl Rest {
 struct Shared {
     config: SessionConfig,
     wanted: Mutex<Wanted>,
+    /// Something was acknowledged, or will not be any more.
+    noted: Condvar,
     closing: Arc<Closing>,
     /// Samples of each shard, once a run has passed them all.
     learnt: OnceLock<Vec<u64>>,
@@ -134,7 +149,9 @@ pub(crate) struct Session {
 
 impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
-    pub(crate) fn open(config: SessionConfig) -> Result<(Self, Queue<RawBatch>)> {
+    ///
+    /// `leases` says whether its runs will lease their shards.
+    pub(crate) fn open(config: SessionConfig, leases: bool) -> Result<(Self, Queue<RawBatch>)> {
         if config.timeout > TIMEOUT_MAX {
             return Err(Error::new(ErrorKind::Invalid, "the time limit is out of range")
                 .at("timeout", config.timeout.as_secs())
@@ -153,12 +170,18 @@ impl Session {
             }
         }
         let (connection, opened) = registered?;
-        let (batches, queue) = bounded(config.open.prefetch as usize);
+        let (batches, queue) = match leases {
+            // Acknowledgements come behind batches, and must not wait for whoever waits for them. No
+            // more batches come than are to be ready beyond what is acknowledged.
+            true => unbounded(),
+            false => bounded(config.open.prefetch as usize),
+        };
         let wanted = Wanted { connection: Some(connection.clone()), ..Wanted::default() };
         let wanted = Mutex::new(wanted);
         let shared = Arc::new(Shared {
             config,
             wanted,
+            noted: Condvar::new(),
             closing,
             learnt: OnceLock::new(),
             lost: OnceLock::new(),
@@ -182,8 +205,8 @@ impl Session {
     /// `Invalid` if the daemon's release knows no such run.
     pub(crate) fn start(&self, run: u64, rest: Rest) -> Result<()> {
         let mut wanted = self.shared.wanted();
-        let asked = wanted.connection.as_ref().map(|connection| rest.ask(connection, run));
         (wanted.run, wanted.rest) = (run, Some(rest));
+        let asked = wanted.connection.as_ref().map(|connection| wanted.ask(connection));
         match asked {
             Some(Err(error)) if error.kind() == ErrorKind::Invalid => Err(error),
             // If the daemon is gone, the receiving thread starts the run on the next one.
@@ -198,6 +221,47 @@ impl Session {
         if let Some(connection) = &wanted.connection {
             // If it is gone, the next one is told when it is found.
             let _ = connection.tell(&wanted.bad);
+        }
+    }
+
+    /// Starts a run of leased shards.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub(crate) fn share(&self, run: u64, sharing: Sharing) -> Result<()> {
+        let mut wanted = self.shared.wanted();
+        wanted.leased = Some(Leased::new(sharing, wanted.leased.as_ref()));
+        drop(wanted);
+        self.start(run, Rest::Share)
+    }
+
+    /// Says that the consumer is done with the batches of the run before number `before`.
+    pub(crate) fn acknowledge(&self, before: u64) -> Option<u64> {
+        let mut wanted = self.shared.wanted();
+        let run = wanted.run;
+        let (number, marks) = wanted.leased.as_mut()?.acknowledge(before);
+        if let Some(connection) = &wanted.connection {
+            // If the daemon is gone, the next one is told.
+            let _ = connection.acknowledge(run, number, before, marks);
+        }
+        Some(number)
+    }
+
+    /// Where the lease log stands once it has what was acknowledged under `number`; `None` if it does not
+    /// within `limit`.
+    ///
+    /// # Errors
+    /// Why it never will.
+    pub(crate) fn place(&self, number: u64, limit: Duration) -> Result<Option<Place>> {
+        let wanted = self.shared.wanted();
+        let place =
+            |wanted: &Wanted| wanted.leased.as_ref().and_then(|leased| leased.place(number));
+        let is_open = |wanted: &mut Wanted| place(wanted).is_none() && self.lost().is_none();
+        let waited = self.shared.noted.wait_timeout_while(wanted, limit, is_open);
+        let (wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match (place(&wanted), self.lost()) {
+            (None, Some(lost)) => Err(lost.clone()),
+            (place, _) => Ok(place),
         }
     }
 
@@ -294,6 +358,7 @@ fn receive(shared: &Shared, first: Arc<Connection>, batches: &Sender<RawBatch>) 
             Err(error) => {
                 // Set once: this thread ends here.
                 let _ = shared.lost.set(error.clone());
+                shared.noted.notify_all();
                 let run = shared.wanted().run;
                 // Nobody listens any more: the session is being dropped.
                 let _ = batches.send(RawBatch::Failed { run, error });
@@ -349,6 +414,9 @@ fn receive_from(
                     Some(Rest::Play(begin)) => {
                         begin.batch = batch.index.saturating_add(begin.step);
                     }
+                    Some(Rest::Share) => {
+                        wanted.leased.as_mut().expect("set with the run").receive(&batch);
+                    }
                     rest => *rest = None,
                 }
                 RawBatch::Batch { batch, offsets, lease: Arc::new(lease) }
@@ -356,6 +424,15 @@ fn receive_from(
             Reply::Learnt { counts, .. } => {
                 // The first pass says what all do: later ones of the same job learn the same.
                 let _ = shared.learnt.set(counts);
+                continue;
+            }
+            Reply::Acknowledged { run, number, place } => {
+                let mut wanted = shared.wanted();
+                let is_this = run == wanted.run;
+                if let Some(leased) = wanted.leased.as_mut().filter(|_| is_this) {
+                    leased.note(number, place);
+                }
+                shared.noted.notify_all();
                 continue;
             }
             Reply::End { run, batches, samples, errors } => {
@@ -413,12 +490,10 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     }
     wanted.reconnects += 1;
     wanted.connection = Some(connection.clone());
+    // If this daemon is gone too, the next receive says so.
     if !wanted.bad.counts.is_empty() {
-        // If this daemon is gone too, the next receive says so.
         let _ = connection.tell(&wanted.bad);
     }
-    if let Some(rest) = &wanted.rest {
-        let _ = rest.ask(&connection, wanted.run);
-    }
+    let _ = wanted.ask(&connection);
     Some(connection)
 }

@@ -74,6 +74,7 @@ class Epoch(Iterator[Any]):
             raise StopIteration
         self._loader._is_current(self)
         native = self._begun()
+        self._loader._acknowledge()
         try:
             self._fill(native)
             first = self._pending[0]
@@ -107,7 +108,7 @@ class Epoch(Iterator[Any]):
         native = self._loader._opened()
         if self._run is not native:
             self._abandon()
-            native.start(*self._loader._begins())
+            self._loader._start_run(native)
             self._run = native
         return native
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from forebay import _launch, _native
+from forebay import _launch, _leases, _native
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Image, specification
@@ -24,7 +24,7 @@ Verdict = Literal["raise", "skip", "stop"]
 OnError = Verdict | Callable[[ForebayError], Verdict]
 Order = Literal["none", "window", "global"]
 Shuffle = bool | Order
-Split = Literal["static"]
+Split = Literal["static", "dynamic"]
 WorkerType = Literal["thread", "process"]
 
 # Batches that wait ahead cost slab and output memory each; more than this is a mistake in a unit.
@@ -60,6 +60,8 @@ class Options:
     rank: int | None
     world_size: int | None
     lanes: int | None
+    split: Split
+    uneven: bool
     pin_memory: bool
     framework: Name | None
     prefetch: int
@@ -67,6 +69,8 @@ class Options:
     allow_pipe: bool
     daemon: str | None
     job: str
+    # The job's name, if it was given one.
+    group: str | None
 
     def spec(self) -> list[dict[str, Any]] | None:
         """The fields as the native side reads them."""
@@ -133,7 +137,8 @@ def check(
         word("framework", framework, Name)
     if pin_memory and framework in ("jax", "numpy"):
         raise _wrong("pin_memory", pin_memory, f"{framework} cannot pin memory; leave it unset")
-    _not_yet(split, uneven, device)
+    _split(split, uneven)
+    _not_yet(device)
     if (rank is None) != (world_size is None):
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
@@ -152,6 +157,15 @@ def check(
     sizes: list[int] | None = None
     if manifest is not None:
         counts, sizes = _native.listed(_path("manifest", manifest), listed)
+    if split == "dynamic":
+        given = {"drop_last": drop_last, "pad_last": pad_last, "shuffle": shuffle}
+        _leases.refuse(given | {"epoch_samples": epoch_samples, "lanes": lanes})
+        if streams is not None:
+            raise Invalid(
+                "split='dynamic' leases shards of one data set, not of a mixture; give URLs, or "
+                "leave split unset",
+                {"option": "split"},
+            )
     mixture = None
     if streams is not None:
         mixture = Mixture(streams, [len(urls) for urls in lists])
@@ -190,6 +204,8 @@ def check(
         rank=_maybe("rank", rank, 0, U32_MAX),
         world_size=_maybe("world_size", world_size, 1, U32_MAX),
         lanes=_maybe("lanes", lanes, 1, U32_MAX),
+        split=cast(Split, split),
+        uneven=uneven,
         pin_memory=pin_memory is not None and flag("pin_memory", pin_memory),
         framework=framework,
         prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
@@ -199,6 +215,7 @@ def check(
         job=text("job", job, "give a name")
         if job
         else f"{os.path.basename(sys.argv[0] or 'python')}:{os.getpid()}",
+        group=job or None,
     )
 
 
@@ -278,15 +295,17 @@ def _processes(
             ) from error
 
 
-def _not_yet(split: str, uneven: bool, device: Any) -> None:
-    if split == "dynamic":
-        raise Invalid("split='dynamic' is not in this release; leave split unset")
-    if split != "static":
-        raise _wrong("split", split, "use 'static', or leave it unset")
-    if uneven:
+def _split(split: str, uneven: bool) -> None:
+    word("split", split, Split)
+    if flag("uneven", uneven) and split != "dynamic":
         raise Invalid(
-            "uneven=True belongs to split='dynamic', which is not in this release; leave it unset"
+            "uneven=True belongs to split='dynamic'; with split='static' all ranks have equally "
+            "many batches: leave it unset",
+            {"option": "uneven"},
         )
+
+
+def _not_yet(device: Any) -> None:
     if device is not None and str(device) != "cpu":
         if str(device).split(":")[0] == "cuda":
             raise Invalid(

@@ -13,7 +13,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from forebay import _native, _state, frameworks, ranks
+from forebay import _leases, _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
@@ -95,10 +95,13 @@ class DataLoader:
         step, or 0 of 1. Resolved when the first iteration begins.
     lanes : int, optional
         Canonical streams the shards are dealt to; part of the order.
-    split : {"static"}
-        How shards are dealt to ranks.
+    split : {"static", "dynamic"}
+        How shards are dealt to ranks: "static" by the order alone; "dynamic" as fast as each rank
+        reads, from a queue that they share. Then ranks have different numbers of batches, and which
+        sample comes when depends on their pace; each still comes once.
     uneven : bool
-        Must be False in this release.
+        Whether ranks may have different numbers of batches under ``torch.distributed``, for
+        ``split="dynamic"``.
     device : optional
         None or "cpu". Move batches with ``.to()``.
     pin_memory : bool, optional
@@ -118,7 +121,7 @@ class DataLoader:
         None (or ``FOREBAY_DAEMON``): the node's daemon if it answers, else this user's own,
         started if need be. "embedded": always the latter. "unix:PATH": the daemon there.
     job : str, optional
-        Name shown to admins.
+        Name shown to admins; with ``split="dynamic"`` it tells one job's queue from another's.
 
     Raises
     ------
@@ -189,6 +192,9 @@ class DataLoader:
         self._workers: Workers | None = None
         self._last_stats: str | None = None
         self._counts = _state.Counts()
+        self._leases: _leases.Leases | None = None
+        if self._options.split == "dynamic":
+            self._leases = _leases.Leases(self._options, self._order(), self._shards)
 
     # Iteration
 
@@ -198,6 +204,8 @@ class DataLoader:
         if self._begun:
             self._advance()
         self._begun = True
+        if self._leases is not None and self._place is not None:
+            self._leases.begin(self._at.epoch, self._place)
         epoch = Epoch(self)
         self._current = weakref.ref(epoch)
         epoch._begun()
@@ -231,6 +239,11 @@ class DataLoader:
         TypeError
             Without sample counts; the text says how to get them.
         """
+        if self._leases is not None:
+            raise TypeError(
+                "with split='dynamic' a rank has as many batches as it is fast: nobody knows how "
+                "many; loader.num_samples counts those of all ranks"
+            )
         return self._batches(self.num_samples)
 
     @property
@@ -263,6 +276,8 @@ class DataLoader:
             Made of numbers and text: fit for JSON, pickle and ``torch.save``.
         """
         at, total = self._at, self._total()
+        if self._leases is not None:
+            return self._leases.state(self._own_native(), at.epoch)
         if total is not None and at.batch >= self._batches(total - at.base):
             at = self._start(at.epoch + 1)
         return self._saved(at)
@@ -280,6 +295,19 @@ class DataLoader:
         Invalid
             Naming the first option that differs.
         """
+        split = state.get("split", "static")
+        if split != self._options.split:
+            raise Invalid(
+                f"the state was saved with split={split!r}, this loader has "
+                f"split={self._options.split!r}; use the same value, or start anew",
+                {"option": "split"},
+            )
+        if self._leases is not None:
+            epoch, place = self._leases.load(state)
+            self._move(self._start(epoch))
+            self._leases.move(place)
+            self._chosen = False
+            return
         self._count_as(state)
         position, lanes = _state.load(state, self._order(), self._shards)
         if lanes != self._lanes and self._options.lanes is None:
@@ -313,6 +341,7 @@ class DataLoader:
     def close(self) -> None:
         """End the job. What was handed out stays valid; the position can still be saved."""
         self._closed = True
+        self._acknowledge()
         self._let_go()
         self._end_workers()
 
@@ -360,11 +389,15 @@ class DataLoader:
             if self._place != place:
                 ranks.log_once(place)
             self._place = place
+            if self._leases is not None:
+                _leases.refuse_ranks_in_step(self._options.uneven)
+                if ranks.torch_worker() is not None:
+                    _leases.refuse_torchs_loader()
             if self._options.on_error == "stop":
                 self._may_stop()
             self._assembler()
             self._native = _native.Loader(json.dumps(self._settings(place)), self._before)
-            if self._options.mixture is None:
+            if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
                 # What was passed over is this loader's, whichever session it is at.
@@ -405,6 +438,20 @@ class DataLoader:
         """Epoch, base, batch and step of the run that is to be started."""
         return self._at.epoch, self._at.base, self._at.batch, self._step
 
+    def _start_run(self, native: _native.Loader) -> None:
+        if self._leases is None:
+            native.start(*self._begins())
+        else:
+            self._leases.start(native)
+
+    def _acknowledge(self) -> None:
+        """What was handed out so far counts as delivered."""
+        if self._leases is not None:
+            self._leases.acknowledge(self._own_native())
+
+    def _own_native(self) -> _native.Loader | None:
+        return self._native if self._process == _native.forks() else None
+
     def _skipped(self, errors: list[ForebayError]) -> None:
         if not errors:
             return
@@ -420,9 +467,13 @@ class DataLoader:
         self._counts.deselected += deselected
         self._at = self._at.next_batch(self._step)
         self._chosen = True
+        if self._leases is not None:
+            self._leases.hand_out()
 
     def _learn(self, samples: int) -> None:
-        self._learnt = samples
+        # Of leased shards a rank learns its own only.
+        if self._leases is None:
+            self._learnt = samples
 
     def _end(self, epoch: Epoch, stopped: bool) -> bool:
         """Advance past the epoch that just ended; False if the iteration is to play on.
@@ -457,6 +508,8 @@ class DataLoader:
 
     def _take_every(self, first: int, step: int) -> None:
         """Hand out every `step`-th batch of an epoch, from batch `first` on."""
+        if self._leases is not None:
+            _leases.refuse_torchs_loader()
         at_start = self._at == self._start(self._at.epoch)
         self._first, self._step = first, step
         if at_start:
@@ -483,6 +536,9 @@ class DataLoader:
         return _state.Position(epoch, 0, self._first)
 
     def _move(self, to: _state.Position) -> None:
+        if self._leases is not None:
+            self._acknowledge()
+            self._leases.move()
         self._at = to
         self._begun, self._current = False, None
 
@@ -575,7 +631,8 @@ class DataLoader:
         return {
             "urls": options.urls,
             "counts": self._samples,
-            "bytes": options.sizes,
+            # A rank has no window of its own to find room for where shards are leased.
+            "bytes": options.sizes if self._leases is None else None,
             "ranks": ranks.here(place),
             "streams": [] if options.mixture is None else options.mixture.proportions(),
             "order": {
@@ -584,8 +641,9 @@ class DataLoader:
                 "seed": options.seed,
                 "lanes": self._lanes,
                 "batch_size": options.batch_size,
-                "rank": place.rank,
-                "world_size": place.world_size,
+                # Leased shards are shared by the queue, not by rank.
+                "rank": place.rank if self._leases is None else 0,
+                "world_size": place.world_size if self._leases is None else 1,
                 "tail": tail,
                 "epoch_samples": options.epoch_samples,
             },
@@ -595,6 +653,7 @@ class DataLoader:
             "threads": max(1, ranks.threads() // self._step),
             "timeout": options.timeout,
             "allow_pipe": options.allow_pipe,
+            "leases": self._leases is not None,
             "job": options.job,
             "daemon": options.daemon,
             "command": launch(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -66,6 +67,64 @@ def refuse_many_workers() -> None:
             "own, or give torch's a forebay.torch.IterableDataset",
             {"option": "num_workers"},
         )
+
+
+def in_step() -> str | None:
+    """What makes the ranks of this job step together, if it has several and something does."""
+    for place in (_torch(), _jax()):
+        if place is not None and place.world_size > 1:
+            return place.source
+    return None
+
+
+# What tells one start of a job from another: the first launcher of which all the first are there.
+_JOBS = (
+    (
+        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+        ("TORCHELASTIC_RESTART_COUNT",),
+    ),
+    (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("SLURM_RESTART_COUNT",)),
+    (("MASTER_ADDR", "MASTER_PORT"), ()),
+)
+
+# Of a process that is alone, for as long as it lives.
+_ALONE = secrets.token_hex(16)
+
+
+def group(world_size: int, job: str | None, env: Mapping[str, str] | None = None) -> list[str]:
+    """What the ranks of this job have in common, and no other job has: the name it was given, and
+    what its launcher says of it (torchrun, a step of Slurm's, or the address at which ranks meet).
+
+    Raises
+    ------
+    Invalid
+        If there is nothing of that, for several ranks.
+    """
+    env = os.environ if env is None else env
+    named = [] if job is None else [job]
+    for needed, more in _JOBS:
+        if all(name in env for name in needed):
+            return named + [f"{name}={env.get(name)}" for name in needed + more]
+    if world_size == 1:
+        return [*named, _ALONE, str(os.getpid())]
+    if named:
+        return named
+    raise Invalid(
+        f"nothing says which {world_size} ranks share their shards; start them by torchrun or "
+        "srun, set MASTER_ADDR and MASTER_PORT, or give job= a name that only this start of the "
+        "job has",
+        {"option": "job"},
+    )
+
+
+def is_spread(world_size: int, env: Mapping[str, str] | None = None) -> bool:
+    """Whether the launcher says that ranks are on other nodes, too."""
+    env = os.environ if env is None else env
+    if "LOCAL_WORLD_SIZE" in env:
+        return _number(env, "LOCAL_WORLD_SIZE") < world_size
+    if "SLURM_STEP_ID" in env and "SLURM_STEP_NUM_NODES" in env:
+        return _number(env, "SLURM_STEP_NUM_NODES") > 1
+    return False
 
 
 def log_once(place: Place) -> None:

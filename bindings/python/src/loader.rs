@@ -10,6 +10,7 @@ use forebay_decode::FieldSpec;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
+use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{Bad, Begin, Extent, Open, Order, Picked, Stream};
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -37,6 +38,9 @@ struct Settings {
     threads: usize,
     timeout: f64,
     allow_pipe: bool,
+    /// Whether runs lease their shards.
+    #[serde(default)]
+    leases: bool,
     job: String,
     daemon: Option<String>,
     command: Vec<String>,
@@ -75,6 +79,44 @@ impl Settings {
     }
 }
 
+/// A part in a queue, as the Python side writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Share {
+    group: String,
+    rank: u32,
+    world_size: u32,
+    is_spread: bool,
+    epoch: u64,
+    take: u64,
+    member: u64,
+    from: Option<Place>,
+    keeper: Option<String>,
+}
+
+impl From<Share> for Sharing {
+    fn from(share: Share) -> Self {
+        let Share { group, rank, world_size, is_spread, epoch, take, member, from, keeper } = share;
+        Self {
+            group,
+            rank,
+            world_size,
+            is_spread,
+            epoch,
+            take,
+            member,
+            batch: 0,
+            done: 0,
+            from,
+            log: None,
+            acknowledged: Vec::new(),
+            received: Vec::new(),
+            number: 0,
+            keeper,
+        }
+    }
+}
+
 /// An open job of this process.
 #[pyclass(frozen, module = "forebay._native")]
 pub(crate) struct Loader {
@@ -97,10 +139,14 @@ impl Loader {
             raise(py, &Error::new(ErrorKind::Invalid, what))
         })?;
         let urls = settings.urls.clone().into();
+        let make = match settings.leases {
+            true => forebay_client::Loader::leasing,
+            false => forebay_client::Loader::open_after,
+        };
         // Reaching and starting a daemon waits on locks and sockets.
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
-        let open = || forebay_client::Loader::open_after(settings.into_config()?, counting);
+        let open = move || make(settings.into_config()?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         Ok(Self {
@@ -125,6 +171,36 @@ impl Loader {
         let samples = samples.into_iter().map(picked).collect();
         let asked = self.get().and_then(|loader| py.detach(|| loader.pick(samples)));
         asked.map_err(|error| raise(py, &error))
+    }
+
+    /// Begins an epoch whose shards are leased, as `sharing` (JSON) says, or goes on with it.
+    fn share(&self, py: Python<'_>, sharing: &str) -> PyResult<()> {
+        let sharing: Share = serde_json::from_str(sharing).map_err(|error| {
+            let what = format!("the loader's part in a queue cannot be read: {error}");
+            raise(py, &Error::new(ErrorKind::Invalid, what))
+        })?;
+        let shared = self.get().and_then(|loader| py.detach(|| loader.share(sharing.into())));
+        shared.map_err(|error| raise(py, &error))
+    }
+
+    /// Says that the first `batches` batches since [`Loader::share`] are done with.
+    fn acknowledge(&self, py: Python<'_>, batches: u64) -> PyResult<()> {
+        let told = self.get().map(|loader| py.detach(|| loader.acknowledge(batches)));
+        told.map_err(|error| raise(py, &error))
+    }
+
+    /// The same, and where the lease log stands then, as JSON.
+    fn place(&self, py: Python<'_>, batches: u64) -> PyResult<String> {
+        let loader = self.get().map_err(|error| raise(py, &error))?;
+        let look = || -> Result<(), Failure> { Ok(Python::attach(|py| py.check_signals())?) };
+        let place =
+            py.detach(|| loader.place(batches, look)).map_err(|failure| failure.raise(py))?;
+        serde_json::to_string(&place).map_err(|error| {
+            raise(
+                py,
+                &Error::new(ErrorKind::Invalid, format!("a place cannot be written: {error}")),
+            )
+        })
     }
 
     /// The next batch; at the epoch's end `(samples, errors)` instead: those of

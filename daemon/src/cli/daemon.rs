@@ -19,9 +19,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
-use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier};
+use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
+use crate::leases::LeasesConfig;
 use crate::serve::{Listener, serve};
 
 /// The node daemon's configuration unless `--config` names another.
@@ -166,6 +167,11 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
     }
     let memory = config.daemon.memory.map_or_else(embedded::memory, |size| bytes(size) as usize);
+    let leases = LeasesConfig {
+        directory: leases_directory(&tiers),
+        redis: config.leases.redis,
+        named_by_jobs: false,
+    };
     let node = NodeConfig {
         tiers,
         datasets,
@@ -179,6 +185,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         own: false,
         opens_named: false,
         groups,
+        leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,
@@ -196,8 +203,11 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
     let Some(lock) = take_over(&runtime)? else { return Ok(None) };
     let cache = embedded::cache_directory()?;
     let capacity = embedded::capacity(&cache, capacity)?;
+    let tiers = vec![NodeTier::at("cache", Class::Nvme, cache, capacity)];
+    let leases =
+        LeasesConfig { directory: leases_directory(&tiers), redis: None, named_by_jobs: true };
     let node = NodeConfig {
-        tiers: vec![NodeTier::at("cache", Class::Nvme, cache, capacity)],
+        tiers,
         datasets: Vec::new(),
         sources: Rules::default(),
         tenants: Vec::new(),
@@ -209,6 +219,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         own: true,
         opens_named: true,
         groups: Vec::new(),
+        leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,

@@ -29,6 +29,7 @@ pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
         "source": config.source.iter().map(source).collect::<Vec<_>>(),
         "dataset": config.dataset.iter().map(dataset).collect::<Vec<_>>(),
         "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
+        "leases": said(json!({ "redis": config.leases.redis.as_deref().map(shown) })),
     })
 }
 
@@ -173,7 +174,8 @@ mod tests {
              [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
              bandwidth = '10Gbit/s'\nendpoint = 'https://store.example?token=hunter2'\n\
              [[dataset]]\nname = 'all'\nmatch = '**'\nttl = '30d'\nquota = { min = '1MiB' }\n\
-             bandwidth = '4Gbit/s'\n[[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\n",
+             bandwidth = '4Gbit/s'\n[[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\n\
+             [leases]\nredis = 'redis://user:hunter2@leases.example:6379'\n",
         )
         .unwrap();
         let document = document(&config, "/run/f.sock", 1);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   plan      position → (shard, sample)                       pure, no I/O      plan.rs
+//!   lease     shards that ranks take from a shared queue, and give back        lease.rs
 //!   session   one job: its runs, its slots, its look-ahead                       session.rs
 //!     ├─ producer   batch k → located samples → leased slot    in batch order    session/producer.rs
 //!     ├─ assembly   runs of neighbouring samples → O_DIRECT reads into the slot  session/assembly.rs
@@ -9,5 +10,6 @@
 //!     └─ ahead      shards wanted soon: fetched and claimed                      session/ahead.rs
 //! ```
 
+pub mod lease;
 pub mod plan;
 pub mod session;

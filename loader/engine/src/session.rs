@@ -6,6 +6,7 @@
 mod ahead;
 mod assembly;
 mod gather;
+mod leased;
 mod patience;
 mod producer;
 mod room;
@@ -20,15 +21,18 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_store::{Lease, Store};
 use forebay_uring::Region;
+use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
 use assembly::{Assembly, Place};
 use gather::{Gatherer, Stages};
+use leased::{Acknowledgements, Leased, Trainer};
 use patience::Patience;
 use producer::{Outcome, Producer};
 use slots::Slots;
@@ -84,6 +88,15 @@ pub enum Event {
         run: u64,
         /// Why.
         error: Error,
+    },
+    /// What was acknowledged is noted.
+    Acknowledged {
+        /// The run.
+        run: u64,
+        /// The last acknowledgement's number.
+        number: u64,
+        /// Where the lease log stands.
+        place: leases::Place,
     },
 }
 
@@ -145,6 +158,8 @@ pub struct Session {
     samples: Option<u64>,
     events: mpsc::Sender<Event>,
     run: Option<JoinHandle<()>>,
+    /// Of a run that leases its shards.
+    leasing: Option<Trainer>,
 }
 
 /// The order of an epoch of a job.
@@ -223,7 +238,10 @@ impl Session {
             spec,
             streams,
         };
-        Ok((Self { number, job: Arc::new(job), samples, events, run: None }, receiver))
+        Ok((
+            Self { number, job: Arc::new(job), samples, events, run: None, leasing: None },
+            receiver,
+        ))
     }
 
     /// The job as its trainer sees it.
@@ -269,6 +287,34 @@ impl Session {
         self.run(run, async move { pick(job, run, &samples, &events).await });
     }
 
+    /// Delivers what this trainer takes from a queue of `owner`'s, ending whatever run was under way.
+    pub fn share(&mut self, run: u64, sharing: Sharing, leases: Arc<dyn Leases>, owner: u32) {
+        let (job, events) = (self.job.clone(), self.events.clone());
+        let acknowledgements = Arc::<Acknowledgements>::default();
+        let theirs = acknowledgements.clone();
+        self.run(run, async move {
+            let queue = (leases, owner);
+            let leased = Leased::begin(job.clone(), run, sharing, queue, theirs, &events).await?;
+            share(job, leased, &events).await
+        });
+        self.leasing = Some(Trainer { run, acknowledgements });
+    }
+
+    /// Notes how far the consumer of a run that leases its shards came, `batch` being the first that it is
+    /// not done with.
+    ///
+    /// # Errors
+    /// `Invalid` for more than it can have to say.
+    pub fn acknowledge(&self, run: u64, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
+        match &self.leasing {
+            Some(trainer) if trainer.run == run => {
+                trainer.acknowledgements.add(number, batch, marks)
+            }
+            // Of a run that is over: what was not noted of it, others read.
+            _ => Ok(()),
+        }
+    }
+
     fn run(
         &mut self,
         run: u64,
@@ -277,6 +323,7 @@ impl Session {
         if let Some(before) = self.run.take() {
             before.abort();
         }
+        self.leasing = None;
         let events = self.events.clone();
         self.run = Some(tokio::spawn(async move {
             let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
@@ -339,6 +386,20 @@ async fn play(
     });
     deliver(&job, located.boxed(), depth, events).await?;
     let outcome = outcome.get().expect("a producer that ended said how").clone();
+    Ok(settled(&job, outcome).await)
+}
+
+/// Delivers batches of leased shards.
+async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
+    let depth = job.spec.prefetch as usize;
+    job.verdicts.begin();
+    let outcome = leased.outcome();
+    let located = futures::stream::try_unfold(leased, |mut leased| async move {
+        let next = leased.next().await?;
+        Ok::<_, Error>(next.map(|assembly| (assembly, leased)))
+    });
+    deliver(&job, located.boxed(), depth, events).await?;
+    let outcome = outcome.get().expect("one that ended said how").clone();
     Ok(settled(&job, outcome).await)
 }
 

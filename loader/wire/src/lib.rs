@@ -10,6 +10,7 @@ pub mod commands;
 pub mod files;
 pub mod fork;
 pub mod frame;
+pub mod leases;
 pub mod message;
 pub mod peer;
 pub mod slab;
@@ -23,6 +24,7 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// The first protocol in which a run begins at any position or has samples of the client's choice, jobs
-/// mix data sets, and both sides tell of bad samples ([`message::Request::Play`], [`message::Request::Pick`],
-/// [`message::Request::Mix`], [`message::Request::Bad`], [`message::Reply::Placed`]).
+/// mix data sets or lease shards, and both sides tell of bad samples ([`message::Request::Play`],
+/// [`message::Request::Pick`], [`message::Request::Mix`], [`message::Request::Share`],
+/// [`message::Request::Bad`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

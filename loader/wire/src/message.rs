@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use forebay_error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
+use crate::leases::{Mark, Place, Sharing};
+
 /// From trainer to daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
@@ -133,6 +135,25 @@ pub enum Request {
     Extent(Extent),
     /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
     Bad(Bad),
+    /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
+    /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
+    Share {
+        /// Chosen by the client, larger than any before it; stamps each batch.
+        run: u64,
+        /// Its part.
+        sharing: Box<Sharing>,
+    },
+    /// Says how far the consumer came with leased shards; answered by [`Reply::Acknowledged`].
+    Acknowledge {
+        /// The run.
+        run: u64,
+        /// Chosen by the client, larger than any before it in the run.
+        number: u64,
+        /// The first batch that it is not done with: no more are sent beyond it than are to be ready.
+        batch: u64,
+        /// How far it came with each shard since the last.
+        marks: Vec<Mark>,
+    },
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -338,6 +359,15 @@ pub enum Reply {
         batch: Box<Batch>,
         /// Where each of its samples begins in its shard, in bytes.
         offsets: Vec<u64>,
+    },
+    /// Answers [`Request::Share`] and [`Request::Acknowledge`], once for several that came together.
+    Acknowledged {
+        /// The run.
+        run: u64,
+        /// The number of the last of them.
+        number: u64,
+        /// Where the log stands with it.
+        place: Place,
     },
 }
 

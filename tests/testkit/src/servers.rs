@@ -9,6 +9,7 @@ mod ceph;
 mod certificate;
 mod moto;
 mod nginx;
+mod redis;
 mod s3;
 mod service;
 
@@ -17,4 +18,5 @@ pub use ceph::Ceph;
 pub use certificate::Certificate;
 pub use moto::Moto;
 pub use nginx::Nginx;
+pub use redis::Redis;
 pub use s3::Bucket;

@@ -64,7 +64,8 @@ impl Waiting<'_> {
     }
 }
 
+/// The pause between two attempts.
 #[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
-async fn pause() {
+pub(super) async fn pause() {
     tokio::time::sleep(PAUSE).await;
 }

@@ -1,0 +1,80 @@
+//! What a trainer knows of the shards that it leases, so that it can go on at another daemon.
+//!
+//! One rule: a batch's samples are delivered when the consumer says so, and not noted before a daemon says
+//! that it noted them; what is in between is told to the next daemon.
+
+use std::collections::VecDeque;
+
+use forebay_wire::leases::{Mark, Place, Sharing};
+use forebay_wire::message::Batch;
+
+/// A run of leased shards.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    sharing: Sharing,
+    /// Batches that came and are not acknowledged, with their numbers.
+    received: VecDeque<(u64, Vec<Mark>)>,
+    /// What was acknowledged and is not noted, each with the acknowledgement's number.
+    acknowledged: VecDeque<(u64, Vec<Mark>)>,
+    number: u64,
+    noted: u64,
+    place: Option<Place>,
+}
+
+impl Leased {
+    /// A run that begins as `sharing` says; in the log of `before`, if that is of the same epoch.
+    pub(crate) fn new(mut sharing: Sharing, before: Option<&Self>) -> Self {
+        let of = |sharing: &Sharing| (sharing.group.clone(), sharing.epoch, sharing.take);
+        let before = before.filter(|before| of(&before.sharing) == of(&sharing));
+        if let Some(place) = before.and_then(|before| before.place.as_ref()) {
+            sharing.log = Some(place.log.clone());
+        }
+        let (received, acknowledged) = (VecDeque::new(), VecDeque::new());
+        // The first is what answers the run itself.
+        let number = 1;
+        Self { sharing, received, acknowledged, number, noted: 0, place: None }
+    }
+
+    /// What a daemon is asked for that is to go on with it.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let all = |batches: &VecDeque<(u64, Vec<Mark>)>| {
+            batches.iter().flat_map(|(_, marks)| marks).copied().collect()
+        };
+        let log = self.place.as_ref().map(|place| place.log.clone());
+        Sharing {
+            log: log.or_else(|| self.sharing.log.clone()),
+            acknowledged: all(&self.acknowledged),
+            received: all(&self.received),
+            number: self.number,
+            ..self.sharing.clone()
+        }
+    }
+
+    /// A batch came.
+    pub(crate) fn receive(&mut self, batch: &Batch) {
+        self.sharing.batch = batch.index.saturating_add(1);
+        self.received.push_back((batch.index, Mark::of(batch)));
+    }
+
+    /// The consumer is done with the batches before number `before`: what is to be told, under which number.
+    pub(crate) fn acknowledge(&mut self, before: u64) -> (u64, Vec<Mark>) {
+        self.sharing.done = self.sharing.done.max(before);
+        let done = self.received.partition_point(|(index, _)| *index < before);
+        let marks: Vec<_> = self.received.drain(..done).flat_map(|(_, marks)| marks).collect();
+        self.number += 1;
+        self.acknowledged.push_back((self.number, marks.clone()));
+        (self.number, marks)
+    }
+
+    /// A daemon noted the acknowledgements up to that number.
+    pub(crate) fn note(&mut self, number: u64, place: Place) {
+        self.acknowledged.retain(|(later, _)| *later > number);
+        self.noted = self.noted.max(number);
+        self.place = Some(place);
+    }
+
+    /// Where the log stands, once what was acknowledged under that number is in it.
+    pub(crate) fn place(&self, number: u64) -> Option<Place> {
+        self.place.clone().filter(|_| self.noted >= number)
+    }
+}

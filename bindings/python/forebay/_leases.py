@@ -1,0 +1,223 @@
+"""Epochs whose shards are leased (``split="dynamic"``): a loader's part in the queues.
+
+One rule: a batch counts as delivered when the next one is asked for, when its iteration ends or is
+left, or when the state is saved; not before. What a rank held that dies, others read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from forebay import _native, ranks
+from forebay._values import U32_MAX, U64_MAX, whole
+from forebay.errors import Invalid
+
+if TYPE_CHECKING:
+    from forebay._options import Options
+
+# How often each epoch of each job was begun in this process: alike on all ranks, which begin the
+# same.
+_TAKES: Counter[tuple[str, int]] = Counter()
+
+_VERSION = 1
+
+Place = dict[str, Any]
+
+
+def refuse(options: Mapping[str, Any]) -> None:
+    """Refuse arguments that say nothing, or something else, about leased shards.
+
+    Raises
+    ------
+    Invalid
+        Naming the first one.
+    """
+    why = {
+        "drop_last": "ranks have no last batch in common",
+        "pad_last": "ranks have no last batch in common",
+        "epoch_samples": "an epoch is every shard once",
+        "lanes": "shards are dealt one by one",
+    }
+    for option, reason in why.items():
+        if options[option]:
+            raise Invalid(
+                f"{option}= has no meaning with split='dynamic': {reason}; leave it unset",
+                {"option": option},
+            )
+    if options["shuffle"] == "global":
+        raise Invalid(
+            "shuffle='global' mixes all samples, and split='dynamic' leases whole shards; use "
+            "shuffle=True",
+            {"option": "shuffle"},
+        )
+
+
+def refuse_ranks_in_step(uneven: bool) -> None:
+    """Refuse ranks that step together, unless they can do with different numbers of batches.
+
+    Raises
+    ------
+    Invalid
+        Under ``torch.distributed`` or ``jax.distributed``, unless `uneven`.
+    """
+    together = ranks.in_step()
+    if together is not None and not uneven:
+        raise Invalid(
+            f"split='dynamic' gives ranks different numbers of batches, and under {together} those "
+            "that have more would wait for the others for ever; if your loop can do with that "
+            "(torch.distributed.algorithms.Join, or no collective operation for each step), give "
+            "uneven=True",
+            {"option": "split"},
+        )
+
+
+def refuse_torchs_loader() -> NoReturn:
+    """Refuse to lease for whoever asks ahead of the training loop.
+
+    Raises
+    ------
+    Invalid
+        Always.
+    """
+    raise Invalid(
+        "torch's DataLoader asks for batches before they are wanted, and split='dynamic' takes "
+        "those before them as done with: what a rank held that dies would be lost; iterate over "
+        "forebay.DataLoader itself",
+        {"option": "split"},
+    )
+
+
+class Leases:
+    """What one loader knows of the epoch that it plays."""
+
+    def __init__(self, options: Options, order: dict[str, Any], shards: str) -> None:
+        self._options = options
+        # What turns and their samples are a function of.
+        self._order = {name: order[name] for name in ("seed", "shuffle")}
+        self._shards = shards
+        # What the epoch that is played begins with, if not with its first shard.
+        self._from: Place | None = None
+        self._begun: dict[str, Any] | None = None
+        self._process = _native.forks()
+        self._handed = 0
+        self._runs = False
+
+    # Playing
+
+    def begin(self, epoch: int, place: ranks.Place) -> None:
+        """An iteration over `epoch` begins."""
+        group = self._group(place)
+        take = _TAKES[group, epoch]
+        _TAKES[group, epoch] += 1
+        self._process = _native.forks()
+        self._begun = {
+            "group": group,
+            "rank": place.rank,
+            "world_size": place.world_size,
+            "is_spread": ranks.is_spread(place.world_size),
+            "epoch": epoch,
+            "take": take,
+            "from": self._from,
+            "keeper": os.environ.get("FOREBAY_LEASES") or None,
+        }
+
+    def start(self, native: _native.Loader) -> None:
+        """Start a run of the iteration, after what it handed out."""
+        if self._process != _native.forks():
+            raise Invalid(
+                "an iteration over leased shards belongs to the process that began it; begin a new "
+                "one after the fork"
+            )
+        self.acknowledge(native)
+        self._handed = 0
+        # A run of its own, that may find another daemon.
+        native.share(json.dumps({**(self._begun or {}), "member": secrets.randbits(64)}))
+        self._runs = True
+
+    def hand_out(self) -> None:
+        """A batch is handed out."""
+        self._handed += 1
+
+    def acknowledge(self, native: _native.Loader | None) -> None:
+        """What was handed out is done with."""
+        if native is not None and self._runs and self._process == _native.forks():
+            native.acknowledge(self._handed)
+
+    def move(self, place: Place | None = None) -> None:
+        """The next iteration begins elsewhere: at `place`, or where an epoch does."""
+        self._from, self._begun = place, None
+
+    # State
+
+    def state(self, native: _native.Loader | None, epoch: int) -> dict[str, Any]:
+        """The state: where the epoch's log stands once all that was handed out here is in it."""
+        place: Place | None = self._from
+        if native is not None and self._runs and self._begun is not None:
+            place = json.loads(native.place(self._handed))
+            assert place is not None
+            if place["next"] == len(self._options.urls) and not place["open"]:
+                epoch, place = epoch + 1, None
+        place = place or {"log": None, "position": 0, "next": 0, "open": []}
+        return {
+            "version": _VERSION,
+            "split": "dynamic",
+            "order": _native.ORDER_VERSION,
+            "draws": _native.DRAW_VERSION,
+            "epoch": epoch,
+            "log": place["log"],
+            "position": place["position"],
+            "next": place["next"],
+            "open": [[mark["turn"], mark["upto"]] for mark in place["open"]],
+            "options": self._order,
+            "shards": self._shards,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> tuple[int, Place | None]:
+        """The epoch of `state`, and where it stands.
+
+        Raises
+        ------
+        Invalid
+            Naming what differs, or what is missing.
+        """
+        wanted = {
+            "version": _VERSION,
+            "order": _native.ORDER_VERSION,
+            "draws": _native.DRAW_VERSION,
+            "options": self._order,
+            "shards": self._shards,
+        }
+        for key, here in wanted.items():
+            if state.get(key) != here:
+                raise Invalid(
+                    f"the state was saved with another {key} ({state.get(key)!r}, here {here!r}); "
+                    "use the same data set, order and release, or start anew",
+                    {"option": key},
+                )
+        try:
+            epoch = whole("the state's epoch", state["epoch"], 0, U64_MAX)
+            log, position = state["log"], whole("position", state["position"], 0, U64_MAX)
+            following = whole("next", state["next"], 0, U32_MAX)
+            marks = [
+                {"turn": whole("turn", turn, 0, U32_MAX), "upto": whole("upto", upto, 0, U32_MAX)}
+                for turn, upto in state["open"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Invalid(
+                f"this is no state of a loader ({error!r}); give state_dict()'s"
+            ) from None
+        if log is None:
+            return epoch, None
+        return epoch, {"log": str(log), "position": position, "next": following, "open": marks}
+
+    def _group(self, place: ranks.Place) -> str:
+        """Names the job and what it reads, alike on all ranks."""
+        named = ranks.group(place.world_size, self._options.group)
+        what = json.dumps([named, self._shards, self._order])
+        return hashlib.sha256(what.encode()).hexdigest()

@@ -1,0 +1,178 @@
+//! Queues on a Redis (or Valkey) server, for jobs whose ranks are on several nodes.
+//!
+//! One rule: the server knows nothing of queues. It holds one as text, and takes another text for it only
+//! from whoever knew the one it has; so the queue's own code makes every change, here as in a daemon's memory.
+//! Beside it lies the log as a stream: by that, whoever waits hears of changes.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use forebay_engine::lease::{Change, Leases, Name, Queue};
+use forebay_error::{Error, ErrorKind, Result};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError, RedisResult, Script, cmd,
+};
+
+/// A member of a daemon that says nothing for this long is given up: long beside the pauses of a busy node
+/// or network, short beside an epoch.
+const BELIEVED: Duration = Duration::from_secs(20);
+
+/// How long a queue is kept that nobody touches, in milliseconds: a day, in which a job is started again.
+const KEPT_MS: u64 = 24 * 3600 * 1000;
+
+/// Entries of the log that are kept for people who look, and for those who wait.
+const ENTRIES_KEPT: usize = 1000;
+
+/// Attempts to make a change that others come before: someone of them gets on with each, so that is as many
+/// ranks as may meet at once.
+const ATTEMPTS: usize = 1000;
+
+/// The longest wait for the server to answer or to be reached.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Attempts to reach it.
+const RETRIES: usize = 2;
+
+/// The queue, the last entry of its log, and the server's time in milliseconds.
+const READ: &str = r"
+local t = redis.call('TIME')
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
+return {redis.call('GET', KEYS[1]) or '', last[1] and last[1][1] or '0-0',
+  t[1] * 1000 + math.floor(t[2] / 1000)}
+";
+
+/// Another queue for the one that was read, with the entries between the two; 0 if it is not that one.
+const WRITE: &str = r"
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+for i = 5, #ARGV do
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'entry', ARGV[i])
+end
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return 1
+";
+
+pub(super) struct Redis {
+    client: Client,
+    shared: ConnectionManager,
+    /// Where it is, without what nobody should read.
+    at: String,
+    read: Script,
+    write: Script,
+}
+
+impl Redis {
+    /// A server that is asked when it is needed.
+    pub(super) fn new(url: &str) -> Result<Self> {
+        let invalid = |error: RedisError| {
+            Error::new(ErrorKind::Invalid, format!("this names no server for leases: {error}"))
+                .advise("give it as redis://[user:password@]host:port[/database], or rediss:// with TLS")
+        };
+        let info = url.into_connection_info().map_err(invalid)?;
+        let at = info.addr().to_string();
+        let client = Client::open(info).map_err(invalid)?;
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(PATIENCE))
+            .set_connection_timeout(Some(PATIENCE))
+            .set_number_of_retries(RETRIES);
+        let shared = client.get_connection_manager_lazy(config).map_err(invalid)?;
+        Ok(Self { client, shared, at, read: Script::new(READ), write: Script::new(WRITE) })
+    }
+
+    fn keys(name: &Name) -> [String; 2] {
+        // What is in braces decides which server of a cluster has it.
+        [format!("forebay:{{{name}}}:queue"), format!("forebay:{{{name}}}:log")]
+    }
+
+    async fn read(&self, [queue, log]: &[String; 2]) -> RedisResult<(String, String, u64)> {
+        self.read.key(queue).key(log).invoke_async(&mut self.shared.clone()).await
+    }
+
+    fn away(&self, error: &RedisError) -> Error {
+        Error::new(ErrorKind::Unavailable, format!("the server that keeps leases fails: {error}"))
+            .at("redis", &self.at)
+            .advise("look whether it runs and may be reached from this node")
+    }
+
+    fn parse(&self, text: &str) -> Result<Option<Queue>> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_str(text).map(Some).map_err(|error| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("the queue on the server is none of ours: {error}"),
+            )
+            .at("redis", &self.at)
+            .advise("install one release of Forebay on all nodes")
+        })
+    }
+}
+
+#[async_trait]
+impl Leases for Redis {
+    async fn change(&self, name: &Name, change: &mut Change<'_>) -> Result<()> {
+        let keys = Self::keys(name);
+        for _ in 0..ATTEMPTS {
+            let read = self.read(&keys).await;
+            let (before, _, now) = read.map_err(|error| self.away(&error))?;
+            let mut queue = self.parse(&before)?;
+            change(&mut queue, now)?;
+            let Some(mut queue) = queue else { return Ok(()) };
+            let entries = queue.entries();
+            let after = serde_json::to_string(&queue).expect("numbers and strings always encode");
+            if after == before {
+                return Ok(());
+            }
+            let [queue, log] = &keys;
+            let mut write = self.write.key(queue);
+            write.key(log).arg(before).arg(after).arg(KEPT_MS).arg(ENTRIES_KEPT);
+            for entry in entries {
+                write.arg(serde_json::to_string(&entry).expect("it encodes"));
+            }
+            let written: RedisResult<bool> = write.invoke_async(&mut self.shared.clone()).await;
+            if written.map_err(|error| self.away(&error))? {
+                return Ok(());
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "too many ranks change one queue at once")
+            .at("redis", &self.at)
+            .at("attempts", ATTEMPTS))
+    }
+
+    async fn changed(&self, name: &Name, position: u64) -> Result<()> {
+        let keys = Self::keys(name);
+        let (queue, last, now) = self.read(&keys).await.map_err(|error| self.away(&error))?;
+        let Some(queue) = self.parse(&queue)?.filter(|queue| queue.position() == position) else {
+            return Ok(());
+        };
+        // Whoever dies with its daemon is noticed when it is no longer believed in.
+        let until =
+            queue.expiry().map_or(BELIEVED, |at| Duration::from_millis(at.saturating_sub(now)));
+        // At least one, for 0 would be for ever.
+        let wait = until.min(BELIEVED).as_millis().max(1);
+        // One that waits answers nobody else meanwhile.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(BELIEVED + PATIENCE));
+        let heard: RedisResult<redis::Value> = async {
+            let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+            let mut connection = connecting.await?;
+            let wait = u64::try_from(wait).unwrap_or(u64::MAX);
+            let mut ask = cmd("XREAD");
+            ask.arg("BLOCK").arg(wait).arg("COUNT").arg(1).arg("STREAMS").arg(&keys[1]).arg(last);
+            ask.query_async(&mut connection).await
+        }
+        .await;
+        heard.map(drop).map_err(|error| self.away(&error))
+    }
+
+    fn believes(&self) -> Option<Duration> {
+        Some(BELIEVED)
+    }
+
+    fn is_near(&self) -> bool {
+        false
+    }
+}

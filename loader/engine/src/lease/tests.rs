@@ -1,0 +1,445 @@
+//! The queue against a model: whatever happens in between, each sample is delivered once for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::queue::Offer;
+use super::{Entry, Joining, Queue};
+use forebay_wire::leases::{Mark, Place};
+
+fn joining(member: u64, rank: u32, world_size: u32, shards: u32) -> Joining {
+    Joining {
+        member,
+        rank,
+        world_size,
+        shards,
+        from: None,
+        log: None,
+        acknowledged: Vec::new(),
+        received: Vec::new(),
+        fresh: format!("log-{member}"),
+    }
+}
+
+/// One rank as its trainer sees it: what it holds, what it received, and what of that it trained on.
+#[derive(Debug, Default)]
+struct Rank {
+    member: Option<u64>,
+    /// Of each turn that it reads, the next sample.
+    reading: BTreeMap<u32, u64>,
+    /// Batches it received and did not acknowledge.
+    batches: Vec<Vec<Mark>>,
+    /// What it acknowledged, whether the queue heard of it or not.
+    unheard: Vec<Mark>,
+}
+
+/// What may happen next, to which rank.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// It leases a shard.
+    Take(usize),
+    /// It receives a batch of so many samples.
+    Receive(usize, u64),
+    /// It acknowledges its first batch; the queue hears of it, or its daemon dies before.
+    Acknowledge(usize, bool),
+    /// It dies, and another comes in its place.
+    Die(usize),
+    /// Its daemon dies, and what was written is read again: all ranks come back, but for one perhaps.
+    Restart(Option<usize>),
+    /// Everybody ends, and goes on from the state of this instant in a world of another size.
+    Resume(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let rank = 0..4_usize;
+    let step = prop_oneof![
+        4 => rank.clone().prop_map(Step::Take),
+        8 => (rank.clone(), 1..7_u64).prop_map(|(rank, samples)| Step::Receive(rank, samples)),
+        6 => (rank.clone(), any::<bool>()).prop_map(|(rank, heard)| Step::Acknowledge(rank, heard)),
+        1 => rank.clone().prop_map(Step::Die),
+        1 => proptest::option::of(rank).prop_map(Step::Restart),
+        1 => (1..5_u32).prop_map(Step::Resume),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+/// The queue, the log that it wrote, its ranks, and what is delivered for good.
+struct World {
+    slot: Option<Queue>,
+    written: Option<Queue>,
+    counts: Vec<u64>,
+    ranks: Vec<Rank>,
+    delivered: BTreeSet<(u32, u64)>,
+    members: u64,
+    now: u64,
+}
+
+impl World {
+    fn new(counts: Vec<u64>, ranks: usize) -> Self {
+        let ranks = (0..ranks).map(|_| Rank::default()).collect();
+        let mut world = Self {
+            slot: None,
+            written: None,
+            counts,
+            ranks,
+            delivered: BTreeSet::new(),
+            members: 0,
+            now: 0,
+        };
+        world.join_all(None);
+        world
+    }
+
+    fn shards(&self) -> u32 {
+        u32::try_from(self.counts.len()).unwrap()
+    }
+
+    fn world(&self) -> u32 {
+        u32::try_from(self.ranks.len()).unwrap()
+    }
+
+    fn join_all(&mut self, from: Option<&Place>) {
+        for rank in 0..self.ranks.len() {
+            self.join(rank, from);
+        }
+    }
+
+    fn join(&mut self, rank: usize, from: Option<&Place>) {
+        self.members += 1;
+        let mut who =
+            joining(self.members, u32::try_from(rank).unwrap(), self.world(), self.shards());
+        who.from = from.cloned();
+        let before = self.slot.as_ref().map(|queue| queue.log().to_owned());
+        let held = Queue::join(&mut self.slot, &who, self.now, None).unwrap();
+        assert_eq!(held, [], "whoever is new holds nothing");
+        if before.is_some_and(|before| before != self.slot.as_ref().unwrap().log()) {
+            assert_eq!(self.ranks.len(), 1, "only who is alone begins anew");
+            self.delivered.clear();
+        }
+        self.ranks[rank] = Rank { member: Some(self.members), ..Rank::default() };
+        self.write();
+    }
+
+    /// What a keeper does: the entries, and nothing else, go to where the queue is read from.
+    fn write(&mut self) {
+        let queue = self.slot.as_mut().unwrap();
+        let entries: Vec<Entry> = queue.entries();
+        match &mut self.written {
+            Some(written) if written.log() == queue.log() => {
+                for entry in &entries {
+                    written.apply(entry);
+                }
+            }
+            written => *written = Some(queue.clone()),
+        }
+        assert_eq!(self.written.as_ref().unwrap().place(), queue.place());
+    }
+
+    fn take(&mut self, rank: usize) -> Offer {
+        let member = self.ranks[rank].member.unwrap();
+        let queue = self.slot.as_mut().unwrap();
+        let (offer, from) = queue.take(member).unwrap();
+        if let Offer::Turn(turn) = offer {
+            queue.count(member, turn, self.counts[turn as usize]).unwrap();
+            if from < self.counts[turn as usize] {
+                let again = self.ranks[rank].reading.insert(turn, from);
+                assert_eq!(again, None, "what one reads nobody gets");
+            }
+        }
+        self.write();
+        offer
+    }
+
+    fn receive(&mut self, rank: usize, samples: u64) {
+        let rank = &mut self.ranks[rank];
+        let mut marks: BTreeMap<u32, u64> = BTreeMap::new();
+        for _ in 0..samples {
+            let Some((&turn, next)) = rank.reading.iter_mut().next() else { break };
+            *next += 1;
+            let upto = *next;
+            marks.insert(turn, upto);
+            if upto == self.counts[turn as usize] {
+                rank.reading.remove(&turn);
+            }
+        }
+        if !marks.is_empty() {
+            rank.batches.push(marks.iter().map(|(&turn, &upto)| Mark { turn, upto }).collect());
+        }
+    }
+
+    fn acknowledge(&mut self, rank: usize, heard: bool) {
+        let rank = &mut self.ranks[rank];
+        if !rank.batches.is_empty() {
+            rank.unheard.extend(rank.batches.remove(0));
+        }
+        if heard {
+            let told = std::mem::take(&mut rank.unheard);
+            let before = self.slot.as_ref().unwrap().place();
+            let queue = self.slot.as_mut().unwrap();
+            queue.acknowledge(rank.member.unwrap(), &told).unwrap();
+            self.write();
+            self.deliver(&before, &told);
+        }
+    }
+
+    /// Notes what was acknowledged beyond what was before: none of it twice.
+    fn deliver(&mut self, before: &Place, told: &[Mark]) {
+        let mut from: BTreeMap<u32, u64> =
+            before.open.iter().map(|mark| (mark.turn, mark.upto)).collect();
+        for mark in told {
+            let from = from.entry(mark.turn).or_insert(mark.upto);
+            for sample in *from..mark.upto {
+                assert!(self.delivered.insert((mark.turn, sample)), "{mark:?} came twice");
+            }
+            *from = mark.upto.max(*from);
+        }
+    }
+
+    fn die(&mut self, rank: usize) {
+        // What it acknowledged was on its way, and came.
+        self.acknowledge_all_told(rank);
+        self.slot.as_mut().unwrap().leave(self.ranks[rank].member.unwrap());
+        self.write();
+        self.join(rank, self.begun().as_ref());
+    }
+
+    fn acknowledge_all_told(&mut self, rank: usize) {
+        let batches = std::mem::take(&mut self.ranks[rank].batches);
+        self.acknowledge(rank, true);
+        self.ranks[rank].batches = batches;
+    }
+
+    /// What whoever joins must say that the epoch began with.
+    fn begun(&self) -> Option<Place> {
+        let json = serde_json::to_value(self.slot.as_ref().unwrap()).unwrap();
+        let (log, position) =
+            serde_json::from_value::<Option<(String, u64)>>(json["began"].clone()).unwrap()?;
+        Some(Place { log, position, next: 0, open: Vec::new() })
+    }
+
+    fn restart(&mut self, missing: Option<usize>) {
+        let mut queue = self.written.clone().unwrap();
+        queue.entries();
+        queue.await_all(self.now + 10);
+        self.slot = Some(queue);
+        for rank in 0..self.ranks.len() {
+            if Some(rank) == missing.map(|missing| missing % self.ranks.len()) {
+                continue;
+            }
+            let before = self.slot.as_ref().unwrap().place();
+            let mine = &self.ranks[rank];
+            let mut who = joining(
+                mine.member.unwrap(),
+                u32::try_from(rank).unwrap(),
+                self.world(),
+                self.shards(),
+            );
+            who.log = Some(before.log.clone());
+            who.acknowledged = mine.unheard.clone();
+            who.received = mine.batches.concat();
+            let held = Queue::join(&mut self.slot, &who, self.now, None).unwrap();
+            self.write();
+            let told = std::mem::take(&mut self.ranks[rank].unheard);
+            self.deliver(&before, &told);
+            let left = |mark: &&Mark| mark.upto < self.counts[mark.turn as usize];
+            let held = held.iter().filter(left).map(|mark| (mark.turn, mark.upto));
+            let before = std::mem::take(&mut self.ranks[rank].reading);
+            let now: BTreeMap<_, _> = held.collect();
+            assert_eq!(now, before, "it reads on where it was");
+            self.ranks[rank].reading = now;
+        }
+        if let Some(missing) = missing {
+            let missing = missing % self.ranks.len();
+            self.now += 10;
+            self.slot.as_mut().unwrap().expire(self.now);
+            self.write();
+            // It did acknowledge, and nobody heard of it: its own loss, not the queue's.
+            self.join(missing, self.begun().as_ref());
+        }
+    }
+
+    fn resume(&mut self, world: u32) {
+        for rank in 0..self.ranks.len() {
+            self.acknowledge_all_told(rank);
+        }
+        let place = self.slot.as_ref().unwrap().place();
+        (self.slot, self.written) = (None, None);
+        self.ranks = (0..world).map(|_| Rank::default()).collect();
+        self.join_all(Some(&place));
+    }
+
+    fn play(&mut self, step: Step) {
+        let of = |rank: usize, world: &Self| rank % world.ranks.len();
+        match step {
+            Step::Take(rank) => drop(self.take(of(rank, self))),
+            Step::Receive(rank, samples) => self.receive(of(rank, self), samples),
+            Step::Acknowledge(rank, heard) => self.acknowledge(of(rank, self), heard),
+            Step::Die(rank) => self.die(of(rank, self)),
+            Step::Restart(missing) => self.restart(missing),
+            Step::Resume(world) => self.resume(world),
+        }
+    }
+
+    /// Everybody reads on to the end.
+    fn finish(&mut self) {
+        let mut over = 0;
+        while over < self.ranks.len() {
+            over = 0;
+            for rank in 0..self.ranks.len() {
+                over += usize::from(self.take(rank) == Offer::Over);
+                self.receive(rank, 3);
+                self.acknowledge(rank, true);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_sample_is_delivered_once(
+        counts in proptest::collection::vec(0..9_u64, 1..12),
+        ranks in 1..5_usize,
+        steps in steps(),
+    ) {
+        let mut world = World::new(counts.clone(), ranks);
+        for step in steps {
+            world.play(step);
+        }
+        world.finish();
+        let all = (0_u32..).zip(&counts).flat_map(|(turn, &count)| (0..count).map(move |i| (turn, i)));
+        prop_assert_eq!(world.delivered, all.collect());
+        prop_assert_eq!(world.slot.unwrap().place().open, []);
+    }
+}
+
+fn join(slot: &mut Option<Queue>, who: &Joining) -> forebay_error::Result<Vec<Mark>> {
+    Queue::join(slot, who, 0, None)
+}
+
+fn turn(slot: &mut Option<Queue>, member: u64) -> Offer {
+    slot.as_mut().unwrap().take(member).unwrap().0
+}
+
+#[test]
+fn what_comes_back_goes_first_and_where_it_was_left() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 2, 10)).unwrap();
+    join(&mut slot, &joining(2, 1, 2, 10)).unwrap();
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
+    assert_eq!(turn(&mut slot, 2), Offer::Turn(1));
+    let queue = slot.as_mut().unwrap();
+    queue.count(1, 0, 8).unwrap();
+    queue.acknowledge(1, &[Mark { turn: 0, upto: 5 }]).unwrap();
+    queue.leave(1);
+    assert_eq!(queue.take(2).unwrap(), (Offer::Turn(0), 5));
+    let error = queue.acknowledge(1, &[Mark { turn: 0, upto: 6 }]).unwrap_err();
+    assert_eq!(error.kind(), forebay_error::ErrorKind::Closed);
+}
+
+/// Nobody acknowledges for another, whatever it says.
+#[test]
+fn what_one_does_not_hold_is_none_of_its_business() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
+    join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
+    let queue = slot.as_mut().unwrap();
+    queue.count(1, 0, 8).unwrap();
+    let before = queue.place();
+    queue.acknowledge(2, &[Mark { turn: 0, upto: 8 }, Mark { turn: 3, upto: 1 }]).unwrap();
+    assert_eq!(queue.place(), before);
+}
+
+#[test]
+fn nobody_hoards_what_others_wait_for() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 3, 5)).unwrap();
+    join(&mut slot, &joining(2, 1, 3, 5)).unwrap();
+    for wanted in 0..3 {
+        assert_eq!(turn(&mut slot, 1), Offer::Turn(wanted));
+    }
+    // Two are left for three ranks.
+    assert_eq!(turn(&mut slot, 1), Offer::Nothing);
+    assert_eq!(turn(&mut slot, 2), Offer::Turn(3));
+}
+
+#[test]
+fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
+    slot.as_mut().unwrap().leave(1);
+    // Rank 1 comes for the first time, though nobody is there any more: it takes over.
+    join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
+    assert_eq!(slot.as_ref().unwrap().log(), "log-1");
+    // Rank 0 comes back while rank 1 is there: it joins.
+    join(&mut slot, &joining(3, 0, 2, 4)).unwrap();
+    assert_eq!(slot.as_ref().unwrap().log(), "log-1");
+    for member in [2, 3] {
+        slot.as_mut().unwrap().leave(member);
+    }
+    // Both are gone: this is another start of the job.
+    join(&mut slot, &joining(4, 0, 2, 4)).unwrap();
+    assert_eq!(slot.as_ref().unwrap().log(), "log-4");
+    assert_eq!(slot.as_ref().unwrap().place().next, 0);
+}
+
+/// Those who are only awaited are not there: a job that is started again at once begins anew.
+#[test]
+fn a_daemon_that_comes_after_another_believes_in_nobody_who_does_not_come_back() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
+    join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
+    slot.as_mut().unwrap().await_all(10);
+    let mut back = joining(2, 1, 2, 4);
+    back.log = Some("log-1".into());
+    let mut coming = slot.clone();
+    join(&mut coming, &back).unwrap();
+    join(&mut coming, &joining(3, 0, 2, 4)).unwrap();
+    assert_eq!(coming.unwrap().log(), "log-1");
+    join(&mut slot, &joining(3, 0, 2, 4)).unwrap();
+    assert_eq!(slot.unwrap().log(), "log-3");
+}
+
+#[test]
+fn ranks_that_do_not_agree_are_refused() {
+    let from = |position| Some(Place { log: "before".into(), position, next: 1, open: Vec::new() });
+    let mut slot = None;
+    join(&mut slot, &Joining { from: from(5), ..joining(1, 0, 2, 4) }).unwrap();
+    for who in [
+        joining(2, 1, 2, 4),
+        Joining { from: from(6), ..joining(2, 1, 2, 4) },
+        Joining { from: from(5), ..joining(2, 1, 2, 5) },
+        Joining { from: from(5), ..joining(2, 1, 3, 4) },
+    ] {
+        let error = join(&mut slot, &who).unwrap_err();
+        assert_eq!(error.kind(), forebay_error::ErrorKind::Invalid, "{who:?}");
+    }
+    join(&mut slot, &Joining { from: from(5), ..joining(2, 1, 2, 4) }).unwrap();
+    let beyond = Place { log: "before".into(), position: 0, next: 9, open: Vec::new() };
+    let error =
+        join(&mut None, &Joining { from: Some(beyond), ..joining(1, 0, 1, 4) }).unwrap_err();
+    assert_eq!(error.kind(), forebay_error::ErrorKind::Invalid);
+}
+
+#[test]
+fn who_was_given_up_hears_that_others_have_what_it_received() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
+    join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
+    slot.as_mut().unwrap().leave(1);
+    assert_eq!(turn(&mut slot, 2), Offer::Turn(0));
+    let back = |received: Vec<Mark>| Joining {
+        log: Some("log-1".into()),
+        received,
+        ..joining(1, 0, 2, 4)
+    };
+    let error = join(&mut slot, &back(vec![Mark { turn: 0, upto: 2 }])).unwrap_err();
+    assert_eq!(error.kind(), forebay_error::ErrorKind::Closed);
+    assert_eq!(join(&mut slot, &back(Vec::new())).unwrap(), [], "it lost nothing");
+    let elsewhere = Joining { log: Some("other".into()), ..joining(1, 0, 2, 4) };
+    let error = join(&mut slot, &elsewhere).unwrap_err();
+    assert_eq!(error.kind(), forebay_error::ErrorKind::NotFound);
+}

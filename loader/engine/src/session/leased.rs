@@ -1,0 +1,453 @@
+//! Batches of leased shards: what a rank reads is what it takes from the queue, as fast as it comes along.
+//!
+//! One rule: a shard's samples are read in the turn's order, so that how far its reader came is one number,
+//! and whoever takes it over goes on there. Shards that are held together are mixed by choosing, for each
+//! sample, which of them is next.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::leases::{Mark, Sharing, TURN_SAMPLES_MAX};
+use forebay_wire::message::Shuffle;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::ahead::Ahead;
+use super::assembly::{Assembly, Place};
+use super::gather::{Gatherer, Stages};
+use super::patience::pause;
+use super::producer::Outcome;
+use super::{Event, Job};
+use crate::lease::{Joining, Lease, Leases, Member, Name, Taken};
+use crate::plan::{Key, permute};
+
+/// Shards that a rank mixes, at most: each that it holds is one that others wait for at the epoch's end.
+const MIXED_MAX: u32 = 4;
+
+/// Shards that a rank holds beyond those it mixes: its bytes come meanwhile.
+const RESERVED: usize = 1;
+
+/// Turns that may wait to be acknowledged at once. A rank holds a handful, and those that it finished while
+/// its consumer was busy: what is above this no client of ours says.
+const MARKS_MAX: usize = 4096;
+
+/// Shards that a job may have open at once, over all ranks: a handful for each of ten thousand.
+const OPEN_MAX: usize = 1 << 16;
+
+/// What a trainer acknowledged and its queue does not know yet.
+#[derive(Default)]
+pub(super) struct Acknowledgements {
+    pending: Mutex<Pending>,
+    heard: Notify,
+    /// The first batch that its consumer is not done with.
+    done: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Pending {
+    marks: BTreeMap<u32, u64>,
+    /// Of the last that came, where nobody was answered yet.
+    number: Option<u64>,
+    /// The trainer begins another run, or left.
+    over: bool,
+}
+
+impl Pending {
+    fn merge(&mut self, marks: &[Mark], number: Option<u64>) {
+        for mark in marks {
+            let upto = self.marks.entry(mark.turn).or_default();
+            *upto = mark.upto.max(*upto);
+        }
+        self.number = self.number.max(number);
+    }
+}
+
+impl Acknowledgements {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the trainer says; several together are one for the queue.
+    ///
+    /// # Errors
+    /// `Invalid` for more than a trainer can have to say.
+    pub(super) fn add(&self, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
+        let mut pending = self.lock();
+        pending.merge(marks, Some(number));
+        if pending.marks.len() > MARKS_MAX {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "more shards are acknowledged than are held",
+            )
+            .at("shards", pending.marks.len()));
+        }
+        drop(pending);
+        self.reach(batch);
+        self.heard.notify_one();
+        Ok(())
+    }
+
+    fn reach(&self, batch: u64) {
+        self.done.send_if_modified(|done| {
+            let is_further = batch > *done;
+            *done = batch.max(*done);
+            is_further
+        });
+    }
+
+    /// All of it, the number that is to be answered, and whether that is the last.
+    fn take(&self) -> (Vec<Mark>, Option<u64>, bool) {
+        let mut pending = self.lock();
+        let marks = std::mem::take(&mut pending.marks).into_iter();
+        let marks = marks.map(|(turn, upto)| Mark { turn, upto }).collect();
+        (marks, pending.number.take(), pending.over)
+    }
+
+    fn end(&self) {
+        self.lock().over = true;
+        self.heard.notify_one();
+    }
+}
+
+/// A trainer's side of a run; dropping it says that the run is over.
+pub(super) struct Trainer {
+    pub(super) run: u64,
+    pub(super) acknowledgements: Arc<Acknowledgements>,
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        self.acknowledgements.end();
+    }
+}
+
+/// Tells a queue what the trainer acknowledges, and that it is there; gives back what it held when it is not.
+/// It outlives its run, which may end for an error while its consumer has still something to acknowledge.
+async fn tell(
+    member: Arc<Member>,
+    acknowledgements: Arc<Acknowledgements>,
+    run: u64,
+    events: mpsc::Sender<Event>,
+) {
+    let heartbeat = member.heartbeat().unwrap_or(Duration::MAX);
+    loop {
+        let (marks, number, over) = acknowledgements.take();
+        match member.acknowledge(&marks).await {
+            // A trainer that is gone does not want to know.
+            Ok(place) => {
+                if let Some(number) = number {
+                    let _ = events.send(Event::Acknowledged { run, number, place }).await;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Unavailable && !over => {
+                tracing::warn!(%error, "what a job acknowledged is not noted yet");
+                acknowledgements.lock().merge(&marks, number);
+                pause().await;
+                continue;
+            }
+            Err(error) => {
+                let _ = events.send(Event::Failed { run, error }).await;
+                return;
+            }
+        }
+        if over {
+            if let Err(error) = member.leave().await {
+                tracing::warn!(%error, "shards that a job held come back only when it is given up");
+            }
+            return;
+        }
+        let _ = tokio::time::timeout(heartbeat, acknowledgements.heard.notified()).await;
+    }
+}
+
+/// A shard that is read.
+#[derive(Debug)]
+struct Reading {
+    turn: u32,
+    shard: u32,
+    /// The next of its samples, in the turn's order, and how many there are.
+    next: u64,
+    samples: u64,
+}
+
+/// Makes the batches of one run.
+pub(super) struct Leased {
+    job: Arc<Job>,
+    member: Arc<Member>,
+    gatherer: Gatherer,
+    ahead: Ahead,
+    key: Key,
+    /// Shards that are mixed.
+    mixed: usize,
+    /// Leases from before, not opened yet.
+    before: Vec<Lease>,
+    reading: Vec<Reading>,
+    /// The turn that is dealt next, as far as is known.
+    next_turn: u32,
+    /// What there was when the queue last had nothing.
+    dry: Option<Taken>,
+    index: u64,
+    /// The first batch that the consumer is not done with.
+    done: watch::Receiver<u64>,
+    drawn: u64,
+    errors: Vec<Error>,
+    outcome: Arc<OnceLock<Outcome>>,
+}
+
+impl Leased {
+    /// Takes part in the queue, and says where it stands.
+    pub(super) async fn begin(
+        job: Arc<Job>,
+        run: u64,
+        sharing: Sharing,
+        (leases, owner): (Arc<dyn Leases>, u32),
+        acknowledgements: Arc<Acknowledgements>,
+        events: &mpsc::Sender<Event>,
+    ) -> Result<Self> {
+        check(&job, &sharing)?;
+        let Sharing { group, rank, world_size, epoch, take, member: number, batch: index, .. } =
+            sharing;
+        let shards = u32::try_from(job.spec.urls.len()).expect("checked when the job was opened");
+        let who = Joining {
+            member: number,
+            rank,
+            world_size,
+            shards,
+            from: sharing.from,
+            log: sharing.log,
+            acknowledged: sharing.acknowledged,
+            received: sharing.received,
+            fresh: fresh(),
+        };
+        let name = Name { owner, group, epoch, take };
+        let (member, before, place) = Member::join(leases, name, &who).await?;
+        let member = Arc::new(member);
+        acknowledgements.reach(sharing.done);
+        let done = acknowledgements.done.subscribe();
+        tokio::spawn(tell(member.clone(), acknowledgements, run, events.clone()));
+        // A trainer that is gone does not want to know.
+        let number = sharing.number;
+        let _ = events.send(Event::Acknowledged { run, number, place: place.clone() }).await;
+        let order = &job.spec.order;
+        let mixed = match order.shuffle {
+            Shuffle::None => 1,
+            Shuffle::Window | Shuffle::Global => {
+                order.window.div_ceil(world_size).clamp(1, MIXED_MAX)
+            }
+        };
+        Ok(Self {
+            gatherer: Gatherer::new(job.clone(), run),
+            ahead: Ahead::new(job.clone(), u64::from(mixed)),
+            key: Key::new(order.seed).with(epoch),
+            mixed: mixed as usize,
+            before,
+            reading: Vec::new(),
+            next_turn: place.next,
+            dry: None,
+            index,
+            done,
+            drawn: 0,
+            errors: Vec::new(),
+            outcome: Arc::default(),
+            member,
+            job,
+        })
+    }
+
+    /// Where the outcome will be once [`Leased::next`] has said `None`.
+    pub(super) fn outcome(&self) -> Arc<OnceLock<Outcome>> {
+        self.outcome.clone()
+    }
+
+    /// The next batch, located, waited for and with a slot; `None` once every rank's are acknowledged.
+    pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
+        let mut stages = Stages::default();
+        // What is ready ahead is held back from others: one is in the consumer's hands, and as many wait as
+        // it asked for.
+        let (index, ahead) = (self.index, u64::from(self.job.spec.prefetch));
+        let wanted = |done: &u64| index <= done.saturating_add(ahead);
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        self.done.wait_for(wanted).await.map_err(gone)?;
+        loop {
+            let places = self.places(&mut stages).await?;
+            if !places.is_empty() {
+                let (index, errors) = (self.index, std::mem::take(&mut self.errors));
+                self.index += 1;
+                return self.gatherer.gather(index, &places, errors, stages).await.map(Some);
+            }
+            match self.dry {
+                // For as long as it takes: whoever waits for a batch knows how long that may be.
+                Some(Taken::Nothing { position }) => self.member.changed(position).await?,
+                _ => {
+                    let errors = std::mem::take(&mut self.errors);
+                    let (batches, samples) = (self.index, self.drawn);
+                    // Set once: nobody asks again after `None`.
+                    let _ = self.outcome.set(Outcome { batches, samples, errors, counts: None });
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The samples of a batch; fewer, or none, where the queue has nothing now.
+    async fn places(&mut self, stages: &mut Stages) -> Result<Vec<Place>> {
+        self.dry = None;
+        let mut places = Vec::new();
+        while places.len() < self.job.spec.order.batch_size as usize {
+            self.fill(stages).await?;
+            let Some(place) = self.draw() else { break };
+            places.push(place);
+        }
+        Ok(places)
+    }
+
+    /// Holds as many shards as are mixed, and those in reserve, if they are to be had.
+    async fn fill(&mut self, stages: &mut Stages) -> Result<()> {
+        while self.reading.len() < self.mixed + RESERVED && self.dry.is_none() {
+            let lease = match self.before.pop() {
+                Some(lease) => lease,
+                None => match self.member.take().await? {
+                    Taken::Lease { lease, next } => {
+                        self.next_turn = next;
+                        lease
+                    }
+                    dry => {
+                        self.dry = Some(dry);
+                        return Ok(());
+                    }
+                },
+            };
+            let reading = self.open(lease, stages).await?;
+            self.member.count(reading.turn, reading.samples).await?;
+            if reading.next < reading.samples {
+                self.reading.push(reading);
+            }
+            self.look_ahead();
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, lease: Lease, stages: &mut Stages) -> Result<Reading> {
+        let shard = self.shard(lease.turn);
+        let samples = match &self.job.spec.counts {
+            Some(counts) => counts[shard as usize],
+            None => self.learn(shard, stages).await?,
+        };
+        if samples >= TURN_SAMPLES_MAX {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a shard has too many samples to be leased",
+            )
+            .at("url", self.job.url(shard))
+            .at("samples", samples)
+            .advise("leave split unset"));
+        }
+        Ok(Reading { turn: lease.turn, shard, next: lease.from, samples })
+    }
+
+    /// Counts a shard that no manifest counted: it must be here to its end.
+    async fn learn(&mut self, shard: u32, stages: &mut Stages) -> Result<u64> {
+        let (open, progress) = self.gatherer.open(shard, u64::MAX, stages).await?;
+        match progress {
+            Ok(progress) => Ok(progress.samples),
+            // A broken tar ends at its last good sample; the fault is told with the next batch.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                match open.verdict().is_wrong() {
+                    true => self.job.verdicts.note(shard, &open),
+                    false => self.errors.push(error),
+                }
+                Ok(open.progress().samples)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next sample, of one of the shards that are mixed: each as likely as it has samples left.
+    fn draw(&mut self) -> Option<Place> {
+        let mixed = self.reading.len().min(self.mixed);
+        let left = |reading: &Reading| reading.samples - reading.next;
+        let total: u64 = self.reading[..mixed].iter().map(left).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut at = permute(self.key.with(self.drawn), 0, total);
+        self.drawn += 1;
+        let chosen = self.reading.iter().position(|reading| {
+            let here = at < left(reading);
+            if !here {
+                at -= left(reading);
+            }
+            here
+        });
+        let chosen = chosen.expect("the draw is below the sum");
+        let reading = &mut self.reading[chosen];
+        let Reading { turn, shard, next: place, samples } = *reading;
+        reading.next += 1;
+        if reading.next == samples {
+            self.reading.remove(chosen);
+        }
+        let ordinal = match self.job.spec.order.shuffle {
+            Shuffle::None => place,
+            Shuffle::Window | Shuffle::Global => {
+                permute(self.key.with(u64::from(shard)), place, samples)
+            }
+        };
+        Some(Place { position: Mark::position(turn, place), valid: true, shard, ordinal })
+    }
+
+    /// The shard of a turn.
+    fn shard(&self, turn: u32) -> u32 {
+        let shards = self.job.spec.urls.len() as u64;
+        match self.job.spec.order.shuffle {
+            Shuffle::None => turn,
+            Shuffle::Window | Shuffle::Global => {
+                // No shard has this number, so that the order's key is none of theirs.
+                let to = permute(self.key.with(u64::MAX), u64::from(turn), shards);
+                u32::try_from(to).expect("a permutation of u32 stays in u32")
+            }
+        }
+    }
+
+    /// What is held is fetched, and what somebody of this node will hold next.
+    fn look_ahead(&mut self) {
+        let mut upcoming: Vec<_> = self.reading.iter().map(|reading| reading.shard).collect();
+        if self.member.is_near() {
+            let shards = u32::try_from(self.job.spec.urls.len()).expect("checked");
+            let turns = self.next_turn..shards;
+            upcoming.extend(turns.take(self.ahead.limit()).map(|turn| self.shard(turn)));
+        }
+        self.ahead.look(upcoming);
+    }
+}
+
+/// Refuses what cannot be leased.
+fn check(job: &Job, sharing: &Sharing) -> Result<()> {
+    let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
+    if !job.streams.is_empty() {
+        return invalid("the shards of a mixture cannot be leased");
+    }
+    if job.spec.order.shuffle == Shuffle::Global || job.spec.order.epoch_samples.is_some() {
+        return invalid("leased shards are neither shuffled over the whole data set nor repeated");
+    }
+    if sharing.world_size == 0 || sharing.rank >= sharing.world_size {
+        return invalid("the rank does not exist in its world");
+    }
+    let open = sharing.from.as_ref().map_or(0, |from| from.open.len());
+    if open.max(sharing.acknowledged.len()).max(sharing.received.len()) > OPEN_MAX {
+        return invalid("more shards are open at once than any job reads");
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if !(1..=128).contains(&sharing.group.len()) || !sharing.group.bytes().all(is_plain) {
+        return invalid("a group's name is 1 to 128 letters, digits, `-` and `_`");
+    }
+    Ok(())
+}
+
+/// A name that no other log has.
+fn fresh() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    // Each is seeded by the system's randomness.
+    let half = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", half(), half())
+}
