@@ -19,13 +19,20 @@ const PORT: u16 = 8099;
 /// Of a packet of 1500 bytes, what TCP with time stamps leaves for payload.
 const PAYLOAD: f64 = 1448.0 / 1500.0;
 
-struct Link {
-    nginx: Nginx,
-    rtt: f64,
+pub(crate) struct Link {
+    pub(crate) nginx: Nginx,
+    pub(crate) rtt: f64,
     bits: f64,
 }
 
-fn far_end(bench: &Bench) -> Link {
+impl Link {
+    /// Bytes of payload a second.
+    pub(crate) fn carries(&self) -> f64 {
+        self.bits * PAYLOAD / 8.0
+    }
+}
+
+pub(crate) fn far_end(bench: &Bench) -> Link {
     let told = |name: &str| {
         let hint = "run this by benches/link/delay_line.py";
         std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: {hint}"))
@@ -44,7 +51,7 @@ pub(crate) fn link(bench: &Bench) -> Value {
     let link = far_end(bench);
     let object = on_the_web(&link.nginx.http(), bench.bytes);
     let mut told = contest(bench, &object.link, &Options::default(), &object);
-    let carries = link.bits * PAYLOAD / 8.0 / 1e9;
+    let carries = link.carries() / 1e9;
     println!(
         "  the link carries {carries:.3} GB/s of payload, a round trip is {:.0} ms",
         link.rtt * 1e3

@@ -7,11 +7,12 @@
 //!
 //! ```text
 //! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients place
-//! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first
+//! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first batch
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
+mod batch;
 mod clients;
 mod contest;
 #[path = "../dice.rs"]
@@ -64,6 +65,8 @@ enum What {
     Link,
     /// The first sample of a cold shard over that link.
     First,
+    /// The first batch of a cold epoch over that link.
+    Batch,
     /// Eight readers of the same shards.
     Ranks,
     /// Some parts that come a hundred times later than the others.
@@ -107,6 +110,7 @@ fn main() {
             What::Clients => clients::clients(&bench),
             What::Link => far::link(&bench),
             What::First => far::first(&bench),
+            What::Batch => batch::batch(&bench),
             What::Ranks => near::ranks(&bench),
             What::Tail => near::tail(&bench),
             What::Place => place::place(&bench),

@@ -88,7 +88,7 @@ pub(crate) fn cold(bench: &Bench) -> Value {
 }
 
 /// Names of further shards with the same bytes.
-fn more(bench: &Bench, count: usize) -> Vec<String> {
+pub(crate) fn more(bench: &Bench, count: usize) -> Vec<String> {
     let folder = bench.root.path().join(BUCKET);
     let make = |n| {
         let name = format!("{n}.tar");

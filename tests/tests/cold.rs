@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
-use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play};
-use forebay_wire::message::Begin;
+use forebay_store::{FILLS, PART_BYTES};
+use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest};
+use forebay_wire::message::{Begin, Open, Shuffle};
 
 /// Bears promise 10's ground: a sample is served as soon as its own bytes are complete. With the
 /// origin stuck after 20 % of a shard, at least 15 % of its samples come all the same.
@@ -120,4 +121,121 @@ fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
     let stopping = std::thread::spawn(move || daemon.stop());
     eventually("the daemon has ended", || stopping.is_finished());
     stopping.join().unwrap();
+}
+
+/// What a part has.
+const PART: u64 = PART_BYTES as u64;
+
+/// A job over `lanes` lanes, of a shard each, in batches of 256: the order of a cold epoch.
+fn over_lanes(origin: &Origin, lanes: u32, samples: u64) -> Open {
+    let mut open = job(origin, Origin::urls(u64::from(lanes)));
+    open.counts = Some(vec![samples; lanes as usize]);
+    open.order.shuffle = Shuffle::Window;
+    open.order.lanes = Some(lanes);
+    open.order.batch_size = 256;
+    open
+}
+
+/// Holds back every byte until as many fills are at work and in line as there can be, so that each sees the
+/// others; then lets each shard come up to `upto`.
+fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, in_line: u64, upto: u64) {
+    eventually("fills are at work and in line", || {
+        let fills = |which: &str| daemon.number(&format!("/fills/{which}"));
+        fills("running") == FILLS as u64 && fills("waiting") == in_line
+    });
+    for n in 0..lanes {
+        origin.server.stall(&Origin::key(&format!("{n}.tar")), upto);
+    }
+}
+
+/// Parts that were asked of each shard, as far as they came.
+fn parts_served(origin: &Origin, lanes: u32) -> Vec<u64> {
+    (0..lanes).map(|n| origin.served(&format!("{n}.tar")).div_ceil(PART)).collect()
+}
+
+/// The first batch of a cold epoch needs the first samples of each lane's first shard, and waits for no more:
+/// with more lanes than fills it comes though no shard can be whole, and those shards whose samples are there
+/// wait for the others'.
+#[test]
+fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
+    const SIZES: std::ops::Range<usize> = 45_000..50_000;
+    const LANES: u32 = 8;
+    const SAMPLES: u64 = 380;
+    let origin = Origin::with_shards(u64::from(LANES), SAMPLES, &SIZES);
+    assert!(origin.bytes("0.tar").len() as u64 > 4 * PART);
+    for n in 0..LANES {
+        origin.server.stall(&Origin::key(&format!("{n}.tar")), 0);
+    }
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
+    loader.start(Begin::at(0, 0)).unwrap();
+    begin_in_line(&origin, &daemon, LANES, u64::from(LANES) - FILLS as u64, 3 * PART);
+    let mut early = Epoch::default();
+    match next(&loader).unwrap() {
+        Next::Batch(batch) => early.take(&batch),
+        Next::End { .. } => panic!("the epoch ended at once"),
+    }
+    early.assert_bytes(&SIZES);
+    assert_eq!(daemon.node().store().counters().fills, 0);
+    let mut served = parts_served(&origin, LANES);
+    served.sort_unstable();
+    // Of what the first four had, a part was enough; those that came last may go on while nobody waits.
+    assert_eq!(served[..FILLS], [1; FILLS], "{served:?}");
+    assert!(served.iter().all(|parts| *parts <= 3), "{served:?}");
+    for n in 0..LANES {
+        origin.server.release(&Origin::key(&format!("{n}.tar")));
+    }
+    loop {
+        match next(&loader).unwrap() {
+            Next::Batch(batch) => early.take(&batch),
+            Next::End { errors, .. } => {
+                assert_eq!(errors, []);
+                break;
+            }
+        }
+    }
+    early.assert_whole(LANES, SAMPLES, &SIZES);
+    for n in 0..LANES {
+        let name = format!("{n}.tar");
+        assert_eq!(origin.served(&name), origin.bytes(&name).len() as u64, "{name}");
+    }
+}
+
+/// The same with as many lanes as an epoch has unless asked otherwise. All that have begun together hold more
+/// than there is memory for, if they held what they brought.
+#[test]
+fn the_first_batch_of_ninety_six_lanes_waits_for_no_whole_shard() {
+    const SIZES: std::ops::Range<usize> = 45_000..50_000;
+    const LANES: u32 = 96;
+    const SAMPLES: u64 = 200;
+    /// Shards that a batch waits for at once, beside those whose fills are at work.
+    const IN_LINE: u64 = 12;
+    let origin = Origin::with_shards(1, SAMPLES, &SIZES);
+    let len = origin.bytes("0.tar").len() as u64;
+    assert!(len > 2 * PART);
+    for n in 1..LANES {
+        std::fs::hard_link(origin.path("0.tar"), origin.path(&format!("{n}.tar"))).unwrap();
+    }
+    for n in 0..LANES {
+        origin.server.stall(&Origin::key(&format!("{n}.tar")), 0);
+    }
+    let disk = Daemon::disk();
+    let daemon = Daemon::try_start(Daemon::config(disk.path(), 2 << 30)).unwrap();
+    let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
+    loader.start(Begin::at(0, 0)).unwrap();
+    begin_in_line(&origin, &daemon, LANES, IN_LINE, 2 * PART);
+    assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+    assert_eq!(daemon.node().store().counters().fills, 0);
+    let served = parts_served(&origin, LANES);
+    assert!(served.iter().all(|parts| (1..=2).contains(parts)), "{served:?}");
+    // A fill that finds nobody in line for a moment asks for one more.
+    let all: u64 = served.iter().sum();
+    assert!(all <= u64::from(LANES) * 5 / 4, "{all} parts: {served:?}");
+    for n in 0..LANES {
+        origin.server.release(&Origin::key(&format!("{n}.tar")));
+    }
+    let left = rest(&loader).unwrap();
+    assert_eq!(left.errors, []);
+    assert_eq!(left.samples.len() as u64, u64::from(LANES) * SAMPLES - 256);
 }

@@ -94,8 +94,8 @@ impl Source for Commands {
         Ok(Box::new(Output { commands: self, url, running: None, len: None }))
     }
 
-    async fn turn(&self, _: &str) -> Result<Turn> {
-        self.readers.turn_of(&self.client).await
+    async fn turn(&self, _: &str, rank: &Rank) -> Result<Turn> {
+        self.readers.turn_of(&self.client, rank).await
     }
 
     fn endpoint(&self) -> &str {

@@ -34,7 +34,7 @@ pub use credentials::lend;
 pub use layout::Layout;
 pub use limits::Limits;
 pub use options::Options;
-pub use queue::{Place, Queue, Rank};
+pub use queue::{Awaited, Place, Queue, Rank};
 pub use rate::Rate;
 pub use readers::{
     Client, Ending, Handover, MountReport, Opener, Readers, Turn, serve, serve_layouts_of,
@@ -113,12 +113,12 @@ pub trait Source: Send + Sync {
         AT_ONCE
     }
 
-    /// Waits until one more shard may be fetched, like `url`, and holds its place: sources that may
-    /// hang take no more places at once than leave some to others.
+    /// Waits until one more shard may be fetched, like `url` and of this rank, and holds its place: sources
+    /// that may hang take no more places at once than leave some to others.
     ///
     /// # Errors
     /// As [`Source::stat`].
-    async fn turn(&self, _url: &str) -> Result<Turn> {
+    async fn turn(&self, _url: &str, _rank: &Rank) -> Result<Turn> {
         Ok(Turn::default())
     }
 

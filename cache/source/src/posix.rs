@@ -81,10 +81,10 @@ impl Source for Posix {
         Ok(Box::new(Consecutive { opened, url: url.to_owned(), stat: stat.clone(), left: range }))
     }
 
-    async fn turn(&self, url: &str) -> Result<Turn> {
+    async fn turn(&self, url: &str, rank: &Rank) -> Result<Turn> {
         match &self.opened {
-            Opened::Named(readers) => readers.turn(Path::new(path_of(url)?)).await,
-            Opened::ByClient(readers, client) => readers.turn_of(client).await,
+            Opened::Named(readers) => readers.turn(Path::new(path_of(url)?), rank).await,
+            Opened::ByClient(readers, client) => readers.turn_of(client, rank).await,
         }
     }
 

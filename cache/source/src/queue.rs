@@ -5,7 +5,7 @@
 //! How urgent something is may change while it waits: it is looked at when a place is free.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -33,14 +33,26 @@ pub struct Rank {
 struct Need {
     /// Smaller goes first.
     level: AtomicU64,
+    /// Those who wait for it now.
+    waits: AtomicUsize,
     /// What its bytes are paid from, if whoever asked for it limits them.
     rate: Option<Arc<Rate>>,
     /// Set once somebody wants it who limits nothing.
     freed: SetOnce<()>,
 }
 
+/// Somebody waits for it: until dropped, it goes as what is waited for now.
+#[derive(Debug)]
+pub struct Awaited(Arc<Need>);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.0.waits.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Rank {
-    /// Of what somebody waits for now; `owner` is the job, or 0.
+    /// Of what somebody waits for from beginning to end; `owner` is the job, or 0.
     #[must_use]
     pub fn now(owner: u64) -> Self {
         Self::of(NOW, owner, None)
@@ -61,20 +73,41 @@ impl Rank {
     /// One that is as urgent, and may come at this rate at most.
     #[must_use]
     pub fn paced(self, rate: Option<Arc<Rate>>) -> Self {
-        Self::of(self.level(), self.owner, rate)
+        Self::of(self.base(), self.owner, rate)
     }
 
     fn of(level: u64, owner: u64, rate: Option<Arc<Rate>>) -> Self {
-        let need = Need { level: AtomicU64::new(level), rate, freed: SetOnce::new() };
+        let (level, waits) = (AtomicU64::new(level), AtomicUsize::new(0));
+        let need = Need { level, waits, rate, freed: SetOnce::new() };
         Self { need: Arc::new(need), owner }
     }
 
-    /// Somebody wants it, too, whose rank is `other`: from now on it is at least as urgent, and no slower.
+    /// Whether it is one and the same.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.need, &other.need)
+    }
+
+    /// Somebody waits for it now, and perhaps not for all of it.
+    #[must_use]
+    pub fn awaited(&self) -> Awaited {
+        self.need.waits.fetch_add(1, Ordering::Relaxed);
+        Awaited(self.need.clone())
+    }
+
+    /// Whether somebody waits for it now.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.level() == NOW
+    }
+
+    /// Somebody wants it, too, whose rank is `other`: from now on it is at least as urgent, and no slower; who
+    /// only waits for `other` now says so of this one, too ([`Rank::awaited`]).
     pub fn lift(&self, other: &Self) {
-        if Arc::ptr_eq(&self.need, &other.need) {
+        if self.is(other) {
             return;
         }
-        self.need.level.fetch_min(other.level(), Ordering::Relaxed);
+        self.need.level.fetch_min(other.base(), Ordering::Relaxed);
         if other.need.rate.is_none() {
             // Said before is as good.
             let _ = self.need.freed.set(());
@@ -94,6 +127,14 @@ impl Rank {
     }
 
     fn level(&self) -> u64 {
+        match self.need.waits.load(Ordering::Relaxed) {
+            0 => self.base(),
+            _ => NOW,
+        }
+    }
+
+    /// How urgent it is when nobody waits for it.
+    fn base(&self) -> u64 {
         self.need.level.load(Ordering::Relaxed)
     }
 }
@@ -136,6 +177,17 @@ impl Drop for Place {
             }
         }
         Queue::give(&self.queue, state);
+    }
+}
+
+impl Place {
+    /// Whether somebody is in line for it with what is more urgent than the rest of `rank`'s, for which nobody
+    /// waits.
+    #[must_use]
+    pub fn is_contested(&self, rank: &Rank) -> bool {
+        let state = self.queue.state();
+        let mut waiting = state.waiting.iter().filter(|waiter| !waiter.place.is_closed());
+        waiting.any(|waiter| waiter.rank.level() < rank.base())
     }
 }
 
@@ -268,6 +320,33 @@ mod tests {
         drop(held);
         assert!(given(&mut first).is_none());
         assert!(given(&mut second).is_some());
+    }
+
+    #[test]
+    fn what_is_waited_for_is_urgent_for_as_long() {
+        let queue = Queue::new(1);
+        let (held, rank) = (Rank::ahead(0), Rank::ahead(0));
+        let place = take(&queue, &held);
+        let mut first = wait(&queue, &Rank::ahead(0));
+        let mut second = wait(&queue, &rank);
+        assert!(!place.is_contested(&held), "they are no more urgent");
+        let (awaited, again) = (rank.awaited(), rank.awaited());
+        drop(awaited);
+        assert!(place.is_contested(&held) && rank.is_awaited(), "one of two waits still");
+        assert!(!place.is_contested(&Rank::now(0)));
+        let waits = held.awaited();
+        assert!(
+            place.is_contested(&held),
+            "of what nobody waits for, though the rest is waited for"
+        );
+        drop(waits);
+        drop(place);
+        assert!(given(&mut first).is_none());
+        let place = given(&mut second).expect("it is waited for");
+        drop(again);
+        assert!(!place.is_contested(&rank) && !rank.is_awaited());
+        // Who is behind all is in the way of whoever wants something ahead.
+        assert!(place.is_contested(&Rank::behind(0)));
     }
 
     #[test]

@@ -27,7 +27,6 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use child::{Opener, serve, serve_layouts_of};
 pub(crate) use client::ClientReaders;
@@ -37,6 +36,8 @@ pub(crate) use message::{PIECE, Request};
 pub(crate) use mount::Loan;
 use mount::Mount;
 use mountinfo::{MountId, MountTable};
+
+use crate::queue::{Place, Queue, Rank};
 
 /// Mounts that are read from at once. Nodes have a few; the bound is for whoever names paths below
 /// many automounts. With [`mount::READERS`] on each, readers' memory stays below 256 MiB.
@@ -57,7 +58,7 @@ struct Inner {
     table: Mutex<MountTable>,
     mounts: Mutex<HashMap<MountId, Arc<Mount>>>,
     users: Users,
-    turns: Arc<Semaphore>,
+    turns: Arc<Queue>,
 }
 
 /// A mount's readers, for an admin.
@@ -75,9 +76,15 @@ pub struct MountReport {
 
 /// The right to fetch one more shard, while it is held. See [`crate::Source::turn`].
 #[derive(Debug, Default)]
-pub struct Turn(
-    #[expect(dead_code, reason = "held, never read")] Option<[OwnedSemaphorePermit; 2]>,
-);
+pub struct Turn(Option<[Place; 2]>);
+
+impl Turn {
+    /// Whether what is more urgent than the rest of `rank`'s, for which nobody waits, is in line for it.
+    #[must_use]
+    pub fn is_contested(&self, rank: &Rank) -> bool {
+        self.0.iter().flatten().any(|place| place.is_contested(rank))
+    }
+}
 
 impl Readers {
     /// Readers that `command` starts; a file system that does not answer one of them within `limit`
@@ -95,7 +102,7 @@ impl Readers {
             table: Mutex::new(MountTable::open()?),
             mounts: Mutex::default(),
             users: Users::default(),
-            turns: Arc::new(Semaphore::new(SHARDS)),
+            turns: Queue::new(SHARDS),
         })))
     }
 
@@ -126,20 +133,19 @@ impl Readers {
     }
 
     /// Waits for the turn of a shard at `path`.
-    pub(crate) async fn turn(&self, path: &Path) -> Result<Turn> {
-        self.turn_on(&*self.mount(path)?).await
+    pub(crate) async fn turn(&self, path: &Path, rank: &Rank) -> Result<Turn> {
+        self.turn_on(&*self.mount(path)?, rank).await
     }
 
     /// Waits for the turn of a shard that this client opens.
-    pub(crate) async fn turn_of(&self, client: &ClientReaders) -> Result<Turn> {
-        self.turn_on(client.pool()).await
+    pub(crate) async fn turn_of(&self, client: &ClientReaders, rank: &Rank) -> Result<Turn> {
+        self.turn_on(client.pool(), rank).await
     }
 
-    async fn turn_on(&self, mount: &Mount) -> Result<Turn> {
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+    async fn turn_on(&self, mount: &Mount, rank: &Rank) -> Result<Turn> {
         // The mount's first: what waits for a mount that hangs must not hold what others need.
-        let here = mount.turns().acquire_owned().await.map_err(closed)?;
-        let any = self.0.turns.clone().acquire_owned().await.map_err(closed)?;
+        let here = mount.turns().place(rank).await?;
+        let any = self.0.turns.place(rank).await?;
         Ok(Turn(Some([here, any])))
     }
 

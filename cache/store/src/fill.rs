@@ -42,7 +42,7 @@ use crate::shard::Growth;
 use crate::tier::{Allotment, shutting_down};
 use bytes::FillBytes;
 pub use flights::Fills;
-pub(crate) use flights::{Flight, Flights};
+pub(crate) use flights::{Flights, Running};
 pub(crate) use parts::{Frame, Parts, copy};
 pub(crate) use target::{Blocks, DiskTarget, Target};
 pub(crate) use unpack::Format;
@@ -76,11 +76,12 @@ const LEAST: usize = RETAINED + 2;
 /// a second's worth, beside what is under way; a shard below that size is never recorded.
 const RECORD_PARTS: usize = 16;
 
-/// Shards filled at once. More would not add bandwidth, only delay the first to be whole.
+/// Shards filled at once, of as many as may have begun. More would not add bandwidth, only delay the first
+/// to be whole.
 pub const FILLS: usize = 4;
 
 /// Frame memory of all fills together: two whose disks hang with all that they may hold leave the
-/// others what they need.
+/// others what they need. One that lets others go first holds none.
 pub const FRAME_BYTES: usize = (2 * WINDOW + (FILLS - 2) * LEAST) * PART_BYTES;
 
 /// What a fill works with.
@@ -168,7 +169,7 @@ struct Run {
 impl Job {
     /// Streams the shard in: at the end it is indexed, and what its target keeps is there for good,
     /// unless that failed ([`Job::fault`]).
-    pub(crate) async fn run(self: &Arc<Self>) -> Result<()> {
+    pub(crate) async fn run(self: &Arc<Self>, running: &mut Running<'_>) -> Result<()> {
         let bytes = FillBytes::new(self.parts.clone());
         let (growth, url) = (self.growth.clone(), self.url.clone());
         let _give_up = GiveUp(Some(self.parts.clone()));
@@ -187,7 +188,7 @@ impl Job {
             }
             indexed
         });
-        let (transferred, compared) = tokio::join!(self.transfer(), self.compare());
+        let (transferred, compared) = tokio::join!(self.transfer(running), self.compare());
         let indexed = indexing.await.map_err(|_| {
             Error::new(ErrorKind::Corrupt, "the indexer stopped on this shard").at("url", &self.url)
         })?;
@@ -247,7 +248,7 @@ impl Job {
         }
     }
 
-    async fn transfer(self: &Arc<Self>) -> Result<()> {
+    async fn transfer(self: &Arc<Self>, running: &mut Running<'_>) -> Result<()> {
         if self.is_here(0) {
             // Its first bytes are needed by nobody.
             self.head().take();
@@ -255,7 +256,7 @@ impl Job {
         // Tasks of their own: the checksum of one part must not keep others from being written.
         let mut under_way = JoinSet::new();
         let _end = End(self.parts.clone());
-        let transferred = self.bring(&mut under_way).await;
+        let transferred = self.bring(running, &mut under_way).await;
         // Whoever hears of a failure before it returns says only that it was given up.
         let transferred = transferred.map_err(|error| self.parts.fail(&error));
         // What was served is written to its end: it may be read again.
@@ -264,16 +265,30 @@ impl Job {
     }
 
     /// Brings every part, or says how the origin's bytes are compressed; then none has arrived.
-    async fn land_all(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<Option<Format>> {
+    async fn land_all(
+        self: &Arc<Self>,
+        running: &mut Running<'_>,
+        under_way: &mut UnderWay,
+    ) -> Result<Option<Format>> {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
-        let (mut next, mut recorded) = (0, 0);
+        // The next to be asked for, those that are recorded, and the first of this turn.
+        let (mut next, mut recorded, mut first) = (0, 0, 0);
         loop {
+            let seen = self.parts.seen();
+            let arrived = next - (PARTS_AT_ONCE - asking.available_permits()) as u64;
+            let upto = self.asked_upto(first, arrived, running).min(parts);
+            let is_over = next >= upto && under_way.is_empty() && recording.is_empty();
+            if next < parts && is_over && seen.is_past(next) {
+                self.rest(running).await?;
+                first = next;
+                continue;
+            }
             tokio::select! {
                 // In order: the part the indexer waits for always gets its frame first.
-                admitted = self.admit(next, &asking), if next < parts => {
-                    let run = self.run_of(admitted?, parts, &asking);
+                admitted = self.admit(next, &asking), if next < upto => {
+                    let run = self.run_of(admitted?, upto, &asking);
                     next = run.end;
                     let (job, asking) = (self.clone(), asking.clone());
                     under_way.spawn(async move { job.land(run, &asking).await });
@@ -288,8 +303,65 @@ impl Job {
                     recording.push(self.record());
                 }
                 Some(()) = recording.next() => {}
+                // How far it is needed shows in what came.
+                gone_on = self.parts.gone_on(seen), if next < parts => gone_on?,
                 else => return Ok(None),
             }
+        }
+    }
+
+    /// Lets others go first, and holds no memory meanwhile; everything that was asked for has come.
+    async fn rest(&self, running: &mut Running<'_>) -> Result<()> {
+        self.parts.let_go();
+        if let Some(allotment) = &self.allotment {
+            allotment.rests();
+        }
+        self.unless_failed(running.let_others()).await?;
+        if let Some(allotment) = &self.allotment {
+            allotment.runs();
+        }
+        Ok(())
+    }
+
+    /// The part before which all may be asked for now: all of the shard, unless some samples are waited for.
+    /// Then what is waited for of this one, and beside it
+    /// - while nobody waits for another: as much again as came, up to what is asked for at once;
+    /// - while others that are waited for are in line: so that turns are worth their round trips, as much again as it had
+    ///   when its turn began with part `first`, up to what is asked for at once;
+    /// - while such others are at work: a part at a time, and more the further it is, up to that. So the
+    ///   first samples of one shard need not share the network with much of another; and if they do not
+    ///   come, others do.
+    ///
+    /// `arrived`: parts that are not under way any more.
+    fn asked_upto(&self, first: u64, arrived: u64, running: &Running<'_>) -> u64 {
+        // One reply cannot be left for later; and what comes from another tier takes nothing from the network.
+        if self.stat.binding == Binding::Sequential || self.since.is_some() {
+            return u64::MAX;
+        }
+        let at_once = PARTS_AT_ONCE as u64;
+        let share = match (running.is_contested(), running.has_company()) {
+            (true, _) => first + first.clamp(1, at_once),
+            (false, true) => arrived + (arrived / 2).clamp(1, at_once),
+            (false, false) if self.is_awaited_in_part() => arrived + arrived.clamp(1, at_once),
+            (false, false) => return u64::MAX,
+        };
+        share.max(self.awaited_upto())
+    }
+
+    /// Whether somebody waits for less than all of it.
+    fn is_awaited_in_part(&self) -> bool {
+        self.rank.is_awaited() && self.growth.wanted().1 < u64::MAX
+    }
+
+    /// The part before which those samples are thought to be that somebody waits for: if all that came are
+    /// as large as those.
+    fn awaited_upto(&self) -> u64 {
+        let passed = self.parts.seen().passed as u64;
+        let (have, wanted) = self.growth.wanted();
+        match wanted {
+            _ if wanted <= have => 0,
+            u64::MAX => u64::MAX,
+            _ => (passed + 1).max(passed.saturating_mul(wanted).div_ceil(have.max(1))),
         }
     }
 

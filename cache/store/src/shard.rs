@@ -8,9 +8,10 @@
 
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -41,6 +42,8 @@ pub struct Progress {
 pub(crate) struct Growth {
     index: Arc<RwLock<Catalogue>>,
     progress: Arc<watch::Sender<Progress>>,
+    /// How many samples those want who wait, and how many of them want so many.
+    wants: Arc<Mutex<BTreeMap<u64, usize>>>,
     /// Its length, once it is known.
     len: Arc<OnceLock<u64>>,
     /// Set where its origin's bytes are compressed, and these are what they hold; or where it sends them only
@@ -57,6 +60,7 @@ impl Growth {
         Self {
             index: Arc::default(),
             progress: Arc::new(watch::Sender::default()),
+            wants: Arc::default(),
             len: Arc::default(),
             unpacked: Arc::default(),
             verdict: Verdict::pending(),
@@ -71,6 +75,7 @@ impl Growth {
         Self {
             index: Arc::new(RwLock::new(Catalogue::whole(index))),
             progress: Arc::new(watch::Sender::new(progress)),
+            wants: Arc::default(),
             len: Arc::new(OnceLock::from(len)),
             unpacked: Arc::default(),
             verdict: Verdict::good(),
@@ -106,6 +111,23 @@ impl Growth {
         self.progress.receiver_count() > 0
     }
 
+    /// How many samples there are, and how many those want who wait for most; zero if nobody waits.
+    pub(crate) fn wanted(&self) -> (u64, u64) {
+        let wants = self.wants();
+        let most = wants.last_key_value().map_or(0, |(samples, _)| *samples);
+        (self.progress.borrow().samples, most)
+    }
+
+    /// Somebody waits for so many samples, until this is dropped.
+    fn want(&self, samples: u64) -> Want<'_> {
+        *self.wants().entry(samples).or_default() += 1;
+        Want { growth: self, samples }
+    }
+
+    fn wants(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.wants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes over sample `at` of the indexer's own index, and everything before it.
     pub(crate) fn add(&self, from: &Index, at: usize) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
@@ -136,6 +158,24 @@ impl Growth {
 
     pub(crate) fn index(&self) -> RwLockReadGuard<'_, Catalogue> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A wait for samples.
+struct Want<'a> {
+    growth: &'a Growth,
+    samples: u64,
+}
+
+impl Drop for Want<'_> {
+    fn drop(&mut self) {
+        let mut wants = self.growth.wants();
+        if let Some(those) = wants.get_mut(&self.samples) {
+            *those -= 1;
+            if *those == 0 {
+                wants.remove(&self.samples);
+            }
+        }
     }
 }
 
@@ -277,8 +317,11 @@ impl Shard {
     /// # Errors
     /// What ended the fill, if it ended early.
     pub async fn wait(&self, samples: u64) -> Result<Progress> {
-        let mut watch = self.growth.progress.subscribe();
         let enough = |p: &Progress| p.samples >= samples || p.counted || p.failed.is_some();
+        // Before the look: its fill is to know how far it is needed.
+        let _waits =
+            (!enough(&self.progress())).then(|| (self.growth.want(samples), self.rank.awaited()));
+        let mut watch = self.growth.progress.subscribe();
         let progress = watch.wait_for(enough).await.map(|progress| progress.clone());
         match progress {
             Ok(Progress { failed: Some(error), samples: have, .. }) if have < samples => Err(error),

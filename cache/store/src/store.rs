@@ -24,9 +24,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{
-    ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat, Turn,
-};
+use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -35,7 +33,7 @@ use tokio::sync::Notify;
 
 use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
-use crate::fill::{Fills, Flight, Flights, Job};
+use crate::fill::{Fills, Flights, Job, Running};
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, Shares};
 use crate::tenant::Tenant;
@@ -149,11 +147,9 @@ impl Commons {
         self.through().keep(name, &shard.read_only_through(&self.traffic));
     }
 
-    /// The right to fetch a shard. Its source's turn comes first, so that what waits for a source that
-    /// hangs keeps nobody else from a flight.
-    pub(crate) async fn flight(&self, job: &Job) -> Result<(Turn, Flight<'_>)> {
-        let turn = job.source.turn(&job.url).await?;
-        Ok((turn, self.flights.turn(&job.rank).await?))
+    /// The right to fetch a shard.
+    pub(crate) async fn begin<'a>(&'a self, job: &'a Job) -> Result<Running<'a>> {
+        self.flights.begin(&*job.source, &job.url, &job.rank).await
     }
 
     pub(crate) fn forget_identity(&self, source: &dyn Source, url: &str) {
@@ -280,12 +276,37 @@ impl Store {
     /// # Errors
     /// What the origin answered, or `Full` if there is no room and none can be made.
     pub async fn shard(&self, url: &str, options: &Options, urgency: Urgency) -> Result<Lease> {
+        let rank = self.rank();
+        let _awaited = (urgency == Urgency::Needed).then(|| rank.awaited());
+        self.ranked(url, options, urgency, rank.clone()).await
+    }
+
+    /// Waits for the first `samples` samples of the shard at `url`: they come before whatever nobody waits
+    /// for. The shard takes room as what is fetched ahead does, and may leave as soon as they are here. Says
+    /// whether all of it is.
+    ///
+    /// # Errors
+    /// As [`Store::shard`], and what ended the fill, if it ended early.
+    pub async fn expect(&self, url: &str, options: &Options, samples: u64) -> Result<bool> {
+        let rank = self.rank();
+        let _awaited = rank.awaited();
+        let shard = self.ranked(url, options, Urgency::Ahead, rank.clone()).await?;
+        Ok(shard.wait(samples).await?.counted)
+    }
+
+    /// Of what this job wants.
+    fn rank(&self) -> Rank {
+        Rank::ahead(self.owner).paced(self.pace.clone())
+    }
+
+    async fn ranked(
+        &self,
+        url: &str,
+        options: &Options,
+        urgency: Urgency,
+        rank: Rank,
+    ) -> Result<Lease> {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
-        let rank = match urgency {
-            Urgency::Needed => Rank::now(self.owner),
-            Urgency::Ahead => Rank::ahead(self.owner),
-        };
-        let rank = rank.paced(self.pace.clone());
         if self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never {
             // Without a copy, what was said a minute ago is of no use once the file is another.
             self.inner.commons.forget_identity(&*source, url);

@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::message::Request;
 use super::mount::{Loan, Mount, SHARDS};
 use super::process::Line;
+use crate::queue::Queue;
 
 /// Processes that read for one user, over all its connections: one or two each for the ranks of a few
 /// jobs, and 256 MiB of memory.
@@ -67,7 +68,7 @@ pub struct Client {
 
 /// What the connections of one user have together.
 struct User {
-    turns: Arc<Semaphore>,
+    turns: Arc<Queue>,
     readers: Arc<Semaphore>,
 }
 
@@ -114,7 +115,7 @@ impl Users {
         let user = known.user.upgrade().unwrap_or_else(|| {
             let turns = if client.own { SHARDS } else { USER_SHARDS };
             Arc::new(User {
-                turns: Arc::new(Semaphore::new(turns)),
+                turns: Queue::new(turns),
                 readers: Arc::new(Semaphore::new(USER_READERS)),
             })
         });
@@ -150,7 +151,7 @@ impl ClientReaders {
 }
 
 impl Attached {
-    pub(super) fn turns(&self) -> Arc<Semaphore> {
+    pub(super) fn turns(&self) -> Arc<Queue> {
         self.user.turns.clone()
     }
 

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::MountReport;
@@ -19,6 +18,7 @@ use super::client::Attached;
 use super::line::{Line, Seat};
 use super::message::{Answer, Said};
 use super::process::{Pids, Reader};
+use crate::queue::Queue;
 
 /// Processes that read from one mount. Four parts of 4 MiB under way keep an NVMe drive busy, and as
 /// many streams a network file system's client.
@@ -47,7 +47,7 @@ pub(super) struct Mount {
     /// Readers that nobody asks just now; the last used is the next.
     idle: Mutex<Vec<Reader>>,
     pids: Arc<Pids>,
-    turns: Arc<Semaphore>,
+    turns: Arc<Queue>,
     /// Who opens the files, if it is not the readers themselves.
     client: Option<Attached>,
     answers: AtomicU64,
@@ -71,7 +71,7 @@ impl Mount {
             line: Line::new(READERS),
             idle: Mutex::default(),
             pids: Arc::default(),
-            turns: turns.unwrap_or_else(|| Arc::new(Semaphore::new(SHARDS))),
+            turns: turns.unwrap_or_else(|| Queue::new(SHARDS)),
             client,
             answers: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
@@ -83,8 +83,8 @@ impl Mount {
     }
 
     /// The right to fetch a shard of this mount.
-    pub(super) fn turns(&self) -> Arc<Semaphore> {
-        self.turns.clone()
+    pub(super) fn turns(&self) -> &Arc<Queue> {
+        &self.turns
     }
 
     /// Whether nobody uses it, so that it can be forgotten with its readers.

@@ -29,7 +29,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
 use super::unpack::{Fault, Format, Unpacker};
-use super::{Job, PART_BYTES, Target, UnderWay, given_up};
+use super::{Job, PART_BYTES, Running, Target, UnderWay, given_up};
 use crate::tier::shutting_down;
 
 /// Bytes of a compressed shard asked for at once: four of them are under way in the memory of one part, so
@@ -213,7 +213,11 @@ impl Work {
 
 impl Job {
     /// Brings the whole shard in.
-    pub(super) async fn bring(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<()> {
+    pub(super) async fn bring(
+        self: &Arc<Self>,
+        running: &mut Running<'_>,
+        under_way: &mut UnderWay,
+    ) -> Result<()> {
         let resumes = matches!(&self.target, Target::Disk(disk) if !disk.here.is_empty());
         if self.since.is_some() || resumes {
             // What a tier has, or had a part of, is plain.
@@ -231,7 +235,7 @@ impl Job {
             }
             let _new = self.form.set(None);
         }
-        let Some(format) = self.land_all(under_way).await? else { return Ok(()) };
+        let Some(format) = self.land_all(running, under_way).await? else { return Ok(()) };
         // Its name promised no such thing: what else is under way of it is asked for again.
         under_way.shutdown().await;
         let mut pieces = Pieces::begin(self).await?;
@@ -249,7 +253,10 @@ impl Job {
         error.at("url", &self.url).advise("run it by hand, as the job's user, and see what it says")
     }
 
-    async fn unless_failed<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn unless_failed<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         tokio::select! {
             done = work => done,
             () = self.parts.failed() => Err(given_up()),

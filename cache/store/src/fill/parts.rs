@@ -1,8 +1,8 @@
 //! Which parts of a filling shard are in memory.
 //!
 //! One rule: a frame is given back as soon as it is written, compared with what its origin says of it, and
-//! the indexer is [`RETAINED`] parts past it, and at once when the fill fails; nobody waits for a part of a
-//! failed fill.
+//! the indexer is [`RETAINED`] parts past it, or as many as there are when the fill lets others go first;
+//! and at once when the fill fails: nobody waits for a part of a failed fill.
 //!
 //! A shard that is unpacked has no length before its last part is here: until then there may always be
 //! one more.
@@ -38,7 +38,9 @@ struct State {
     sums: Vec<Option<u32>>,
     /// Parts that came from the origin and are where they stay.
     landed: usize,
-    /// The first part that the indexer may still need,
+    /// The part that the indexer is at.
+    passed: usize,
+    /// The first part that it may still need, or that is retained behind it,
     indexed: usize,
     /// the first that is not compared yet,
     compared: usize,
@@ -51,6 +53,22 @@ struct State {
     sealed: bool,
     /// Nothing is being written any more.
     over: bool,
+}
+
+/// How far those are that go through the parts in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The part that the indexer is at.
+    pub(super) passed: usize,
+    /// The first that is not compared yet.
+    compared: usize,
+}
+
+impl Seen {
+    /// Whether nobody needs anything before `part` any more.
+    pub(super) fn is_past(self, part: u64) -> bool {
+        self.passed.min(self.compared) as u64 >= part
+    }
 }
 
 /// The parts of one fill.
@@ -74,6 +92,7 @@ impl State {
             frames: vec![None; parts],
             sums: vec![None; parts],
             landed: 0,
+            passed: 0,
             indexed: 0,
             compared: 0,
             kept_from: 0,
@@ -273,7 +292,36 @@ impl Parts {
         let retained = if offset >= state.len { 0 } else { RETAINED };
         let part = if offset >= state.len { u64::MAX } else { offset / PART_BYTES as u64 };
         let upto = usize::try_from(part).unwrap_or(usize::MAX).min(state.frames.len());
+        state.passed = state.passed.max(upto);
         state.indexed = state.indexed.max(upto.saturating_sub(retained));
+        state.release();
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// How far the indexer and the comparison are.
+    pub(super) fn seen(&self) -> Seen {
+        let state = self.lock();
+        Seen { passed: state.passed, compared: state.compared }
+    }
+
+    /// Waits until they are further.
+    ///
+    /// # Errors
+    /// That the fill failed.
+    pub(super) async fn gone_on(&self, before: Seen) -> Result<()> {
+        let now = |state: &State| Seen { passed: state.passed, compared: state.compared };
+        self.until(|state| state.failed.is_some() || now(state) != before).await;
+        match self.lock().failed {
+            Some(_) => Err(given_up()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back every frame that is not needed for what is to come.
+    pub(super) fn let_go(&self) {
+        let mut state = self.lock();
+        state.indexed = state.indexed.max(state.passed);
         state.release();
     }
 
@@ -284,6 +332,7 @@ impl Parts {
         state.release();
         drop(state);
         self.arrived.notify_all();
+        self.changed.notify_waiters();
     }
 
     /// The same as [`Parts::wait`], of the parts that are to be compared: of what is unpacked there are

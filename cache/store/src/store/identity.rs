@@ -10,11 +10,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use forebay_error::{ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_source::{Rank, Source, Stat, Stretch};
+use forebay_uring::Span;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Store;
 use crate::directory::ShardName;
@@ -30,6 +33,23 @@ pub(crate) struct Head(Arc<Mutex<Option<Box<dyn Stretch>>>>);
 impl Head {
     pub(crate) fn take(&self) -> Option<Box<dyn Stretch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// First bytes, and the right to have asked for them.
+struct First {
+    stretch: Box<dyn Stretch>,
+    _right: OwnedSemaphorePermit,
+}
+
+#[async_trait]
+impl Stretch for First {
+    async fn fill(&mut self, into: Span) -> Result<Span> {
+        self.stretch.fill(into).await
+    }
+
+    fn ends_at(&self) -> Option<u64> {
+        self.stretch.ends_at()
     }
 }
 
@@ -55,11 +75,18 @@ impl Identity {
     }
 
     /// Asks for the first bytes.
-    fn begin(source: &Arc<dyn Source>, url: &str, rank: &Rank) -> Self {
+    fn begin(
+        source: &Arc<dyn Source>,
+        url: &str,
+        rank: &Rank,
+        right: OwnedSemaphorePermit,
+    ) -> Self {
         let (source, url, of) = (source.clone(), url.to_owned(), rank.clone());
         let begun = Self::of(async move {
             let begun = source.begin(&url, &of).await?;
-            Ok(Begun { stat: begun.stat, head: Head(Arc::new(Mutex::new(begun.head))) })
+            let first = |stretch| Box::new(First { stretch, _right: right }) as Box<dyn Stretch>;
+            let head = Head(Arc::new(Mutex::new(begun.head.map(first))));
+            Ok(Begun { stat: begun.stat, head })
         });
         Self { rank: Some(rank.clone()), ..begun }
     }
@@ -79,24 +106,25 @@ impl Store {
         rank: &Rank,
     ) -> Result<Begun> {
         let key = (source.scope().to_owned(), url.to_owned());
-        let (begun, refresh) = {
+        let (begun, refresh, _awaited) = {
             let mut identities = self.inner.commons.identities();
-            let ask = || match self.is_certainly_new(source.endpoint(), url) {
-                true => Identity::begin(source, url, rank),
-                false => Identity::ask(source, url),
+            let ask = || match self.first_of(source.endpoint(), url) {
+                Some(right) => Identity::begin(source, url, rank, right),
+                None => Identity::ask(source, url),
             };
             let known = identities.get_or_insert_mut(key.clone(), ask);
-            if let Some(before) = &known.rank {
-                // It may still wait for its turn.
+            // It may still wait for its turn.
+            let awaited = known.rank.as_ref().and_then(|before| {
                 before.lift(rank);
-            }
+                rank.is_awaited().then(|| before.awaited())
+            });
             let old = known.asked.elapsed() >= IDENTITY_TTL
                 && known.begun.peek().is_some_and(Result::is_ok);
             if old {
                 // One fresh answer at a time: the next is due when this one is as old.
                 known.asked = Instant::now();
             }
-            (known.begun.clone(), old)
+            (known.begun.clone(), old, awaited)
         };
         if refresh {
             tokio::spawn(self.clone().refresh(key.clone(), source.clone()));
@@ -112,13 +140,14 @@ impl Store {
         answer
     }
 
-    /// Whether no version of an object can be here, and a fetch of it would begin now.
-    fn is_certainly_new(&self, endpoint: &str, url: &str) -> bool {
+    /// The right to ask for an object's first bytes, if no version of it can be here and a fetch of it would
+    /// begin now.
+    fn first_of(&self, endpoint: &str, url: &str) -> Option<OwnedSemaphorePermit> {
         let (endpoint, url) = (endpoint.to_owned(), url.to_owned());
         // Any version: what is looked for is what all have in common.
         let name = ShardName::new(&Origin { endpoint, url, version: String::new() });
-        self.inner.commons.flights.is_idle()
-            && self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name))
+        let is_new = self.inner.tiers.iter().all(|tier| tier.certainly_lacks(&name));
+        is_new.then(|| self.inner.commons.flights.head()).flatten()
     }
 
     async fn refresh(self, key: (String, String), source: Arc<dyn Source>) {

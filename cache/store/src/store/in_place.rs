@@ -118,8 +118,8 @@ impl Store {
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
         let whose = (self.tenant, self.owner);
         tokio::spawn(async move {
-            let filled = match commons.flight(&job).await {
-                Ok(_flight) => job.run().await,
+            let filled = match commons.begin(&job).await {
+                Ok(mut running) => job.run(&mut running).await,
                 Err(error) => Err(error),
             };
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -12,7 +12,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use super::room::{ROOM_TIMEOUT, Urgency};
-use super::table::Need;
+use super::table::{Need, Pace};
 use super::{WeakTier, shutting_down};
 use crate::budget::Space;
 use crate::directory::ShardName;
@@ -100,6 +100,20 @@ impl Allotment {
                     }
                 }
             }
+        }
+    }
+
+    /// It lets others go first: who is short of room is not to wait for it.
+    pub(crate) fn rests(&self) {
+        if let Some(tier) = self.tier.upgrade() {
+            tier.table().paced(&self.name, &self.space, Pace::Waits);
+        }
+    }
+
+    /// Its turn has come again.
+    pub(crate) fn runs(&self) {
+        if let Some(tier) = self.tier.upgrade() {
+            tier.table().paced(&self.name, &self.space, Pace::Runs);
         }
     }
 

@@ -443,10 +443,10 @@ impl Tier {
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
     async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival, spending: Spending) {
         let name = shard.name().clone();
-        let filled = match self.0.commons.flight(&job).await {
-            Ok(_flight) => {
+        let filled = match self.0.commons.begin(&job).await {
+            Ok(mut running) => {
                 self.table().runs(&shard);
-                job.run().await
+                job.run(&mut running).await
             }
             Err(error) => Err(error),
         };

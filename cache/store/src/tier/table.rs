@@ -94,7 +94,7 @@ pub(crate) enum State {
 
 /// How far the fill of an arriving shard is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(super) enum Pace {
     /// Its turn has not come.
     Waits,
     /// It ends some time.
@@ -367,6 +367,13 @@ impl Table {
     pub(super) fn runs(&mut self, shard: &Shard) {
         if let Some(entry) = self.get_mut(shard.name()).filter(|entry| entry.holds(shard)) {
             entry.pace = Pace::Runs;
+        }
+    }
+
+    /// An arriving shard lets others go first, or goes on.
+    pub(super) fn paced(&mut self, name: &ShardName, space: &Arc<Space>, pace: Pace) {
+        if let Some(entry) = self.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.space, space)) {
+            entry.pace = pace;
         }
     }
 

@@ -1,17 +1,27 @@
 //! Looking ahead: shards the plan needs soon are fetched before they are asked for, and claimed so
 //! that nothing pushes them out in between.
+//!
+//! One rule: what the next batch needs comes first. Of all its shards those samples are waited for at once,
+//! not shard by shard; and before the first batch is there, nothing else is fetched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_error::ErrorKind;
 use forebay_store::{Claim, Urgency};
+use futures::StreamExt;
 use tokio::task::JoinSet;
 
 use super::Job;
+use super::assembly::Place;
+use super::gather::samples_of;
 
 /// Shards fetched beyond those that are open at once: two rounds of the fills that run at once.
 const BEYOND_OPEN: usize = 2 * forebay_store::FILLS;
+
+/// Shards of a batch that are waited for at once: for each fill that runs, some whose identity and room are
+/// there when their turn comes.
+const EXPECTED: usize = 4 * forebay_store::FILLS;
 
 /// Of the shards that are open at once, how many are looked at: the list is made anew with every
 /// batch. Where more are open, as with a global shuffle, the next samples say which come first.
@@ -24,13 +34,67 @@ pub(super) struct Ahead {
     claims: Arc<Mutex<HashMap<u32, Option<Claim>>>>,
     tasks: JoinSet<()>,
     last: Vec<u32>,
+    /// What the next batch waits for.
+    expecting: JoinSet<()>,
+    /// Shards that were found to be here: they are not looked for again.
+    here: Arc<Mutex<HashSet<u32>>>,
+    has_begun: bool,
 }
 
 impl Ahead {
     /// The look-ahead of a run that has `open` shards open at once.
     pub(super) fn new(job: Arc<Job>, open: u64) -> Self {
         let limit = usize::try_from(open.min(OPEN_MAX)).expect("a small number") + BEYOND_OPEN;
-        Self { job, limit, claims: Arc::default(), tasks: JoinSet::new(), last: Vec::new() }
+        Self {
+            job,
+            limit,
+            claims: Arc::default(),
+            tasks: JoinSet::new(),
+            last: Vec::new(),
+            expecting: JoinSet::new(),
+            here: Arc::default(),
+            has_begun: false,
+        }
+    }
+
+    /// Whether a batch is there, or on its way.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Has the samples of the next batch come, of all its shards at once. Who gathers the batch meets what
+    /// goes wrong with them.
+    pub(super) fn expect(&mut self, places: &[Place]) {
+        self.has_begun = true;
+        // Of the batch before, all is there.
+        self.expecting.abort_all();
+        while self.expecting.try_join_next().is_some() {}
+        let mut samples = samples_of(places);
+        let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.retain(|(shard, _)| !here.contains(shard));
+        drop(here);
+        if samples.is_empty() {
+            return;
+        }
+        let (job, here) = (self.job.clone(), self.here.clone());
+        self.expecting.spawn(async move {
+            let expected = futures::stream::iter(samples);
+            let come = expected.for_each_concurrent(EXPECTED, |(shard, samples)| {
+                let (job, here) = (&job, &here);
+                async move {
+                    match job.store.expect(job.url(shard), &job.origin, samples).await {
+                        Ok(true) => {
+                            here.lock().unwrap_or_else(PoisonError::into_inner).insert(shard);
+                        }
+                        Ok(false) => {}
+                        Err(error) => {
+                            tracing::debug!(url = job.url(shard), %error, "failed to expect samples");
+                        }
+                    }
+                }
+            });
+            come.await;
+        });
     }
 
     /// How many shards to look ahead.
@@ -43,7 +107,7 @@ impl Ahead {
         while self.tasks.try_join_next().is_some() {}
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if upcoming != self.last {
-            let wanted: std::collections::HashSet<_> = upcoming.iter().copied().collect();
+            let wanted: HashSet<_> = upcoming.iter().copied().collect();
             claims.retain(|shard, _| wanted.contains(shard));
             self.last = upcoming;
         }

@@ -319,12 +319,32 @@ impl Assembly {
                 all.extend(bad);
                 break;
             };
+            // The object was replaced since, and this is a copy of what it is now.
+            if bad.iter().any(|bad| !self.is_known_to(&shard, bad.run)) {
+                let what = "the shard was replaced while a batch was read";
+                return Err(Error::new(ErrorKind::Unavailable, what)
+                    .at("url", self.job.url(number))
+                    .advise("run again; shards must not change while jobs read them"));
+            }
             self.job.store.condemn(&shard, error).await;
             let again =
                 |bad: Checked| (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span());
             wanted = bad.into_iter().map(again).collect();
         }
         Ok((all, stretches))
+    }
+
+    /// Whether this copy has the members of a run where the batch knows them.
+    fn is_known_to(&self, shard: &Lease, run: usize) -> bool {
+        let index = shard.index();
+        self.runs[run].parts.iter().all(|part| {
+            let record = &self.records[part.sample];
+            let Ok(members) = &record.members else { return true };
+            let (_, member) = &members[part.member];
+            let ordinal = usize::try_from(record.place.ordinal).unwrap_or(usize::MAX);
+            let sample = index.sample(ordinal);
+            sample.is_some_and(|sample| index.members_of(&sample).contains(member))
+        })
     }
 
     /// Whether bytes differ because what the batch knows of their shard is itself wrong: then no copy is to

@@ -53,15 +53,8 @@ impl Gatherer {
         places: &[Place],
         stages: &mut Stages,
     ) -> Result<()> {
-        let mut last_of: Vec<(u32, u64)> = Vec::new();
-        for place in places {
-            match last_of.iter_mut().find(|(shard, _)| *shard == place.shard) {
-                Some((_, last)) => *last = place.ordinal.max(*last),
-                None => last_of.push((place.shard, place.ordinal)),
-            }
-        }
-        for (number, last) in last_of {
-            let (shard, progress) = self.open(number, last + 1, stages).await?;
+        for (number, samples) in samples_of(places) {
+            let (shard, progress) = self.open(number, samples, stages).await?;
             let broken = match progress {
                 Ok(progress) => self.check_manifest(number, &progress).map(|()| None)?,
                 Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
@@ -132,6 +125,20 @@ impl Gatherer {
             }
         }
     }
+}
+
+/// The shards of these places, in the order in which they are met, and how many samples of each must be
+/// there.
+pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
+    let mut samples_of: Vec<(u32, u64)> = Vec::new();
+    for place in places {
+        let samples = place.ordinal + 1;
+        match samples_of.iter_mut().find(|(shard, _)| *shard == place.shard) {
+            Some((_, most)) => *most = samples.max(*most),
+            None => samples_of.push((place.shard, samples)),
+        }
+    }
+    samples_of
 }
 
 /// The stages of one batch; waits for the same cause that touch become one.

@@ -104,7 +104,9 @@ impl Producer {
             }
             let share = self.share.clone();
             let mut positions = share.positions(index, self.total).peekable();
-            if let Some((first, _)) = positions.peek() {
+            if let Some((first, _)) = positions.peek()
+                && self.ahead.has_begun()
+            {
                 self.look_ahead(*first);
             }
             // It grows with the samples that are there, not with the batch that was asked for.
@@ -118,6 +120,7 @@ impl Producer {
                     }
                 }
             }
+            self.ahead.expect(&places);
             return Ok(Some(places));
         }
     }
