@@ -132,7 +132,7 @@ async fn next(session: &mut Session, events: &mut mpsc::Receiver<Event>) -> u64 
     loop {
         match events.recv().await.unwrap() {
             Event::Slab { .. } | Event::Learnt { .. } => {}
-            Event::Batch(batch) => {
+            Event::Batch { batch, .. } => {
                 assert_eq!(batch.errors, []);
                 let samples = batch.samples.iter().flat_map(|sample| &sample.members);
                 let bytes = samples.flatten().map(|member| member.len).sum();
