@@ -250,7 +250,9 @@ impl Drop for Daemon {
                 assert!(ended.is_ok(), "the daemon ended badly: {ended:?}");
             }
         }
+        let within = runtime.enter();
         drop(self.node.take());
+        drop(within);
         drop(runtime);
     }
 }

@@ -329,7 +329,7 @@ impl Client {
                     return assert_eq!((batches, samples), (0, 0));
                 }
                 Reply::Reader => drop(self.receiver.take_descriptor().unwrap()),
-                Reply::Welcome { .. } | Reply::Opened(_) => {}
+                Reply::Welcome { .. } | Reply::Opened(_) | Reply::Learnt { .. } => {}
                 other => panic!("another's samples came: {other:?}"),
             }
         }

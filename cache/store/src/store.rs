@@ -628,6 +628,8 @@ impl Store {
     /// under way end with the runtime they run on; what they recorded is there for the next.
     pub async fn close(&self) {
         self.inner.commons.flights.close();
+        // A question whose askers are gone holds a connection, which is given back to this runtime.
+        self.inner.commons.identities().clear();
         for tier in &self.inner.tiers {
             tier.save().await;
         }
