@@ -118,13 +118,16 @@ fn fresh_credentials_that_a_store_calls_expired_are_told_of() {
         .into_map();
     let daemon = daemon(&disk);
     let middle = (PART_BYTES + PART_BYTES / 2) as u64;
-    proxy.set([(When::get().covering(middle).times(1), Fault::expired())]);
+    proxy.set([(When::get().covering(middle), Fault::expired())]);
     let played = epoch(daemon.address(), job_with(environment, vec![Origin::url("0.tar")]));
     let error = played.map_or_else(|error| error, |mut epoch| epoch.errors.pop().unwrap());
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.to_string().contains("ExpiredToken"), "{error}");
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
-    assert_eq!((proxy.traffic().faults, counted(&daemon, "retries")), (1, 0));
+    // What waits for samples ahead of the batch may meet it first; the batch then asks again.
+    let faults = proxy.traffic().faults;
+    assert!(faults >= 1, "{faults}");
+    assert_eq!(counted(&daemon, "retries"), 0);
 }
 
 /// Nothing is wrong with the certificate but that this daemon knows nobody who signed it.
