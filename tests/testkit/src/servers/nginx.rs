@@ -82,7 +82,9 @@ impl Nginx {
         }
         command.arg("-c").arg(&place).arg("-p").arg(folder.path());
         let mut service = Service::start("nginx", &command, &folder.path().join("log"))?;
+        // One after the other begins to listen.
         service.wait_for(http)?;
+        service.wait_for(https)?;
         Ok(Self { http, https, folder, _service: service })
     }
 
