@@ -149,6 +149,22 @@ fn a_disk_that_others_fill_costs_room_and_no_job() {
     assert_eq!(slabs, plain - SIZE, "and counts as such");
 }
 
+/// So many jobs at once play four shards of `samples` samples, epoch after epoch, each whole.
+fn play_at_once(daemon: &Daemon, origin: &Origin, jobs: usize, rounds: u64, samples: u64) {
+    let mut open = job(origin, Origin::urls(4));
+    open.order.shuffle = Shuffle::Window;
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                let loader = loader(daemon.address(), open.clone()).unwrap();
+                for number in 0..rounds {
+                    play(&loader, number, 0).unwrap().assert_whole(4, samples, &SIZES);
+                }
+            });
+        }
+    });
+}
+
 /// Bears promise 3: jobs that race for what others leave of a disk read through what it cannot take.
 #[test]
 fn jobs_that_race_for_a_full_disk_all_end() {
@@ -163,18 +179,7 @@ fn jobs_that_race_for_a_full_disk_all_end() {
     let config = Daemon::config(&mount.path().join("cache"), SIZE / 2);
     let daemon = Daemon::try_start(config).unwrap();
     fs::write(mount.path().join("others"), vec![1; others]).unwrap();
-    let mut open = job(&origin, Origin::urls(4));
-    open.order.shuffle = Shuffle::Window;
-    std::thread::scope(|scope| {
-        for _ in 0..JOBS {
-            scope.spawn(|| {
-                let loader = loader(daemon.address(), open.clone()).unwrap();
-                for number in 0..ROUNDS {
-                    play(&loader, number, 0).unwrap().assert_whole(4, SAMPLES, &SIZES);
-                }
-            });
-        }
-    });
+    play_at_once(&daemon, &origin, JOBS, ROUNDS, SAMPLES);
 }
 
 /// Jobs that take turns in a cache of one shard and a half: who lets go of a shard just as another
@@ -189,18 +194,7 @@ fn jobs_that_take_turns_in_a_small_cache_all_end() {
     let disk = Daemon::disk();
     let config = Daemon::config(&disk.path().join("cache"), shard * 3 / 2);
     let daemon = Daemon::try_start(config).unwrap();
-    let mut open = job(&origin, Origin::urls(4));
-    open.order.shuffle = Shuffle::Window;
-    std::thread::scope(|scope| {
-        for _ in 0..JOBS {
-            scope.spawn(|| {
-                let loader = loader(daemon.address(), open.clone()).unwrap();
-                for number in 0..ROUNDS {
-                    play(&loader, number, 0).unwrap().assert_whole(4, SAMPLES, &SIZES);
-                }
-            });
-        }
-    });
+    play_at_once(&daemon, &origin, JOBS, ROUNDS, SAMPLES);
 }
 
 /// Bears promise 9 for tiers that cannot be: each is refused by name, and nothing is touched.
