@@ -178,10 +178,10 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     }
     early.assert_bytes(&SIZES);
     assert_eq!(daemon.node().store().counters().fills, 0);
-    let mut served = parts_served(&origin, LANES);
-    served.sort_unstable();
-    // Of what the first four had, a part was enough; those that came last may go on while nobody waits.
-    assert_eq!(served[..FILLS], [1; FILLS], "{served:?}");
+    let served = parts_served(&origin, LANES);
+    // A part was enough for whoever let the others go first. By which places the others came is the
+    // origin's doing: one whose part came late may have found nobody in line, and gone on.
+    assert_eq!(served.iter().min(), Some(&1), "{served:?}");
     assert!(served.iter().all(|parts| *parts <= 3), "{served:?}");
     for n in 0..LANES {
         origin.server.release(&Origin::key(&format!("{n}.tar")));
