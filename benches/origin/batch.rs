@@ -23,7 +23,7 @@ const BATCH: u32 = 256;
 const PREFETCH: u32 = 4;
 
 /// Lanes: few, and as many as are dealt to unless asked otherwise.
-const LANES: [u32; 2] = [8, 96];
+pub(crate) const LANES: [u32; 2] = [8, 96];
 
 /// Shards of a lane, as the default number of lanes leaves at least.
 const SHARDS_PER_LANE: u32 = 4;
@@ -54,7 +54,7 @@ struct Start {
 pub(crate) fn batch(bench: &Bench) -> Value {
     let link = far_end(bench);
     let mut told = serde_json::Map::new();
-    for lanes in LANES {
+    for &lanes in &bench.lanes {
         let names = more(bench, (lanes * SHARDS_PER_LANE) as usize);
         let url = |name: &String| format!("{}/{BUCKET}/{name}", link.nginx.http());
         let urls: Vec<_> = names.iter().map(url).collect();

@@ -47,6 +47,9 @@ struct Arguments {
     /// Rounds; each runs every contender once.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Lanes of the epochs whose first batch is measured
+    #[arg(long, value_delimiter = ',', default_values_t = batch::LANES)]
+    lanes: Vec<u32>,
     /// File that the figures are added to.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -84,6 +87,7 @@ struct Bench {
     /// Bytes of the shard.
     bytes: u64,
     rounds: usize,
+    lanes: Vec<u32>,
 }
 
 /// The bucket, and the shard in it.
@@ -101,7 +105,8 @@ fn main() {
     let shard = root.path().join(BUCKET).join(KEY);
     photos::make_shard(std::fs::File::create(&shard).unwrap(), arguments.mib << 20);
     let bytes = std::fs::metadata(&shard).unwrap().len();
-    let bench = Bench { directory: arguments.directory, root, bytes, rounds: arguments.rounds };
+    let Arguments { directory, rounds, lanes, .. } = arguments;
+    let bench = Bench { directory, root, bytes, rounds, lanes };
     let mut all = serde_json::Map::new();
     for what in arguments.what {
         println!("{what:?}");

@@ -124,9 +124,9 @@ fn fresh_credentials_that_a_store_calls_expired_are_told_of() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.to_string().contains("ExpiredToken"), "{error}");
     assert_eq!(fs::read_to_string(&asked).unwrap().lines().count(), 1);
-    // What waits for samples ahead of the batch may meet it first; the batch then asks again.
+    // Once by whoever gathers the batch, and once more if what waits for its samples beside it came first.
     let faults = proxy.traffic().faults;
-    assert!(faults >= 1, "{faults}");
+    assert!((1..=2).contains(&faults), "{faults}");
     assert_eq!(counted(&daemon, "retries"), 0);
 }
 

@@ -82,6 +82,12 @@ impl Rank {
         Self { need: Arc::new(need), owner }
     }
 
+    /// The job, or 0.
+    #[must_use]
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
     /// Whether it is one and the same.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {

@@ -19,6 +19,7 @@ mod compare;
 mod flights;
 mod intake;
 mod parts;
+mod starts;
 mod target;
 mod unpack;
 
@@ -44,6 +45,7 @@ use bytes::FillBytes;
 pub use flights::Fills;
 pub(crate) use flights::{Flights, Running};
 pub(crate) use parts::{Frame, Parts, copy};
+pub use starts::Start;
 pub(crate) use target::{Blocks, DiskTarget, Target};
 pub(crate) use unpack::Format;
 
@@ -273,9 +275,12 @@ impl Job {
         let parts = self.stat.len.div_ceil(PART_BYTES as u64);
         let asking = Arc::new(Semaphore::new(PARTS_AT_ONCE));
         let mut recording = FuturesUnordered::new();
+        let (mut wants, mut starts) = (self.growth.watch_wants(), running.watch_starts());
         // The next to be asked for, those that are recorded, and the first of this turn.
         let (mut next, mut recorded, mut first) = (0, 0, 0);
         loop {
+            wants.mark_unchanged();
+            starts.mark_unchanged();
             let seen = self.parts.seen();
             let arrived = next - (PARTS_AT_ONCE - asking.available_permits()) as u64;
             let upto = self.asked_upto(first, arrived, running).min(parts);
@@ -303,8 +308,11 @@ impl Job {
                     recording.push(self.record());
                 }
                 Some(()) = recording.next() => {}
-                // How far it is needed shows in what came.
+                // How far it is needed shows in what came,
                 gone_on = self.parts.gone_on(seen), if next < parts => gone_on?,
+                // and is said by whoever waits.
+                Ok(()) = wants.changed(), if next < parts => {}
+                Ok(()) = starts.changed(), if next < parts => {}
                 else => return Ok(None),
             }
         }
@@ -316,7 +324,7 @@ impl Job {
         if let Some(allotment) = &self.allotment {
             allotment.rests();
         }
-        self.unless_failed(running.let_others()).await?;
+        self.unless_failed(running.let_others(self.growth.more_wanted())).await?;
         if let Some(allotment) = &self.allotment {
             allotment.runs();
         }
@@ -324,7 +332,7 @@ impl Job {
     }
 
     /// The part before which all may be asked for now: all of the shard, unless some samples are waited for.
-    /// Then what is waited for of this one, and beside it
+    /// Then what is waited for of this one, and beside it, once the first batch of its job is there,
     /// - while nobody waits for another: as much again as came, up to what is asked for at once;
     /// - while others that are waited for are in line: so that turns are worth their round trips, as much again as it had
     ///   when its turn began with part `first`, up to what is asked for at once;
@@ -337,6 +345,9 @@ impl Job {
         // One reply cannot be left for later; and what comes from another tier takes nothing from the network.
         if self.stat.binding == Binding::Sequential || self.since.is_some() {
             return u64::MAX;
+        }
+        if running.is_held_back() {
+            return self.awaited_upto().max(1);
         }
         let at_once = PARTS_AT_ONCE as u64;
         let share = match (running.is_contested(), running.has_company()) {

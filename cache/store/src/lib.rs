@@ -34,7 +34,7 @@ pub use dataset::{Cache, Dataset};
 pub use directory::ShardName;
 pub use evict::Evict;
 pub use files::{Extent, Files, LocalFiles};
-pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES};
+pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};

@@ -11,7 +11,7 @@ mod verdict;
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -42,8 +42,9 @@ pub struct Progress {
 pub(crate) struct Growth {
     index: Arc<RwLock<Catalogue>>,
     progress: Arc<watch::Sender<Progress>>,
-    /// How many samples those want who wait, and how many of them want so many.
-    wants: Arc<Mutex<BTreeMap<u64, usize>>>,
+    /// How many samples those want who wait, and how many of them want so many. Whoever watches it hears when
+    /// those change who want most.
+    wants: Arc<watch::Sender<BTreeMap<u64, usize>>>,
     /// Its length, once it is known.
     len: Arc<OnceLock<u64>>,
     /// Set where its origin's bytes are compressed, and these are what they hold; or where it sends them only
@@ -108,24 +109,38 @@ impl Growth {
 
     /// Whether somebody waits for samples now.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.progress.receiver_count() > 0
+        !self.wants.borrow().is_empty()
     }
 
     /// How many samples there are, and how many those want who wait for most; zero if nobody waits.
     pub(crate) fn wanted(&self) -> (u64, u64) {
-        let wants = self.wants();
-        let most = wants.last_key_value().map_or(0, |(samples, _)| *samples);
-        (self.progress.borrow().samples, most)
+        (self.progress.borrow().samples, most(&self.wants.borrow()))
+    }
+
+    /// Hears of it when more is wanted, or less.
+    pub(crate) fn watch_wants(&self) -> watch::Receiver<BTreeMap<u64, usize>> {
+        self.wants.subscribe()
+    }
+
+    /// Waits until somebody waits for more than there is.
+    pub(crate) async fn more_wanted(&self) {
+        let have = self.progress.borrow().samples;
+        // The sender is this one's own.
+        let _ = self.watch_wants().wait_for(|wants| most(wants) > have).await;
     }
 
     /// Somebody waits for so many samples, until this is dropped.
     fn want(&self, samples: u64) -> Want<'_> {
-        *self.wants().entry(samples).or_default() += 1;
+        self.change_wants(|wants| *wants.entry(samples).or_default() += 1);
         Want { growth: self, samples }
     }
 
-    fn wants(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.wants.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change_wants(&self, change: impl FnOnce(&mut BTreeMap<u64, usize>)) {
+        self.wants.send_if_modified(|wants| {
+            let before = most(wants);
+            change(wants);
+            most(wants) != before
+        });
     }
 
     /// Takes over sample `at` of the indexer's own index, and everything before it.
@@ -169,14 +184,19 @@ struct Want<'a> {
 
 impl Drop for Want<'_> {
     fn drop(&mut self) {
-        let mut wants = self.growth.wants();
-        if let Some(those) = wants.get_mut(&self.samples) {
-            *those -= 1;
-            if *those == 0 {
-                wants.remove(&self.samples);
+        self.growth.change_wants(|wants| {
+            if let Some(those) = wants.get_mut(&self.samples) {
+                *those -= 1;
+                if *those == 0 {
+                    wants.remove(&self.samples);
+                }
             }
-        }
+        });
     }
+}
+
+fn most(wants: &BTreeMap<u64, usize>) -> u64 {
+    wants.last_key_value().map_or(0, |(samples, _)| *samples)
 }
 
 fn copy_upto(to: &mut Index, from: &Index, samples: usize) {

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
-use crate::fill::{Fills, Flights, Job, Running};
+use crate::fill::{Fills, Flights, Job, Running, Start};
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, Shares};
 use crate::tenant::Tenant;
@@ -292,6 +292,13 @@ impl Store {
         let _awaited = rank.awaited();
         let shard = self.ranked(url, options, Urgency::Ahead, rank.clone()).await?;
         Ok(shard.wait(samples).await?.counted)
+    }
+
+    /// This job waits for its first batch, until that is dropped: of its shards nothing comes meanwhile that
+    /// nobody waits for.
+    #[must_use]
+    pub fn start(&self) -> Start {
+        self.inner.commons.flights.starts.begin(self.owner)
     }
 
     /// Of what this job wants.

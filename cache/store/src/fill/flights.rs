@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forebay_error::Result;
 use forebay_source::{Place, Queue, Rank, Source, Turn};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::FILLS;
+use super::starts::{Starts, State};
 
 /// Fills that have begun and let others go first. Each keeps a thread that indexes, which sleeps; with those
 /// of the fills at work they are half of the threads that tokio has for such. Beyond that many,
@@ -38,6 +39,10 @@ pub(crate) struct Flights {
     running: AtomicUsize,
     waiting: AtomicUsize,
     resting: AtomicUsize,
+    /// Those of them whose turn is not asked for yet.
+    held_back: AtomicUsize,
+    /// Jobs for whose first batch the others of their fills are held back.
+    pub(crate) starts: Starts,
     /// Of those at work.
     ranks: Mutex<Vec<Rank>>,
     /// First bytes that may be asked for before a fill is there to take them. They hold requests of their
@@ -108,13 +113,31 @@ impl Running<'_> {
         ranks.iter().any(|rank| !rank.is(self.rank) && rank.is_awaited())
     }
 
-    /// Lets others go first, and waits until its turn has come again.
+    /// Whether nothing may be asked for that nobody waits for.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.flights.starts.has(self.rank.owner())
+            && self.flights.resting.load(Ordering::Relaxed) < RESTING
+    }
+
+    /// Hears of it when that may have changed.
+    pub(super) fn watch_starts(&self) -> watch::Receiver<State> {
+        self.flights.starts.watch()
+    }
+
+    /// Lets others go first: until its job has its first batch, unless somebody wants more of it (`wanted`)
+    /// before; then until its turn has come again.
     ///
     /// # Errors
     /// `Closed` once no more fills begin.
-    pub(super) async fn let_others(&mut self) -> Result<()> {
+    pub(super) async fn let_others(&mut self, wanted: impl Future<Output = ()>) -> Result<()> {
         let _resting = Counted::one_more(&self.flights.resting);
         self.held = None;
+        let held_back = Counted::one_more(&self.flights.held_back);
+        tokio::select! {
+            () = wanted => {}
+            () = self.flights.starts.over(self.rank.owner()) => {}
+        }
+        drop(held_back);
         self.held = Some(self.flights.turn(self.source, self.url, self.rank).await?);
         Ok(())
     }
@@ -122,10 +145,10 @@ impl Running<'_> {
 
 impl Flights {
     pub(crate) fn new() -> Self {
-        let [running, waiting, resting] = [(); 3].map(|()| AtomicUsize::new(0));
+        let [running, waiting, resting, held_back] = [(); 4].map(|()| AtomicUsize::new(0));
         let heads = Arc::new(Semaphore::new(FILLS));
-        let (places, ranks) = (Queue::new(FILLS), Mutex::default());
-        Self { places, running, waiting, resting, ranks, heads }
+        let (places, ranks, starts) = (Queue::new(FILLS), Mutex::default(), Starts::default());
+        Self { places, running, waiting, resting, held_back, starts, ranks, heads }
     }
 
     /// Waits for the right to fetch a shard.
@@ -166,19 +189,21 @@ impl Flights {
     /// No more fills begin.
     pub(crate) fn close(&self) {
         self.places.close();
+        self.starts.close();
     }
 
     /// The right to ask for a shard's first bytes, if a fill that begins now has its turn at once.
     pub(crate) fn head(&self) -> Option<OwnedSemaphorePermit> {
-        let fills = self.report();
-        let is_idle = fills.waiting == 0 && fills.running < fills.limit;
+        // Those that are held back want no turn.
+        let is_idle = self.waiting.load(Ordering::Relaxed) == 0
+            && self.running.load(Ordering::Relaxed) < FILLS;
         is_idle.then(|| self.heads.clone().try_acquire_owned().ok()).flatten()
     }
 
     pub(crate) fn report(&self) -> Fills {
         Fills {
             running: self.running.load(Ordering::Relaxed),
-            waiting: self.waiting.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed) + self.held_back.load(Ordering::Relaxed),
             limit: FILLS,
         }
     }

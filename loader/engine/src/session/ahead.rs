@@ -65,7 +65,7 @@ impl Ahead {
     /// Has the samples of the next batch come, of all its shards at once. Who gathers the batch meets what
     /// goes wrong with them.
     pub(super) fn expect(&mut self, places: &[Place]) {
-        self.has_begun = true;
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
         // Of the batch before, all is there.
         self.expecting.abort_all();
         while self.expecting.try_join_next().is_some() {}
@@ -77,6 +77,7 @@ impl Ahead {
             return;
         }
         let (job, here) = (self.job.clone(), self.here.clone());
+        let start = is_first.then(|| job.store.start());
         self.expecting.spawn(async move {
             let expected = futures::stream::iter(samples);
             let come = expected.for_each_concurrent(EXPECTED, |(shard, samples)| {
@@ -94,6 +95,7 @@ impl Ahead {
                 }
             });
             come.await;
+            drop(start);
         });
     }
 
