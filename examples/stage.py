@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,30 @@ def private_daemon(environment: dict[str, str], cache: Path) -> Iterator[None]:
         yield
     finally:
         stop_daemon(environment)
+        shutil.rmtree(runtime)
+
+
+@contextmanager
+def node_daemon(
+    environment: dict[str, str], config: str, before: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Lead `environment` to a node's daemon by `config`, which names no socket; end it afterwards.
+
+    `before` is called in the daemon's process before it begins.
+    """
+    runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
+    socket, file = runtime / "forebayd.sock", runtime / "forebay.toml"
+    file.write_text(config.replace("[daemon]", f"[daemon]\nsocket = {str(socket)!r}"))
+    environment.update(FOREBAY_DAEMON=f"unix:{socket}")
+    daemon = subprocess.Popen([FOREBAY, "daemon", "--config", file], preexec_fn=before)
+    try:
+        while status(environment) is None:
+            if daemon.poll() is not None:
+                sys.exit("the daemon did not start")
+        yield
+    finally:
+        daemon.terminate()
+        daemon.wait()
         shutil.rmtree(runtime)
 
 

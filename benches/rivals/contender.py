@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 # The task: what is made of each sample. A network trained on ImageNet takes these images.
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -82,10 +80,10 @@ def digest_images(batch: Batch, digest: Digest) -> None:
 
 
 def touch_raw(batch: Batch) -> None:
-    """Read every byte of a batch, at the speed of memory."""
+    """Take a checksum over every byte of a batch."""
     for field in (batch[0], batch[1]):
         for record in field:
-            np.frombuffer(record, np.uint8).max()
+            zlib.crc32(record)
 
 
 def touch_images(batch: Batch) -> None:

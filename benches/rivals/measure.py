@@ -3,9 +3,14 @@
     PYTHONPATH=examples .venv/bin/python benches/rivals/measure.py [--rounds 5] [--mode raw]
 
 Its rule: nothing is counted that was not the same work. Contenders must deliver the same samples,
-all run on the same CPUs, each in a process of its own, in an order that turns round every round;
-the rival's shards are in the page cache, Forebay must have read every byte from its cache by
-O_DIRECT, and the daemon's CPU and memory are Forebay's.
+all run on the same CPUs, each in processes of its own, in an order that turns round every round;
+the daemon's CPU and memory are Forebay's. Of raw bytes a checksum is taken, by all, two ways:
+
+- `memory`: the data lie in memory, the rivals' in the page cache and Forebay's in a tier of memory;
+- `raw`: there are more of them than the memory that any side may use, its page cache included;
+  Forebay reads its cache on the disk by O_DIRECT.
+
+Needs root, for that limit. DALI takes part if `--dali` names a Python that has it.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +29,16 @@ from typing import Any
 import disk
 import machine
 import stage
+from fence import fence
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 256
 PHOTOS = 2048
-# Raw shards go by so quickly that a data set of this many copies is needed to time them.
-RAW_COPIES = 6
+# Raw shards go by so quickly that a data set of this many copies is needed to time them;
+# more of them are more than the memory that anybody may use.
+COPIES = {"memory": 6, "raw": 16}
+# What all processes of a side may use together, the page cache included.
+LIMIT = {"memory": 8 << 30, "raw": 2 << 30}
 # Images' means over random crops of thousands of photos differ by less than this.
 MEAN_TOLERANCE = 0.03
 MIB = 1 << 20
@@ -46,6 +56,7 @@ class Contender:
     name: str
     script: str
     variant: str
+    python: str = sys.executable
 
     @property
     def is_forebay(self) -> bool:
@@ -53,12 +64,16 @@ class Contender:
         return self.script == "through_forebay.py"
 
 
+RAW = [
+    Contender("webdataset, 1 worker", "through_webdataset.py", "1"),
+    Contender("webdataset, 2 workers", "through_webdataset.py", "2"),
+    Contender("webdataset, 3 workers", "through_webdataset.py", "3"),
+    Contender("forebay, views", "through_forebay.py", "views"),
+    Contender("forebay, copies", "through_forebay.py", "copies"),
+]
 CONTENDERS = {
-    "raw": [
-        Contender("webdataset", "through_webdataset.py", "bytes"),
-        Contender("forebay, views", "through_forebay.py", "views"),
-        Contender("forebay, copies", "through_forebay.py", "copies"),
-    ],
+    "memory": RAW,
+    "raw": RAW,
     "images": [
         Contender("webdataset, pillow", "through_webdataset.py", "pillow"),
         Contender("webdataset, torchvision", "through_webdataset.py", "torchvision"),
@@ -66,16 +81,26 @@ CONTENDERS = {
     ],
 }
 # Long enough to time the fastest contender for some seconds.
-EPOCHS = {"raw": 4, "images": 1}
+EPOCHS = {"memory": 4, "raw": 2, "images": 1}
+# Of a node's daemon whose only tier is in memory.
+IN_MEMORY = """
+[daemon]
+memory = "4GiB"
+
+[[tier]]
+name = "ram"
+class = "memory"
+capacity = "3GiB"
+"""
 
 
-def raw_shards(folder: Path) -> list[str]:
-    """Return the shards of `folder` and copies of them under other names."""
+def raw_shards(folder: Path, count: int) -> list[str]:
+    """Return `count` copies of each shard of `folder`, under names of their own."""
     copies = folder / "copies"
     copies.mkdir(exist_ok=True)
     shards = []
     for shard in sorted((folder / stage.BUCKET).glob("*.tar")):
-        for number in range(RAW_COPIES):
+        for number in range(count):
             copy = copies / f"{shard.stem}-{number}.tar"
             if not copy.exists() or copy.stat().st_size != shard.stat().st_size:
                 copy.write_bytes(shard.read_bytes())
@@ -89,36 +114,62 @@ def into_page_cache(shards: list[str]) -> None:
         Path(shard).read_bytes()
 
 
-def play(contender: Contender, mode: str, shards: list[str], cache: Path) -> dict[str, Any]:
+def out_of_page_cache(shards: list[str]) -> None:
+    """Have the kernel forget `shards`: pages that others read would cost a rival nothing."""
+    for shard in shards:
+        handle = os.open(shard, os.O_RDONLY)
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def play(
+    contender: Contender, mode: str, shards: list[str], cache: Path, before: Callable[[], None]
+) -> dict[str, Any]:
     """Run one contender once and return its figures."""
     environment = dict(os.environ)
     options = [f"--batch-size={BATCH_SIZE}", f"--epochs={EPOCHS[mode]}"]
-    command = [sys.executable, HERE / contender.script, mode, contender.variant, *options, *shards]
+    script = HERE / contender.script
+    # Of what is taken from raw shards, all is alike.
+    task = "images" if mode == "images" else "raw"
+    command = [contender.python, script, task, contender.variant, *options, *shards]
     if not contender.is_forebay:
-        into_page_cache(shards)
-        return figures(command, environment)
-    with stage.private_daemon(environment, cache):
-        result = figures(command, environment)
+        (out_of_page_cache if mode == "raw" else into_page_cache)(shards)
+        return figures(command, environment, before)
+    daemon = (
+        stage.node_daemon(environment, IN_MEMORY, before)
+        if mode == "memory"
+        else stage.private_daemon(environment, cache)
+    )
+    with daemon:
+        result = figures(command, environment, before)
     check_warm(result, mode)
     return result
 
 
-def figures(command: list[Any], environment: dict[str, str]) -> dict[str, Any]:
+def figures(
+    command: list[Any], environment: dict[str, str], before: Callable[[], None]
+) -> dict[str, Any]:
     """Run `command` and return what its last line says."""
     output = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=before,
     ).stdout
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 
 def check_warm(result: dict[str, Any], mode: str) -> None:
-    """Make sure that every byte of Forebay's timed epochs came from its cache on the disk."""
+    """Make sure that every byte of Forebay's timed epochs came from its cache."""
     before, after = result["before"]["loader"]["bytes"], result["after"]["loader"]["bytes"]
     if after["origin"] != before["origin"]:
         sys.exit("forebay took bytes from the origin in an epoch that should be warm")
     read = after["tier"] - before["tier"]
-    if mode == "raw" and read < result["digest"]["payload_bytes"] * EPOCHS[mode]:
+    if mode != "images" and read < result["digest"]["payload_bytes"] * EPOCHS[mode]:
         sys.exit(f"forebay delivered more than the {read} bytes that it read from its cache")
 
 
@@ -182,15 +233,21 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return table
 
 
-def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
+def measure(
+    mode: str,
+    contenders: list[Contender],
+    shards: list[str],
+    rounds: int,
+    before: Callable[[], None],
+) -> dict[str, Any]:
     """Run every contender of `mode` `rounds` times and return the document of figures."""
     results: list[dict[str, Any]] = []
     fio_rates: dict[str, list[float]] = {}
     with stage.private_cache() as cache:
         for number in range(rounds):
-            order = CONTENDERS[mode] if number % 2 == 0 else CONTENDERS[mode][::-1]
+            order = contenders if number % 2 == 0 else contenders[::-1]
             for contender in order:
-                result = play(contender, mode, shards, cache)
+                result = play(contender, mode, shards, cache, before)
                 results.append({"round": number, "contender": contender.name, **result})
                 rate = result["samples"] / result["seconds"]
                 print(f"  round {number + 1}  {contender.name:26} {rate:8,.0f} samples/s")
@@ -202,8 +259,13 @@ def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
                     print(f"  round {number + 1}  {name:26} {rate / 1e9:8.3f} GB/s")
     check_same_work(results)
     table = summary(results)
-    rivals = [row for name, row in table.items() if name.startswith("webdataset")]
-    best = max(row["samples_per_second"] for row in rivals)
+    best = {
+        rival: max(
+            row["samples_per_second"] for name, row in table.items() if name.startswith(rival)
+        )
+        for rival in dict.fromkeys(name.partition(",")[0] for name in table)
+        if rival != "forebay"
+    }
     ours = {name: row for name, row in table.items() if name.startswith("forebay")}
     last = [result for result in results if result["contender"].startswith("forebay")][-1]
     return {
@@ -211,11 +273,16 @@ def measure(mode: str, shards: list[str], rounds: int) -> dict[str, Any]:
         "batch_size": BATCH_SIZE,
         "machine": machine.describe(stage.RUN),
         "table": table,
-        "ratio": {name: row["samples_per_second"] / best for name, row in ours.items()},
+        "limit_bytes": LIMIT.get(mode),
+        "ratio": {
+            name: {rival: row["samples_per_second"] / rate for rival, rate in best.items()}
+            for name, row in ours.items()
+        },
         "fio_bytes_per_second": {
             name: statistics.median(rates) for name, rates in fio_rates.items()
         },
-        "memory": memory(last, imports_bytes(), mode),
+        # A tier in memory is not what is promised to be small.
+        "memory": None if mode == "memory" else memory(last, imports_bytes(), mode),
         "rounds": results,
     }
 
@@ -230,32 +297,45 @@ def show(document: dict[str, Any]) -> None:
             + (f"  {row['bytes_per_second'] / 1e9:6.3f} GB/s" if row["bytes_per_second"] else "")
             + f"  CPU {row['cpu_ms_per_sample']:.3f} ms/sample"
         )
-    for name, ratio in document["ratio"].items():
-        print(f"  {name} / best webdataset: {ratio:.2f}x")
+    for name, ratios in document["ratio"].items():
+        for rival, ratio in ratios.items():
+            print(f"  {name} / {rival} at its best: {ratio:.2f}x")
     for fio, rate in document["fio_bytes_per_second"].items():
         for name in document["ratio"]:
             share = document["table"][name]["bytes_per_second"] / rate
             print(f"  {name} / {fio} ({rate / 1e9:.3f} GB/s): {share:.0%}")
-    used = document["memory"]
-    print(
-        f"  forebay's peak memory above its imports: {used['used_bytes'] / MIB:,.0f} MiB"
-        f" of {used['promised_bytes'] / MIB:,.0f} MiB promised"
-    )
+    if used := document["memory"]:
+        print(
+            f"  forebay's peak memory above its imports: {used['used_bytes'] / MIB:,.0f} MiB"
+            f" of {used['promised_bytes'] / MIB:,.0f} MiB promised"
+        )
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mode", choices=("raw", "images", "both"), default="both")
+    parser.add_argument("--mode", choices=("memory", "raw", "images", "all"), default="all")
     parser.add_argument("--photos", type=int, default=PHOTOS)
+    parser.add_argument("--dali", metavar="PYTHON", help="a Python that has nvidia-dali and NumPy")
     parser.add_argument("--out", type=Path, help="folder for rivals-MODE.json")
     arguments = parser.parse_args()
     folder = stage.shards(arguments.photos)
-    for mode in ("raw", "images") if arguments.mode == "both" else (arguments.mode,):
+    for mode in CONTENDERS if arguments.mode == "all" else (arguments.mode,):
+        if mode in LIMIT and os.geteuid() != 0:
+            print(f"{mode}: not measured, as only root can limit memory")
+            continue
         print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
-        shards = [str(path) for path in sorted((folder / stage.BUCKET).glob("*.tar"))]
-        document = measure(mode, raw_shards(folder) if mode == "raw" else shards, arguments.rounds)
+        contenders = list(CONTENDERS[mode])
+        if mode == "images":
+            shards = [str(path) for path in sorted((folder / stage.BUCKET).glob("*.tar"))]
+            document = measure(mode, contenders, shards, arguments.rounds, lambda: None)
+        else:
+            if arguments.dali:
+                contenders.append(Contender("dali", "through_dali.py", "cpu", arguments.dali))
+            shards = raw_shards(folder, COPIES[mode])
+            with fence(LIMIT[mode]) as before:
+                document = measure(mode, contenders, shards, arguments.rounds, before)
         show(document)
         if arguments.out:
             arguments.out.mkdir(parents=True, exist_ok=True)
