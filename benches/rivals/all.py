@@ -13,6 +13,7 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+import client
 import machine
 import measure
 import stage
@@ -71,8 +72,8 @@ def origins(rounds: int, out: Path) -> None:
     subprocess.run([*command, *near], cwd=RESULTS.parent, check=True)
     if os.geteuid() == 0:
         line = [sys.executable, "link/delay_line.py", "--"]
-        far = ["--mib", "1024", "link", "first"]
-        subprocess.run([*line, *command, *far], cwd=RESULTS.parent, check=True)
+        for far in (["--mib", "1024", "link", "first"], ["--mib", "64", "batch"]):
+            subprocess.run([*line, *command, *far], cwd=RESULTS.parent, check=True)
     else:
         print("  not measured over a link, which only root can make")
     figures = json.loads(target.read_text())
@@ -92,6 +93,7 @@ def main() -> None:
     origins(arguments.rounds, out)
     sys.argv = [sys.argv[0], "--rounds", str(arguments.rounds), "--out", str(out)]
     measure.main()
+    client.main()
 
 
 if __name__ == "__main__":

@@ -317,7 +317,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", choices=("memory", "raw", "images", "all"), default="all")
     parser.add_argument("--photos", type=int, default=PHOTOS)
-    parser.add_argument("--dali", metavar="PYTHON", help="a Python that has nvidia-dali and NumPy")
+    parser.add_argument(
+        "--dali", metavar="PYTHON", help="a Python that has nvidia-dali, NumPy and isal"
+    )
     parser.add_argument("--out", type=Path, help="folder for rivals-MODE.json")
     arguments = parser.parse_args()
     folder = stage.shards(arguments.photos)

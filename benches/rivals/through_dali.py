@@ -1,7 +1,7 @@
 """NVIDIA DALI on the rivals' task: its reader of WebDataset's shards, on the CPU.
 
 Its rule: as its guide recommends: index files, whole batches read ahead, as many threads as there
-are cores. It needs none of Forebay's environment but NumPy.
+are cores. It needs none of Forebay's environment but NumPy and isal.
 """
 
 from __future__ import annotations
