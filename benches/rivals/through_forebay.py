@@ -48,7 +48,8 @@ def counts(loader: forebay.DataLoader) -> dict[str, Any]:
     if daemon is None:
         raise RuntimeError("the daemon is gone")
     for tier in daemon["tiers"]:
-        tier["path"] = Path(tier["path"]).name
+        # One in memory has none.
+        tier.pop("path", None)
     return {"loader": loader.stats(), "daemon": daemon}
 
 

@@ -26,7 +26,7 @@ use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
@@ -35,7 +35,7 @@ use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
 use patience::Patience;
 use producer::{Outcome, Producer};
-use slots::Slots;
+use slots::{Hold, Slots};
 pub use slots::{Memory, SlabMemory};
 use verdicts::Verdicts;
 
@@ -440,8 +440,7 @@ async fn deliver(
     depth: usize,
     events: &mpsc::Sender<Event>,
 ) -> Result<()> {
-    let mut ready =
-        gathered.map_ok(|assembly| Box::pin(assembly.read())).try_buffered(depth).boxed();
+    let mut ready = gathered.map_ok(read_aside).try_buffered(depth).boxed();
     while let Some((mut batch, offsets, hold)) = ready.try_next().await? {
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         // No await between lending and sending: a run that is ended in between would leave a slot
@@ -453,6 +452,20 @@ async fn deliver(
         place.send(Event::Batch { batch: Box::new(batch), offsets });
     }
     Ok(())
+}
+
+/// Reads a batch in a task of its own: of several, copies and checksums take as many cores.
+fn read_aside(assembly: Assembly) -> impl Future<Output = Result<(Batch, Vec<u64>, Hold)>> {
+    // Ends with whoever waits for it.
+    let mut reading = JoinSet::new();
+    reading.spawn(assembly.read());
+    async move {
+        match reading.join_next().await {
+            Some(Ok(read)) => read,
+            Some(Err(ended)) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+            _ => Err(Error::new(ErrorKind::Closed, "the daemon is stopping")),
+        }
+    }
 }
 
 /// All samples are handed out; now there is time to hear whether they are right.
