@@ -65,9 +65,9 @@ class Contender:
 
 
 RAW = [
+    Contender("webdataset, no workers", "through_webdataset.py", "0"),
     Contender("webdataset, 1 worker", "through_webdataset.py", "1"),
     Contender("webdataset, 2 workers", "through_webdataset.py", "2"),
-    Contender("webdataset, 3 workers", "through_webdataset.py", "3"),
     Contender("forebay, views", "through_forebay.py", "views"),
     Contender("forebay, copies", "through_forebay.py", "copies"),
 ]
@@ -81,7 +81,7 @@ CONTENDERS = {
     ],
 }
 # Long enough to time the fastest contender for some seconds.
-EPOCHS = {"memory": 4, "raw": 2, "images": 1}
+EPOCHS = {"memory": 10, "raw": 2, "images": 1}
 # Of a node's daemon whose only tier is in memory.
 IN_MEMORY = """
 [daemon]

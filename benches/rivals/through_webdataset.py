@@ -65,8 +65,8 @@ def loader(task: Task) -> Any:
         batches,
         batch_size=None,
         num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=PREFETCH,
+        persistent_workers=workers > 0,
+        prefetch_factor=PREFETCH if workers else None,
     )
 
 
