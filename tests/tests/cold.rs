@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use forebay_client::Next;
-use forebay_store::{FILLS, PART_BYTES};
-use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest};
+use forebay_source::Options;
+use forebay_store::{FILLS, PART_BYTES, Urgency};
+use forebay_tests::{
+    BareConfig, Daemon, Epoch, Origin, epoch, eventually, job, loader, next, play, rest,
+};
 use forebay_wire::message::{Begin, Open, Shuffle};
 
 /// Bears promise 10's ground: a sample is served as soon as its own bytes are complete. With the
@@ -121,6 +124,28 @@ fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
     let stopping = std::thread::spawn(move || daemon.stop());
     eventually("the daemon has ended", || stopping.is_finished());
     stopping.join().unwrap();
+}
+
+/// Who waits for all of a shard says so at once: its parts are asked for beside its first, not after it.
+#[test]
+fn a_shard_that_is_wanted_whole_is_asked_for_at_once() {
+    const SIZES: std::ops::Range<usize> = 100_000..110_000;
+    const SAMPLES: u64 = 400;
+    let origin = Origin::with_shards(1, SAMPLES, &SIZES);
+    let (key, disk) = (Origin::key("0.tar"), Daemon::disk());
+    origin.server.stall(&key, 0);
+    let bare = BareConfig::new(disk.path().join("cache"), 1 << 30).open();
+    let url = format!("{}/{key}", origin.server.endpoint());
+    let options = Options::default();
+    let begun = bare.store.shard(&url, &options, Urgency::Needed);
+    let lease = bare.runtime.block_on(begun).unwrap();
+    std::thread::scope(|scope| {
+        let whole = scope.spawn(|| bare.runtime.block_on(lease.wait(u64::MAX)).unwrap());
+        // One that is late may be asked for twice.
+        origin.server.wait_until(|counts| counts.stalled > 2);
+        origin.server.release(&key);
+        assert_eq!(whole.join().unwrap().samples, SAMPLES);
+    });
 }
 
 /// What a part has.
