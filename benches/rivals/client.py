@@ -28,13 +28,16 @@ import forebay
 ROUNDS = 5
 # Long enough that the kernel's ticks of CPU do not show.
 EPOCHS = 20
-# A trainer that plays until its first batch, and the same without a loader.
-IMPORT = "import torch"
+# A trainer until its first batch; it prints what that takes once torch is there.
 FIRST_BATCH = """
-import torch, forebay, sys
+import sys, time, torch
+begin = time.monotonic()
+import forebay
 fields = {"image": forebay.Bytes("jpg"), "label": forebay.Bytes("cls")}
-with forebay.DataLoader(sys.argv[1:], batch_size=256, fields=fields) as loader:
-    next(iter(loader))
+loader = forebay.DataLoader(sys.argv[1:], batch_size=256, fields=fields, framework="torch")
+next(iter(loader))
+print(time.monotonic() - begin)
+loader.close()
 """
 
 
@@ -44,30 +47,41 @@ def cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def per_sample(shards: list[str], *, copy: bool, into_bytes: bool) -> tuple[float, float]:
-    """Return CPU seconds per sample of a loader, and of making `bytes` of its views."""
-    fields = {"image": forebay.Bytes("jpg", copy=copy), "label": forebay.Bytes("cls", copy=copy)}
-    made = 0.0
-    with forebay.DataLoader(shards, batch_size=measure.BATCH_SIZE, fields=fields) as loader:
+def per_sample(shards: list[str], *, copy: bool) -> float:
+    """Return CPU seconds per sample of a loader whose batches are taken and left alone."""
+    with forebay.DataLoader(shards, batch_size=measure.BATCH_SIZE, fields=fields(copy)) as loader:
         samples = sum(len(batch["image"]) for batch in loader)
         begin = cpu()
         for _ in range(EPOCHS):
+            for _batch in loader:
+                pass
+        return (cpu() - begin) / (samples * EPOCHS)
+
+
+def bytes_of_views(shards: list[str]) -> float:
+    """Return CPU seconds that `bytes(view)` takes per sample."""
+    samples, made = 0, 0.0
+    with forebay.DataLoader(shards, batch_size=measure.BATCH_SIZE, fields=fields(False)) as loader:
+        for _ in range(EPOCHS):
             for batch in loader:
-                if into_bytes:
-                    before = time.thread_time()
-                    for name in ("image", "label"):
-                        # As a trainer has them: all of a batch at once.
-                        [bytes(view) for view in batch[name]]
-                    made += time.thread_time() - before
-        spent = cpu() - begin - made
-    return spent / (samples * EPOCHS), made / (samples * EPOCHS)
+                before = time.thread_time()
+                for name in ("image", "label"):
+                    # As a trainer has them: all of a batch at once.
+                    [bytes(view) for view in batch[name]]
+                made += time.thread_time() - before
+                samples += len(batch["image"])
+    return made / samples
 
 
-def seconds(code: str, shards: list[str], environment: dict[str, str]) -> float:
-    """Return how long a process takes that runs `code`."""
-    begin = time.monotonic()
-    subprocess.run([sys.executable, "-c", code, *shards], env=environment, check=True)
-    return time.monotonic() - begin
+def fields(copy: bool) -> dict[str, forebay.Field]:
+    """Return two fields of bytes."""
+    return {"image": forebay.Bytes("jpg", copy=copy), "label": forebay.Bytes("cls", copy=copy)}
+
+
+def first_batch(shards: list[str], environment: dict[str, str]) -> float:
+    """Return the seconds from `import torch` to the first batch in a process of its own."""
+    command = [sys.executable, "-c", FIRST_BATCH, *shards]
+    return float(subprocess.check_output(command, env=environment, text=True))
 
 
 def main() -> None:
@@ -83,38 +97,30 @@ def main() -> None:
     with stage.private_cache() as cache, stage.private_daemon(environment, cache):
         os.environ.update(environment)
         for number in range(arguments.rounds):
-            views, made = per_sample(shards, copy=False, into_bytes=True)
-            copies, _ = per_sample(shards, copy=True, into_bytes=False)
-            alone = seconds(IMPORT, [], environment)
-            first = seconds(FIRST_BATCH, shards, environment)
-            rounds.append(
-                {
-                    "views_us": views * 1e6,
-                    "copies_us": copies * 1e6,
-                    "bytes_of_views_us": made * 1e6,
-                    "import_torch_seconds": alone,
-                    "first_batch_seconds": first,
-                }
-            )
+            one = {
+                "views_us": per_sample(shards, copy=False) * 1e6,
+                "copies_us": per_sample(shards, copy=True) * 1e6,
+                "bytes_of_views_us": bytes_of_views(shards) * 1e6,
+                "first_batch_beyond_import_seconds": first_batch(shards, environment),
+            }
+            rounds.append(one)
             print(
-                f"  round {number + 1}  views {views * 1e6:.2f} us, copies {copies * 1e6:.2f} us,"
-                f" bytes(view) {made * 1e6:.2f} us a sample;"
-                f" first batch {first:.3f} s, import torch {alone:.3f} s"
+                f"  round {number + 1}  views {one['views_us']:.2f} us,"
+                f" copies {one['copies_us']:.2f} us,"
+                f" bytes(view) {one['bytes_of_views_us']:.2f} us a sample;"
+                f" first batch {one['first_batch_beyond_import_seconds']:.3f} s after torch"
             )
     median = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     document: dict[str, Any] = {
         "machine": machine.describe(stage.RUN),
         "median": median,
         "copies_to_bytes_of_views": median["copies_us"] / median["bytes_of_views_us"],
-        "first_batch_beyond_import_seconds": statistics.median(
-            one["first_batch_seconds"] - one["import_torch_seconds"] for one in rounds
-        ),
         "rounds": rounds,
     }
     print(
         f"  CPU of a sample, two fields: {median['views_us']:.2f} us as views;"
         f" as bytes {document['copies_to_bytes_of_views']:.2f} of bytes(view)\n"
-        f"  first batch {document['first_batch_beyond_import_seconds'] * 1e3:.0f} ms beyond"
+        f"  first batch {median['first_batch_beyond_import_seconds'] * 1e3:.0f} ms beyond"
         " `import torch`"
     )
     if arguments.out:
