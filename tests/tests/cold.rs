@@ -162,14 +162,14 @@ fn over_lanes(origin: &Origin, lanes: u32, samples: u64) -> Open {
 }
 
 /// Holds back every byte until as many fills are at work and in line as there can be, so that each sees the
-/// others; then lets each shard come up to `upto`.
-fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, in_line: u64, upto: u64) {
+/// others; then lets the first part of each shard come. A fill that asks for more keeps its place and gets nothing.
+fn begin_in_line(origin: &Origin, daemon: &Daemon, lanes: u32, in_line: u64) {
     eventually("fills are at work and in line", || {
         let fills = |which: &str| daemon.number(&format!("/fills/{which}"));
         fills("running") == FILLS as u64 && fills("waiting") == in_line
     });
     for n in 0..lanes {
-        origin.server.stall(&Origin::key(&format!("{n}.tar")), upto);
+        origin.server.stall(&Origin::key(&format!("{n}.tar")), PART);
     }
 }
 
@@ -195,7 +195,7 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     let daemon = Daemon::start(disk.path());
     let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
-    begin_in_line(&origin, &daemon, LANES, u64::from(LANES) - FILLS as u64, 3 * PART);
+    begin_in_line(&origin, &daemon, LANES, u64::from(LANES) - FILLS as u64);
     let mut early = Epoch::default();
     match next(&loader).unwrap() {
         Next::Batch(batch) => early.take(&batch),
@@ -203,6 +203,7 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
     }
     early.assert_bytes(&SIZES);
     assert_eq!(daemon.node().store().counters().fills, 0);
+    assert_eq!(parts_served(&origin, LANES), [1; LANES as usize]);
     for n in 0..LANES {
         origin.server.release(&Origin::key(&format!("{n}.tar")));
     }
@@ -277,9 +278,10 @@ fn the_first_batch_of_ninety_six_lanes_waits_for_no_whole_shard() {
     let daemon = Daemon::try_start(Daemon::config(disk.path(), 2 << 30)).unwrap();
     let loader = loader(daemon.address(), over_lanes(&origin, LANES, SAMPLES)).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
-    begin_in_line(&origin, &daemon, LANES, IN_LINE, 2 * PART);
+    begin_in_line(&origin, &daemon, LANES, IN_LINE);
     assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
     assert_eq!(daemon.node().store().counters().fills, 0);
+    assert_eq!(parts_served(&origin, LANES), [1; LANES as usize]);
     for n in 0..LANES {
         origin.server.release(&Origin::key(&format!("{n}.tar")));
     }
