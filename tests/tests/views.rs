@@ -178,6 +178,35 @@ fn views_of_small_batches_leave_room_for_larger_ones() {
     }
 }
 
+/// Bears the rule of DESIGN §5 that a consumer never waits for itself: a large first batch lies in a slab of its
+/// own, which is lent whole, for ever if need be.
+#[test]
+fn a_large_first_batch_is_lent_whole_and_keeps_nothing_from_those_after_it() {
+    let origin = Origin::new();
+    let sizes = 1_100_000..1_200_000;
+    origin.put("0.tar", &forebay_testkit::shard(80, 0, &sizes));
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = views(&daemon, &origin, 1);
+    loader.start(Begin::at(0, 0)).unwrap();
+    let Next::Batch(first) = next(&loader).unwrap() else { panic!("no batch") };
+    assert_eq!(loader.stats().private_copies, 0);
+    let mut batches = 1;
+    while let Next::Batch(batch) = next(&loader).unwrap() {
+        assert_right(&batch, &sizes);
+        batches += 1;
+    }
+    assert_eq!((batches, loader.stats().private_copies), (10, 0));
+    assert!(
+        daemon.number("/slab_bytes") > daemon.number("/jobs/0/slab_bytes"),
+        "the first's is kept"
+    );
+    assert_right(&first, &sizes);
+    drop(first);
+    let own = || daemon.number("/slab_bytes") == daemon.number("/jobs/0/slab_bytes");
+    eventually("the first batch's memory is back", own);
+}
+
 /// Bears the rule of DESIGN §5 that an oversized batch renegotiates the slab, without losing the
 /// batches still on their way in the one before.
 #[test]

@@ -37,7 +37,8 @@ impl Lease {
         &self.slab
     }
 
-    /// Bytes in one piece that the daemon needs of the slab to go on; `None` if it needs all.
+    /// Bytes in one piece that the daemon needs of the slab to go on, 0 if no other
+    /// batch will lie there; `None` if it needs all.
     pub(crate) fn spare(&self) -> Option<u64> {
         self.spare
     }

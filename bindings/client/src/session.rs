@@ -14,7 +14,7 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Extent, Open, Opened, Picked, Reply, Request, Stream,
+    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Reply, Request, Stream,
 };
 use forebay_wire::slab::Slab;
 
@@ -385,8 +385,13 @@ fn receive_from(
         let raw = match reply {
             Reply::Slab { slab, len, batches } => {
                 // In one that was cut for want of memory the next batch may need all there is.
-                let whole = batches >= shared.config.open.prefetch;
-                let spare = whole.then(|| len.div_ceil(u64::from(batches.max(1))));
+                let spare = match batches {
+                    NO_OTHERS => Some(0),
+                    _ if batches >= shared.config.open.prefetch => {
+                        Some(len.div_ceil(u64::from(batches)))
+                    }
+                    _ => None,
+                };
                 match receiver.take_descriptor().and_then(|fd| Slab::map(fd, len)) {
                     // Batches in the older slabs may still be on their way.
                     Ok(map) => drop(slabs.insert(slab, (map, spare))),

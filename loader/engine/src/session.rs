@@ -54,7 +54,7 @@ pub enum Event {
         slab: u32,
         /// Its memory.
         region: Arc<Region>,
-        /// Batches it was sized for.
+        /// Batches it was sized for, or [`forebay_wire::message::NO_OTHERS`].
         batches: u32,
     },
     /// A batch in a slot.

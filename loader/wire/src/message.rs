@@ -256,6 +256,9 @@ pub enum TierChange {
     Enable,
 }
 
+/// What [`Reply::Slab`] says of a slab in which one batch lies and no other ever will: all of it may be kept.
+pub const NO_OTHERS: u32 = 0;
+
 /// From daemon to trainer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
@@ -278,6 +281,7 @@ pub enum Reply {
         len: u64,
         /// Batches it was sized for; below the wanted `prefetch` where memory is short. Where it is
         /// not, no batch needs more than its share of the slab unless memory is short by then.
+        /// [`NO_OTHERS`] for a slab that one batch has to itself.
         batches: u32,
     },
     /// A batch rests in a slot; without the places of its samples.

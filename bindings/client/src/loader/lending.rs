@@ -77,7 +77,9 @@ impl Lending {
         let of_this_slab = book.lent.iter().filter(|entry| entry.slab == slab);
         let ranges = of_this_slab.map(|entry| entry.range.clone()).chain([range.clone()]);
         let room = largest_gap(lease.slab().len() as u64, ranges.collect());
-        if book.lent.len() >= self.at_most || room < spare.max(book.largest) {
+        // Where no other batch will lie there is nothing to spare.
+        let wanted = if spare == 0 { 0 } else { spare.max(book.largest) };
+        if book.lent.len() >= self.at_most || room < wanted {
             return None;
         }
         book.last_number += 1;

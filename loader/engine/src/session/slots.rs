@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
-use forebay_wire::message::Batch;
+use forebay_wire::message::{Batch, NO_OTHERS};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
@@ -27,6 +27,11 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
 /// vary, and a new slab costs a round of page faults.
 const HEADROOM_EIGHTHS: usize = 10;
+
+/// A first slab of more bytes than this is not waited for: the first batch gets a slab of its own, and the
+/// one for all batches is made beside its reads. Backing memory takes a tenth of a second per GiB on a bare
+/// machine and up to three per GiB in a virtual one, so this much takes some 3 to 100 ms.
+const WORTH_A_START: usize = 32 << 20;
 
 /// Memory for the slabs of all sessions of a node: a hard limit, taken before anything is mapped.
 #[derive(Debug, Clone)]
@@ -73,6 +78,17 @@ impl SlabMemory {
         let bytes = each * fit as usize;
         *used += bytes;
         (fit > 0).then(|| (Grant { pool: self.clone(), bytes }, fit))
+    }
+
+    /// Takes `each` bytes, if as much for every one of `batches` fits beside them.
+    fn take_beside(&self, each: usize, batches: u32) -> Option<Grant> {
+        let mut used = self.used_mut();
+        let all = each.checked_mul(batches as usize + 1)?;
+        if self.0.limit - *used < all {
+            return None;
+        }
+        *used += each;
+        Some(Grant { pool: self.clone(), bytes: each })
     }
 
     fn used_mut(&self) -> MutexGuard<'_, usize> {
@@ -231,17 +247,31 @@ impl Slots {
             if slab.arena.capacity() >= bytes {
                 return match self.memory.take(each, self.prefetch) {
                     Some((grant, batches)) if batches == self.prefetch => {
-                        self.make(grant, batches).await
+                        self.make_and_keep(grant, batches).await
                     }
                     // Fewer batches in a slab they fit are better than fewer still in a new one.
                     _ => Ok(slab),
                 };
             }
         }
+        let is_first = self.state().slabs_made == 0;
+        if is_first
+            && each * self.prefetch as usize > WORTH_A_START
+            && let Some(grant) = self.memory.take_beside(each, self.prefetch)
+        {
+            return self.make(grant, NO_OTHERS).await;
+        }
         // The predecessor's bytes are free for its successor unless the trainer still uses them.
         self.state().slab = None;
         let (grant, batches) = self.room(each).await?;
-        self.make(grant, batches).await
+        self.make_and_keep(grant, batches).await
+    }
+
+    /// Makes the slab in which the next batches will lie.
+    async fn make_and_keep(&self, grant: Grant, batches: u32) -> Result<Slab> {
+        let slab = self.make(grant, batches).await?;
+        self.state().slab = Some(slab.clone());
+        Ok(slab)
     }
 
     /// Memory for as many batches of `each` bytes as there is room for. What this job's earlier
@@ -303,12 +333,10 @@ impl Slots {
         futures::future::try_join_all(attached).await?;
         let arena = Arena::new(region.clone());
         let slab = Slab { number, arena, batches, grant: Arc::new(grant) };
-        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        // No await between the two: a slab that is in use was announced.
-        let place = self.events.reserve().await.map_err(gone)?;
-        self.state().slab = Some(slab.clone());
         tracing::debug!(slab = number, bytes = region.len(), batches, "made a slab");
-        place.send(Event::Slab { slab: number, region, batches });
+        let event = Event::Slab { slab: number, region, batches };
+        let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
+        self.events.send(event).await.map_err(gone)?;
         Ok(slab)
     }
 
@@ -358,5 +386,32 @@ mod tests {
         let error = slots.lease(5 * CHUNK).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full, "{error}");
         assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
+    }
+
+    /// A first batch waits for its own memory only; the slab for all comes with the next.
+    #[tokio::test]
+    async fn a_first_batch_has_a_slab_of_its_own_where_memory_allows() {
+        const BATCH: usize = 16 << 20;
+        // With its headroom a batch is given 20 MiB: two and the first one's make 60.
+        let (slots, mut events) = slots(60 << 20, 2);
+        let mut announced = || match events.try_recv() {
+            Ok(Event::Slab { slab, region, batches }) => (slab, region.len() >> 20, batches),
+            other => panic!("{other:?}"),
+        };
+        let first = slots.lease(BATCH).await.unwrap();
+        assert_eq!((first.slab, announced()), (1, (1, 20, NO_OTHERS)));
+        let second = slots.lease(BATCH).await.unwrap();
+        assert_eq!((second.slab, announced()), (2, (2, 40, 2)));
+        drop(first);
+        assert_eq!(slots.memory.used(), 40 << 20, "the first batch's goes back with it");
+        assert_eq!(slots.lease(BATCH).await.unwrap().slab, 2);
+    }
+
+    #[tokio::test]
+    async fn a_first_batch_takes_no_memory_from_the_batches_after_it() {
+        let (slots, _events) = slots(59 << 20, 2);
+        let first = slots.lease(16 << 20).await.unwrap();
+        let second = slots.lease(16 << 20).await.unwrap();
+        assert_eq!((first.slab, second.slab), (1, 1));
     }
 }
