@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -327,6 +328,8 @@ def main() -> None:
         if mode in LIMIT and os.geteuid() != 0:
             print(f"{mode}: not measured, as only root can limit memory")
             continue
+        if mode == "raw" and shutil.which("fio") is None:
+            raise SystemExit("raw bytes are held against fio, which is not installed")
         print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
         contenders = list(CONTENDERS[mode])
         if mode == "images":
