@@ -68,23 +68,60 @@ impl Manifest {
 
     /// What it says of `urls`, in their order: a job may read a part of a data set.
     ///
+    /// A data set may have moved as a whole, as from the folder where it was packed to a bucket: a URL that is
+    /// not listed is the shard that has its name, that is what follows the folder that all listed ones share.
+    /// Whether such a shard has the listed samples its reader finds out, as of any other.
+    ///
     /// # Errors
-    /// `Invalid` naming the first URL that is not listed.
+    /// `Invalid` naming the first URL that is not listed, or that has the name of another one here.
     pub fn of(&self, urls: &[String]) -> Result<Listed> {
-        let shards: HashMap<&str, &ManifestShard> =
+        let listed: HashMap<&str, &ManifestShard> =
             self.shards.iter().map(|shard| (shard.url.as_str(), shard)).collect();
-        let found = urls.iter().map(|url| {
-            shards.get(url.as_str()).copied().ok_or_else(|| {
-                Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
+        let folder = self.folder().len();
+        let names: HashMap<&str, &ManifestShard> =
+            self.shards.iter().map(|shard| (&shard.url[folder..], shard)).collect();
+        let mut moved: HashMap<&str, &str> = HashMap::new();
+        let find = |url: &String| {
+            if let Some(shard) = listed.get(url.as_str()) {
+                return Ok(*shard);
+            }
+            let mut ends = url.match_indices('/').map(|(at, _)| &url[at + 1..]);
+            let Some(shard) = ends.find_map(|name| names.get(name)) else {
+                return Err(Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
                     .at("url", url)
-                    .advise("index the shards again with `forebay index`")
-            })
-        });
-        let found: Vec<&ManifestShard> = found.collect::<Result<_>>()?;
+                    .advise("index the shards again with `forebay index`"));
+            };
+            Ok(*shard)
+        };
+        let mut found = Vec::with_capacity(urls.len());
+        for url in urls {
+            let shard = find(url)?;
+            let other = *moved.entry(&shard.url).or_insert(url);
+            if other != url {
+                return Err(Error::new(ErrorKind::Invalid, "a manifest lists one of two shards")
+                    .at("url", url)
+                    .at("other", other)
+                    .advise("index all of them together with `forebay index`"));
+            }
+            found.push(shard);
+        }
         Ok(Listed {
             counts: found.iter().map(|shard| shard.samples).collect(),
             bytes: found.iter().map(|shard| shard.bytes).collect(),
         })
+    }
+
+    /// The longest beginning of all URLs that ends with a slash.
+    fn folder(&self) -> &str {
+        let folder_of = |text: &str| text.rfind('/').map_or(0, |at| at + 1);
+        let first = self.shards[0].url.as_str();
+        let mut end = folder_of(first);
+        for shard in &self.shards[1..] {
+            while !shard.url.starts_with(&first[..end]) {
+                end = folder_of(first[..end].trim_end_matches('/'));
+            }
+        }
+        &first[..end]
     }
 
     /// How many samples all shards have together.
@@ -203,6 +240,32 @@ mod tests {
         let error = Manifest::read(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("line 3") && error.place("path").is_some(), "{error}");
+    }
+
+    #[test]
+    fn a_data_set_that_moved_is_known_by_its_names() {
+        let here = ["/data/a/x.tar", "/data/b/x.tar", "/data/a/y.tar"].map(str::to_owned);
+        let (x, other_x, y) = (shard(&here[0], 1), shard(&here[1], 2), shard(&here[2], 3));
+        let manifest = Manifest::new(vec![x, other_x, y]).unwrap();
+        let counts = |urls: &[&str]| {
+            let urls: Vec<String> = urls.iter().copied().map(str::to_owned).collect();
+            manifest.of(&urls).map(|listed| listed.counts)
+        };
+        assert_eq!(counts(&["/data/b/x.tar"]).unwrap(), [2]);
+        let bucket = ["s3://bucket/new/a/y.tar", "s3://bucket/new/b/x.tar"];
+        assert_eq!(counts(&bucket).unwrap(), [3, 2]);
+        assert_eq!(counts(&["s3://b/a/x.tar", "s3://b/a/x.tar"]).unwrap(), [1, 1], "a repeat");
+        for urls in [
+            &["s3://bucket/x.tar"][..],
+            &["s3://bucket/aa/x.tar"],
+            // Two data sets whose shards have the same names.
+            &["s3://one/a/x.tar", "s3://two/a/x.tar"],
+            &["/data/a/x.tar", "s3://two/a/x.tar"],
+        ] {
+            assert_eq!(counts(urls).unwrap_err().kind(), ErrorKind::Invalid, "{urls:?}");
+        }
+        let bare = Manifest::new(vec![shard("x.tar", 1)]).unwrap();
+        assert_eq!(bare.of(&["s3://b/x.tar".to_owned()]).unwrap().counts, [1]);
     }
 
     #[test]

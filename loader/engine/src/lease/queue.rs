@@ -246,14 +246,16 @@ impl Queue {
     }
 
     /// What `member` may have next: what came back first, then the next shard. Beyond its first a member
-    /// gets one only while there is one left for each rank, so that nobody hoards what others wait for.
+    /// gets one only while it holds less than each rank's share of what is left (guided self-scheduling), so
+    /// that who comes first or is slow does not hoard what others wait for.
     pub(super) fn offer(&self, member: u64) -> Offer {
         if let Some((turn, _)) = self.open.iter().find(|(_, open)| open.by.is_none()) {
             return Offer::Turn(*turn);
         }
         let left = self.shards - self.next;
-        let holds_some = self.open.values().any(|open| open.by == Some(member));
-        if left > 0 && (!holds_some || left >= self.world_size) {
+        let held = self.open.values().filter(|open| open.by == Some(member)).count();
+        let share = left.div_ceil(self.world_size) as usize;
+        if left > 0 && (held < share || self.world_size == 1) {
             return Offer::Turn(self.next);
         }
         if left == 0 && self.open.is_empty() { Offer::Over } else { Offer::Nothing }

@@ -356,12 +356,27 @@ fn nobody_hoards_what_others_wait_for() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 3, 5)).unwrap();
     join(&mut slot, &joining(2, 1, 3, 5)).unwrap();
+    // A rank's share of four that are left is two, of three it is one.
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
+    assert_eq!(turn(&mut slot, 1), Offer::Turn(1));
+    assert_eq!(turn(&mut slot, 1), Offer::Nothing);
+    assert_eq!(turn(&mut slot, 2), Offer::Turn(2));
+    assert_eq!(turn(&mut slot, 2), Offer::Nothing);
+    join(&mut slot, &joining(3, 2, 3, 5)).unwrap();
+    assert_eq!(turn(&mut slot, 3), Offer::Turn(3));
+    slot.as_mut().unwrap().count(2, 2, 1).unwrap();
+    slot.as_mut().unwrap().acknowledge(2, &[Mark { turn: 2, upto: 1 }]).unwrap();
+    assert_eq!(turn(&mut slot, 2), Offer::Turn(4), "the fast one gets what is left");
+}
+
+#[test]
+fn a_rank_alone_may_hold_all() {
+    let mut slot = None;
+    join(&mut slot, &joining(1, 0, 1, 3)).unwrap();
     for wanted in 0..3 {
         assert_eq!(turn(&mut slot, 1), Offer::Turn(wanted));
     }
-    // Two are left for three ranks.
     assert_eq!(turn(&mut slot, 1), Offer::Nothing);
-    assert_eq!(turn(&mut slot, 2), Offer::Turn(3));
 }
 
 #[test]
