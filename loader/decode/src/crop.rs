@@ -36,6 +36,22 @@ pub(crate) struct Area {
     pub(crate) height: f64,
 }
 
+/// A part of an image in whole pixels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) left: u32,
+    pub(crate) top: u32,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+impl Part {
+    /// All of an image.
+    pub(crate) fn whole((height, width): Size) -> Self {
+        Self { left: 0, top: 0, width, height }
+    }
+}
+
 impl Placement {
     /// Where `crop` takes its part of an `image`; `size` is the wished result.
     pub(crate) fn new(crop: Crop, size: Option<Size>, image: Size, draw: &Draw) -> Self {
@@ -50,6 +66,25 @@ impl Placement {
                 Self::whole(Area::full(image), false, size.unwrap_or(image))
             }
         }
+    }
+
+    /// The pixels of an `image` that the result depends on.
+    pub(crate) fn part(&self, (height, width): Size) -> Part {
+        let Area { left, top, .. } = self.source;
+        // Of a side: where it begins, how long it is, how much it shrinks, and where the image ends.
+        let side = |from: f64, length: f64, content: u32, end: u32| {
+            let reach = match self.isolated {
+                true => 0.0,
+                // The filter's triangle is as wide as the shrinking asks; one more for rounding.
+                false => (length / f64::from(content)).max(1.0) + 1.0,
+            };
+            let first = (from - reach).floor().max(0.0);
+            let last = (from + length + reach).ceil().min(f64::from(end));
+            (first as u32, last as u32 - first as u32)
+        };
+        let (left, width) = side(left, self.source.width, self.content.1, width);
+        let (top, height) = side(top, self.source.height, self.content.0, height);
+        Part { left, top, width, height }
     }
 
     fn whole(source: Area, isolated: bool, content: Size) -> Self {
@@ -206,6 +241,10 @@ mod tests {
             prop_assert!(left >= 0.0 && top >= 0.0 && width > 0.0 && height > 0.0);
             prop_assert!(left + width <= f64::from(image.1), "{placed:?}");
             prop_assert!(top + height <= f64::from(image.0), "{placed:?}");
+            let part = placed.part(image);
+            prop_assert!(part.width > 0 && part.left + part.width <= image.1, "{part:?}");
+            prop_assert!(part.height > 0 && part.top + part.height <= image.0, "{part:?}");
+            prop_assert!(f64::from(part.left) <= left && f64::from(part.top) <= top);
             prop_assert_eq!(placed.canvas, size);
             prop_assert!(placed.corner.0 + placed.content.0 <= size.0);
             prop_assert!(placed.corner.1 + placed.content.1 <= size.1);

@@ -1,8 +1,8 @@
 //! Images: compressed bytes to pixels to tensor elements.
 //!
-//! Its rule: three steps, each touching a pixel once. The decoder writes 8-bit RGB into the
-//! thread's own scratch; the resize filter reads only what the crop shows; one pass mirrors,
-//! scales, normalises, converts and lays out the result in the batch itself. Sizes come from the
+//! Its rule: three steps, each touching a pixel once, and none that the result does not depend on. The decoder
+//! writes what the crop needs as 8-bit RGB into the thread's own scratch; the resize filter reads that; one pass
+//! mirrors, scales, normalises, converts and lays out the result in the batch itself. Sizes come from the
 //! header and are refused before anything is allocated.
 
 mod finish;
@@ -11,10 +11,11 @@ mod jpeg;
 mod parity;
 mod png;
 mod resize;
+mod turbo;
 
 use forebay_error::{Error, Result};
 
-use crate::crop::{Placement, Size};
+use crate::crop::{Part, Placement, Size};
 use crate::draw::{Draw, Purpose};
 use crate::dtype::DType;
 use crate::record::bad;
@@ -52,12 +53,18 @@ pub(crate) struct Scratch {
     resize: Resize,
 }
 
-/// A decoded image: 8-bit RGB rows without gaps.
+/// A decoded part of an image: 8-bit RGB rows without gaps.
 #[derive(Default)]
 pub(crate) struct Pixels {
-    size: Size,
-    /// Bytes past the image are left from larger ones.
+    part: Part,
+    /// Bytes past the part are left from larger ones.
     bytes: Vec<u8>,
+}
+
+/// A file whose header has been read.
+enum Opened<'a> {
+    Jpeg(jpeg::Opened<'a>),
+    Png(Box<png::Opened<'a>>),
 }
 
 /// An image in scratch, cropped and resized; what remains is [`Ready::finish`].
@@ -103,11 +110,14 @@ impl ImagePlan {
         draw: &Draw,
         scratch: &'s mut Scratch,
     ) -> Result<Ready<'s>> {
-        scratch.pixels.decode(bytes, &mut scratch.jpeg)?;
-        let placement = Placement::new(self.spec.crop, self.spec.size, scratch.pixels.size, draw);
+        let opened = Opened::new(bytes, &mut scratch.jpeg)?;
+        let image = opened.size();
+        check_size(image)?;
+        let placement = Placement::new(self.spec.crop, self.spec.size, image, draw);
         check_size(placement.canvas)?;
+        opened.decode(placement.part(image), &mut scratch.pixels)?;
         let flip = self.spec.flip && draw.numbers(Purpose::Flip).below(2) == 1;
-        let pixels = scratch.resize.run(&scratch.pixels, &placement)?;
+        let pixels = scratch.resize.run(&scratch.pixels, image, &placement)?;
         Ok(Ready { plan: self, pixels, size: placement.canvas, flip })
     }
 }
@@ -135,12 +145,12 @@ impl Scratch {
     }
 }
 
-impl Pixels {
-    fn decode(&mut self, bytes: &[u8], jpeg: &mut jpeg::Jpeg) -> Result<()> {
+impl<'a> Opened<'a> {
+    fn new(bytes: &'a [u8], jpeg: &'a mut jpeg::Jpeg) -> Result<Self> {
         if bytes.starts_with(jpeg::MAGIC) {
-            jpeg.decode(bytes, self)
+            jpeg.open(bytes).map(Self::Jpeg)
         } else if bytes.starts_with(png::MAGIC) {
-            png::decode(bytes, self)
+            png::open(bytes).map(Box::new).map(Self::Png)
         } else {
             Err(bad("this is neither a JPEG nor a PNG image")
                 .at("bytes", bytes.len())
@@ -148,19 +158,39 @@ impl Pixels {
         }
     }
 
-    /// Room for an image of `size`, whose bytes the caller overwrites in full.
-    fn make_room(&mut self, size: Size) -> Result<&mut [u8]> {
-        check_size(size)?;
-        self.size = size;
-        let len = byte_len(size);
+    fn size(&self) -> Size {
+        match self {
+            Self::Jpeg(opened) => opened.size(),
+            Self::Png(opened) => opened.size(),
+        }
+    }
+
+    /// Decodes at least `part` of an image whose size has been checked.
+    fn decode(self, part: Part, into: &mut Pixels) -> Result<()> {
+        match self {
+            Self::Jpeg(opened) => opened.decode(part, into),
+            Self::Png(opened) => opened.decode(into),
+        }
+    }
+}
+
+impl Pixels {
+    /// Room for `part`, whose bytes the caller overwrites in full.
+    fn make_room(&mut self, part: Part) -> &mut [u8] {
+        self.part = part;
+        let len = byte_len(self.size());
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);
         }
-        Ok(&mut self.bytes[..len])
+        &mut self.bytes[..len]
+    }
+
+    fn size(&self) -> Size {
+        (self.part.height, self.part.width)
     }
 
     fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..byte_len(self.size)]
+        &self.bytes[..byte_len(self.size())]
     }
 }
 

@@ -2,19 +2,23 @@
 //! integer DCT, smooth chroma upsampling), which Pillow and torchvision show too.
 
 use forebay_error::{Error, Result};
-use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat};
 
+use super::turbo::{Decompressor, Format, Header, Region};
 use super::{CHANNELS, Pixels};
+use crate::crop::{Part, Size};
 use crate::record::bad;
 
 pub(super) const MAGIC: &[u8] = b"\xff\xd8\xff";
 
 /// Scans of a progressive image beyond which it is taken for an attack: each costs a pass over all
 /// coefficients. Encoders write about 10; libjpeg-turbo's own fuzzers stop at 500.
-const SCANS_MAX: u32 = 500;
+const SCANS_MAX: i32 = 500;
 
 /// Cyan, magenta, yellow and black.
 const INKS: usize = 4;
+
+/// What smooth chroma upsampling may look at beside a pixel, in pixels: a neighbour of twice its width.
+const NEIGHBOUR: usize = 2;
 
 /// One thread's decompressor.
 #[derive(Default)]
@@ -23,66 +27,85 @@ pub(super) struct Jpeg {
     inks: Vec<u8>,
 }
 
+/// A file whose header has been read.
+pub(super) struct Opened<'a> {
+    bytes: &'a [u8],
+    header: Header,
+    decompressor: &'a mut Decompressor,
+    inks: &'a mut Vec<u8>,
+}
+
 impl Jpeg {
-    pub(super) fn decode(&mut self, bytes: &[u8], into: &mut Pixels) -> Result<()> {
+    pub(super) fn open<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Opened<'a>> {
         let decompressor = match &mut self.decompressor {
             Some(decompressor) => decompressor,
-            empty => empty.insert(open()?),
+            empty => empty.insert(Decompressor::new(SCANS_MAX).map_err(refused)?),
         };
-        let header = decompressor.read_header(bytes).map_err(|error| refused(&error))?;
+        let header = decompressor.header(bytes).map_err(refused)?;
+        Ok(Opened { bytes, header, decompressor, inks: &mut self.inks })
+    }
+}
+
+impl Opened<'_> {
+    pub(super) fn size(&self) -> Size {
         let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
-        let pixels = into.make_room((side(header.height), side(header.width)))?;
-        let (width, height) = (header.width, header.height);
-        let outcome = if matches!(header.colorspace, Colorspace::CMYK | Colorspace::YCCK) {
-            self.inks.resize(width * height * INKS, 0);
-            let target = canvas(&mut self.inks, width, height, PixelFormat::CMYK);
-            let outcome = decompressor.decompress(bytes, target);
-            to_rgb(&self.inks, pixels);
-            self.inks = Vec::new();
+        (side(self.header.height), side(self.header.width))
+    }
+
+    /// Decodes at least `part`.
+    pub(super) fn decode(self, part: Part, into: &mut Pixels) -> Result<()> {
+        let Self { bytes, header, decompressor, inks } = self;
+        let region = region(part, &header, bytes);
+        let side = |pixels: usize| u32::try_from(pixels).expect("the image's size was checked");
+        let pixels = into.make_room(Part {
+            left: side(region.left),
+            top: side(region.top),
+            width: side(region.width),
+            height: side(region.height),
+        });
+        let outcome = if header.is_inks {
+            inks.resize(region.width * region.height * INKS, 0);
+            let outcome = decompressor.decode(bytes, &header, region, Format::Cmyk, inks);
+            to_rgb(inks, pixels);
+            *inks = Vec::new();
             outcome
         } else {
-            decompressor.decompress(bytes, canvas(pixels, width, height, PixelFormat::RGB))
+            decompressor.decode(bytes, &header, region, Format::Rgb, pixels)
         };
         match outcome {
-            Err(error) if !is_harmless(&error, bytes) => Err(refused(&error)),
+            Err(said) if !is_harmless(&said, bytes) => Err(refused(said)),
             _ => Ok(()),
         }
     }
 }
 
-fn open() -> Result<Decompressor> {
-    let open = || {
-        let mut decompressor = Decompressor::new()?;
-        decompressor.set_scan_limit(SCANS_MAX)?;
-        Ok(decompressor)
-    };
-    open().map_err(|error: turbojpeg::Error| refused(&error))
-}
-
-fn canvas(pixels: &mut [u8], width: usize, height: usize, format: PixelFormat) -> Image<&mut [u8]> {
-    Image { pixels, width, pitch: width * format.size(), height, format }
+/// What is decoded for `part`: blocks from the left on, and what the pixels of `part` depend on; everything of an
+/// image that was cut off, so that whether it is refused does not depend on the crop.
+fn region(part: Part, header: &Header, bytes: &[u8]) -> Region {
+    let whole = Region { left: 0, top: 0, width: header.width, height: header.height };
+    let Some(step) = header.step.filter(|_| ends_after_its_scan(bytes)) else { return whole };
+    let (left, top) = (part.left as usize, part.top as usize);
+    let left_most = left.saturating_sub(NEIGHBOUR) / step * step;
+    let right_most = (left + part.width as usize + NEIGHBOUR).min(header.width);
+    Region { left: left_most, width: right_most - left_most, top, height: part.height as usize }
 }
 
 /// Whether the library only remarked on stray bytes between segments: it skipped them and every
 /// pixel is there. Well-known data sets hold such files. Its first remark is all it tells, so the
 /// end of the image must be there too.
-fn is_harmless(error: &turbojpeg::Error, bytes: &[u8]) -> bool {
-    let turbojpeg::Error::TurboJpegError(message) = error else { return false };
-    message.contains("extraneous bytes before marker") && ends_after_its_scan(bytes)
+fn is_harmless(said: &str, bytes: &[u8]) -> bool {
+    said.contains("extraneous bytes before marker") && ends_after_its_scan(bytes)
 }
 
 /// Whether an end marker follows the last start of scan (an embedded thumbnail ends before it).
 fn ends_after_its_scan(bytes: &[u8]) -> bool {
-    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
-    last([0xff, 0xd9]) > last([0xff, 0xda])
+    let last = |bytes: &[u8], marker| bytes.windows(2).rposition(|pair| pair == marker);
+    // From the end: of a whole file only its last bytes are looked at.
+    last(bytes, [0xff, 0xd9]).is_some_and(|end| last(&bytes[end..], [0xff, 0xda]).is_none())
 }
 
-fn refused(error: &turbojpeg::Error) -> Error {
-    let text = match error {
-        turbojpeg::Error::TurboJpegError(message) => message.clone(),
-        other => other.to_string(),
-    };
-    bad(format!("the JPEG cannot be decoded: {text}"))
+fn refused(said: String) -> Error {
+    bad(format!("the JPEG cannot be decoded: {said}"))
 }
 
 /// Inverted inks, as Adobe stores them and torchvision and Pillow take them, to light.

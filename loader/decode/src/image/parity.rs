@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
@@ -30,6 +31,24 @@ fn render(name: &str, spec: ImageSpec) -> (Vec<usize>, Vec<u8>) {
     let mut out = vec![0; ready.shape().iter().product::<usize>() * plan.dtype().size()];
     ready.finish(&mut out);
     (ready.shape().to_vec(), out)
+}
+
+/// A file's size, and the pixels that were decoded for a part of it.
+fn decoded(bytes: &[u8], part: impl Fn(Size) -> Part) -> (Size, Pixels) {
+    let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
+    let opened = Opened::new(bytes, &mut jpeg).unwrap();
+    let size = opened.size();
+    opened.decode(part(size), &mut pixels).unwrap();
+    (size, pixels)
+}
+
+/// The rows of `part` in what was decoded.
+fn rows(pixels: &Pixels, part: Part) -> Vec<&[u8]> {
+    let Part { left, top, width, .. } = pixels.part;
+    let bytes = |pixels: u32| pixels as usize * CHANNELS;
+    let from = bytes(part.left - left);
+    let rows = pixels.as_bytes().chunks_exact(bytes(width)).skip((part.top - top) as usize);
+    rows.take(part.height as usize).map(|row| &row[from..from + bytes(part.width)]).collect()
 }
 
 /// The largest and the mean difference in steps of 1/255.
@@ -108,20 +127,60 @@ fn a_crop_is_resized_as_if_nothing_lay_around_it() {
     let boxes: Vec<Boxed> = serde_json::from_slice(&data("boxes.json")).unwrap();
     assert_eq!(boxes.len(), 4);
     for Boxed { image, r#box: [top, left, height, width], expected } in boxes {
-        let mut pixels = Pixels::default();
-        pixels.decode(&data(&image), &mut jpeg::Jpeg::default()).unwrap();
         let (left, top) = (f64::from(left), f64::from(top));
         let source = Area { left, top, width: f64::from(width), height: f64::from(height) };
         let canvas = (64, 64);
         let placement =
             Placement { source, isolated: true, content: canvas, corner: (0, 0), canvas };
         let mut resize = Resize::default();
-        let resized = resize.run(&pixels, &placement).unwrap();
+        let (size, pixels) = decoded(&data(&image), |size| placement.part(size));
+        let resized = resize.run(&pixels, size, &placement).unwrap();
         let mut planes = Vec::new();
         for channel in 0..CHANNELS {
             planes.extend(resized.iter().skip(channel).step_by(CHANNELS));
         }
         assert_close(&expected, &(vec![CHANNELS, 64, 64], planes), RESIZE_LIMIT);
+    }
+}
+
+const JPEGS: [&str; 6] = [
+    "wide-420.jpg",
+    "wide-progressive.jpg",
+    "tall-444.jpg",
+    "tall-422.jpg",
+    "gray.jpg",
+    "cmyk.jpg",
+];
+
+proptest! {
+    #[test]
+    fn a_part_has_the_pixels_that_it_has_in_the_whole(
+        name in proptest::sample::select(&JPEGS[..]),
+        corners in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0),
+    ) {
+        let bytes = data(name);
+        let (size, whole) = decoded(&bytes, Part::whole);
+        let at = |share: f64, length: u32| (share * f64::from(length)) as u32;
+        let (a, b) = (at(corners.0, size.1), at(corners.1, size.1));
+        let (c, d) = (at(corners.2, size.0), at(corners.3, size.0));
+        let (left, top) = (a.min(b), c.min(d));
+        let part = Part { left, top, width: a.abs_diff(b) + 1, height: c.abs_diff(d) + 1 };
+        let (_, pixels) = decoded(&bytes, |_| part);
+        prop_assert!(rows(&pixels, part) == rows(&whole, part), "{name}: {part:?}");
+        prop_assert_eq!(pixels.part.height, part.height, "no row too many");
+        prop_assert!(pixels.part.width <= part.width + 2 + 2 + 15, "{:?}", pixels.part);
+    }
+}
+
+#[test]
+fn what_was_cut_off_is_refused_whatever_part_is_wanted() {
+    let bytes = data("wide-420.jpg");
+    let corner = Part { left: 0, top: 0, width: 8, height: 8 };
+    for cut in [bytes.len() - 2, bytes.len() * 3 / 4] {
+        let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
+        let opened = Opened::new(&bytes[..cut], &mut jpeg).unwrap();
+        let error = opened.decode(corner, &mut pixels).unwrap_err();
+        assert!(error.to_string().contains("end"), "{error}");
     }
 }
 
@@ -151,10 +210,10 @@ fn the_whole_chain_to_normalised_floats_is_torchvisions() {
 #[test]
 fn one_large_image_does_not_keep_its_memory() {
     let mut scratch = Scratch::default();
-    scratch.pixels.make_room((1000, 1000)).unwrap();
+    scratch.pixels.make_room(Part::whole((1000, 1000)));
     scratch.trim();
     assert_eq!(scratch.pixels.bytes.len(), 3_000_000, "what photographs need stays");
-    scratch.pixels.make_room((5000, 5000)).unwrap();
+    scratch.pixels.make_room(Part::whole((5000, 5000)));
     scratch.trim();
     assert_eq!(scratch.pixels.bytes.capacity(), 0);
 }

@@ -4,9 +4,10 @@
 use std::io::Cursor;
 
 use forebay_error::Result;
-use png::{ColorType, Decoder, DecodingError, Limits, Transformations};
+use png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use super::{CHANNELS, PIXELS_MAX, Pixels, check_size};
+use super::{CHANNELS, PIXELS_MAX, Pixels};
+use crate::crop::{Part, Size};
 use crate::record::bad;
 
 pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -14,25 +15,36 @@ pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// Bytes the decoder may take for itself: a full-size image with alpha at 16 bits.
 const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
 
-pub(super) fn decode(bytes: &[u8], into: &mut Pixels) -> Result<()> {
+/// A file whose header has been read.
+pub(super) struct Opened<'a>(Reader<Cursor<&'a [u8]>>);
+
+pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>> {
     let limits = Limits { bytes: DECODER_BYTES_MAX };
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(Transformations::normalize_to_color8());
-    let mut reader = decoder.read_info().map_err(|error| refused(&error))?;
-    let size = (reader.info().height, reader.info().width);
-    check_size(size)?;
-    let needed = reader.output_buffer_size().ok_or_else(|| bad("the PNG is too large"))?;
-    let mut raw = vec![0; needed];
-    let frame = reader.next_frame(&mut raw).map_err(|error| refused(&error))?;
-    let pixels = into.make_room(size)?;
-    match frame.color_type {
-        ColorType::Rgb => pixels.copy_from_slice(&raw[..pixels.len()]),
-        ColorType::Rgba => take_color::<4>(&raw, pixels),
-        ColorType::Grayscale => spread_gray::<1>(&raw, pixels),
-        ColorType::GrayscaleAlpha => spread_gray::<2>(&raw, pixels),
-        ColorType::Indexed => return Err(bad("the PNG has no palette")),
+    decoder.read_info().map(Opened).map_err(|error| refused(&error))
+}
+
+impl Opened<'_> {
+    pub(super) fn size(&self) -> Size {
+        (self.0.info().height, self.0.info().width)
     }
-    Ok(())
+
+    /// Decodes all of it: its rows are told as differences from those above.
+    pub(super) fn decode(mut self, into: &mut Pixels) -> Result<()> {
+        let needed = self.0.output_buffer_size().ok_or_else(|| bad("the PNG is too large"))?;
+        let mut raw = vec![0; needed];
+        let frame = self.0.next_frame(&mut raw).map_err(|error| refused(&error))?;
+        let pixels = into.make_room(Part::whole(self.size()));
+        match frame.color_type {
+            ColorType::Rgb => pixels.copy_from_slice(&raw[..pixels.len()]),
+            ColorType::Rgba => take_color::<4>(&raw, pixels),
+            ColorType::Grayscale => spread_gray::<1>(&raw, pixels),
+            ColorType::GrayscaleAlpha => spread_gray::<2>(&raw, pixels),
+            ColorType::Indexed => return Err(bad("the PNG has no palette")),
+        }
+        Ok(())
+    }
 }
 
 fn take_color<const N: usize>(raw: &[u8], pixels: &mut [u8]) {

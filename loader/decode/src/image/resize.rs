@@ -7,7 +7,7 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use forebay_error::{Error, Result};
 
 use super::{CHANNELS, Pixels, byte_len};
-use crate::crop::{Area, Placement};
+use crate::crop::{Area, Part, Placement, Size};
 use crate::record::bad;
 
 /// One thread's resizer and its result.
@@ -18,14 +18,14 @@ pub(super) struct Resize {
 }
 
 impl Resize {
-    /// The canvas that `placement` makes of `pixels`.
+    /// The canvas that `placement` makes of `pixels`, which are as much of an `image` as it needs.
     pub(super) fn run<'s>(
         &'s mut self,
         pixels: &'s Pixels,
+        image: Size,
         placement: &Placement,
     ) -> Result<&'s [u8]> {
-        let untouched =
-            placement.canvas == pixels.size && placement.source == Area::full(pixels.size);
+        let untouched = placement.canvas == image && placement.source == Area::full(image);
         if untouched {
             return Ok(pixels.as_bytes());
         }
@@ -42,14 +42,14 @@ impl Resize {
     }
 
     fn resample(&mut self, pixels: &Pixels, placement: &Placement) -> Result<()> {
-        let (height, width) = pixels.size;
+        let (height, width) = pixels.size();
         let source = TypedImageRef::<U8x3>::from_buffer(width, height, pixels.as_bytes());
         let source = source.map_err(|error| internal(&error))?;
         let (height, width) = placement.canvas;
         let out = &mut self.out[..byte_len(placement.canvas)];
         let target = TypedImage::<U8x3>::from_buffer(width, height, out);
         let mut target = target.map_err(|error| internal(&error))?;
-        let Area { left, top, width, height } = placement.source;
+        let Area { left, top, width, height } = within(placement.source, pixels.part);
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .use_alpha(false);
@@ -77,14 +77,20 @@ impl Resize {
     }
 }
 
+/// An area of an image, seen from the corner of a part of it.
+fn within(area: Area, part: Part) -> Area {
+    Area { left: area.left - f64::from(part.left), top: area.top - f64::from(part.top), ..area }
+}
+
 /// Copies the source's area, at its own size, onto a black canvas.
 fn paste(pixels: &Pixels, placement: &Placement, out: &mut [u8]) {
     let pitch = |width: u32| width as usize * CHANNELS;
-    let (from_pitch, to_pitch) = (pitch(pixels.size.1), pitch(placement.canvas.1));
-    let from_left = pitch(placement.source.left as u32);
+    let source = within(placement.source, pixels.part);
+    let (from_pitch, to_pitch) = (pitch(pixels.part.width), pitch(placement.canvas.1));
+    let from_left = pitch(source.left as u32);
     let (to_left, length) = (pitch(placement.corner.1), pitch(placement.content.1));
     out.fill(0);
-    let from = pixels.as_bytes().chunks_exact(from_pitch).skip(placement.source.top as usize);
+    let from = pixels.as_bytes().chunks_exact(from_pitch).skip(source.top as usize);
     let to = out.chunks_exact_mut(to_pitch).skip(placement.corner.0 as usize);
     for (to, from) in to.zip(from).take(placement.content.0 as usize) {
         to[to_left..to_left + length].copy_from_slice(&from[from_left..from_left + length]);

@@ -1,0 +1,190 @@
+//! libjpeg-turbo's decompressor through its own C interface: what the crate `turbojpeg` wraps, and regions, which
+//! it does not.
+//!
+//! Its rule: nothing else here calls C, and no call gets a buffer that is smaller than what the library was told to
+//! fill. Sizes come from the header of the very bytes that are decoded.
+
+#![allow(unsafe_code, reason = "the regions of libjpeg-turbo have no safe interface")]
+
+use std::ffi::{CStr, c_int};
+use std::ptr::NonNull;
+
+use turbojpeg_sys as c;
+
+/// One thread's decompressor.
+pub(super) struct Decompressor(NonNull<std::ffi::c_void>);
+
+// SAFETY: a handle is memory that nobody else knows; the library keeps nothing of it in a thread.
+unsafe impl Send for Decompressor {}
+
+/// What a file's header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    /// Whether its colours are inks.
+    pub(super) is_inks: bool,
+    /// What the left side of a region must be a multiple of, in pixels; `None` where only the whole can be decoded.
+    pub(super) step: Option<usize>,
+}
+
+/// A part of an image in whole pixels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Region {
+    pub(super) left: usize,
+    pub(super) top: usize,
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+/// What the bytes of a pixel are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Rgb,
+    Cmyk,
+}
+
+impl Format {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Rgb => 3,
+            Self::Cmyk => 4,
+        }
+    }
+
+    fn code(self) -> c_int {
+        match self {
+            Self::Rgb => c::TJPF_TJPF_RGB,
+            Self::Cmyk => c::TJPF_TJPF_CMYK,
+        }
+    }
+}
+
+/// Pixels of the widest block that is decoded as one, by how colours are subsampled.
+fn step(subsampling: c_int) -> Option<usize> {
+    match subsampling {
+        c::TJSAMP_TJSAMP_444
+        | c::TJSAMP_TJSAMP_GRAY
+        | c::TJSAMP_TJSAMP_440
+        | c::TJSAMP_TJSAMP_441 => Some(8),
+        c::TJSAMP_TJSAMP_422 | c::TJSAMP_TJSAMP_420 => Some(16),
+        c::TJSAMP_TJSAMP_411 => Some(32),
+        _ => None,
+    }
+}
+
+impl Decompressor {
+    /// One that gives up after `scans_max` scans.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub(super) fn new(scans_max: c_int) -> Result<Self, String> {
+        // SAFETY: it takes no memory of ours, and what it returns is checked.
+        let handle = unsafe { c::tj3Init(c::TJINIT_TJINIT_DECOMPRESS as c_int) };
+        let Some(handle) = NonNull::new(handle) else { return Err(said(std::ptr::null_mut())) };
+        let this = Self(handle);
+        // SAFETY: the handle lives.
+        let set =
+            unsafe { c::tj3Set(this.raw(), c::TJPARAM_TJPARAM_SCANLIMIT as c_int, scans_max) };
+        this.outcome(set)?;
+        Ok(this)
+    }
+
+    /// Reads the header of `bytes`.
+    ///
+    /// # Errors
+    /// What the library says of it.
+    pub(super) fn header(&mut self, bytes: &[u8]) -> Result<Header, String> {
+        // SAFETY: the handle lives, and pointer and length are those of a slice.
+        let read =
+            unsafe { c::tj3DecompressHeader(self.raw(), bytes.as_ptr(), bytes.len() as c::size_t) };
+        self.outcome(read)?;
+        let side = |parameter| usize::try_from(self.get(parameter));
+        let (Ok(width), Ok(height)) =
+            (side(c::TJPARAM_TJPARAM_JPEGWIDTH), side(c::TJPARAM_TJPARAM_JPEGHEIGHT))
+        else {
+            return Err("it has no size".to_owned());
+        };
+        let colours = self.get(c::TJPARAM_TJPARAM_COLORSPACE);
+        let is_inks = matches!(colours as c::TJCS, c::TJCS_TJCS_CMYK | c::TJCS_TJCS_YCCK);
+        let is_lossless = self.get(c::TJPARAM_TJPARAM_LOSSLESS) != 0;
+        let step = step(self.get(c::TJPARAM_TJPARAM_SUBSAMP)).filter(|_| !is_lossless);
+        Ok(Header { width, height, is_inks, step })
+    }
+
+    /// Decodes `region` of `bytes`, whose `header` was read last, into `pixels`, row after row.
+    ///
+    /// # Errors
+    /// What the library says, which may be a remark on an image that it decoded.
+    ///
+    /// # Panics
+    /// If `pixels` are not as many as the region has, or the region does not lie in the image: mistakes of ours.
+    pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        region: Region,
+        format: Format,
+        pixels: &mut [u8],
+    ) -> Result<(), String> {
+        let whole = Region { left: 0, top: 0, width: header.width, height: header.height };
+        assert!(header.step.is_some() || region == whole, "this image has no regions");
+        let (right, bottom) = (region.left + region.width, region.top + region.height);
+        assert!(right <= whole.width && bottom <= whole.height, "a region lies in its image");
+        assert_eq!(pixels.len(), region.width * region.height * format.bytes());
+        let side = |pixels: usize| c_int::try_from(pixels).expect("the image's are of this type");
+        // The library takes zeros for the whole. Where it knows regions it is told of the whole, too: then it writes
+        // no more than that, whatever the bytes say when it reads them again.
+        let asked = if header.step.is_none() { Region::default() } else { region };
+        let asked = c::tjregion {
+            x: side(asked.left),
+            y: side(asked.top),
+            w: side(asked.width),
+            h: side(asked.height),
+        };
+        // SAFETY: the handle lives.
+        let set = unsafe { c::tj3SetCroppingRegion(self.raw(), asked) };
+        self.outcome(set)?;
+        let pitch = side(region.width * format.bytes());
+        // SAFETY: the handle lives, pointer and length of the input are those of a slice. The library writes
+        // `region.height` rows of `pitch` bytes, as many as `pixels` are, or all of an image without regions, whose
+        // size it reads from the same bytes again.
+        let decoded = unsafe {
+            c::tj3Decompress8(
+                self.raw(),
+                bytes.as_ptr(),
+                bytes.len() as c::size_t,
+                pixels.as_mut_ptr(),
+                pitch,
+                format.code(),
+            )
+        };
+        self.outcome(decoded)
+    }
+
+    fn raw(&self) -> c::tjhandle {
+        self.0.as_ptr()
+    }
+
+    fn get(&self, parameter: c::TJPARAM) -> c_int {
+        // SAFETY: the handle lives.
+        unsafe { c::tj3Get(self.raw(), parameter as c_int) }
+    }
+
+    fn outcome(&self, returned: c_int) -> Result<(), String> {
+        if returned == 0 { Ok(()) } else { Err(said(self.raw())) }
+    }
+}
+
+impl Drop for Decompressor {
+    fn drop(&mut self) {
+        // SAFETY: the handle lives until here, and nobody else knows it.
+        unsafe { c::tj3Destroy(self.raw()) }
+    }
+}
+
+/// What the library says of its last failure with `handle`, or of that to make one.
+fn said(handle: c::tjhandle) -> String {
+    // SAFETY: the text ends with a zero and stays until the next call with this handle, or in this thread.
+    unsafe { CStr::from_ptr(c::tj3GetErrorStr(handle)) }.to_string_lossy().into_owned()
+}
