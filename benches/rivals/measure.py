@@ -332,12 +332,12 @@ def main() -> None:
             raise SystemExit("raw bytes are held against fio, which is not installed")
         print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
         contenders = list(CONTENDERS[mode])
+        if arguments.dali:
+            contenders.append(Contender("dali", "through_dali.py", "cpu", arguments.dali))
         if mode == "images":
             shards = [str(path) for path in sorted((folder / stage.BUCKET).glob("*.tar"))]
             document = measure(mode, contenders, shards, arguments.rounds, lambda: None)
         else:
-            if arguments.dali:
-                contenders.append(Contender("dali", "through_dali.py", "cpu", arguments.dali))
             shards = raw_shards(folder, COPIES[mode])
             with fence(LIMIT[mode]) as before:
                 document = measure(mode, contenders, shards, arguments.rounds, before)

@@ -1,7 +1,8 @@
 """NVIDIA DALI on the rivals' task: its reader of WebDataset's shards, on the CPU.
 
 Its rule: as its guide recommends: index files, whole batches read ahead, as many threads as there
-are cores. It needs none of Forebay's environment but NumPy and isal.
+are cores, and of a photo only the crop decoded. It needs none of Forebay's environment but NumPy
+and isal.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from contender import Batch, Task, run
-from nvidia.dali import fn, pipeline_def
+import numpy as np
+from contender import MEAN, SIZE, STD, Batch, Task, run
+from nvidia.dali import fn, pipeline_def, types
 
 THREADS = 2
 # Batches read ahead; more did not help.
@@ -35,16 +37,16 @@ class Shards:
             prefetch_queue_depth=PREFETCH,
         )
         def pipeline() -> Any:
-            return tuple(
-                fn.readers.webdataset(
-                    name="shards",
-                    paths=list(task.shards),
-                    index_paths=indexes,
-                    ext=["jpg", "cls"],
-                    prefetch_queue_depth=PREFETCH,
-                )
+            photos, labels = fn.readers.webdataset(
+                name="shards",
+                paths=list(task.shards),
+                index_paths=indexes,
+                ext=["jpg", "cls"],
+                prefetch_queue_depth=PREFETCH,
             )
+            return (photos if task.mode == "raw" else images(photos)), labels
 
+        self.mode = task.mode
         self.pipe = pipeline()
         self.pipe.build()
         samples = self.pipe.reader_meta("shards")["epoch_size"]
@@ -56,8 +58,48 @@ class Shards:
     def __iter__(self) -> Iterator[Batch]:
         """Play one epoch."""
         for _ in range(self.batches):
-            images, labels = self.pipe.run()
-            yield arrays(images), arrays(labels)
+            photos, labels = self.pipe.run()
+            if self.mode == "raw":
+                yield arrays(photos), arrays(labels)
+            else:
+                numbers = [int(bytes(label)) for label in arrays(labels)]
+                yield Tensor(np.asarray(photos.as_tensor())), np.array(numbers)
+
+
+def images(photos: Any) -> Any:
+    """Return what becomes of `photos`: the same transforms as everybody's."""
+    crops = fn.decoders.image_random_crop(
+        photos,
+        device="cpu",
+        output_type=types.RGB,
+        random_area=[0.08, 1.0],
+        random_aspect_ratio=[3 / 4, 4 / 3],
+        num_attempts=10,
+    )
+    resized = fn.resize(crops, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
+    return fn.crop_mirror_normalize(
+        resized,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mirror=fn.random.coin_flip(probability=0.5),
+        mean=[255 * mean for mean in MEAN],
+        std=[255 * std for std in STD],
+    )
+
+
+class Tensor:
+    """A NumPy array under the names by which the harness reads torch's tensors."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def amax(self) -> Any:
+        """Return the largest element."""
+        return self.array.max()
+
+    def double(self) -> Any:
+        """Return the elements as doubles."""
+        return self.array.astype(np.float64)
 
 
 def arrays(batch: Any) -> list[Any]:

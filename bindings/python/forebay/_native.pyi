@@ -9,6 +9,7 @@ DRAW_VERSION: int
 ORDER_VERSION: int
 BAD_NAMED: int
 SIDE_MAX: int
+VIEWS_MAX: int
 
 class Tensor:
     shape: list[int]

@@ -22,6 +22,7 @@ Crop = Literal["random", "center"]
 ImageDtype = Literal["uint8", "float16", "bfloat16", "float32"]
 Layout = Literal["NCHW", "NHWC"]
 FloatDtype = Literal["float32", "float64"]
+Quality = Literal["exact", "fast"]
 Ragged = Literal["list"]
 
 
@@ -81,7 +82,7 @@ class Field:
 
 @dataclass(frozen=True, repr=False)
 class Image(Field):
-    """A JPEG or PNG image: a tensor of shape ``(batch, 3, height, width)``.
+    """A JPEG, PNG or WebP image: a tensor of shape ``(batch, 3, height, width)``.
 
     Parameters
     ----------
@@ -106,6 +107,18 @@ class Image(Field):
     resize : int, optional
         For ``"center"``: length of the shorter side in pixels before the cut. None cuts without
         resizing and pads smaller images with black.
+    views : int, optional
+        How many crops are made of each image, which is decoded once: a tensor of shape
+        ``(batch, views, 3, height, width)``, for methods that compare views of one image. Each is
+        drawn by itself; the first is the one that there is without `views`.
+    quality : {"exact", "fast"}
+        ``"exact"``: the pixels that Pillow and torchvision show. ``"fast"``: a JPEG that becomes
+        less than half as large is decoded at a half, a quarter or an eighth of its size, and its
+        colours are not smoothed. It is worth it for photos much larger than `size`, and differs by
+        a few of 255 steps on average.
+    exif : bool
+        Turn photos upright as the camera noted. Without it the note is ignored, as torchvision and
+        Pillow do.
     """
 
     source: str = "jpg;jpeg;png"
@@ -120,6 +133,9 @@ class Image(Field):
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] | None = None
     resize: int | None = None
+    views: int | None = None
+    quality: Quality = "exact"
+    exif: bool = False
 
     def _kind(self) -> dict[str, Any]:
         return {
@@ -131,7 +147,13 @@ class Image(Field):
             "layout": word("layout", self.layout, Layout),
             "mean": None if self.mean is None else numbers("mean", self.mean, 3),
             "std": None if self.std is None else numbers("std", self.std, 3),
+            "views": None if self.views is None else self._views(),
+            "quality": word("quality", self.quality, Quality),
+            "exif": flag("exif", self.exif),
         }
+
+    def _views(self) -> int:
+        return whole("views", self.views, 1, _native.VIEWS_MAX)
 
     def _size(self) -> tuple[int, int] | None:
         if self.size is None:

@@ -30,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ORDER_VERSION", forebay_engine::plan::ORDER_VERSION)?;
     module.add("BAD_NAMED", forebay_wire::message::BAD_NAMED)?;
     module.add("SIDE_MAX", forebay_decode::SIDE_MAX)?;
+    module.add("VIEWS_MAX", forebay_decode::VIEWS_MAX)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Texts>()?;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
 import tarfile
 
 import numpy
+import PIL.Image
+import PIL.ImageOps
 import pytest
 
 import forebay
@@ -158,6 +161,57 @@ def test_arrays_that_differ_come_as_a_list(make, shard_of):
     url = shard_of([(f"k{n}", {"png": image}) for n, image in enumerate(images)])
     (batch,) = make(url, fields={"image": forebay.Image("png")})
     assert [image.shape for image in batch["image"]] == [(3, 8, 6), (3, 4, 6)]
+
+
+def photo(**options) -> bytes:
+    """Encode shades as Pillow does; what it decodes them to is the truth."""
+    down, across = numpy.mgrid[0:90, 0:120]
+    shades = numpy.stack([2 * down, across, 255 - down - across], axis=2).astype(numpy.uint8)
+    stream = io.BytesIO()
+    PIL.Image.fromarray(shades).save(stream, **options)
+    return stream.getvalue()
+
+
+def test_views_are_crops_of_their_own_of_an_image_that_is_decoded_once(make, shard_of):
+    url = shard_of([(f"k{n}", {"jpg": photo(format="JPEG")}) for n in range(6)])
+    one = {"image": forebay.Image("jpg", size=16, crop="random", flip=True)}
+    many = {"image": forebay.Image("jpg", size=16, crop="random", flip=True, views=3)}
+    (alone,), (batch,) = make(url, fields=one, batch_size=6), make(url, fields=many, batch_size=6)
+    assert batch["image"].shape == (6, 3, 3, 16, 16)
+    assert (batch["image"][:, 0] == alone["image"]).all()
+    views = batch["image"].reshape(18, -1)
+    assert len(numpy.unique(views, axis=0)) == 18
+    last = {"image": forebay.Image("jpg", size=16, flip=True, views=1, layout="NHWC")}
+    assert next(iter(make(url, fields=last)))["image"].shape == (4, 1, 16, 16, 3)
+
+
+def test_webp_and_turned_photos_are_as_pillow_shows_them(make, shard_of):
+    note = PIL.Image.Exif()
+    note[0x0112] = 6
+    files = {"a": photo(format="WEBP", quality=70), "b": photo(format="JPEG", exif=note)}
+    url = shard_of([(key, {"img": data}) for key, data in files.items()])
+    for exif in (False, True):
+        image = forebay.Image("img", layout="NHWC", exif=exif)
+        (batch,) = make(url, fields={"image": image})
+        for data, found in zip(files.values(), batch["image"], strict=True):
+            shown = PIL.Image.open(io.BytesIO(data))
+            if exif:
+                shown = PIL.ImageOps.exif_transpose(shown)
+            assert (numpy.asarray(shown.convert("RGB")) == found).all()
+
+
+def test_fast_images_are_close_and_no_others_change(make, shard_of):
+    url = shard_of([("k", {"jpg": photo(format="JPEG")})])
+    for size, differs in ((16, True), (80, False)):
+        exact, fast = (
+            next(iter(make(url, fields={"image": image})))["image"].astype(int)
+            for image in (
+                forebay.Image("jpg", size=size, crop="center", resize=size),
+                forebay.Image("jpg", size=size, crop="center", resize=size, quality="fast"),
+            )
+        )
+        assert abs(exact - fast).mean() < 3
+        assert (abs(exact - fast).max() > 0) or not differs
 
 
 def test_maps_see_each_sample_and_equal_arrays_are_stacked(make):
@@ -314,6 +368,11 @@ def test_a_field_is_shown_as_it_was_written(text):
     [
         (lambda: forebay.Image("jpg", dtype="fp16"), "bfloat16"),
         (lambda: forebay.Image("jpg", size=0), "size"),
+        (lambda: forebay.Image("jpg", size=8, crop="random", views=0), "views"),
+        (lambda: forebay.Image("jpg", size=8, views=2), 'crop="random"'),
+        (lambda: forebay.Image("jpg", views=2, flip=True), "size="),
+        (lambda: forebay.Image("jpg", quality="best"), "fast"),
+        (lambda: forebay.Image("jpg", exif="no"), "exif"),
         (lambda: forebay.Image("jpg", crop="centre"), "center"),
         (lambda: forebay.Image("jpg", scale=(0.1, 1.0)), "crop='random'"),
         (lambda: forebay.Image("jpg", crop="random", size=4, resize=8), "crop='center'"),

@@ -181,6 +181,7 @@ fn image_fields() -> Vec<FieldSpec> {
         layout: Layout::Nchw,
         mean: Some(IMAGENET.0),
         std: Some(IMAGENET.1),
+        ..ImageSpec::default()
     };
     vec![
         FieldSpec::new("image", "jpg;jpeg;png", FieldKind::Image(image)),

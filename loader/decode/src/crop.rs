@@ -50,6 +50,22 @@ impl Part {
     pub(crate) fn whole((height, width): Size) -> Self {
         Self { left: 0, top: 0, width, height }
     }
+
+    /// The smallest part that has both.
+    pub(crate) fn around(self, other: Self) -> Self {
+        let (left, top) = (self.left.min(other.left), self.top.min(other.top));
+        let right = (self.left + self.width).max(other.left + other.width);
+        let bottom = (self.top + self.height).max(other.top + other.height);
+        Self { left, top, width: right - left, height: bottom - top }
+    }
+
+    /// The part of the image shrunk by `by` in which all of this lies.
+    pub(crate) fn shrunk(self, by: u32) -> Self {
+        let (left, top) = (self.left / by, self.top / by);
+        let width = (self.left + self.width).div_ceil(by) - left;
+        let height = (self.top + self.height).div_ceil(by) - top;
+        Self { left, top, width, height }
+    }
 }
 
 impl Placement {

@@ -5,6 +5,7 @@
 //! mirrors, scales, normalises, converts and lays out the result in the batch itself. Sizes come from the
 //! header and are refused before anything is allocated.
 
+mod exif;
 mod finish;
 mod jpeg;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod parity;
 mod png;
 mod resize;
 mod turbo;
+mod webp;
 
 use forebay_error::{Error, Result};
 
@@ -19,8 +21,9 @@ use crate::crop::{Part, Placement, Size};
 use crate::draw::{Draw, Purpose};
 use crate::dtype::DType;
 use crate::record::bad;
-use crate::spec::{ImageSpec, Layout};
+use crate::spec::{ImageSpec, Layout, Quality};
 
+use exif::Orientation;
 use finish::Finish;
 use resize::Resize;
 
@@ -38,6 +41,9 @@ const SCRATCH_KEPT_MAX: usize = 48 << 20;
 /// Red, green and blue.
 const CHANNELS: usize = 3;
 
+/// By how much a JPEG may be shrunk while it is decoded: its blocks of 8 become 1, 2 or 4 pixels wide.
+const SHRINKS: [u32; 3] = [8, 4, 2];
+
 /// How to make one output's images: an [`ImageSpec`] with its tables worked out.
 #[derive(Debug)]
 pub(crate) struct ImagePlan {
@@ -50,29 +56,53 @@ pub(crate) struct ImagePlan {
 pub(crate) struct Scratch {
     jpeg: jpeg::Jpeg,
     pixels: Pixels,
+    turned: Vec<u8>,
+    views: Vec<View>,
     resize: Resize,
 }
 
 /// A decoded part of an image: 8-bit RGB rows without gaps.
 #[derive(Default)]
 pub(crate) struct Pixels {
+    /// The part, in pixels of the image as it was decoded.
     part: Part,
+    /// By how much it was shrunk on the way, from 1.
+    shrunk: u32,
     /// Bytes past the part are left from larger ones.
     bytes: Vec<u8>,
+}
+
+/// What is wanted of a file's pixels.
+#[derive(Clone, Copy)]
+struct Wanted {
+    part: Part,
+    /// By how much the decoder may shrink the image.
+    shrink: u32,
+    /// Whether it may be quick where pixels come out a little different.
+    is_fast: bool,
 }
 
 /// A file whose header has been read.
 enum Opened<'a> {
     Jpeg(jpeg::Opened<'a>),
     Png(Box<png::Opened<'a>>),
+    Webp(Box<webp::Opened<'a>>),
 }
 
-/// An image in scratch, cropped and resized; what remains is [`Ready::finish`].
+/// One of the crops that are made of an image.
+struct View {
+    placement: Placement,
+    flip: bool,
+}
+
+/// An image in scratch; what remains is [`Ready::finish`].
 pub(crate) struct Ready<'s> {
     plan: &'s ImagePlan,
-    pixels: &'s [u8],
-    size: Size,
-    flip: bool,
+    /// The size of the whole image.
+    image: Size,
+    pixels: &'s Pixels,
+    views: &'s [View],
+    resize: &'s mut Resize,
 }
 
 impl ImagePlan {
@@ -86,52 +116,91 @@ impl ImagePlan {
     }
 
     /// The shape of every row, if all rows have one.
-    pub(crate) fn row_shape(&self) -> Option<[usize; 3]> {
+    pub(crate) fn row_shape(&self) -> Option<Vec<usize>> {
         self.spec.size.map(|size| self.shape_of(size))
     }
 
     /// The shape of an image without pixels, which says no more than where its channels are.
     pub(crate) fn no_shape(&self) -> Vec<usize> {
-        self.shape_of((0, 0)).to_vec()
+        self.shape_of((0, 0))
     }
 
-    fn shape_of(&self, (height, width): Size) -> [usize; 3] {
+    fn shape_of(&self, (height, width): Size) -> Vec<usize> {
         let (height, width) = (height as usize, width as usize);
-        match self.spec.layout {
+        let one = match self.spec.layout {
             Layout::Nchw => [CHANNELS, height, width],
             Layout::Nhwc => [height, width, CHANNELS],
-        }
+        };
+        self.spec.views.iter().map(|views| *views as usize).chain(one).collect()
     }
 
-    /// Decodes, crops and resizes `bytes` in `scratch`.
+    /// Decodes as much of `bytes` as the views need, of which `draw` is the first's.
     pub(crate) fn prepare<'s>(
         &'s self,
         bytes: &[u8],
         draw: &Draw,
         scratch: &'s mut Scratch,
     ) -> Result<Ready<'s>> {
-        let opened = Opened::new(bytes, &mut scratch.jpeg)?;
-        let image = opened.size();
-        check_size(image)?;
-        let placement = Placement::new(self.spec.crop, self.spec.size, image, draw);
-        check_size(placement.canvas)?;
-        opened.decode(placement.part(image), &mut scratch.pixels)?;
-        let flip = self.spec.flip && draw.numbers(Purpose::Flip).below(2) == 1;
-        let pixels = scratch.resize.run(&scratch.pixels, image, &placement)?;
-        Ok(Ready { plan: self, pixels, size: placement.canvas, flip })
+        let Scratch { jpeg, pixels, turned, views, resize } = scratch;
+        let opened = Opened::new(bytes, jpeg)?;
+        let stored = opened.size();
+        check_size(stored)?;
+        let orientation = match self.spec.exif {
+            true => Orientation::read(bytes),
+            false => Orientation::default(),
+        };
+        let image = orientation.size(stored);
+        views.clear();
+        for view in 0..u64::from(self.spec.views.unwrap_or(1)) {
+            let draw = Draw { view: draw.view + view, ..*draw };
+            let placement = Placement::new(self.spec.crop, self.spec.size, image, &draw);
+            check_size(placement.canvas)?;
+            let flip = self.spec.flip && draw.numbers(Purpose::Flip).below(2) == 1;
+            views.push(View { placement, flip });
+        }
+        let is_fast = self.spec.quality == Quality::Fast;
+        let shrink = if is_fast { shrink(views) } else { 1 };
+        let parts = views.iter().map(|view| view.placement.part(image));
+        let part = parts.reduce(Part::around).unwrap_or_default();
+        if orientation == Orientation::default() {
+            opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
+        } else {
+            opened.decode(Wanted { part: Part::whole(stored), shrink, is_fast }, pixels)?;
+            orientation.turn(pixels, turned);
+        }
+        Ok(Ready { plan: self, image, pixels, views, resize })
     }
+}
+
+/// By how much all views shrink the image anyway.
+fn shrink(views: &[View]) -> u32 {
+    let can = |by: u32| {
+        views.iter().all(|View { placement, .. }| {
+            let by = f64::from(by);
+            placement.source.width / by >= f64::from(placement.content.1)
+                && placement.source.height / by >= f64::from(placement.content.0)
+        })
+    };
+    SHRINKS.into_iter().find(|by| can(*by)).unwrap_or(1)
 }
 
 impl Ready<'_> {
     /// The finished row's shape.
-    pub(crate) fn shape(&self) -> [usize; 3] {
-        self.plan.shape_of(self.size)
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        // With several views there is a size, which is the canvas of each.
+        self.plan.shape_of(self.views[0].placement.canvas)
     }
 
-    /// Writes the row: exactly its shape's elements.
-    pub(crate) fn finish(&self, out: &mut [u8]) {
-        let width = self.size.1 as usize;
-        self.plan.finish.write(self.pixels, width, self.flip, self.plan.spec.layout, out);
+    /// Crops, resizes and writes the row: exactly its shape's elements.
+    pub(crate) fn finish(self, out: &mut [u8]) -> Result<()> {
+        let Self { plan, image, pixels, views, resize } = self;
+        let each = out.len() / views.len();
+        for (View { placement, flip }, out) in views.iter().zip(out.chunks_exact_mut(each)) {
+            let resized = resize.run(pixels, image, placement)?;
+            let width = placement.canvas.1 as usize;
+            plan.finish.write(resized, width, *flip, plan.spec.layout, out);
+        }
+        Ok(())
     }
 }
 
@@ -140,6 +209,9 @@ impl Scratch {
     pub(crate) fn trim(&mut self) {
         if self.pixels.bytes.capacity() > SCRATCH_KEPT_MAX {
             self.pixels.bytes = Vec::new();
+        }
+        if self.turned.capacity() > SCRATCH_KEPT_MAX {
+            self.turned = Vec::new();
         }
         self.resize.trim(SCRATCH_KEPT_MAX);
     }
@@ -151,8 +223,10 @@ impl<'a> Opened<'a> {
             jpeg.open(bytes).map(Self::Jpeg)
         } else if bytes.starts_with(png::MAGIC) {
             png::open(bytes).map(Box::new).map(Self::Png)
+        } else if webp::is_one(bytes) {
+            webp::open(bytes).map(Box::new).map(Self::Webp)
         } else {
-            Err(bad("this is neither a JPEG nor a PNG image")
+            Err(bad("this is no JPEG, PNG or WebP image")
                 .at("bytes", bytes.len())
                 .advise("decode other formats with Bytes(map=…)"))
         }
@@ -162,22 +236,24 @@ impl<'a> Opened<'a> {
         match self {
             Self::Jpeg(opened) => opened.size(),
             Self::Png(opened) => opened.size(),
+            Self::Webp(opened) => opened.size(),
         }
     }
 
-    /// Decodes at least `part` of an image whose size has been checked.
-    fn decode(self, part: Part, into: &mut Pixels) -> Result<()> {
+    /// Decodes at least what is wanted of an image whose size has been checked.
+    fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
         match self {
-            Self::Jpeg(opened) => opened.decode(part, into),
+            Self::Jpeg(opened) => opened.decode(wanted, into),
             Self::Png(opened) => opened.decode(into),
+            Self::Webp(opened) => opened.decode(into),
         }
     }
 }
 
 impl Pixels {
-    /// Room for `part`, whose bytes the caller overwrites in full.
-    fn make_room(&mut self, part: Part) -> &mut [u8] {
-        self.part = part;
+    /// Room for `part` of an image shrunk by `shrunk`, whose bytes the caller overwrites in full.
+    fn make_room(&mut self, part: Part, shrunk: u32) -> &mut [u8] {
+        (self.part, self.shrunk) = (part, shrunk);
         let len = byte_len(self.size());
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);

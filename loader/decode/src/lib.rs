@@ -42,4 +42,4 @@ pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
 pub use image::{PIXELS_MAX, SIDE_MAX};
 pub use record::Record;
-pub use spec::{Crop, FieldKind, FieldSpec, ImageSpec, Layout, Ragged};
+pub use spec::{Crop, FieldKind, FieldSpec, ImageSpec, Layout, Quality, Ragged, VIEWS_MAX};

@@ -5,6 +5,8 @@
 
 mod check;
 
+pub use check::VIEWS_MAX;
+
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -31,7 +33,7 @@ pub struct FieldSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum FieldKind {
-    /// A JPEG or PNG image, to a tensor of pixels.
+    /// A JPEG, PNG or WebP image, to a tensor of pixels.
     Image(ImageSpec),
     /// A decimal integer, to int64; with `path` ("a.b.0"), one inside a JSON document.
     Int {
@@ -93,6 +95,13 @@ pub struct ImageSpec {
     pub mean: Option<[f32; 3]>,
     /// Divides per channel after the subtraction.
     pub std: Option<[f32; 3]>,
+    /// How many crops are made of one image, each by draws of its own; the row then has a dimension for them,
+    /// the outermost. `None` makes one, and no dimension.
+    pub views: Option<u32>,
+    /// Whether pixels may differ a little where that is quicker.
+    pub quality: Quality,
+    /// Whether photos are turned as their EXIF notes say.
+    pub exif: bool,
 }
 
 impl Default for ImageSpec {
@@ -105,8 +114,23 @@ impl Default for ImageSpec {
             layout: Layout::Nchw,
             mean: None,
             std: None,
+            views: None,
+            quality: Quality::Exact,
+            exif: false,
         }
     }
+}
+
+/// How close pixels are to what libjpeg's defaults and an antialiased resize give.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quality {
+    /// The same.
+    #[default]
+    Exact,
+    /// A JPEG that is shrunk to less than a half anyway is decoded at a half, a quarter or an eighth, and colours
+    /// that were stored at half the resolution are spread without smoothing.
+    Fast,
 }
 
 /// Which part of an image is taken.

@@ -78,6 +78,7 @@ fn random_crop(dtype: DType, layout: Layout) -> ImageSpec {
         layout,
         mean: norm.then_some([0.485, 0.456, 0.406]),
         std: norm.then_some([0.229, 0.224, 0.225]),
+        ..ImageSpec::default()
     }
 }
 

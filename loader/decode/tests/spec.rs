@@ -32,6 +32,7 @@ fn the_json_of_the_python_package_is_understood() {
         layout: Layout::Nhwc,
         mean: Some([0.5; 3]),
         std: Some([0.2; 3]),
+        ..ImageSpec::default()
     };
     assert_eq!(*image, want);
     assert!(fields[1].optional);
@@ -72,6 +73,10 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
     let float = DType::Float32;
     let specs = [
         ImageSpec { size: Some((0, 8)), ..base.clone() },
+        ImageSpec { views: Some(0), flip: true, ..base.clone() },
+        ImageSpec { views: Some(65), flip: true, ..base.clone() },
+        ImageSpec { views: Some(2), ..base.clone() },
+        ImageSpec { views: Some(2), size: None, flip: true, ..base.clone() },
         ImageSpec { size: Some((8, 70_000)), ..base.clone() },
         ImageSpec { size: Some((60_000, 60_000)), ..base.clone() },
         ImageSpec { size: None, crop: random((0.1, 1.0), (0.5, 2.0)), ..base.clone() },

@@ -151,14 +151,14 @@ impl Field {
         }
         let rows = self.values(true, batch, errors, |record, bytes| {
             let tensor = self.image(plan, batch, record, bytes, |ready| {
-                let shape = ready.shape().to_vec();
+                let shape = ready.shape();
                 let dtype = plan.dtype();
                 let size = shape.iter().product::<usize>() * dtype.size();
                 let mut buffer = batch.buffers.take(size)?;
-                ready.finish(buffer.as_bytes_mut());
+                ready.finish(buffer.as_bytes_mut())?;
                 Ok(Tensor { dtype, shape, buffer })
             });
-            tensor?.map(Some)
+            tensor.map(Some)
         });
         Ok(Rows::Tensors { rows, none: Some((plan.dtype(), plan.no_shape())) })
     }
@@ -170,7 +170,7 @@ impl Field {
         batch: &Batch<'_>,
         record: &Record<'_>,
         bytes: &[u8],
-        finish: impl FnOnce(&Ready<'_>) -> T,
+        finish: impl FnOnce(Ready<'_>) -> Result<T>,
     ) -> Result<T> {
         let draw = Draw {
             seed: batch.seed,
@@ -181,7 +181,7 @@ impl Field {
             view: 0,
         };
         SCRATCH.with_borrow_mut(|scratch| {
-            let finished = plan.prepare(bytes, &draw, scratch).map(|ready| finish(&ready));
+            let finished = plan.prepare(bytes, &draw, scratch).and_then(finish);
             scratch.trim();
             finished
         })

@@ -4,7 +4,7 @@
 use forebay_error::{Error, Result};
 
 use super::turbo::{Decompressor, Format, Header, Region};
-use super::{CHANNELS, Pixels};
+use super::{CHANNELS, Pixels, Wanted};
 use crate::crop::{Part, Size};
 use crate::record::bad;
 
@@ -39,9 +39,9 @@ impl Jpeg {
     pub(super) fn open<'a>(&'a mut self, bytes: &'a [u8]) -> Result<Opened<'a>> {
         let decompressor = match &mut self.decompressor {
             Some(decompressor) => decompressor,
-            empty => empty.insert(Decompressor::new(SCANS_MAX).map_err(refused)?),
+            empty => empty.insert(Decompressor::new(SCANS_MAX).map_err(|said| refused(&said))?),
         };
-        let header = decompressor.header(bytes).map_err(refused)?;
+        let header = decompressor.header(bytes).map_err(|said| refused(&said))?;
         Ok(Opened { bytes, header, decompressor, inks: &mut self.inks })
     }
 }
@@ -52,17 +52,24 @@ impl Opened<'_> {
         (side(self.header.height), side(self.header.width))
     }
 
-    /// Decodes at least `part`.
-    pub(super) fn decode(self, part: Part, into: &mut Pixels) -> Result<()> {
-        let Self { bytes, header, decompressor, inks } = self;
-        let region = region(part, &header, bytes);
+    /// Decodes at least what is wanted.
+    pub(super) fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
+        let Self { bytes, mut header, decompressor, inks } = self;
+        let mut shrunk = 1;
+        if wanted.shrink > 1 && header.step.is_some() {
+            header = decompressor.shrink(&header, wanted.shrink).map_err(|said| refused(&said))?;
+            shrunk = wanted.shrink;
+        }
+        decompressor.be_quick(wanted.is_fast).map_err(|said| refused(&said))?;
+        let region = region(wanted.part.shrunk(shrunk), &header, bytes);
         let side = |pixels: usize| u32::try_from(pixels).expect("the image's size was checked");
-        let pixels = into.make_room(Part {
+        let part = Part {
             left: side(region.left),
             top: side(region.top),
             width: side(region.width),
             height: side(region.height),
-        });
+        };
+        let pixels = into.make_room(part, shrunk);
         let outcome = if header.is_inks {
             inks.resize(region.width * region.height * INKS, 0);
             let outcome = decompressor.decode(bytes, &header, region, Format::Cmyk, inks);
@@ -73,7 +80,7 @@ impl Opened<'_> {
             decompressor.decode(bytes, &header, region, Format::Rgb, pixels)
         };
         match outcome {
-            Err(said) if !is_harmless(&said, bytes) => Err(refused(said)),
+            Err(said) if !is_harmless(&said, bytes) => Err(refused(&said)),
             _ => Ok(()),
         }
     }
@@ -104,7 +111,7 @@ fn ends_after_its_scan(bytes: &[u8]) -> bool {
     last(bytes, [0xff, 0xd9]).is_some_and(|end| last(&bytes[end..], [0xff, 0xda]).is_none())
 }
 
-fn refused(said: String) -> Error {
+fn refused(said: &str) -> Error {
     bad(format!("the JPEG cannot be decoded: {said}"))
 }
 

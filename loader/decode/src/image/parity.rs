@@ -25,12 +25,21 @@ fn expected(name: &str) -> Tensor {
 
 /// Shape and elements of `name` under `spec`.
 fn render(name: &str, spec: ImageSpec) -> (Vec<usize>, Vec<u8>) {
+    render_with(name, spec, &DRAW)
+}
+
+fn render_with(name: &str, spec: ImageSpec, draw: &Draw) -> (Vec<usize>, Vec<u8>) {
     let plan = ImagePlan::new(spec);
     let mut scratch = Scratch::default();
-    let ready = plan.prepare(&data(name), &DRAW, &mut scratch).unwrap();
-    let mut out = vec![0; ready.shape().iter().product::<usize>() * plan.dtype().size()];
-    ready.finish(&mut out);
-    (ready.shape().to_vec(), out)
+    let ready = plan.prepare(&data(name), draw, &mut scratch).unwrap();
+    let shape = ready.shape();
+    let mut out = vec![0; shape.iter().product::<usize>() * plan.dtype().size()];
+    ready.finish(&mut out).unwrap();
+    (shape, out)
+}
+
+fn exactly(part: Part) -> Wanted {
+    Wanted { part, shrink: 1, is_fast: false }
 }
 
 /// A file's size, and the pixels that were decoded for a part of it.
@@ -38,7 +47,7 @@ fn decoded(bytes: &[u8], part: impl Fn(Size) -> Part) -> (Size, Pixels) {
     let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
     let opened = Opened::new(bytes, &mut jpeg).unwrap();
     let size = opened.size();
-    opened.decode(part(size), &mut pixels).unwrap();
+    opened.decode(exactly(part(size)), &mut pixels).unwrap();
     (size, pixels)
 }
 
@@ -81,19 +90,112 @@ fn every_coding_decodes_to_the_same_pixels() {
         "gray.png",
         "gray16.png",
         "bits.png",
+        "lossy.webp",
+        "lossless.webp",
+        "alpha.webp",
     ];
     for name in names {
-        let (shape, pixels) = render(name, ImageSpec::default());
-        let [channels, height, width] = shape[..] else { panic!("{shape:?}") };
-        let mut thinned = Vec::new();
-        for (at, value) in pixels.iter().enumerate() {
-            if at / width % height % 3 == 0 && at % width % 3 == 0 {
-                thinned.push(*value);
-            }
-        }
-        let shape = vec![channels, height.div_ceil(3), width.div_ceil(3)];
-        assert_close(&format!("{name}.pixels.npy"), &(shape, thinned), (0, 0.0));
+        assert_decodes(name, ImageSpec::default());
     }
+}
+
+#[test]
+fn photos_are_turned_upright_where_that_is_asked_for() {
+    let stored = render("exif-1.jpg", ImageSpec::default());
+    for number in 1..=8 {
+        let name = format!("exif-{number}.jpg");
+        assert_decodes(&name, ImageSpec { exif: true, ..ImageSpec::default() });
+        assert!(render(&name, ImageSpec::default()) == stored, "{name}: nobody asked");
+    }
+    assert_decodes("wide-420.jpg", ImageSpec { exif: true, ..ImageSpec::default() });
+}
+
+/// The crop is chosen in the upright image, and is the same part of it however it was stored.
+#[test]
+fn crops_of_turned_photos_are_crops_of_upright_ones() {
+    let spec = ImageSpec { exif: true, ..random_crop() };
+    let ours = |name: &str| render(name, spec.clone()).1;
+    let (_, upright) = decoded(&data("exif-6.jpg"), Part::whole);
+    let mut turned = Scratch { pixels: upright, ..Scratch::default() };
+    Orientation::read(&data("exif-6.jpg")).turn(&mut turned.pixels, &mut turned.turned);
+    let image = turned.pixels.size();
+    let placement = Placement::new(spec.crop, spec.size, image, &DRAW);
+    let resized = turned.resize.run(&turned.pixels, image, &placement).unwrap().to_vec();
+    let mut out = vec![0; resized.len()];
+    let flip = DRAW.numbers(Purpose::Flip).below(2) == 1;
+    ImagePlan::new(spec.clone()).finish.write(&resized, 32, flip, spec.layout, &mut out);
+    assert!(ours("exif-6.jpg") == out);
+}
+
+fn random_crop() -> ImageSpec {
+    ImageSpec {
+        size: Some((32, 32)),
+        crop: Crop::Random { scale: (0.08, 1.0), ratio: (0.75, 4.0 / 3.0) },
+        flip: true,
+        ..ImageSpec::default()
+    }
+}
+
+#[test]
+fn each_view_is_what_its_draw_alone_would_give() {
+    let spec = ImageSpec { views: Some(5), ..random_crop() };
+    let (shape, all) = render("wide-420.jpg", spec);
+    assert_eq!(shape, [5, 3, 32, 32]);
+    let views: Vec<&[u8]> = all.chunks_exact(3 * 32 * 32).collect();
+    for (view, ours) in (0..).zip(&views) {
+        let alone = render_with("wide-420.jpg", random_crop(), &Draw { view, ..DRAW }).1;
+        assert!(alone == *ours, "view {view}");
+        assert!(views.iter().filter(|other| *other == ours).count() == 1, "no two are the same");
+    }
+    let nhwc = ImageSpec { views: Some(2), layout: Layout::Nhwc, ..random_crop() };
+    assert_eq!(render("wide-420.jpg", nhwc).0, [2, 32, 32, 3]);
+}
+
+#[test]
+fn fast_decodes_small_what_is_shown_small_and_stays_close() {
+    for name in ["wide-420.jpg", "wide-progressive.jpg", "tall-444.jpg", "tall-422.jpg", "gray.jpg"]
+    {
+        for (crop, size) in [
+            (Crop::None, (40, 32)),
+            (Crop::Center { resize: Some(40) }, (32, 32)),
+            (Crop::Random { scale: (0.9, 1.0), ratio: (0.9, 1.1) }, (24, 24)),
+        ] {
+            let exact = ImageSpec { size: Some(size), crop, ..ImageSpec::default() };
+            let fast = ImageSpec { quality: Quality::Fast, ..exact.clone() };
+            let plan = ImagePlan::new(fast.clone());
+            let (mut scratch, bytes) = (Scratch::default(), data(name));
+            let ready = plan.prepare(&bytes, &DRAW, &mut scratch).unwrap();
+            assert!(ready.pixels.shrunk > 1, "{name}, {crop:?}");
+            let (most, mean) = difference(&render(name, fast).1, &render(name, exact).1);
+            assert!(mean < 4.0, "{name}, {crop:?}: at most {most}, on average {mean}");
+            assert!(most > 0, "{name}, {crop:?}: it is another way");
+        }
+    }
+    // What is shown large is decoded at its size, and what comes after is, too.
+    let mut scratch = Scratch::default();
+    for (size, shrunk) in [((20, 20), 4), ((150, 200), 1), ((76, 101), 1), ((75, 100), 2)] {
+        let spec = ImageSpec { size: Some(size), quality: Quality::Fast, ..ImageSpec::default() };
+        let plan = ImagePlan::new(spec);
+        let bytes = data("wide-420.jpg");
+        assert_eq!(plan.prepare(&bytes, &DRAW, &mut scratch).unwrap().pixels.shrunk, shrunk);
+    }
+    let exact = ImagePlan::new(ImageSpec { size: Some((20, 20)), ..ImageSpec::default() });
+    let bytes = data("wide-420.jpg");
+    assert_eq!(exact.prepare(&bytes, &DRAW, &mut scratch).unwrap().pixels.shrunk, 1);
+}
+
+/// Holds all of an image against what torchvision decodes it to.
+fn assert_decodes(name: &str, spec: ImageSpec) {
+    let (shape, pixels) = render(name, spec);
+    let [channels, height, width] = shape[..] else { panic!("{shape:?}") };
+    let mut thinned = Vec::new();
+    for (at, value) in pixels.iter().enumerate() {
+        if at / width % height % 3 == 0 && at % width % 3 == 0 {
+            thinned.push(*value);
+        }
+    }
+    let shape = vec![channels, height.div_ceil(3), width.div_ceil(3)];
+    assert_close(&format!("{name}.pixels.npy"), &(shape, thinned), (0, 0.0));
 }
 
 /// Two roundings to 8 bits, horizontal and vertical, may each fall the other way.
@@ -179,7 +281,7 @@ fn what_was_cut_off_is_refused_whatever_part_is_wanted() {
     for cut in [bytes.len() - 2, bytes.len() * 3 / 4] {
         let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
         let opened = Opened::new(&bytes[..cut], &mut jpeg).unwrap();
-        let error = opened.decode(corner, &mut pixels).unwrap_err();
+        let error = opened.decode(exactly(corner), &mut pixels).unwrap_err();
         assert!(error.to_string().contains("end"), "{error}");
     }
 }
@@ -210,10 +312,10 @@ fn the_whole_chain_to_normalised_floats_is_torchvisions() {
 #[test]
 fn one_large_image_does_not_keep_its_memory() {
     let mut scratch = Scratch::default();
-    scratch.pixels.make_room(Part::whole((1000, 1000)));
+    scratch.pixels.make_room(Part::whole((1000, 1000)), 1);
     scratch.trim();
     assert_eq!(scratch.pixels.bytes.len(), 3_000_000, "what photographs need stays");
-    scratch.pixels.make_room(Part::whole((5000, 5000)));
+    scratch.pixels.make_room(Part::whole((5000, 5000)), 1);
     scratch.trim();
     assert_eq!(scratch.pixels.bytes.capacity(), 0);
 }

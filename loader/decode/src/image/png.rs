@@ -35,7 +35,7 @@ impl Opened<'_> {
         let needed = self.0.output_buffer_size().ok_or_else(|| bad("the PNG is too large"))?;
         let mut raw = vec![0; needed];
         let frame = self.0.next_frame(&mut raw).map_err(|error| refused(&error))?;
-        let pixels = into.make_room(Part::whole(self.size()));
+        let pixels = into.make_room(Part::whole(self.size()), 1);
         match frame.color_type {
             ColorType::Rgb => pixels.copy_from_slice(&raw[..pixels.len()]),
             ColorType::Rgba => take_color::<4>(&raw, pixels),

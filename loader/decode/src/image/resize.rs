@@ -49,11 +49,12 @@ impl Resize {
         let out = &mut self.out[..byte_len(placement.canvas)];
         let target = TypedImage::<U8x3>::from_buffer(width, height, out);
         let mut target = target.map_err(|error| internal(&error))?;
-        let Area { left, top, width, height } = within(placement.source, pixels.part);
+        let Area { left, top, width, height } = within(placement.source, pixels);
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .use_alpha(false);
-        let resized = if placement.isolated {
+        // What was shrunk has no whole pixels to be cut at: there the surroundings blend in by a fraction of one.
+        let resized = if placement.isolated && pixels.shrunk == 1 {
             // Whole pixels: an isolated area is a crop that has happened before the resize.
             let [left, top, width, height] = [left, top, width, height].map(|side| side as u32);
             let part = TypedCroppedImage::from_ref(&source, left, top, width, height)
@@ -77,15 +78,24 @@ impl Resize {
     }
 }
 
-/// An area of an image, seen from the corner of a part of it.
-fn within(area: Area, part: Part) -> Area {
-    Area { left: area.left - f64::from(part.left), top: area.top - f64::from(part.top), ..area }
+/// An area of the whole image as one of the pixels that are there.
+fn within(area: Area, pixels: &Pixels) -> Area {
+    let Part { left, top, width, height } = pixels.part;
+    let shrunk = f64::from(pixels.shrunk);
+    // Rounding must not lead out of them.
+    let side = |from: f64, length: f64, first: u32, all: u32| {
+        let from = from / shrunk - f64::from(first);
+        (from, (length / shrunk).min(f64::from(all) - from))
+    };
+    let (left, width) = side(area.left, area.width, left, width);
+    let (top, height) = side(area.top, area.height, top, height);
+    Area { left, top, width, height }
 }
 
 /// Copies the source's area, at its own size, onto a black canvas.
 fn paste(pixels: &Pixels, placement: &Placement, out: &mut [u8]) {
     let pitch = |width: u32| width as usize * CHANNELS;
-    let source = within(placement.source, pixels.part);
+    let source = within(placement.source, pixels);
     let (from_pitch, to_pitch) = (pitch(pixels.part.width), pitch(placement.canvas.1));
     let from_left = pitch(source.left as u32);
     let (to_left, length) = (pitch(placement.corner.1), pitch(placement.content.1));

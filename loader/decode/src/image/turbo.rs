@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as c;
 
+const NOT_SHRUNK: c::tjscalingfactor = c::tjscalingfactor { num: 1, denom: 1 };
+
 /// One thread's decompressor.
 pub(super) struct Decompressor(NonNull<std::ffi::c_void>);
 
@@ -26,6 +28,18 @@ pub(super) struct Header {
     pub(super) is_inks: bool,
     /// What the left side of a region must be a multiple of, in pixels; `None` where only the whole can be decoded.
     pub(super) step: Option<usize>,
+}
+
+impl Header {
+    /// What it says of the image shrunk by `by`, as the library rounds.
+    fn shrunk(&self, by: usize) -> Self {
+        Self {
+            width: self.width.div_ceil(by),
+            height: self.height.div_ceil(by),
+            step: self.step.map(|step| step.div_ceil(by)),
+            ..*self
+        }
+    }
 }
 
 /// A part of an image in whole pixels.
@@ -99,6 +113,9 @@ impl Decompressor {
         let read =
             unsafe { c::tj3DecompressHeader(self.raw(), bytes.as_ptr(), bytes.len() as c::size_t) };
         self.outcome(read)?;
+        // SAFETY: the handle lives.
+        let set = unsafe { c::tj3SetScalingFactor(self.raw(), NOT_SHRUNK) };
+        self.outcome(set)?;
         let side = |parameter| usize::try_from(self.get(parameter));
         let (Ok(width), Ok(height)) =
             (side(c::TJPARAM_TJPARAM_JPEGWIDTH), side(c::TJPARAM_TJPARAM_JPEGHEIGHT))
@@ -112,7 +129,31 @@ impl Decompressor {
         Ok(Header { width, height, is_inks, step })
     }
 
-    /// Decodes `region` of `bytes`, whose `header` was read last, into `pixels`, row after row.
+    /// What is decoded next of the image whose `header` was read last is shrunk by 1, 2, 4 or 8: its header then.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub(super) fn shrink(&mut self, header: &Header, by: u32) -> Result<Header, String> {
+        let factor = c::tjscalingfactor { num: 1, denom: by as c_int };
+        // SAFETY: the handle lives.
+        let set = unsafe { c::tj3SetScalingFactor(self.raw(), factor) };
+        self.outcome(set)?;
+        Ok(header.shrunk(by as usize))
+    }
+
+    /// Whether colours are spread in the quickest way, instead of smoothly.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub(super) fn be_quick(&mut self, quick: bool) -> Result<(), String> {
+        // SAFETY: the handle lives.
+        let set = unsafe {
+            c::tj3Set(self.raw(), c::TJPARAM_TJPARAM_FASTUPSAMPLE as c_int, c_int::from(quick))
+        };
+        self.outcome(set)
+    }
+
+    /// Decodes `region` of `bytes`, whose `header` was read last, shrunk or not, into `pixels`, row after row.
     ///
     /// # Errors
     /// What the library says, which may be a remark on an image that it decoded.

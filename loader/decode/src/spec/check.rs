@@ -8,6 +8,9 @@ use super::{Crop, FieldKind, FieldSpec, ImageSpec, invalid};
 use crate::dtype::DType;
 use crate::image::{PIXELS_MAX, SIDE_MAX};
 
+/// Views of one image, at most. Those who train on many crops of an image take about ten.
+pub const VIEWS_MAX: u32 = 64;
+
 impl FieldSpec {
     /// Whether the fields make sense, each and together.
     pub(crate) fn check_all(fields: &[Self]) -> Result<()> {
@@ -65,8 +68,27 @@ impl ImageSpec {
                     .advise(format!("ask for a size of at most {PIXELS_MAX} pixels")));
             }
         }
+        self.check_views()?;
         self.check_crop()?;
         self.check_values()
+    }
+
+    fn check_views(&self) -> Result<()> {
+        let Some(views) = self.views else { return Ok(()) };
+        if !(1..=VIEWS_MAX).contains(&views) {
+            return Err(invalid("there cannot be so many views of an image")
+                .at("views", views)
+                .advise(format!("ask for 1 to {VIEWS_MAX}")));
+        }
+        if self.size.is_none() {
+            return Err(invalid("views of an image need a size")
+                .advise("give size=, as in size=224: they are stacked"));
+        }
+        if views > 1 && !self.flip && !matches!(self.crop, Crop::Random { .. }) {
+            return Err(invalid("all views of an image would be the same")
+                .advise("set crop=\"random\" or flip=True, or drop views="));
+        }
+        Ok(())
     }
 
     fn check_crop(&self) -> Result<()> {

@@ -61,13 +61,21 @@ def images() -> None:
     save("palette.png", small.quantize(32), format="PNG")
     save("gray.png", small.convert("L"), format="PNG")
     save("bits.png", small.convert("1"), format="PNG")
+    save("lossy.webp", small, format="WEBP", quality=80)
+    save("lossless.webp", small, format="WEBP", lossless=True)
+    save("alpha.webp", alpha, format="WEBP", quality=80)
+    for orientation in range(1, 9):
+        note = Image.Exif()
+        note[0x0112] = orientation
+        save(f"exif-{orientation}.jpg", small, format="JPEG", quality=85, exif=note)
     deep = np.asarray(small.convert("L")).astype(np.uint16) * 257 + 3
     save("gray16.png", Image.fromarray(np.minimum(deep, 65535).astype(np.uint16)), format="PNG")
 
 
 def decoded(name: str) -> torch.Tensor:
     raw = torch.frombuffer(bytearray((HERE / name).read_bytes()), dtype=torch.uint8)
-    image = tvio.decode_image(raw, mode=tvio.ImageReadMode.RGB)
+    turn = name.startswith("exif-")
+    image = tvio.decode_image(raw, mode=tvio.ImageReadMode.RGB, apply_exif_orientation=turn)
     if image.dtype == torch.uint16:
         image = (image.to(torch.int32) >> 8).to(torch.uint8)
     return image
@@ -79,7 +87,7 @@ def expect(name: str, tensor: torch.Tensor) -> None:
 
 def outcomes() -> None:
     """For each image: what it decodes to; for some: resize, center crop and boxes, all uint8."""
-    for path in sorted([*HERE.glob("*.jpg"), *HERE.glob("*.png")]):
+    for path in sorted([*HERE.glob("*.jpg"), *HERE.glob("*.png"), *HERE.glob("*.webp")]):
         # A whole picture would be large; every third pixel each way shows any difference.
         expect(f"{path.name}.pixels.npy", decoded(path.name)[:, ::3, ::3].contiguous())
     for name in ["wide-420.jpg", "tall-444.jpg", "rgb.png"]:

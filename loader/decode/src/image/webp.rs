@@ -1,0 +1,55 @@
+//! WebP to RGB. The one rule: as a converter to mode RGB does it: alpha dropped, of an animation the first frame.
+
+use std::io::Cursor;
+
+use forebay_error::Result;
+use image_webp::{DecodingError, WebPDecoder};
+
+use super::{CHANNELS, PIXELS_MAX, Pixels};
+use crate::crop::{Part, Size};
+use crate::record::bad;
+
+/// Bytes the decoder may take for itself: a full-size image with alpha, twice.
+const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
+
+/// Red, green, blue and alpha.
+const WITH_ALPHA: usize = 4;
+
+/// Whether the bytes begin as such a file does: a RIFF container of this kind.
+pub(super) fn is_one(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
+}
+
+/// A file whose header has been read.
+pub(super) struct Opened<'a>(WebPDecoder<Cursor<&'a [u8]>>);
+
+pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>> {
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(|error| refused(&error))?;
+    decoder.set_memory_limit(DECODER_BYTES_MAX);
+    Ok(Opened(decoder))
+}
+
+impl Opened<'_> {
+    pub(super) fn size(&self) -> Size {
+        let (width, height) = self.0.dimensions();
+        (height, width)
+    }
+
+    /// Decodes all of it: its blocks are told as differences from those around them.
+    pub(super) fn decode(mut self, into: &mut Pixels) -> Result<()> {
+        let pixels = into.make_room(Part::whole(self.size()), 1);
+        if !self.0.has_alpha() {
+            return self.0.read_image(pixels).map_err(|error| refused(&error));
+        }
+        let mut raw = vec![0; pixels.len() / CHANNELS * WITH_ALPHA];
+        self.0.read_image(&mut raw).map_err(|error| refused(&error))?;
+        for (out, color) in pixels.chunks_exact_mut(CHANNELS).zip(raw.chunks_exact(WITH_ALPHA)) {
+            out.copy_from_slice(&color[..CHANNELS]);
+        }
+        Ok(())
+    }
+}
+
+fn refused(error: &DecodingError) -> forebay_error::Error {
+    bad(format!("the WebP image cannot be decoded: {error}"))
+}
