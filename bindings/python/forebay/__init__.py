@@ -34,7 +34,7 @@ from forebay.errors import (
     PermissionDenied,
     Unavailable,
 )
-from forebay.fields import Bytes, Field, Float, Image, Int, Json, Npy, Text
+from forebay.fields import Bytes, Field, Float, Image, Int, Json, Label, Npy, Text
 from forebay.indexed import IndexedDataset
 from forebay.loader import DataLoader
 from forebay.streams import Stream
@@ -57,6 +57,7 @@ __all__ = [
     "Int",
     "Invalid",
     "Json",
+    "Label",
     "NotFound",
     "Npy",
     "PermissionDenied",

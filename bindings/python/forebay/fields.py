@@ -15,7 +15,7 @@ from forebay import _native
 from forebay._values import flag, numbers, text, whole, word
 from forebay.errors import Invalid
 
-__all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Npy", "Text"]
+__all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Label", "Npy", "Text"]
 
 Mapper = Callable[[Any], Any]
 Crop = Literal["random", "center"]
@@ -24,6 +24,8 @@ Layout = Literal["NCHW", "NHWC"]
 FloatDtype = Literal["float32", "float64"]
 Quality = Literal["exact", "fast"]
 Ragged = Literal["list"]
+# What a number of a class may be.
+INT64 = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +70,7 @@ class Field:
         }
 
     def _kind(self) -> dict[str, Any]:
-        raise Invalid("use one of Image, Int, Float, Text, Json, Npy and Bytes")
+        raise Invalid("use one of Image, Int, Float, Label, Text, Json, Npy and Bytes")
 
     def __repr__(self) -> str:
         given = [repr(self.source)]
@@ -200,6 +202,42 @@ class Int(Field):
 
 
 @dataclass(frozen=True, repr=False)
+class Label(Field):
+    """The name of a class: its number, int64, shape ``(batch,)``.
+
+    Parameters
+    ----------
+    classes : sequence of str, or mapping of str to int
+        The names; of a sequence, each has its place for its number. A sample with any other name
+        is a bad one. White space around a name does not count, case does.
+    path : str, optional
+        Where in a JSON document the name stands, as in ``"a.b.0"``.
+    """
+
+    _: KW_ONLY
+    classes: Sequence[str] | Mapping[str, int]
+    path: str | None = None
+
+    def _kind(self) -> dict[str, Any]:
+        return {"type": "label", "classes": self._classes(), "path": _path(self.path)}
+
+    def _classes(self) -> dict[str, int]:
+        if isinstance(self.classes, Mapping):
+            named = dict(self.classes)
+        elif isinstance(self.classes, str):
+            raise Invalid(f"classes={self.classes!r} is one name; give a list of them")
+        else:
+            named = {}
+            for number, name in enumerate(self.classes):
+                if named.setdefault(name, number) != number:
+                    raise Invalid(f"classes= has {name!r} twice; name each class once")
+        return {
+            text("a class", name, "use text"): whole("the number of a class", number, *INT64)
+            for name, number in named.items()
+        }
+
+
+@dataclass(frozen=True, repr=False)
 class Float(Field):
     """A decimal number: float32 or float64, shape ``(batch,)``. With `path`, one inside JSON.
 
@@ -299,8 +337,8 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
             raise Invalid(f"{name!r} cannot name a field: use text that does not start with '__'")
         if not isinstance(field, Field):
             raise Invalid(
-                f"field {name!r} is {field!r}; use forebay.Image, Int, Float, Text, Json, Npy or "
-                "Bytes",
+                f"field {name!r} is {field!r}; use forebay.Image, Int, Float, Label, Text, Json, "
+                "Npy or Bytes",
                 {"field": name},
             )
         if name.endswith("_present") and name[: -len("_present")] in fields:

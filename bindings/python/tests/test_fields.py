@@ -163,6 +163,30 @@ def test_arrays_that_differ_come_as_a_list(make, shard_of):
     assert [image.shape for image in batch["image"]] == [(3, 8, 6), (3, 4, 6)]
 
 
+def test_labels_are_the_numbers_of_their_names(make, shard_of):
+    names = ["cat", "dog", " dog\n", "großer Hund"]
+    samples = [
+        (f"k{n}", {"cls": name.encode(), "json": json.dumps({"of": [name.strip()]}).encode()})
+        for n, name in enumerate(names)
+    ]
+    url = shard_of(samples)
+    fields = {
+        "place": forebay.Label("cls", classes=["dog", "cat", "großer Hund"]),
+        "given": forebay.Label(
+            "json", classes={"cat": 7, "dog": -1, "großer Hund": 2**40}, path="of.0"
+        ),
+    }
+    (batch,) = make(url, fields=fields)
+    assert batch["place"].dtype == numpy.int64
+    assert batch["place"].tolist() == [1, 0, 0, 2]
+    assert batch["given"].tolist() == [7, -1, -1, 2**40]
+    with pytest.raises(forebay.BadSample, match=r"none of the classes.*großer Hund"):
+        list(make(url, fields={"place": forebay.Label("cls", classes=["cat", "dog"])}))
+    few = {"place": forebay.Label("cls", classes=["cat", "dog"])}
+    (batch,) = make(url, fields=few, on_error="skip")
+    assert batch["place"].tolist() == [0, 1, 1]
+
+
 def photo(**options) -> bytes:
     """Encode shades as Pillow does; what it decodes them to is the truth."""
     down, across = numpy.mgrid[0:90, 0:120]
@@ -367,6 +391,12 @@ def test_a_field_is_shown_as_it_was_written(text):
     ("wrong", "word"),
     [
         (lambda: forebay.Image("jpg", dtype="fp16"), "bfloat16"),
+        (lambda: forebay.Label("cls", classes=[]), "classes"),
+        (lambda: forebay.Label("cls", classes="cat"), "list"),
+        (lambda: forebay.Label("cls", classes=["cat", "cat"]), "twice"),
+        (lambda: forebay.Label("cls", classes=[1]), "class"),
+        (lambda: forebay.Label("cls", classes={"cat": 0.5}), "class"),
+        (lambda: forebay.Label("cls", classes=["cat"], path="a..b"), "dots"),
         (lambda: forebay.Image("jpg", size=0), "size"),
         (lambda: forebay.Image("jpg", size=8, crop="random", views=0), "views"),
         (lambda: forebay.Image("jpg", size=8, views=2), 'crop="random"'),

@@ -30,6 +30,7 @@ mod draw;
 mod dtype;
 mod image;
 mod json;
+mod label;
 mod npy;
 mod number;
 mod record;

@@ -32,7 +32,8 @@ fn parse<T: FromStr<Err: Display>>(text: &str, wanted: &str) -> Result<T> {
         .map_err(|error| bad(format!("this is no {wanted}: {error}")).at("value", cut(text)))
 }
 
-fn cut(text: &str) -> String {
+/// As much of a value as a message shows.
+pub(crate) fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN_MAX);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }

@@ -7,6 +7,8 @@ mod check;
 
 pub use check::VIEWS_MAX;
 
+use std::collections::BTreeMap;
+
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -49,6 +51,14 @@ pub enum FieldKind {
         /// float32 or float64.
         #[serde(default = "float_dtype")]
         dtype: DType,
+    },
+    /// One of several names, to its number as int64; with `path`, one inside a JSON document.
+    Label {
+        /// Each name's number.
+        classes: BTreeMap<String, i64>,
+        /// Where in a JSON document the name stands.
+        #[serde(default)]
+        path: Option<String>,
     },
     /// UTF-8 text.
     Text,

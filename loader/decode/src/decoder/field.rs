@@ -4,6 +4,7 @@
 //! a caller sees is that of the first field, in the order asked for, that failed.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use forebay_error::{Error, Result};
 use rayon::prelude::*;
@@ -16,7 +17,7 @@ use crate::dtype::DType;
 use crate::image::{ImagePlan, Ready, Scratch};
 use crate::record::{Record, bad};
 use crate::spec::{FieldKind, FieldSpec, Ragged};
-use crate::{json, npy, number};
+use crate::{json, label, npy, number};
 
 /// Reading a number costs less than handing it to another thread: such fields go in spans of this
 /// many samples.
@@ -41,6 +42,7 @@ enum Job {
     Image(ImagePlan),
     Int { path: Option<String> },
     Float { path: Option<String>, dtype: DType },
+    Label { classes: BTreeMap<String, i64>, path: Option<String> },
     Text,
     Json { path: Option<String> },
     Npy,
@@ -53,6 +55,7 @@ impl Field {
             FieldKind::Image(image) => Job::Image(ImagePlan::new(image)),
             FieldKind::Int { path } => Job::Int { path },
             FieldKind::Float { path, dtype } => Job::Float { path, dtype },
+            FieldKind::Label { classes, path } => Job::Label { classes, path },
             FieldKind::Text => Job::Text,
             FieldKind::Json { path } => Job::Json { path },
             FieldKind::Npy { ragged: Ragged::List } => Job::Npy,
@@ -87,6 +90,14 @@ impl Field {
                         DType::Float32 => out.copy_from_slice(&(value as f32).to_ne_bytes()),
                         _ => out.copy_from_slice(&value.to_ne_bytes()),
                     }
+                    Ok(())
+                })?
+            }
+            Job::Label { classes, path } => {
+                let path = path.as_deref();
+                self.numbers(DType::Int64, path, batch, errors, |text, out| {
+                    let class = label::class(text, path.is_some(), classes)?;
+                    out.copy_from_slice(&class.to_ne_bytes());
                     Ok(())
                 })?
             }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use forebay_error::ErrorKind;
 use proptest::prelude::*;
 use serde::Deserialize;
 
@@ -245,6 +246,17 @@ fn a_crop_is_resized_as_if_nothing_lay_around_it() {
     }
 }
 
+const DAMAGED: [&str; 8] = [
+    "wide-420.jpg",
+    "wide-progressive.jpg",
+    "tall-422.jpg",
+    "cmyk.jpg",
+    "exif-7.jpg",
+    "rgba.png",
+    "lossy.webp",
+    "lossless.webp",
+];
+
 const JPEGS: [&str; 6] = [
     "wide-420.jpg",
     "wide-progressive.jpg",
@@ -271,6 +283,44 @@ proptest! {
         prop_assert!(rows(&pixels, part) == rows(&whole, part), "{name}: {part:?}");
         prop_assert_eq!(pixels.part.height, part.height, "no row too many");
         prop_assert!(pixels.part.width <= part.width + 2 + 2 + 15, "{:?}", pixels.part);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever the bytes are, the answer is an image of the promised shape or a bad sample. Run under a checker of memory, it says
+    /// more.
+    #[test]
+    fn damaged_files_are_images_or_bad_samples(
+        name in proptest::sample::select(&DAMAGED[..]),
+        damage in proptest::collection::vec((0.0..1.0, any::<u8>()), 1..8),
+        cut in proptest::option::weighted(0.2, 0.0..1.0),
+        position in any::<u64>(),
+        quality in proptest::sample::select(&[Quality::Exact, Quality::Fast][..]),
+        views in proptest::option::of(1..4_u32),
+        exif in any::<bool>(),
+    ) {
+        let mut bytes = data(name);
+        let at = |share: f64, bytes: &[u8]| (share * bytes.len() as f64) as usize;
+        for (share, value) in damage {
+            let at = at(share, &bytes);
+            bytes[at] = value;
+        }
+        if let Some(share) = cut {
+            bytes.truncate(at(share, &bytes));
+        }
+        let plan = ImagePlan::new(ImageSpec { quality, views, exif, ..random_crop() });
+        let mut scratch = Scratch::default();
+        let outcome = plan.prepare(&bytes, &Draw { position, ..DRAW }, &mut scratch);
+        match outcome {
+            Ok(ready) => {
+                prop_assert_eq!(Some(ready.shape()), plan.row_shape());
+                let mut out = vec![0; ready.shape().iter().product()];
+                prop_assert!(ready.finish(&mut out).is_ok());
+            }
+            Err(error) => prop_assert_eq!(error.kind(), ErrorKind::BadSample),
+        }
     }
 }
 

@@ -39,7 +39,12 @@ impl FieldSpec {
             FieldKind::Float { dtype, .. } => Err(invalid("a number field has no such dtype")
                 .at("dtype", dtype.name())
                 .advise("use float32 or float64")),
-            FieldKind::Int { path } | FieldKind::Json { path } => check_path(path),
+            FieldKind::Label { classes, .. } if classes.is_empty() => {
+                Err(invalid("a label needs classes").advise("name them, as in [\"cat\", \"dog\"]"))
+            }
+            FieldKind::Int { path } | FieldKind::Json { path } | FieldKind::Label { path, .. } => {
+                check_path(path)
+            }
             FieldKind::Text | FieldKind::Npy { .. } | FieldKind::Bytes => Ok(()),
         }
     }

@@ -1,0 +1,46 @@
+//! Names of classes to their numbers. The one rule: a name that is not listed is refused; nothing is guessed from case or
+//! from what stands around it, but for white space.
+
+use std::collections::BTreeMap;
+
+use forebay_error::Result;
+
+use crate::number::cut;
+use crate::record::bad;
+
+/// The number of the class that `text` names, which is a JSON value or stands alone.
+pub(crate) fn class(text: &str, is_json: bool, classes: &BTreeMap<String, i64>) -> Result<i64> {
+    let parsed: String;
+    let name = if is_json {
+        parsed = serde_json::from_str(text)
+            .map_err(|_| bad("the JSON has no text here").at("value", cut(text)))?;
+        parsed.as_str()
+    } else {
+        text
+    };
+    classes.get(name).copied().ok_or_else(|| {
+        bad("this is none of the classes")
+            .at("value", cut(name))
+            .advise("add it to classes=, or leave such samples out with on_error=\"skip\"")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_its_number_and_any_other_is_refused() {
+        let classes = [("cat".to_owned(), 3), ("großer Hund".to_owned(), -1)].into();
+        assert_eq!(class("cat", false, &classes).unwrap(), 3);
+        assert_eq!(class("\"gro\\u00dfer Hund\"", true, &classes).unwrap(), -1);
+        for (text, is_json, named) in
+            [("Cat", false, "Cat"), ("\"cat\"", false, "cat"), ("", false, ""), ("7", true, "7")]
+        {
+            let error = class(text, is_json, &classes).unwrap_err();
+            assert!(error.place("value").unwrap().contains(named), "{error}");
+        }
+        let long = "x".repeat(1000);
+        assert!(class(&long, false, &classes).unwrap_err().to_string().len() < 300);
+    }
+}
