@@ -13,7 +13,7 @@ const SHOWN_MAX: usize = 40;
 
 /// The text of a number that stands alone in `bytes`.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str> {
-    let text = std::str::from_utf8(bytes).map_err(|_| bad("a number must be text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| bad("the value must be text, as UTF-8"))?;
     Ok(text.trim())
 }
 
