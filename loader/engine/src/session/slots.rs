@@ -256,7 +256,7 @@ impl Slots {
         }
         let is_first = self.state().slabs_made == 0;
         if is_first
-            && each * self.prefetch as usize > WORTH_A_START
+            && each.saturating_mul(self.prefetch as usize) > WORTH_A_START
             && let Some(grant) = self.memory.take_beside(each, self.prefetch)
         {
             return self.make(grant, NO_OTHERS).await;
