@@ -3,6 +3,7 @@
 //! Its rule: two manifests are the same data set in the same order if and only if their hashes are
 //! equal, so ranks compare one short text.
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -75,28 +76,24 @@ impl Manifest {
     /// # Errors
     /// `Invalid` naming the first URL that is not listed, or that has the name of another one here.
     pub fn of(&self, urls: &[String]) -> Result<Listed> {
-        let listed: HashMap<&str, &ManifestShard> =
-            self.shards.iter().map(|shard| (shard.url.as_str(), shard)).collect();
-        let folder = self.folder().len();
-        let names: HashMap<&str, &ManifestShard> =
-            self.shards.iter().map(|shard| (&shard.url[folder..], shard)).collect();
-        let mut moved: HashMap<&str, &str> = HashMap::new();
-        let find = |url: &String| {
-            if let Some(shard) = listed.get(url.as_str()) {
-                return Ok(*shard);
-            }
-            let mut ends = url.match_indices('/').map(|(at, _)| &url[at + 1..]);
-            let Some(shard) = ends.find_map(|name| names.get(name)) else {
-                return Err(Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
-                    .at("url", url)
-                    .advise("index the shards again with `forebay index`"));
-            };
-            Ok(*shard)
+        let by = |start: usize| -> HashMap<&str, &ManifestShard> {
+            self.shards.iter().map(|shard| (&shard.url[start..], shard)).collect()
         };
+        // Most data sets did not move: their names are not looked at.
+        let (listed, names) = (by(0), LazyCell::new(|| by(self.folder().len())));
+        let mut wanted_as: HashMap<&str, &str> = HashMap::new();
         let mut found = Vec::with_capacity(urls.len());
         for url in urls {
-            let shard = find(url)?;
-            let other = *moved.entry(&shard.url).or_insert(url);
+            let by_name = || {
+                let mut ends = url.match_indices('/').map(|(at, _)| &url[at + 1..]);
+                ends.find_map(|name| names.get(name))
+            };
+            let shard = listed.get(url.as_str()).or_else(by_name).copied().ok_or_else(|| {
+                Error::new(ErrorKind::Invalid, "the manifest does not list a shard")
+                    .at("url", url)
+                    .advise("index the shards again with `forebay index`")
+            })?;
+            let other = *wanted_as.entry(&shard.url).or_insert(url);
             if other != url {
                 return Err(Error::new(ErrorKind::Invalid, "a manifest lists one of two shards")
                     .at("url", url)

@@ -41,6 +41,9 @@ const SCRATCH_KEPT_MAX: usize = 48 << 20;
 /// Red, green and blue.
 const CHANNELS: usize = 3;
 
+/// Bytes that a decoder of PNG or WebP may take for itself: a full-size image with alpha at 16 bits.
+const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
+
 /// By how much a JPEG may be shrunk while it is decoded: its blocks of 8 become 1, 2 or 4 pixels wide.
 const SHRINKS: [u32; 3] = [8, 4, 2];
 
@@ -161,11 +164,12 @@ impl ImagePlan {
         let is_fast = self.spec.quality == Quality::Fast;
         let shrink = if is_fast { shrink(views) } else { 1 };
         let parts = views.iter().map(|view| view.placement.part(image));
-        let part = parts.reduce(Part::around).unwrap_or_default();
-        if orientation == Orientation::default() {
-            opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
-        } else {
-            opened.decode(Wanted { part: Part::whole(stored), shrink, is_fast }, pixels)?;
+        let part = match orientation.is_upright() {
+            true => parts.reduce(Part::around).unwrap_or_default(),
+            false => Part::whole(stored),
+        };
+        opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
+        if !orientation.is_upright() {
             orientation.turn(pixels, turned);
         }
         Ok(Ready { plan: self, image, pixels, views, resize })
@@ -267,6 +271,13 @@ impl Pixels {
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..byte_len(self.size())]
+    }
+}
+
+/// Copies the colours of pixels of `N` bytes; what follows them, as alpha does, is dropped.
+fn take_color<const N: usize>(raw: &[u8], pixels: &mut [u8]) {
+    for (out, color) in pixels.chunks_exact_mut(CHANNELS).zip(raw.chunks_exact(N)) {
+        out.copy_from_slice(&color[..CHANNELS]);
     }
 }
 

@@ -26,6 +26,11 @@ impl Orientation {
         number.filter(|number| (1..=8).contains(number)).map(Self).unwrap_or_default()
     }
 
+    /// Whether the pixels stay as they are stored.
+    pub(super) fn is_upright(self) -> bool {
+        self == Self::default()
+    }
+
     /// Whether rows become columns.
     fn swaps(self) -> bool {
         self.0 >= 5

@@ -3,7 +3,7 @@
 
 use forebay_error::{Error, Result};
 
-use super::turbo::{Decompressor, Format, Header, Region};
+use super::turbo::{Decompressor, Format, Header};
 use super::{CHANNELS, Pixels, Wanted};
 use crate::crop::{Part, Size};
 use crate::record::bad;
@@ -18,7 +18,7 @@ const SCANS_MAX: i32 = 500;
 const INKS: usize = 4;
 
 /// What smooth chroma upsampling may look at beside a pixel, in pixels: a neighbour of twice its width.
-const NEIGHBOUR: usize = 2;
+const NEIGHBOUR: u32 = 2;
 
 /// One thread's decompressor.
 #[derive(Default)]
@@ -48,8 +48,7 @@ impl Jpeg {
 
 impl Opened<'_> {
     pub(super) fn size(&self) -> Size {
-        let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
-        (side(self.header.height), side(self.header.width))
+        self.header.size()
     }
 
     /// Decodes at least what is wanted.
@@ -62,16 +61,9 @@ impl Opened<'_> {
         }
         decompressor.be_quick(wanted.is_fast).map_err(|said| refused(&said))?;
         let region = region(wanted.part.shrunk(shrunk), &header, bytes);
-        let side = |pixels: usize| u32::try_from(pixels).expect("the image's size was checked");
-        let part = Part {
-            left: side(region.left),
-            top: side(region.top),
-            width: side(region.width),
-            height: side(region.height),
-        };
-        let pixels = into.make_room(part, shrunk);
+        let pixels = into.make_room(region, shrunk);
         let outcome = if header.is_inks {
-            inks.resize(region.width * region.height * INKS, 0);
+            inks.resize(pixels.len() / CHANNELS * INKS, 0);
             let outcome = decompressor.decode(bytes, &header, region, Format::Cmyk, inks);
             to_rgb(inks, pixels);
             *inks = Vec::new();
@@ -88,13 +80,12 @@ impl Opened<'_> {
 
 /// What is decoded for `part`: blocks from the left on, and what the pixels of `part` depend on; everything of an
 /// image that was cut off, so that whether it is refused does not depend on the crop.
-fn region(part: Part, header: &Header, bytes: &[u8]) -> Region {
-    let whole = Region { left: 0, top: 0, width: header.width, height: header.height };
+fn region(part: Part, header: &Header, bytes: &[u8]) -> Part {
+    let whole = Part::whole(header.size());
     let Some(step) = header.step.filter(|_| ends_after_its_scan(bytes)) else { return whole };
-    let (left, top) = (part.left as usize, part.top as usize);
-    let left_most = left.saturating_sub(NEIGHBOUR) / step * step;
-    let right_most = (left + part.width as usize + NEIGHBOUR).min(header.width);
-    Region { left: left_most, width: right_most - left_most, top, height: part.height as usize }
+    let left = part.left.saturating_sub(NEIGHBOUR) / step * step;
+    let right = (part.left + part.width + NEIGHBOUR).min(header.width);
+    Part { left, width: right - left, ..part }
 }
 
 /// Whether the library only remarked on stray bytes between segments: it skipped them and every

@@ -6,14 +6,11 @@ use std::io::Cursor;
 use forebay_error::Result;
 use png::{ColorType, Decoder, DecodingError, Limits, Reader, Transformations};
 
-use super::{CHANNELS, PIXELS_MAX, Pixels};
+use super::{CHANNELS, DECODER_BYTES_MAX, Pixels, take_color};
 use crate::crop::{Part, Size};
 use crate::record::bad;
 
 pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
-
-/// Bytes the decoder may take for itself: a full-size image with alpha at 16 bits.
-const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
 
 /// A file whose header has been read.
 pub(super) struct Opened<'a>(Reader<Cursor<&'a [u8]>>);
@@ -44,12 +41,6 @@ impl Opened<'_> {
             ColorType::Indexed => return Err(bad("the PNG has no palette")),
         }
         Ok(())
-    }
-}
-
-fn take_color<const N: usize>(raw: &[u8], pixels: &mut [u8]) {
-    for (out, color) in pixels.chunks_exact_mut(CHANNELS).zip(raw.chunks_exact(N)) {
-        out.copy_from_slice(&color[..CHANNELS]);
     }
 }
 

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as c;
 
+use crate::crop::{Part, Size};
+
 const NOT_SHRUNK: c::tjscalingfactor = c::tjscalingfactor { num: 1, denom: 1 };
 
 /// One thread's decompressor.
@@ -22,17 +24,21 @@ unsafe impl Send for Decompressor {}
 /// What a file's header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) width: usize,
-    pub(super) height: usize,
+    pub(super) width: u32,
+    pub(super) height: u32,
     /// Whether its colours are inks.
     pub(super) is_inks: bool,
     /// What the left side of a region must be a multiple of, in pixels; `None` where only the whole can be decoded.
-    pub(super) step: Option<usize>,
+    pub(super) step: Option<u32>,
 }
 
 impl Header {
+    pub(super) fn size(&self) -> Size {
+        (self.height, self.width)
+    }
+
     /// What it says of the image shrunk by `by`, as the library rounds.
-    fn shrunk(&self, by: usize) -> Self {
+    fn shrunk(&self, by: u32) -> Self {
         Self {
             width: self.width.div_ceil(by),
             height: self.height.div_ceil(by),
@@ -40,15 +46,6 @@ impl Header {
             ..*self
         }
     }
-}
-
-/// A part of an image in whole pixels.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Region {
-    pub(super) left: usize,
-    pub(super) top: usize,
-    pub(super) width: usize,
-    pub(super) height: usize,
 }
 
 /// What the bytes of a pixel are.
@@ -75,7 +72,7 @@ impl Format {
 }
 
 /// Pixels of the widest block that is decoded as one, by how colours are subsampled.
-fn step(subsampling: c_int) -> Option<usize> {
+fn step(subsampling: c_int) -> Option<u32> {
     match subsampling {
         c::TJSAMP_TJSAMP_444
         | c::TJSAMP_TJSAMP_GRAY
@@ -116,7 +113,7 @@ impl Decompressor {
         // SAFETY: the handle lives.
         let set = unsafe { c::tj3SetScalingFactor(self.raw(), NOT_SHRUNK) };
         self.outcome(set)?;
-        let side = |parameter| usize::try_from(self.get(parameter));
+        let side = |parameter| u32::try_from(self.get(parameter));
         let (Ok(width), Ok(height)) =
             (side(c::TJPARAM_TJPARAM_JPEGWIDTH), side(c::TJPARAM_TJPARAM_JPEGHEIGHT))
         else {
@@ -138,7 +135,7 @@ impl Decompressor {
         // SAFETY: the handle lives.
         let set = unsafe { c::tj3SetScalingFactor(self.raw(), factor) };
         self.outcome(set)?;
-        Ok(header.shrunk(by as usize))
+        Ok(header.shrunk(by))
     }
 
     /// Whether colours are spread in the quickest way, instead of smoothly.
@@ -164,19 +161,20 @@ impl Decompressor {
         &mut self,
         bytes: &[u8],
         header: &Header,
-        region: Region,
+        region: Part,
         format: Format,
         pixels: &mut [u8],
     ) -> Result<(), String> {
-        let whole = Region { left: 0, top: 0, width: header.width, height: header.height };
+        let whole = Part::whole(header.size());
         assert!(header.step.is_some() || region == whole, "this image has no regions");
         let (right, bottom) = (region.left + region.width, region.top + region.height);
         assert!(right <= whole.width && bottom <= whole.height, "a region lies in its image");
-        assert_eq!(pixels.len(), region.width * region.height * format.bytes());
-        let side = |pixels: usize| c_int::try_from(pixels).expect("the image's are of this type");
+        let row_bytes = region.width as usize * format.bytes();
+        assert_eq!(pixels.len(), region.height as usize * row_bytes);
+        let side = |pixels: u32| c_int::try_from(pixels).expect("the image's are of this type");
         // The library takes zeros for the whole. Where it knows regions it is told of the whole, too: then it writes
         // no more than that, whatever the bytes say when it reads them again.
-        let asked = if header.step.is_none() { Region::default() } else { region };
+        let asked = if header.step.is_none() { Part::default() } else { region };
         let asked = c::tjregion {
             x: side(asked.left),
             y: side(asked.top),
@@ -186,7 +184,7 @@ impl Decompressor {
         // SAFETY: the handle lives.
         let set = unsafe { c::tj3SetCroppingRegion(self.raw(), asked) };
         self.outcome(set)?;
-        let pitch = side(region.width * format.bytes());
+        let pitch = c_int::try_from(row_bytes).expect("an image's sides are of 16 bits");
         // SAFETY: the handle lives, pointer and length of the input are those of a slice. The library writes
         // `region.height` rows of `pitch` bytes, as many as `pixels` are, or all of an image without regions, whose
         // size it reads from the same bytes again.

@@ -5,12 +5,9 @@ use std::io::Cursor;
 use forebay_error::Result;
 use image_webp::{DecodingError, WebPDecoder};
 
-use super::{CHANNELS, PIXELS_MAX, Pixels};
+use super::{CHANNELS, DECODER_BYTES_MAX, Pixels, take_color};
 use crate::crop::{Part, Size};
 use crate::record::bad;
-
-/// Bytes the decoder may take for itself: a full-size image with alpha, twice.
-const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
 
 /// Red, green, blue and alpha.
 const WITH_ALPHA: usize = 4;
@@ -43,9 +40,7 @@ impl Opened<'_> {
         }
         let mut raw = vec![0; pixels.len() / CHANNELS * WITH_ALPHA];
         self.0.read_image(&mut raw).map_err(|error| refused(&error))?;
-        for (out, color) in pixels.chunks_exact_mut(CHANNELS).zip(raw.chunks_exact(WITH_ALPHA)) {
-            out.copy_from_slice(&color[..CHANNELS]);
-        }
+        take_color::<WITH_ALPHA>(&raw, pixels);
         Ok(())
     }
 }
