@@ -135,15 +135,14 @@ class Processes:
             if len(self._workers) < self._count:
                 self._workers.append(_Worker(self._context, self._code))
                 return self._workers[-1]
-            # What is left was cancelled: only as many batches are under way as there are workers.
-            by_line = {worker.connection: worker for worker in self._workers}
-            for line in connection.wait(list(by_line)):
-                worker = by_line[line]
-                try:
-                    _sharing.receive(worker.connection)
-                    worker.task = None
-                except Exception:
-                    self.drop(worker)
+            # At least one has a batch that nobody waits for any more: no more are waited for than
+            # there are workers. Whose answer comes first is not known, so each is kept.
+            lines: dict[Any, _Worker] = {}
+            for worker in self._workers:
+                lines |= dict.fromkeys(worker.lines(), worker)
+            for worker in {lines[line] for line in connection.wait(list(lines))}:
+                if worker.task is not None:
+                    worker.task.fetch()
 
 
 class _Worker:
@@ -162,6 +161,11 @@ class _Worker:
         finally:
             theirs.close()
 
+    def lines(self) -> list[Any]:
+        """What says that it has answered, or will not."""
+        # The line alone would not do: what the worker started may hold the other end of it.
+        return [self.connection, self.process.sentinel]
+
     def end(self) -> None:
         """See to it that the process is gone."""
         self.connection.close()
@@ -178,48 +182,57 @@ class _AtWorker:
         self, pool: Processes, worker: _Worker, places: dict[str, str], finish: Finish
     ) -> None:
         self._pool, self._worker, self._places, self._finish = pool, worker, places, finish
+        self._answer: tuple[bool, Any] | None = None
+        self._failure: Exception | None = None
 
-    def result(self) -> Made:
+    def fetch(self) -> None:
+        """Wait for the worker's answer and keep it: the worker is free for another batch."""
         worker = self._worker
         try:
-            # The line alone would not do: what the worker started may hold the other end of it.
-            ready = connection.wait([worker.connection, worker.process.sentinel])
-            if worker.connection not in ready:
+            if worker.connection not in connection.wait(worker.lines()):
                 raise EOFError
-            is_made, found = _sharing.receive(worker.connection)
+            self._answer = _sharing.receive(worker.connection)
         except (EOFError, OSError) as error:
             # A process that is gone has an exit code as soon as somebody asks for it.
             worker.process.join(_GRACE)
-            if worker.process.exitcode is None:
-                self._pool.drop(worker)
-                raise
+            self._failure = error if worker.process.exitcode is None else self._died(error)
             self._pool.drop(worker)
-            raise self._died(worker) from error
-        except Exception:
+        except Exception as error:
             # It came, and cannot be made again here.
+            self._failure = error
             self._pool.drop(worker)
-            raise
         worker.task = None
+
+    def result(self) -> Made:
+        if self._answer is None and self._failure is None:
+            self.fetch()
+        if self._failure is not None:
+            raise self._failure
+        assert self._answer is not None
+        is_made, found = self._answer
         if is_made:
             return self._finish(found)
         raised, trace = found
         raise raised from WorkerTraceback(trace)
 
     def cancel(self) -> None:
-        """Nothing to do: the worker's answer is read, and dropped, before its next batch."""
+        """Nothing to do: the worker's answer is taken off the line before its next batch."""
 
-    def _died(self, worker: _Worker) -> Closed:
-        code = worker.process.exitcode
+    def _died(self, how_known: Exception) -> Closed:
+        process = self._worker.process
+        code = process.exitcode
         how = f"with exit code {code}"
         if code is not None and code < 0:
             how = f"by signal {-code} ({_signal_name(-code)})"
         at = ", ".join(f"{name}={value}" for name, value in self._places.items())
-        return Closed(
+        died = Closed(
             f"a worker process ended {how} while it ran code of yours ({at}); SIGKILL is mostly "
             "memory that ran out, and exit code 1 at the first batch a script that lacks `if "
             '__name__ == "__main__":`: its standard error tells more',
-            self._places | {"pid": str(worker.process.pid), "exit_code": str(code)},
+            self._places | {"pid": str(process.pid), "exit_code": str(code)},
         )
+        died.__cause__ = how_known
+        return died
 
 
 class _Failed:
