@@ -23,8 +23,9 @@ use crate::dtype::DType;
 use crate::record::bad;
 use crate::spec::{ImageSpec, Layout, Quality};
 
-use exif::Orientation;
+pub(crate) use exif::Orientation;
 use finish::Finish;
+pub(crate) use jpeg::{MAGIC as JPEG_MAGIC, ends_after_its_scan};
 use resize::Resize;
 
 /// The longest side accepted, in pixels: what libjpeg itself can hold.
@@ -60,7 +61,7 @@ pub(crate) struct Scratch {
     jpeg: jpeg::Jpeg,
     pixels: Pixels,
     turned: Vec<u8>,
-    views: Vec<View>,
+    cuts: Vec<Cut>,
     resize: Resize,
 }
 
@@ -93,9 +94,10 @@ enum Opened<'a> {
 }
 
 /// One of the crops that are made of an image.
-struct View {
-    placement: Placement,
-    flip: bool,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) placement: Placement,
+    pub(crate) flip: bool,
 }
 
 /// An image in scratch; what remains is [`Ready::finish`].
@@ -104,7 +106,7 @@ pub(crate) struct Ready<'s> {
     /// The size of the whole image.
     image: Size,
     pixels: &'s Pixels,
-    views: &'s [View],
+    cuts: &'s [Cut],
     resize: &'s mut Resize,
 }
 
@@ -144,42 +146,64 @@ impl ImagePlan {
         draw: &Draw,
         scratch: &'s mut Scratch,
     ) -> Result<Ready<'s>> {
-        let Scratch { jpeg, pixels, turned, views, resize } = scratch;
+        let Scratch { jpeg, pixels, turned, cuts, resize } = scratch;
         let opened = Opened::new(bytes, jpeg)?;
         let stored = opened.size();
         check_size(stored)?;
-        let orientation = match self.spec.exif {
-            true => Orientation::read(bytes),
-            false => Orientation::default(),
-        };
+        let orientation = self.orientation(bytes);
         let image = orientation.size(stored);
-        views.clear();
-        for view in 0..u64::from(self.spec.views.unwrap_or(1)) {
-            let draw = Draw { view: draw.view + view, ..*draw };
-            let placement = Placement::new(self.spec.crop, self.spec.size, image, &draw);
-            check_size(placement.canvas)?;
-            let flip = self.spec.flip && draw.numbers(Purpose::Flip).below(2) == 1;
-            views.push(View { placement, flip });
+        cuts.clear();
+        for cut in self.cuts(image, draw) {
+            check_size(cut.placement.canvas)?;
+            cuts.push(cut);
         }
         let is_fast = self.spec.quality == Quality::Fast;
-        let shrink = if is_fast { shrink(views) } else { 1 };
-        let parts = views.iter().map(|view| view.placement.part(image));
+        let shrink = if is_fast { shrink(cuts) } else { 1 };
+        let parts = cuts.iter().map(|cut| cut.placement.part(image));
         let part = match orientation.is_upright() {
             true => parts.reduce(Part::around).unwrap_or_default(),
             false => Part::whole(stored),
         };
         opened.decode(Wanted { part, shrink, is_fast }, pixels)?;
         if !orientation.is_upright() {
-            orientation.turn(pixels, turned);
+            orientation.apply(pixels, turned);
         }
-        Ok(Ready { plan: self, image, pixels, views, resize })
+        Ok(Ready { plan: self, image, pixels, cuts, resize })
+    }
+
+    /// How the image in `bytes` is to be turned.
+    pub(crate) fn orientation(&self, bytes: &[u8]) -> Orientation {
+        match self.spec.exif {
+            true => Orientation::read(bytes),
+            false => Orientation::default(),
+        }
+    }
+
+    /// The crops of an upright `image`, of which `draw` is the first's.
+    pub(crate) fn cuts(&self, image: Size, draw: &Draw) -> impl Iterator<Item = Cut> {
+        (0..u64::from(self.spec.views.unwrap_or(1))).map(move |view| {
+            let draw = Draw { view: draw.view + view, ..*draw };
+            let placement = Placement::new(self.spec.crop, self.spec.size, image, &draw);
+            let flip = self.spec.flip && draw.numbers(Purpose::Flip).below(2) == 1;
+            Cut { placement, flip }
+        })
+    }
+
+    /// Whether channels come first or last.
+    pub(crate) fn layout(&self) -> Layout {
+        self.spec.layout
+    }
+
+    /// What each 8-bit value of each channel becomes: three times 256 elements.
+    pub(crate) fn table(&self) -> &[u8] {
+        self.finish.as_bytes()
     }
 }
 
 /// By how much all views shrink the image anyway.
-fn shrink(views: &[View]) -> u32 {
+fn shrink(cuts: &[Cut]) -> u32 {
     let can = |by: u32| {
-        views.iter().all(|View { placement, .. }| {
+        cuts.iter().all(|Cut { placement, .. }| {
             let by = f64::from(by);
             placement.source.width / by >= f64::from(placement.content.1)
                 && placement.source.height / by >= f64::from(placement.content.0)
@@ -192,14 +216,14 @@ impl Ready<'_> {
     /// The finished row's shape.
     pub(crate) fn shape(&self) -> Vec<usize> {
         // With several views there is a size, which is the canvas of each.
-        self.plan.shape_of(self.views[0].placement.canvas)
+        self.plan.shape_of(self.cuts[0].placement.canvas)
     }
 
     /// Crops, resizes and writes the row: exactly its shape's elements.
     pub(crate) fn finish(self, out: &mut [u8]) -> Result<()> {
-        let Self { plan, image, pixels, views, resize } = self;
-        let each = out.len() / views.len();
-        for (View { placement, flip }, out) in views.iter().zip(out.chunks_exact_mut(each)) {
+        let Self { plan, image, pixels, cuts, resize } = self;
+        let each = out.len() / cuts.len();
+        for (Cut { placement, flip }, out) in cuts.iter().zip(out.chunks_exact_mut(each)) {
             let resized = resize.run(pixels, image, placement)?;
             let width = placement.canvas.1 as usize;
             plan.finish.write(resized, width, *flip, plan.spec.layout, out);

@@ -25,6 +25,7 @@
 mod buffer;
 mod column;
 mod crop;
+mod cuda;
 mod decoder;
 mod draw;
 mod dtype;
@@ -38,6 +39,7 @@ mod spec;
 
 pub use buffer::{Buffer, BufferPool};
 pub use column::{BadSample, Column, Decoded, Output, Tensor};
+pub use cuda::Reason;
 pub use decoder::Decoder;
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;

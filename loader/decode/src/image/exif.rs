@@ -10,7 +10,18 @@ use crate::crop::{Part, Size};
 
 /// What must be done to the stored pixels, as one of EXIF's eight numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Orientation(u32);
+pub(crate) struct Orientation(u32);
+
+/// From an upright image to the stored one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Whether its rows are the stored one's columns.
+    pub(crate) swaps: bool,
+    /// Whether the stored rows count from below.
+    pub(crate) mirrors_rows: bool,
+    /// Whether the stored columns count from the right.
+    pub(crate) mirrors_columns: bool,
+}
 
 impl Default for Orientation {
     fn default() -> Self {
@@ -19,7 +30,7 @@ impl Default for Orientation {
 }
 
 impl Orientation {
-    pub(super) fn read(bytes: &[u8]) -> Self {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
         let noted = Reader::new().read_from_container(&mut Cursor::new(bytes)).ok();
         let number = noted
             .and_then(|noted| noted.get_field(Tag::Orientation, In::PRIMARY)?.value.get_uint(0));
@@ -31,29 +42,36 @@ impl Orientation {
         self == Self::default()
     }
 
-    /// Whether rows become columns.
-    fn swaps(self) -> bool {
-        self.0 >= 5
+    /// Which pixel of the stored image one of the upright image is.
+    pub(crate) fn turn(self) -> Turn {
+        let (swaps, mirrors_rows, mirrors_columns) = match self.0 {
+            2 => (false, false, true),
+            3 => (false, true, true),
+            4 => (false, true, false),
+            5 => (true, false, false),
+            6 => (true, true, false),
+            7 => (true, true, true),
+            8 => (true, false, true),
+            _ => (false, false, false),
+        };
+        Turn { swaps, mirrors_rows, mirrors_columns }
     }
 
     /// The size of an image that is stored in `size`.
-    pub(super) fn size(self, (height, width): Size) -> Size {
-        if self.swaps() { (width, height) } else { (height, width) }
+    pub(crate) fn size(self, (height, width): Size) -> Size {
+        if self.turn().swaps { (width, height) } else { (height, width) }
     }
 
-    /// Turns a whole image; `aside` is lent for it.
-    pub(super) fn turn(self, pixels: &mut Pixels, aside: &mut Vec<u8>) {
+    /// Makes a whole image upright; `aside` is lent for it.
+    pub(super) fn apply(self, pixels: &mut Pixels, aside: &mut Vec<u8>) {
         let (rows, columns) = (pixels.part.height as usize, pixels.part.width as usize);
-        let (height, width) = if self.swaps() { (columns, rows) } else { (rows, columns) };
-        let from = |y: usize, x: usize| match self.0 {
-            2 => (y, columns - 1 - x),
-            3 => (rows - 1 - y, columns - 1 - x),
-            4 => (rows - 1 - y, x),
-            5 => (x, y),
-            6 => (rows - 1 - x, y),
-            7 => (rows - 1 - x, columns - 1 - y),
-            8 => (x, columns - 1 - y),
-            _ => (y, x),
+        let turn = self.turn();
+        let (height, width) = if turn.swaps { (columns, rows) } else { (rows, columns) };
+        let from = |y: usize, x: usize| {
+            let (row, column) = if turn.swaps { (x, y) } else { (y, x) };
+            let row = if turn.mirrors_rows { rows - 1 - row } else { row };
+            let column = if turn.mirrors_columns { columns - 1 - column } else { column };
+            (row, column)
         };
         let len = rows * columns * CHANNELS;
         if aside.len() < len {

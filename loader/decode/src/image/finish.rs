@@ -40,6 +40,16 @@ impl Finish {
         }
     }
 
+    /// The table as it lies in memory: for each channel, what its 256 values become.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Uint8(table) => bytemuck::cast_slice(table.as_flattened()),
+            Self::Float16(table) => bytemuck::cast_slice(table.as_flattened()),
+            Self::Bfloat16(table) => bytemuck::cast_slice(table.as_flattened()),
+            Self::Float32(table) => bytemuck::cast_slice(table.as_flattened()),
+        }
+    }
+
     /// Writes `pixels` (rows of `width`) to `out`.
     pub(super) fn write(
         &self,

@@ -8,7 +8,7 @@ use super::{CHANNELS, Pixels, Wanted};
 use crate::crop::{Part, Size};
 use crate::record::bad;
 
-pub(super) const MAGIC: &[u8] = b"\xff\xd8\xff";
+pub(crate) const MAGIC: &[u8] = b"\xff\xd8\xff";
 
 /// Scans of a progressive image beyond which it is taken for an attack: each costs a pass over all
 /// coefficients. Encoders write about 10; libjpeg-turbo's own fuzzers stop at 500.
@@ -96,7 +96,7 @@ fn is_harmless(said: &str, bytes: &[u8]) -> bool {
 }
 
 /// Whether an end marker follows the last start of scan (an embedded thumbnail ends before it).
-fn ends_after_its_scan(bytes: &[u8]) -> bool {
+pub(crate) fn ends_after_its_scan(bytes: &[u8]) -> bool {
     let last = |bytes: &[u8], marker| bytes.windows(2).rposition(|pair| pair == marker);
     // From the end: of a whole file only its last bytes are looked at.
     last(bytes, [0xff, 0xd9]).is_some_and(|end| last(&bytes[end..], [0xff, 0xda]).is_none())

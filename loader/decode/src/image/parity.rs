@@ -112,7 +112,7 @@ fn crops_of_turned_photos_are_crops_of_upright_ones() {
     let ours = |name: &str| render(name, spec.clone()).1;
     let (_, upright) = decoded(&data("exif-6.jpg"), Part::whole);
     let mut turned = Scratch { pixels: upright, ..Scratch::default() };
-    Orientation::read(&data("exif-6.jpg")).turn(&mut turned.pixels, &mut turned.turned);
+    Orientation::read(&data("exif-6.jpg")).apply(&mut turned.pixels, &mut turned.turned);
     let image = turned.pixels.size();
     let placement = Placement::new(spec.crop, spec.size, image, &DRAW);
     let resized = turned.resize.run(&turned.pixels, image, &placement).unwrap().to_vec();
@@ -251,13 +251,22 @@ const DAMAGED: [&str; 8] = [
     "lossless.webp",
 ];
 
-const JPEGS: [&str; 6] = [
+const JPEGS: [&str; 15] = [
     "wide-420.jpg",
     "wide-progressive.jpg",
     "tall-444.jpg",
     "tall-422.jpg",
+    "tall-440.jpg",
     "gray.jpg",
     "cmyk.jpg",
+    "tiny-1-420.jpg",
+    "tiny-1-422.jpg",
+    "tiny-3-420.jpg",
+    "tiny-3-422.jpg",
+    "tiny-4-420.jpg",
+    "tiny-4-422.jpg",
+    "tiny-5-420.jpg",
+    "tiny-5-422.jpg",
 ];
 
 proptest! {

@@ -64,12 +64,33 @@ def images() -> None:
     save("lossy.webp", small, format="WEBP", quality=80)
     save("lossless.webp", small, format="WEBP", lossless=True)
     save("alpha.webp", alpha, format="WEBP", quality=80)
+    for width in [1, 3, 4, 5]:
+        for name, subsampling in [("420", 2), ("422", 1)]:
+            tiny = small.crop((20, 10, 20 + width, 10 + 6 - width))
+            save(f"tiny-{width}-{name}.jpg", tiny, format="JPEG", quality=85, subsampling=subsampling)
+    upended()
     for orientation in range(1, 9):
         note = Image.Exif()
         note[0x0112] = orientation
         save(f"exif-{orientation}.jpg", small, format="JPEG", quality=85, exif=note)
     deep = np.asarray(small.convert("L")).astype(np.uint16) * 257 + 3
     save("gray16.png", Image.fromarray(np.minimum(deep, 65535).astype(np.uint16)), format="PNG")
+
+
+def upended() -> None:
+    """Colour at half the resolution downwards alone, which Pillow does not write.
+
+    Both kinds have two blocks of brightness to one of each colour, so that the header alone makes the
+    other of one: the picture is torn up, and as good as any.
+    """
+    jpeg = bytearray((HERE / "tall-422.jpg").read_bytes())
+    frame = jpeg.index(b"\xff\xc0")
+    height, width = (int.from_bytes(jpeg[frame + at : frame + at + 2], "big") for at in (5, 7))
+    height, width = -(-height // 8) * 16, -(-width // 16) * 8
+    jpeg[frame + 5 : frame + 9] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    assert jpeg[frame + 11] == 0x21
+    jpeg[frame + 11] = 0x12
+    (HERE / "tall-440.jpg").write_bytes(jpeg)
 
 
 def decoded(name: str) -> torch.Tensor:

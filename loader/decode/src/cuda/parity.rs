@@ -1,0 +1,150 @@
+//! Tests: the kernel's own source, compiled for the CPU, makes of an image's planes what the CPU path makes of the
+//! image, to the bit.
+
+#![allow(unsafe_code, reason = "the kernel takes addresses")]
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::screen::screen;
+use super::view::{Plane, Tables, View};
+use crate::draw::Draw;
+use crate::dtype::DType;
+use crate::image::{ImagePlan, Scratch};
+use crate::spec::{Crop, ImageSpec, Layout};
+
+/// What GPUs decode of the fixtures: every sampling, gray, and every way to hold a camera.
+const FILES: [&str; 21] = [
+    "wide-420.jpg",
+    "tall-422.jpg",
+    "tall-444.jpg",
+    "tall-440.jpg",
+    "gray.jpg",
+    "tiny-1-420.jpg",
+    "tiny-1-422.jpg",
+    "tiny-3-420.jpg",
+    "tiny-3-422.jpg",
+    "tiny-4-420.jpg",
+    "tiny-4-422.jpg",
+    "tiny-5-420.jpg",
+    "tiny-5-422.jpg",
+    "exif-1.jpg",
+    "exif-2.jpg",
+    "exif-3.jpg",
+    "exif-4.jpg",
+    "exif-5.jpg",
+    "exif-6.jpg",
+    "exif-7.jpg",
+    "exif-8.jpg",
+];
+
+fn data(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The row as the CPU path makes it.
+fn by_cpu(bytes: &[u8], plan: &ImagePlan, draw: &Draw) -> Vec<u8> {
+    let mut scratch = Scratch::default();
+    let ready = plan.prepare(bytes, draw, &mut scratch).unwrap();
+    let mut out = vec![0; ready.shape().iter().product::<usize>() * plan.dtype().size()];
+    ready.finish(&mut out).unwrap();
+    out
+}
+
+/// The row as the kernel makes it of `planes`.
+fn by_kernel(
+    bytes: &[u8],
+    planes: &[forebay_kernel::Plane],
+    plan: &ImagePlan,
+    draw: &Draw,
+    len: usize,
+) -> Vec<u8> {
+    let stored = screen(bytes).unwrap();
+    let placed: Vec<Plane> = planes
+        .iter()
+        .zip(stored.planes())
+        .map(|(plane, (height, width))| {
+            // The library rounds up to whole colours.
+            assert!((0..2).contains(&(plane.width - width)), "{plane:?}");
+            Plane { at: plane.values.as_ptr() as u64, pitch: plane.width, width, height, unused: 0 }
+        })
+        .collect();
+    let orientation = plan.orientation(bytes);
+    let cuts: Vec<_> = plan.cuts(orientation.size(stored.size), draw).collect();
+    // Its elements lie as aligned as the largest is.
+    let mut out = vec![0_u32; len.div_ceil(4)];
+    let mut tables = Tables::default();
+    for (index, cut) in cuts.iter().enumerate() {
+        let at = out.as_mut_ptr() as u64 + (len / cuts.len() * index) as u64;
+        tables.push(&stored, &placed, orientation, cut, plan.layout(), at);
+    }
+    let mut memory = vec![0_u64; tables.len().div_ceil(8)];
+    let placed = tables.placed_at(memory.as_ptr() as u64);
+    bytemuck::cast_slice_mut(&mut memory)[..placed.bytes.len()].copy_from_slice(&placed.bytes);
+    let views: &[View] = bytemuck::cast_slice(&memory[..placed.views * size_of::<View>() / 8]);
+    let mut table = vec![0_u32; plan.table().len().div_ceil(4)];
+    bytemuck::cast_slice_mut(&mut table)[..plan.table().len()].copy_from_slice(plan.table());
+    for view in views {
+        // SAFETY: planes, tables and out live until the end of this function and are as large as the view says.
+        unsafe {
+            forebay_kernel::forebay_pixels(
+                std::ptr::from_ref(view).cast(),
+                table.as_ptr().cast(),
+                plan.dtype().size() as u32,
+            );
+        }
+    }
+    bytemuck::cast_slice(&out)[..len].to_vec()
+}
+
+fn specs() -> impl Strategy<Value = ImageSpec> {
+    let crop = prop_oneof![
+        Just(Crop::None),
+        (8..200_u32).prop_map(|short| Crop::Center { resize: Some(short) }),
+        Just(Crop::Center { resize: None }),
+        Just(Crop::Random { scale: (0.05, 1.0), ratio: (0.5, 2.0) }),
+    ];
+    let dtype =
+        prop::sample::select(vec![DType::Uint8, DType::Float16, DType::Bfloat16, DType::Float32]);
+    let layout = prop::sample::select(vec![Layout::Nchw, Layout::Nhwc]);
+    let size = (1..120_u32, 1..120_u32);
+    (crop, size, dtype, layout, any::<bool>(), prop::option::of(1..4_u32)).prop_map(
+        |(crop, size, dtype, layout, flip, views)| {
+            let normalised = (dtype != DType::Uint8).then_some([0.5, 0.25, 0.125]);
+            ImageSpec {
+                size: Some(size),
+                crop,
+                flip,
+                dtype,
+                layout,
+                mean: normalised,
+                std: normalised,
+                views,
+                exif: true,
+                ..ImageSpec::default()
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn the_kernel_makes_what_the_cpu_makes(
+        name in prop::sample::select(FILES.to_vec()),
+        spec in specs(),
+        position in any::<u64>(),
+    ) {
+        let draw = Draw { seed: 1, epoch: 2, stream: 0, position, field: 3, view: 0 };
+        let (bytes, plan) = (data(name), ImagePlan::new(spec));
+        let expected = by_cpu(&bytes, &plan, &draw);
+        let planes = forebay_kernel::planes(&bytes);
+        let found = by_kernel(&bytes, &planes, &plan, &draw, expected.len());
+        let size = plan.dtype().size();
+        let differs = found.chunks(size).zip(expected.chunks(size)).filter(|(a, b)| a != b).count();
+        prop_assert_eq!(differs, 0, "of {} elements", expected.len() / size);
+    }
+}

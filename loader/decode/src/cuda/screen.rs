@@ -1,0 +1,316 @@
+//! Which images a GPU decodes: what their headers say, and nothing else.
+//!
+//! Its rule: the same file goes the same way on every machine and at every load, so that pixels never depend on
+//! timing. Whatever is not plain goes to the CPU, which knows everything, and is counted with its reason.
+
+use super::view::Stored;
+use crate::image::{self, SIDE_MAX};
+
+/// The longest side of an image that JPEG engines take, in pixels.
+const ENGINE_SIDE_MAX: u32 = 16_384;
+
+/// Why an image is decoded by the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// No GPU was asked for.
+    Asked,
+    /// It is no JPEG.
+    Format,
+    /// Its header cannot be read; the CPU's decoder says what is wrong, or knows better.
+    Header,
+    /// It comes in several scans: progressive, or one for each component.
+    Scans,
+    /// It is coded arithmetically, without loss, or in differences.
+    Coding,
+    /// Its values have more than 8 bits.
+    Depth,
+    /// Its components are not brightness and two of colour, or brightness alone.
+    Colors,
+    /// Its colours are not stored at the full, or half the resolution.
+    Sampling,
+    /// It is larger than an engine takes.
+    Size,
+    /// It is cut off, or has no end marker.
+    End,
+    /// The GPU's decoder does not take it.
+    Refused,
+    /// The GPU's decoder failed at its batch.
+    Failed,
+}
+
+impl Reason {
+    /// As it is counted.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Format => "format",
+            Self::Header => "header",
+            Self::Scans => "scans",
+            Self::Coding => "coding",
+            Self::Depth => "depth",
+            Self::Colors => "colors",
+            Self::Sampling => "sampling",
+            Self::Size => "size",
+            Self::End => "end",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How the JPEG in `bytes` is stored, if a GPU is to decode it.
+///
+/// # Errors
+/// Why it is not.
+pub(super) fn screen(bytes: &[u8]) -> Result<Stored, Reason> {
+    if !bytes.starts_with(image::JPEG_MAGIC) {
+        return Err(Reason::Format);
+    }
+    let header = Header::read(bytes)?;
+    let stored = header.stored()?;
+    let (height, width) = stored.size;
+    if height == 0 || width == 0 || height > SIDE_MAX || width > SIDE_MAX {
+        return Err(Reason::Header);
+    }
+    if height > ENGINE_SIDE_MAX || width > ENGINE_SIDE_MAX {
+        return Err(Reason::Size);
+    }
+    if !image::ends_after_its_scan(bytes) {
+        return Err(Reason::End);
+    }
+    Ok(stored)
+}
+
+/// Markers of JPEG (ITU-T T.81, table B.1), without their 0xff.
+mod marker {
+    pub(super) const BASELINE: u8 = 0xc0;
+    pub(super) const EXTENDED: u8 = 0xc1;
+    pub(super) const PROGRESSIVE: u8 = 0xc2;
+    pub(super) const HUFFMAN_TABLES: u8 = 0xc4;
+    pub(super) const EXTENSION: u8 = 0xc8;
+    pub(super) const ARITHMETIC_CONDITIONS: u8 = 0xcc;
+    pub(super) const FRAME_LAST: u8 = 0xcf;
+    pub(super) const RESTART_FIRST: u8 = 0xd0;
+    pub(super) const END: u8 = 0xd9;
+    pub(super) const SCAN: u8 = 0xda;
+    /// JFIF's.
+    pub(super) const APP0: u8 = 0xe0;
+    /// Adobe's.
+    pub(super) const APP14: u8 = 0xee;
+    /// Stands alone, and means nothing.
+    pub(super) const TEMPORARY: u8 = 0x01;
+}
+
+/// One component of a frame: its name, and how often it is sampled across and down.
+#[derive(Debug, Clone, Copy, Default)]
+struct Component {
+    name: u8,
+    sampling: (u8, u8),
+}
+
+/// What matters of everything before the first scan.
+#[derive(Debug, Default)]
+struct Header {
+    size: (u32, u32),
+    components: Vec<Component>,
+    is_jfif: bool,
+    /// Adobe's word on colours, where it is there.
+    transform: Option<u8>,
+    /// Components in the first scan.
+    scanned: u8,
+}
+
+/// Components of a frame that are looked at: one more than any that is taken.
+const COMPONENTS_MAX: usize = 4;
+
+impl Header {
+    fn read(bytes: &[u8]) -> Result<Self, Reason> {
+        let mut header = Self::default();
+        let mut rest = &bytes[2..];
+        loop {
+            // Any number of 0xff may come before a marker.
+            let (marker, after) = match rest {
+                [0xff, 0xff, ..] => {
+                    rest = &rest[1..];
+                    continue;
+                }
+                [0xff, marker, after @ ..] => (*marker, after),
+                _ => return Err(Reason::Header),
+            };
+            rest = match marker {
+                marker::TEMPORARY => {
+                    rest = after;
+                    continue;
+                }
+                marker::RESTART_FIRST..=marker::END | 0 => return Err(Reason::Header),
+                _ => after,
+            };
+            let [high, low, after @ ..] = rest else { return Err(Reason::Header) };
+            let length = usize::from(u16::from_be_bytes([*high, *low])).checked_sub(2);
+            let (segment, after) =
+                length.and_then(|length| after.split_at_checked(length)).ok_or(Reason::Header)?;
+            match marker {
+                marker::SCAN => {
+                    header.scanned = *segment.first().ok_or(Reason::Header)?;
+                    return Ok(header);
+                }
+                marker::HUFFMAN_TABLES | marker::EXTENSION => {}
+                marker::ARITHMETIC_CONDITIONS => return Err(Reason::Coding),
+                marker::PROGRESSIVE => return Err(Reason::Scans),
+                marker::BASELINE | marker::EXTENDED => header.frame(segment)?,
+                marker::BASELINE..=marker::FRAME_LAST => return Err(Reason::Coding),
+                marker::APP0 => header.is_jfif |= segment.starts_with(b"JFIF\0"),
+                marker::APP14 if segment.starts_with(b"Adobe") => {
+                    header.transform = segment.get(11).copied();
+                }
+                _ => {}
+            }
+            rest = after;
+        }
+    }
+
+    /// Reads a frame's header: depth, height, width, and three bytes for each component.
+    fn frame(&mut self, segment: &[u8]) -> Result<(), Reason> {
+        let [depth, h0, h1, w0, w1, count, rest @ ..] = segment else { return Err(Reason::Header) };
+        if !self.components.is_empty() || rest.len() != usize::from(*count) * 3 {
+            return Err(Reason::Header);
+        }
+        if *depth != 8 {
+            return Err(Reason::Depth);
+        }
+        let side = |high, low| u32::from(u16::from_be_bytes([high, low]));
+        self.size = (side(*h0, *h1), side(*w0, *w1));
+        let component =
+            |bytes: &[u8]| Component { name: bytes[0], sampling: (bytes[1] >> 4, bytes[1] & 15) };
+        self.components = rest.chunks_exact(3).take(COMPONENTS_MAX).map(component).collect();
+        Ok(())
+    }
+
+    fn stored(&self) -> Result<Stored, Reason> {
+        let Self { size, components, .. } = self;
+        let sampling = match components[..] {
+            [] => return Err(Reason::Header),
+            [_] => (1, 1),
+            [_, _, _] if !self.is_brightness_and_colors() => return Err(Reason::Colors),
+            [bright, Component { sampling: (1, 1), .. }, Component { sampling: (1, 1), .. }] => {
+                bright.sampling
+            }
+            [_, _, _] => return Err(Reason::Sampling),
+            _ => return Err(Reason::Colors),
+        };
+        let (across, down) = (u32::from(sampling.0), u32::from(sampling.1));
+        if !(1..=2).contains(&across) || !(1..=2).contains(&down) {
+            return Err(Reason::Sampling);
+        }
+        if usize::from(self.scanned) != components.len() {
+            return Err(Reason::Scans);
+        }
+        let components = components.len() as u32;
+        Ok(Stored { size: *size, components, sampling: (across, down) })
+    }
+
+    /// What libjpeg takes three components for: JFIF's are brightness and colour; Adobe says what they are; of
+    /// others, their names do.
+    fn is_brightness_and_colors(&self) -> bool {
+        let names = || self.components.iter().map(|component| component.name);
+        self.is_jfif || self.transform.map_or(!names().eq(*b"RGB"), |transform| transform != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn data(name: &str) -> Vec<u8> {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The file with its frame's segment changed by `change`, which is given what follows the marker.
+    fn reframed(change: impl Fn(&mut [u8])) -> Vec<u8> {
+        let mut bytes = data("wide-420.jpg");
+        let at = bytes.windows(2).position(|pair| pair == [0xff, marker::BASELINE]).unwrap();
+        change(&mut bytes[at + 1..]);
+        bytes
+    }
+
+    fn stored(name: &str) -> (u32, (u32, u32)) {
+        let stored = screen(&data(name)).unwrap();
+        (stored.components, stored.sampling)
+    }
+
+    #[test]
+    fn plain_files_are_the_gpus() {
+        assert_eq!(stored("wide-420.jpg"), (3, (2, 2)));
+        assert_eq!(stored("tall-422.jpg"), (3, (2, 1)));
+        assert_eq!(stored("tall-444.jpg"), (3, (1, 1)));
+        assert_eq!(stored("gray.jpg"), (1, (1, 1)));
+        assert_eq!(stored("exif-6.jpg").0, 3);
+    }
+
+    #[test]
+    fn every_other_is_the_cpus_for_its_reason() {
+        let refused = |bytes: &[u8]| screen(bytes).unwrap_err();
+        let frame = |at: usize, value: u8| refused(&reframed(|frame| frame[at] = value));
+        assert_eq!(refused(&data("rgb.png")), Reason::Format);
+        assert_eq!(refused(b"\xff\xd8\xff"), Reason::Header);
+        assert_eq!(refused(&data("wide-420.jpg")[..30]), Reason::Header);
+        assert_eq!(refused(&data("wide-progressive.jpg")), Reason::Scans);
+        assert_eq!(frame(0, 0xc9), Reason::Coding);
+        assert_eq!(frame(3, 12), Reason::Depth);
+        assert_eq!(refused(&data("cmyk.jpg")), Reason::Colors);
+        assert_eq!(frame(10, 0x41), Reason::Sampling);
+        assert_eq!(frame(10, 0x01), Reason::Sampling);
+        assert_eq!(frame(13, 0x21), Reason::Sampling);
+        assert_eq!(frame(4, 0x41), Reason::Size);
+        assert_eq!(frame(8, 2), Reason::Header);
+        let whole = data("wide-420.jpg");
+        assert_eq!(refused(&whole[..whole.len() - 2]), Reason::End);
+    }
+
+    #[test]
+    fn colors_are_what_libjpeg_takes_them_for() {
+        let header = |is_jfif, transform, names: &[u8; 3]| {
+            let component = |name: &u8| Component { name: *name, sampling: (1, 1) };
+            let components = names.iter().map(component).collect();
+            Header { size: (1, 1), components, is_jfif, transform, scanned: 3 }.stored().is_ok()
+        };
+        assert!(header(true, Some(0), b"RGB"), "JFIF goes first");
+        assert!(!header(false, Some(0), &[1, 2, 3]), "Adobe's own red, green and blue");
+        assert!(header(false, Some(1), b"RGB"));
+        assert!(!header(false, None, b"RGB"));
+        assert!(header(false, None, &[0, 1, 2]));
+    }
+
+    #[test]
+    fn components_in_scans_of_their_own_are_the_cpus() {
+        let mut bytes = data("tall-444.jpg");
+        let at = bytes.windows(2).position(|pair| pair == [0xff, marker::SCAN]).unwrap();
+        bytes[at + 4] = 1;
+        assert_eq!(screen(&bytes).unwrap_err(), Reason::Scans);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_say_it_answers(
+            mut tail in prop::collection::vec(any::<u8>(), 0..200),
+            at in 0..600_usize,
+            value in any::<u8>(),
+        ) {
+            let mut bytes = b"\xff\xd8\xff".to_vec();
+            bytes.append(&mut tail);
+            let _ = screen(&bytes);
+            let mut bytes = data("wide-420.jpg");
+            bytes[at + 3] = value;
+            if let Ok(stored) = screen(&bytes) {
+                prop_assert!(stored.size.0 > 0 && stored.size.1 > 0);
+                prop_assert!([1, 3].contains(&stored.components));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the kernel is told: for each result, the planes it is made of, which of their pixels with which weights, and
+//! where its elements go.
+//!
+//! Its rule: the layout is that of `pixels.cu`, byte for byte, and everything in it is a number. Memory of the device
+//! is an address that is never followed here.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::taps::{Taps, Window};
+use crate::crop::{Area, Placement, Size};
+use crate::image::{Cut, Orientation};
+use crate::spec::Layout;
+
+/// Red, green and blue; brightness and two of colour.
+pub(super) const CHANNELS: usize = 3;
+
+/// Where something lies on the device.
+pub(super) type Address = u64;
+
+/// One component of an image on the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Plane {
+    pub(super) at: Address,
+    /// Bytes from row to row.
+    pub(super) pitch: u32,
+    pub(super) width: u32,
+    pub(super) height: u32,
+    pub(super) unused: u32,
+}
+
+/// One side of a result.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Axis {
+    windows: Address,
+    weights: Address,
+    length: u32,
+    precision: u32,
+}
+
+/// One result and the image it is made of.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct View {
+    planes: [Plane; CHANNELS],
+    columns: Axis,
+    rows: Axis,
+    out: Address,
+    column_step: u64,
+    row_step: u64,
+    channel_step: u64,
+    components: u32,
+    across: u32,
+    down: u32,
+    swaps: u32,
+    mirrors_rows: u32,
+    mirrors_columns: u32,
+    flip: u32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<View>() == 184 && align_of::<View>() == 8);
+
+/// How an image is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// As it lies in the file, before it is turned.
+    pub(super) size: Size,
+    /// 1 (brightness) or 3.
+    pub(super) components: u32,
+    /// Pixels of the image per pixel of colour, side by side and one above the other: 1 or 2.
+    pub(super) sampling: (u32, u32),
+}
+
+impl Stored {
+    /// The size of each component.
+    pub(super) fn planes(&self) -> impl Iterator<Item = Size> {
+        let (height, width) = self.size;
+        let (across, down) = self.sampling;
+        let size = move |component| match component {
+            0 => (height, width),
+            _ => (height.div_ceil(down), width.div_ceil(across)),
+        };
+        (0..self.components).map(size)
+    }
+}
+
+/// Tables and views of a batch, in one piece for one copy to the device.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    views: Vec<View>,
+    /// Offsets until [`Tables::placed_at`] makes them addresses.
+    windows: Vec<Window>,
+    weights: Vec<i16>,
+}
+
+/// Tables as they lie on the device.
+pub(super) struct Placed {
+    /// All of it.
+    pub(super) bytes: Vec<u8>,
+    /// How many views it begins with.
+    pub(super) views: usize,
+}
+
+impl Tables {
+    /// Adds a result of an image whose components lie at `planes`, to be written to `out`; `cut` is one of the upright
+    /// image.
+    pub(super) fn push(
+        &mut self,
+        stored: &Stored,
+        planes: &[Plane],
+        orientation: Orientation,
+        cut: &Cut,
+        layout: Layout,
+        out: Address,
+    ) {
+        let (rows, columns) = taps(&cut.placement, orientation.size(stored.size));
+        let (height, width) = cut.placement.canvas;
+        let (height, width) = (u64::from(height), u64::from(width));
+        let (column_step, row_step, channel_step) = match layout {
+            Layout::Nchw => (1, width, width * height),
+            Layout::Nhwc => (CHANNELS as u64, width * CHANNELS as u64, 1),
+        };
+        let mut all = [Plane::default(); CHANNELS];
+        all[..planes.len()].copy_from_slice(planes);
+        let turn = orientation.turn();
+        let view = View {
+            planes: all,
+            columns: self.axis(columns),
+            rows: self.axis(rows),
+            out,
+            column_step,
+            row_step,
+            channel_step,
+            components: stored.components,
+            across: stored.sampling.0,
+            down: stored.sampling.1,
+            swaps: u32::from(turn.swaps),
+            mirrors_rows: u32::from(turn.mirrors_rows),
+            mirrors_columns: u32::from(turn.mirrors_columns),
+            flip: u32::from(cut.flip),
+            unused: 0,
+        };
+        self.views.push(view);
+    }
+
+    fn axis(&mut self, taps: Taps) -> Axis {
+        let axis = Axis {
+            windows: (self.windows.len() * size_of::<Window>()) as u64,
+            weights: (self.weights.len() * size_of::<i16>()) as u64,
+            length: taps.windows.len() as u32,
+            precision: taps.precision,
+        };
+        self.windows.extend(taps.windows);
+        self.weights.extend(taps.weights);
+        axis
+    }
+
+    /// Bytes that [`Tables::placed_at`] gives.
+    pub(super) fn len(&self) -> usize {
+        size_of_val(&self.views[..])
+            + size_of_val(&self.windows[..])
+            + size_of_val(&self.weights[..])
+    }
+
+    /// All of it as it must lie at `base`, which is a multiple of 8.
+    pub(super) fn placed_at(mut self, base: Address) -> Placed {
+        let windows = base + size_of_val(&self.views[..]) as u64;
+        let weights = windows + size_of_val(&self.windows[..]) as u64;
+        for view in &mut self.views {
+            for axis in [&mut view.columns, &mut view.rows] {
+                axis.windows += windows;
+                axis.weights += weights;
+            }
+        }
+        let mut bytes = Vec::with_capacity(self.len());
+        bytes.extend_from_slice(bytemuck::cast_slice(&self.views));
+        bytes.extend_from_slice(bytemuck::cast_slice(&self.windows));
+        bytes.extend_from_slice(bytemuck::cast_slice(&self.weights));
+        Placed { bytes, views: self.views.len() }
+    }
+}
+
+/// Of which rows and columns of an upright `image` the result is made.
+fn taps(placement: &Placement, (height, width): Size) -> (Taps, Taps) {
+    let Placement { source, isolated, content, corner, canvas } = *placement;
+    let Area { left, top, width: across, height: down } = source;
+    if content != canvas {
+        // A part at its own size on black: whole pixels.
+        let rows = Taps::pasted(top as u32, content.0, corner.0, canvas.0);
+        let columns = Taps::pasted(left as u32, content.1, corner.1, canvas.1);
+        return (rows, columns);
+    }
+    let side = |from: f64, length: f64, end: u32, canvas: u32| {
+        let to = (from + length).min(f64::from(end));
+        // Whole pixels: a crop hides what is around it.
+        let seen = if isolated { (from as u32, to as u32) } else { (0, end) };
+        Taps::resized(seen, (from, to), canvas)
+    };
+    (side(top, down, height, canvas.0), side(left, across, width, canvas.1))
+}
