@@ -33,7 +33,7 @@ impl Lease {
 
     /// The slab the slot lies in.
     #[must_use]
-    pub fn slab(&self) -> &Slab {
+    pub fn slab(&self) -> &Arc<Slab> {
         &self.slab
     }
 

@@ -5,14 +5,16 @@
 //! out as views keep it, and only while that leaves the daemon room to go on.
 
 mod lending;
+mod retiring;
 mod rows;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, Sender, bounded};
-use forebay_decode::{BufferPool, Decoder, FieldSpec};
+use forebay_decode::{BufferPool, Decoder, Device, FieldSpec};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
@@ -24,6 +26,7 @@ use crate::deadline::Deadline;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
+use retiring::Retiring;
 pub use rows::{Batch, Rows, View};
 
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
@@ -44,6 +47,8 @@ pub struct LoaderConfig {
     pub views: Vec<String>,
     /// Decode threads.
     pub threads: usize,
+    /// The GPU that decodes, of this process; `None` leaves all to the CPU.
+    pub device: Option<Arc<Device>>,
 }
 
 /// What [`Loader::next`] found.
@@ -81,6 +86,8 @@ pub struct Stats {
     pub reconnects: u64,
     /// The daemon's process id, while one is connected.
     pub daemon_pid: Option<u32>,
+    /// Images by who decoded them, and of those by why.
+    pub decoders: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Waits of the consumer.
     pub wait: WaitReport,
 }
@@ -162,7 +169,13 @@ impl Loader {
         let seed = config.session.open.order.seed;
         let pool = BufferPool::new(IDLE_BUFFERS);
         let decoder = match config.fields {
-            Some(fields) => Some(Decoder::new(fields, config.threads, &pool)?),
+            Some(fields) => {
+                Some(Decoder::new(fields, config.threads, &pool, config.device.clone())?)
+            }
+            None => None,
+        };
+        let device = match config.device {
+            Some(device) => Some((device, Retiring::new(prefetch)?)),
             None => None,
         };
         let urls: Arc<[String]> = config.session.open.urls.clone().into();
@@ -177,6 +190,7 @@ impl Loader {
         let run = Arc::new(AtomicU64::new(0));
         let work = Work {
             decoder,
+            device,
             views: config.views,
             urls,
             streams,
@@ -362,6 +376,10 @@ impl Loader {
         counts.stats.bad_samples += batch.errors.len() as u64;
         counts.stats.tier_bytes += batch.tier_bytes;
         counts.stats.origin_bytes += batch.origin_bytes;
+        for ((decoder, reason), images) in &batch.routes {
+            let reasons = counts.stats.decoders.entry(decoder).or_default();
+            *reasons.entry(reason).or_default() += images;
+        }
     }
 
     /// Why the decode thread is gone though nobody closed the loader.
@@ -416,6 +434,8 @@ impl Drop for Loader {
 /// The decode thread's belongings.
 struct Work {
     decoder: Option<Decoder>,
+    /// The GPU that decodes, and who waits for it.
+    device: Option<(Arc<Device>, Retiring)>,
     views: Vec<String>,
     urls: Arc<[String]>,
     /// The first shard of each data set of a mixture.
@@ -526,7 +546,8 @@ mod tests {
                 allow_pipe: false,
             };
             let (fields, views) = (None, Vec::new());
-            let loader = Loader::open(LoaderConfig { session, fields, views, threads: 1 }).unwrap();
+            let config = LoaderConfig { session, fields, views, threads: 1, device: None };
+            let loader = Loader::open(config).unwrap();
             daemon.join().unwrap();
             loader
         });

@@ -3,6 +3,8 @@
 use forebay_error::Error;
 
 use crate::buffer::Buffer;
+use crate::cuda::{DeviceTensor, Done};
+use crate::decoder::Routes;
 use crate::dtype::DType;
 
 /// A decoded batch: its columns, and what could not be decoded.
@@ -14,6 +16,10 @@ pub struct Decoded {
     pub kept: Vec<usize>,
     /// The records that are not among the rows; ascending by index.
     pub bad: Vec<BadSample>,
+    /// Who decoded the images of the rows, and why.
+    pub routes: Routes,
+    /// When the records' memory is no longer read; nothing if it is not any more.
+    pub done: Option<Done>,
 }
 
 /// One named column of a batch.
@@ -33,6 +39,8 @@ pub struct Output {
 pub enum Column {
     /// All rows in one tensor, whose first dimension counts them.
     Tensor(Tensor),
+    /// The same on a device.
+    OnDevice(DeviceTensor),
     /// One tensor per row, because shapes or types differ.
     Tensors(Vec<Tensor>),
     /// Text.

@@ -7,15 +7,19 @@
 mod field;
 mod rows;
 
+use std::sync::Arc;
+
 use forebay_error::{Error, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::buffer::BufferPool;
-use crate::column::{BadSample, Decoded, Output};
+use crate::column::{BadSample, Column, Decoded};
+use crate::cuda::{Device, Failure, Reason, Submission};
 use crate::record::Record;
 use crate::spec::FieldSpec;
 
-use field::Field;
+pub use field::Routes;
+use field::{CPU, Field, Pictures};
 use rows::Rows;
 
 /// More threads than any node has cores are a mistake in a unit.
@@ -27,6 +31,7 @@ pub struct Decoder {
     fields: Vec<Field>,
     threads: ThreadPool,
     buffers: BufferPool,
+    device: Option<Arc<Device>>,
 }
 
 /// What one batch is decoded with.
@@ -37,14 +42,26 @@ struct Batch<'a> {
     buffers: &'a BufferPool,
 }
 
+/// A field's rows while it is not known yet which of them are good.
+enum Made<'a> {
+    Rows(Rows),
+    /// Images for a device.
+    Pictures(Pictures<'a>),
+}
+
 impl Decoder {
     /// A decoder of `fields` on `threads` threads of its own; tensors take their memory from
-    /// `buffers`.
+    /// `buffers`. With a `device` all of them end up there, and it decodes the images.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with advice when a field makes no sense or `threads` is not in
-    /// 1…1024; [`ErrorKind::Unavailable`] when the system refuses the threads.
-    pub fn new(fields: Vec<FieldSpec>, threads: usize, buffers: &BufferPool) -> Result<Self> {
+    /// [`ErrorKind::Invalid`] with advice when a field makes no sense, there or anywhere, or `threads` is not
+    /// in 1…1024; [`ErrorKind::Unavailable`] when the system refuses the threads.
+    pub fn new(
+        fields: Vec<FieldSpec>,
+        threads: usize,
+        buffers: &BufferPool,
+        device: Option<Arc<Device>>,
+    ) -> Result<Self> {
         FieldSpec::check_all(&fields)?;
         if !(1..=THREADS_MAX).contains(&threads) {
             return Err(Error::new(ErrorKind::Invalid, "a decoder needs threads")
@@ -60,54 +77,129 @@ impl Decoder {
                 Error::new(ErrorKind::Unavailable, message)
                     .advise("raise the limit on processes, or use fewer threads")
             })?;
-        let fields = fields.into_iter().map(Field::new).collect();
-        Ok(Self { fields, threads, buffers: buffers.clone() })
+        let fields: Vec<Field> = fields.into_iter().map(Field::new).collect();
+        let unsized_image = |field: &&Field| field.plan().is_some_and(|plan| plan.row_shape().is_none());
+        if device.is_some()
+            && let Some(field) = fields.iter().find(unsized_image)
+        {
+            return Err(Error::new(ErrorKind::Invalid, "a GPU makes images of one size")
+                .at("field", field.name())
+                .advise("set size=, or use device=\"cpu\""));
+        }
+        Ok(Self { fields, threads, buffers: buffers.clone(), device })
     }
 
     /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be decoded
     /// is listed as bad, with the first of its fields that failed, and has no row. When there is no
     /// memory for the batch, no record has a row, and each that was good is listed with that error.
-    #[must_use]
-    pub fn decode(&self, records: &[Record<'_>], seed: u64, epoch: u64) -> Decoded {
+    ///
+    /// With a device what is returned is in line there, which reads the records' memory until it is done. That it
+    /// may copy what lies side by side in one go, `around` is memory in which all of it lies, or nothing.
+    ///
+    /// # Errors
+    /// What a device said that cannot be used any more.
+    pub fn decode<'a>(
+        &'a self,
+        records: &'a [Record<'a>],
+        around: &'a [u8],
+        seed: u64,
+        epoch: u64,
+    ) -> Result<Decoded> {
         let batch = Batch { records, seed, epoch, buffers: &self.buffers };
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
-        let (outputs, kept) = match self.outputs(&batch, &mut errors) {
-            Ok(whole) => whole,
-            Err(full) => {
+        let mut outcome = self.outputs(&batch, around, None, &mut errors);
+        if let Err(Failure::Decoder(error)) = outcome {
+            tracing::warn!(%error, "the GPU's decoder failed at a batch: the CPU decodes it");
+            outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
+        }
+        let mut decoded = match outcome {
+            Ok(decoded) => decoded,
+            Err(Failure::Device(full)) if full.kind() == ErrorKind::Full => {
                 for error in &mut errors {
                     error.get_or_insert_with(|| full.clone());
                 }
                 let none = Batch { records: &[], ..batch };
-                self.outputs(&none, &mut []).expect("no rows need no memory")
+                match self.outputs(&none, &[], None, &mut []) {
+                    Ok(decoded) => decoded,
+                    Err(Failure::Device(error) | Failure::Decoder(error)) => return Err(error),
+                }
             }
+            Err(Failure::Device(error) | Failure::Decoder(error)) => return Err(error),
         };
         let bad = errors.into_iter().enumerate();
         let bad = bad.filter_map(|(index, error)| error.map(|error| BadSample { index, error }));
-        Decoded { outputs, kept, bad: bad.collect() }
+        decoded.bad = bad.collect();
+        Ok(decoded)
     }
 
     /// The columns of `batch` and the records that have a row.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] when there is no memory for all of it.
-    fn outputs(
-        &self,
-        batch: &Batch<'_>,
+    /// [`ErrorKind::Full`] when there is no memory for all of it; what a device said.
+    fn outputs<'a>(
+        &'a self,
+        batch: &Batch<'a>,
+        around: &'a [u8],
+        all_here: Option<Reason>,
         errors: &mut [Option<Error>],
-    ) -> Result<(Vec<Output>, Vec<usize>)> {
-        let columns: Vec<Rows> = self.threads.install(|| {
-            self.fields.iter().map(|field| field.decode(batch, errors)).collect::<Result<_>>()
+    ) -> std::result::Result<Decoded, Failure> {
+        let made: Vec<Made<'a>> = self.threads.install(|| {
+            let fields = self.fields.iter();
+            fields.map(|field| self.made(field, batch, all_here, errors)).collect::<Result<_>>()
         })?;
         // That memory ran out at one sample is not that sample's fault.
         let full = |error: &&Error| error.kind() == ErrorKind::Full;
         if let Some(error) = errors.iter().flatten().find(full) {
-            return Err(error.clone());
+            return Err(Failure::Device(error.clone()));
         }
         let kept: Vec<usize> = (0..errors.len()).filter(|&i| errors[i].is_none()).collect();
-        let outputs = self.fields.iter().zip(columns).map(|(field, rows)| {
-            let (column, present) = rows.keep(&kept, &self.buffers)?;
-            Ok(field.output(column, present))
-        });
-        Ok((outputs.collect::<Result<_>>()?, kept))
+        let mut routes = Routes::new();
+        let mut submission = self.device.as_deref().map(|device| device.begin(around)).transpose()?;
+        let mut outputs = Vec::with_capacity(self.fields.len());
+        for (field, made) in self.fields.iter().zip(made) {
+            let (column, present) = match (made, &self.device, &mut submission) {
+                (Made::Pictures(pictures), Some(device), Some(submission)) => {
+                    let line = pictures.put_in_line(&kept, device, submission, &mut routes)?;
+                    (Column::OnDevice(line.0), line.1)
+                }
+                (Made::Rows(rows), ..) => {
+                    let (column, present) = rows.keep(&kept, &self.buffers)?;
+                    if field.plan().is_some() {
+                        let images = present.iter().filter(|present| **present).count() as u64;
+                        *routes.entry((CPU, Reason::Device.name())).or_default() += images;
+                    }
+                    (placed(column, submission.as_mut())?, present)
+                }
+                (Made::Pictures(_), ..) => unreachable!("made for a device"),
+            };
+            outputs.push(field.output(column, present));
+        }
+        let done = submission.map(Submission::finish).transpose()?;
+        Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done })
+    }
+
+    fn made<'a>(
+        &'a self,
+        field: &'a Field,
+        batch: &Batch<'a>,
+        all_here: Option<Reason>,
+        errors: &mut [Option<Error>],
+    ) -> Result<Made<'a>> {
+        match (&self.device, field.plan()) {
+            (Some(device), Some(plan)) => {
+                field.pictures(plan, device, all_here, batch, errors).map(Made::Pictures)
+            }
+            _ => field.decode(batch, errors).map(Made::Rows),
+        }
+    }
+}
+
+/// A tensor where the others of its batch are.
+fn placed(column: Column, submission: Option<&mut Submission<'_>>) -> Result<Column> {
+    match (column, submission) {
+        (Column::Tensor(tensor), Some(submission)) => {
+            submission.upload(&tensor).map(Column::OnDevice)
+        }
+        (column, _) => Ok(column),
     }
 }

@@ -1,20 +1,21 @@
 //! Record to tensor: images, numbers, arrays and text, decoded into batch memory.
 //!
-//! Its rule: bytes in, tensors out, and nothing else. The crate knows no socket, slab or framework;
+//! Its rule: bytes in, tensors out, and nothing else. The crate knows no socket and no framework, and of the slab only where
+//! it lies;
 //! whatever the bytes say, the answer is a column or a [`BadSample`], never a panic. What happens
 //! to a batch with bad samples is the caller's business: its other rows are whole either way.
 //!
 //! ```
 //! use forebay_decode::{BufferPool, Column, Decoder, FieldKind, FieldSpec, Record};
 //! let fields = vec![FieldSpec::new("label", "cls;txt", FieldKind::Int { path: None })];
-//! let decoder = Decoder::new(fields, 1, &BufferPool::new(1 << 20))?;
+//! let decoder = Decoder::new(fields, 1, &BufferPool::new(1 << 20), None)?;
 //! let record = |key, bytes: &'static [u8]| (key, [("cls", bytes)]);
 //! let samples = [record("a", b"7"), record("b", b"seven")];
 //! let batch: Vec<Record<'_>> = samples
 //!     .iter()
 //!     .map(|(key, fields)| Record { key, url: "s3://b/a.tar", stream: 0, position: 0, offset: None, fields, has: &[] })
 //!     .collect();
-//! let decoded = decoder.decode(&batch, 0, 0);
+//! let decoded = decoder.decode(&batch, &[], 0, 0)?;
 //! assert_eq!(decoded.kept, [0]);
 //! assert_eq!(decoded.bad[0].index, 1);
 //! let Column::Tensor(label) = &decoded.outputs[0].column else { unreachable!() };
@@ -39,8 +40,8 @@ mod spec;
 
 pub use buffer::{Buffer, BufferPool};
 pub use column::{BadSample, Column, Decoded, Output, Tensor};
-pub use cuda::Reason;
-pub use decoder::Decoder;
+pub use cuda::{Device, DeviceTensor, Done, Lent, Reason};
+pub use decoder::{Decoder, Routes};
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
 pub use image::{PIXELS_MAX, SIDE_MAX};

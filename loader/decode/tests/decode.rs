@@ -39,11 +39,11 @@ fn decode(decoder: &Decoder, samples: &[Sample], first_position: u64, epoch: u64
             has,
         })
         .collect();
-    decoder.decode(&records, 7, epoch)
+    decoder.decode(&records, &[], 7, epoch).expect("no device")
 }
 
 fn decoder(fields: Vec<FieldSpec>, threads: usize) -> Decoder {
-    Decoder::new(fields, threads, &BufferPool::new(1 << 24)).expect("a good specification")
+    Decoder::new(fields, threads, &BufferPool::new(1 << 24), None).expect("a good specification")
 }
 
 fn image(spec: ImageSpec) -> FieldSpec {
@@ -454,7 +454,7 @@ fn alternatives_are_tried_in_the_order_they_were_named() {
 fn a_batch_reuses_the_memory_of_the_one_before() {
     let pool = BufferPool::new(1 << 20);
     let spec = ImageSpec { size: Some((32, 32)), ..ImageSpec::default() };
-    let decoder = Decoder::new(vec![image(spec)], 1, &pool).unwrap();
+    let decoder = Decoder::new(vec![image(spec)], 1, &pool, None).unwrap();
     let samples = vec![vec![("jpg", data("gray.jpg"))]; 4];
     let address = |decoded: &Decoded| bytes(&decoded.outputs[0].column).as_ptr();
     let first = decode(&decoder, &samples, 0, 0);

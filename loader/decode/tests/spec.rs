@@ -4,7 +4,7 @@ use forebay_decode::{BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, Ima
 use forebay_error::{Error, ErrorKind};
 
 fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
-    let error = Decoder::new(fields, threads, &BufferPool::new(0)).expect_err("a refusal");
+    let error = Decoder::new(fields, threads, &BufferPool::new(0), None).expect_err("a refusal");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     error
 }
@@ -42,7 +42,7 @@ fn the_json_of_the_python_package_is_understood() {
         assert_eq!(FieldSpec::from_json(&again).unwrap(), *field);
         field.check().unwrap();
     }
-    Decoder::new(fields, 1, &BufferPool::new(0)).unwrap();
+    Decoder::new(fields, 1, &BufferPool::new(0), None).unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! while a lease on its slot is held; the daemon rewrites a slot only after its lease came back.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -68,6 +69,13 @@ impl Slab {
         // SAFETY: the range was checked to lie inside the mapping, which lives as long as `self`;
         // the caller holds the slot's lease, so the daemon does not write these bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) })
+    }
+
+    /// Where it lies: for whoever tells a device to copy from it, which reads only what a lease is held on.
+    #[must_use]
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.start.as_ptr() as usize;
+        start..start + self.len
     }
 
     /// The slab's length in bytes.

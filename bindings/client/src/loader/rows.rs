@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_decode::{BadSample, Column, Record};
+use forebay_decode::{BadSample, Column, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{self, Member, Sample};
 
@@ -36,6 +36,8 @@ pub struct Batch {
     pub tier_bytes: u64,
     /// Payload bytes copied from a shard still arriving.
     pub origin_bytes: u64,
+    /// Who decoded its images, and why.
+    pub routes: Routes,
     /// Where in the slab the batch lies, as far as it is known.
     extent: Option<Range<u64>>,
 }
@@ -201,6 +203,7 @@ impl Work {
             // `Slab::get` above proved that the range fits the map.
             range: member.offset as usize..(member.offset + member.len) as usize,
         };
+        let mut routes = Routes::new();
         let (columns, kept) = match &self.decoder {
             None => {
                 let column = |name: &String| {
@@ -228,7 +231,18 @@ impl Work {
                     })
                     .collect();
                 let epoch = self.epoch.load(Ordering::Relaxed);
-                let decoded = decoder.decode(&records, self.seed, epoch);
+                let around = match extent(&batch.samples) {
+                    Some(extent) => slab.get(extent.start, extent.end - extent.start)?,
+                    None => &[],
+                };
+                if let Some((device, _)) = &self.device {
+                    device.copy_from(slab)?;
+                }
+                let mut decoded = decoder.decode(&records, around, self.seed, epoch)?;
+                if let (Some(done), Some((_, retiring))) = (decoded.done.take(), &self.device) {
+                    retiring.keep(done, lease.clone());
+                }
+                routes = std::mem::take(&mut decoded.routes);
                 let own = |bad: &BadSample| {
                     good[bad.index].0.valid || bad.error.kind() == ErrorKind::Full
                 };
@@ -266,6 +280,7 @@ impl Work {
             errors,
             tier_bytes: batch.bytes.tier,
             origin_bytes: batch.bytes.origin,
+            routes,
             extent: extent(&batch.samples),
         })
     }

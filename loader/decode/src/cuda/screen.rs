@@ -12,8 +12,8 @@ const ENGINE_SIDE_MAX: u32 = 16_384;
 /// Why an image is decoded by the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
-    /// No GPU was asked for.
-    Asked,
+    /// No GPU decodes for this loader.
+    Device,
     /// It is no JPEG.
     Format,
     /// Its header cannot be read; the CPU's decoder says what is wrong, or knows better.
@@ -43,7 +43,7 @@ impl Reason {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Asked => "asked",
+            Self::Device => "no_device",
             Self::Format => "format",
             Self::Header => "header",
             Self::Scans => "scans",
@@ -63,7 +63,7 @@ impl Reason {
 ///
 /// # Errors
 /// Why it is not.
-pub(super) fn screen(bytes: &[u8]) -> Result<Stored, Reason> {
+pub(crate) fn screen(bytes: &[u8]) -> Result<Stored, Reason> {
     if !bytes.starts_with(image::JPEG_MAGIC) {
         return Err(Reason::Format);
     }

@@ -64,13 +64,13 @@ const _: () = assert!(size_of::<View>() == 184 && align_of::<View>() == 8);
 
 /// How an image is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// As it lies in the file, before it is turned.
-    pub(super) size: Size,
+    pub(crate) size: Size,
     /// 1 (brightness) or 3.
-    pub(super) components: u32,
+    pub(crate) components: u32,
     /// Pixels of the image per pixel of colour, side by side and one above the other: 1 or 2.
-    pub(super) sampling: (u32, u32),
+    pub(crate) sampling: (u32, u32),
 }
 
 impl Stored {

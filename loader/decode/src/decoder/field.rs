@@ -3,6 +3,11 @@
 //! Its rule: one task per sample, and a sample that has failed is not touched again, so the error
 //! a caller sees is that of the first field, in the order asked for, that failed.
 
+mod pictures;
+
+pub use pictures::Routes;
+pub(super) use pictures::{CPU, Pictures};
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -62,6 +67,11 @@ impl Field {
             FieldKind::Bytes => Job::Bytes,
         };
         Self { id: field_id(&spec.name), job, spec }
+    }
+
+    /// The output's key.
+    pub(super) fn name(&self) -> &str {
+        &self.spec.name
     }
 
     /// The rows under the field's name.
@@ -183,19 +193,24 @@ impl Field {
         bytes: &[u8],
         finish: impl FnOnce(Ready<'_>) -> Result<T>,
     ) -> Result<T> {
-        let draw = Draw {
+        let draw = self.draw(batch, record);
+        SCRATCH.with_borrow_mut(|scratch| {
+            let finished = plan.prepare(bytes, &draw, scratch).and_then(finish);
+            scratch.trim();
+            finished
+        })
+    }
+
+    /// What the first of a record's crops is drawn by.
+    fn draw(&self, batch: &Batch<'_>, record: &Record<'_>) -> Draw {
+        Draw {
             seed: batch.seed,
             epoch: batch.epoch,
             stream: record.stream,
             position: record.position,
             field: self.id,
             view: 0,
-        };
-        SCRATCH.with_borrow_mut(|scratch| {
-            let finished = plan.prepare(bytes, &draw, scratch).and_then(finish);
-            scratch.trim();
-            finished
-        })
+        }
     }
 
     /// Rows of one shape, written by `write` where they will stay, unless it says `None`.
@@ -239,16 +254,16 @@ impl Field {
     }
 
     /// Runs `one` for every record that is still good; `None` is an absent optional field.
-    fn each<S: Send, T: Send>(
+    fn each<'a, S: Send, T: Send>(
         &self,
         heavy: bool,
-        batch: &Batch<'_>,
+        batch: &Batch<'a>,
         errors: &mut [Option<Error>],
         slots: impl IndexedParallelIterator<Item = S>,
-        one: impl Fn(&Record<'_>, S) -> Result<Option<T>> + Sync,
+        one: impl Fn(&Record<'a>, S) -> Result<Option<T>> + Sync,
     ) -> Vec<Option<T>> {
         let tasks = batch.records.par_iter().zip(errors.par_iter_mut()).zip(slots);
-        let run = |((record, error), slot): ((&Record<'_>, &mut Option<Error>), S)| {
+        let run = |((record, error), slot): ((&Record<'a>, &mut Option<Error>), S)| {
             if error.is_some() {
                 return None;
             }

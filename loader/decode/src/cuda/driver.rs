@@ -1,0 +1,314 @@
+//! A GPU as its driver gives it: found at run time, its primary context, streams, events, and copies to it.
+//!
+//! Its rule: nothing waits for the device but who says so. Everything is put in line on a stream; whoever needs to
+//! know when it was done gets an event.
+
+#![allow(unsafe_code, reason = "the driver takes addresses")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaStream, DriverError, LaunchConfig};
+use cudarc::driver::{PushKernelArg, result, sys};
+use cudarc::nvrtc::Ptx;
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::fork::Generation;
+
+use super::view::Address;
+
+/// The release of CUDA that the kernels' PTX is written for, as drivers count: no older one takes it.
+const CUDA_MIN: i32 = 12_010;
+
+/// The first driver of that release, for people.
+const DRIVER_MIN: &str = "530";
+
+/// Threads of a block: enough to hide memory's latency, few enough that the kernels' registers suffice for two
+/// blocks on any device.
+const THREADS: u32 = 256;
+
+/// Rows of a grid, by CUDA's limits.
+const GRID_ROWS_MAX: usize = 65_535;
+
+/// The kernels, compiled; `scripts/ptx.py` makes it, and tests compare.
+const PTX: &str = include_str!("pixels.ptx");
+
+/// When work on a device was done.
+#[derive(Debug, Clone)]
+pub struct Done(Arc<CudaEvent>);
+
+impl Done {
+    /// Waits for it; other threads get the CPU meanwhile.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the device failed.
+    pub fn wait(&self) -> Result<()> {
+        self.0.synchronize().map_err(|error| failed("wait for the GPU", error))
+    }
+
+}
+
+/// One device, in the process that opened it.
+#[derive(Debug)]
+pub(super) struct Driver {
+    context: Arc<CudaContext>,
+    pixels: CudaFunction,
+    gather: CudaFunction,
+    /// Whether memory that is mapped read-only can be registered.
+    registers_read_only: bool,
+    made_in: Generation,
+}
+
+/// Copies of a device are put in line here, and work there.
+#[derive(Debug, Clone)]
+pub(super) struct Stream(Arc<CudaStream>);
+
+impl Driver {
+    /// Opens device `ordinal` of those that the process may see; torch, JAX and CuPy use the same context.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] where there is no driver or no such device, [`ErrorKind::Invalid`] where the driver
+    /// is too old.
+    pub(super) fn open(ordinal: usize) -> Result<Arc<Self>> {
+        // SAFETY: libcuda's own initialisers are all that opening it runs.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::new(ErrorKind::Unavailable, "there is no CUDA driver here")
+                .advise("install NVIDIA's driver (libcuda.so.1), or use device=\"cpu\""));
+        }
+        let mut version = 0;
+        // SAFETY: it writes one number.
+        let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+        known.result().map_err(|error| failed("ask the driver for its release", error))?;
+        if version < CUDA_MIN {
+            return Err(Error::new(ErrorKind::Invalid, "the CUDA driver is too old")
+                .at("cuda", format!("{}.{}", version / 1000, version % 1000 / 10))
+                .advise(format!("install driver {DRIVER_MIN} or newer, or use device=\"cpu\"")));
+        }
+        let context = CudaContext::new(ordinal).map_err(|error| {
+            failed("open the GPU", error).at("device", format!("cuda:{ordinal}"))
+        })?;
+        // SAFETY: every use of memory is ordered here, by events.
+        unsafe { context.disable_event_tracking() };
+        let attribute =
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+        let registers = context.attribute(attribute);
+        let registers_read_only = registers.map_err(|error| failed("ask the GPU", error))? > 0;
+        let module = context
+            .load_module(Ptx::from_src(PTX))
+            .map_err(|error| failed("load the kernels", error))?;
+        let function = |name| {
+            module.load_function(name).map_err(|error| failed("find a kernel", error).at("name", name))
+        };
+        Ok(Arc::new(Self {
+            pixels: function("forebay_pixels")?,
+            gather: function("forebay_gather")?,
+            registers_read_only,
+            context,
+            made_in: Generation::now(),
+        }))
+    }
+
+    /// Which device it is.
+    pub(super) fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    /// Makes it the device of the calling thread.
+    pub(super) fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(|error| failed("use the GPU", error))
+    }
+
+    /// Waits for everything that anybody put in line.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.context.synchronize().map_err(|error| failed("wait for the GPU", error))
+    }
+
+    /// Whether this is the process that opened it: a forked child must leave all of it alone.
+    pub(super) fn is_ours(&self) -> bool {
+        self.made_in.is_now()
+    }
+
+    /// Whether memory that is mapped read-only can be registered.
+    pub(super) fn registers_read_only(&self) -> bool {
+        self.registers_read_only
+    }
+
+    pub(super) fn stream(&self) -> Result<Stream> {
+        self.context.new_stream().map(Stream).map_err(|error| failed("make a stream", error))
+    }
+
+    /// A stream of a framework's; 0 is the one that all share.
+    ///
+    /// # Safety
+    /// It is a stream of this device's primary context, and lives for as long as what is returned.
+    pub(super) unsafe fn stream_of(&self, address: u64) -> Stream {
+        // SAFETY: as the caller says.
+        Stream(unsafe { self.context.wrap_borrowed_stream(address as sys::CUstream) })
+    }
+
+    /// Runs the kernel that makes elements of planes for `views` views that lie at `at`.
+    ///
+    /// # Safety
+    /// The views lie there once what is in line before is done, with everything they name, until this is done.
+    pub(super) unsafe fn make_pixels(
+        &self,
+        stream: &Stream,
+        at: Address,
+        views: usize,
+        (table, element): (Address, u32),
+        elements: u64,
+    ) -> Result<()> {
+        // A strip has four; few rounds for each thread, and no more blocks than there is work.
+        let blocks = elements.div_ceil(4 * u64::from(THREADS)).clamp(1, 1 << 16) as u32;
+        for first in (0..views).step_by(GRID_ROWS_MAX) {
+            let rows = (views - first).min(GRID_ROWS_MAX) as u32;
+            let at = at + (first * size_of::<super::view::View>()) as u64;
+            let mut launch = stream.0.launch_builder(&self.pixels);
+            launch.arg(&at).arg(&table).arg(&element);
+            // SAFETY: as the caller says; the arguments are those of the kernel.
+            let launched = unsafe { launch.launch(grid(blocks, rows)) };
+            launched.map_err(|error| failed("start a kernel", error))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the kernel that puts rows of `length` bytes, whose addresses lie at `from`, side by side.
+    ///
+    /// # Safety
+    /// As for [`Driver::make_pixels`].
+    pub(super) unsafe fn gather(
+        &self,
+        stream: &Stream,
+        from: Address,
+        rows: usize,
+        to: Address,
+        length: u64,
+    ) -> Result<()> {
+        let blocks = length.div_ceil(16 * u64::from(THREADS)).clamp(1, 64) as u32;
+        for first in (0..rows).step_by(GRID_ROWS_MAX) {
+            let count = (rows - first).min(GRID_ROWS_MAX) as u32;
+            let (from, to) = (from + 8 * first as u64, to + length * first as u64);
+            let mut launch = stream.0.launch_builder(&self.gather);
+            launch.arg(&from).arg(&to).arg(&length);
+            // SAFETY: as the caller says; the arguments are those of the kernel.
+            let launched = unsafe { launch.launch(grid(blocks, count)) };
+            launched.map_err(|error| failed("start a kernel", error))?;
+        }
+        Ok(())
+    }
+}
+
+fn grid(blocks: u32, rows: u32) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (blocks, rows, 1),
+        block_dim: (THREADS, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}
+
+impl Stream {
+    pub(super) fn raw(&self) -> sys::CUstream {
+        self.0.cu_stream()
+    }
+
+    /// Whatever is put in line from now on is done after `done`.
+    pub(super) fn after(&self, done: &Done) -> Result<()> {
+        self.0.wait(&done.0).map_err(|error| failed("order the GPU's work", error))
+    }
+
+    /// When all that is in line now is done.
+    pub(super) fn done(&self) -> Result<Done> {
+        let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
+        let event = self.0.context().new_event(Some(flags)).and_then(|event| {
+            event.record(&self.0)?;
+            Ok(event)
+        });
+        event.map(|event| Done(Arc::new(event))).map_err(|error| failed("mark the GPU's work", error))
+    }
+
+    /// Puts a copy to the device in line.
+    ///
+    /// # Safety
+    /// `from` stays and does not change, and `to` has room and is nobody else's, until it is done.
+    pub(super) unsafe fn upload(&self, from: &[u8], to: Address) -> Result<()> {
+        // SAFETY: as the caller says.
+        let copied = unsafe { result::memcpy_htod_async(to, from, self.raw()) };
+        copied.map_err(|error| failed("copy to the GPU", error))
+    }
+
+    /// Puts zeros in line.
+    ///
+    /// # Safety
+    /// `length` bytes are there and nobody else's until it is done.
+    pub(super) unsafe fn zero(&self, at: Address, length: usize) -> Result<()> {
+        // SAFETY: as the caller says.
+        let set = unsafe { result::memset_d8_async(at, 0, length, self.raw()) };
+        set.map_err(|error| failed("clear memory of the GPU", error))
+    }
+
+    /// Puts a copy on the device in line.
+    ///
+    /// # Safety
+    /// `length` bytes are at both places, and nobody else writes to either, until it is done.
+    pub(super) unsafe fn copy(&self, from: Address, to: Address, length: usize) -> Result<()> {
+        // SAFETY: as the caller says.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, length, self.raw()) };
+        copied.map_err(|error| failed("copy on the GPU", error))
+    }
+}
+
+/// What the driver said, as what the caller must do.
+pub(super) fn failed(doing: &str, DriverError(code): DriverError) -> Error {
+    // Its texts are asked of a driver that may be the very thing that is missing: the code's name is ours.
+    let name = format!("{code:?}");
+    match code {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            Error::new(ErrorKind::Full, "the GPU has no memory for the batch")
+                .at("doing", doing)
+                .advise("use a smaller batch_size or prefetch, leave the loader memory, or device=\"cpu\"")
+        }
+        sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
+            Error::new(ErrorKind::Unavailable, "there is no such GPU")
+                .at("error", name)
+                .advise("look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use device=\"cpu\"")
+        }
+        sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            Error::new(ErrorKind::Invalid, "the CUDA driver is too old for the kernels")
+                .advise(format!("install driver {DRIVER_MIN} or newer, or use device=\"cpu\""))
+        }
+        sys::CUresult::CUDA_ERROR_NOT_INITIALIZED | sys::CUresult::CUDA_ERROR_DEINITIALIZED => {
+            Error::new(ErrorKind::Closed, "this process cannot use the GPU")
+                .at("doing", doing)
+                .at("error", name)
+                .advise("it was forked from one that does: start workers by \"spawn\"")
+        }
+        _ => Error::new(ErrorKind::Unavailable, format!("failed to {doing}: {name}"))
+            .advise("what failed may be an earlier kernel of anybody's in this process: look for the first error, and start it again from the last state_dict()"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_the_caller_must_do() {
+        let kind = |code| failed("try", DriverError(code)).kind();
+        assert_eq!(kind(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY), ErrorKind::Full);
+        assert_eq!(kind(sys::CUresult::CUDA_ERROR_NO_DEVICE), ErrorKind::Unavailable);
+        assert_eq!(kind(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION), ErrorKind::Invalid);
+        assert_eq!(kind(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED), ErrorKind::Closed);
+        let gone = failed("wait", DriverError(sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        assert_eq!(gone.kind(), ErrorKind::Unavailable);
+        assert!(gone.to_string().contains("CONTEXT_IS_DESTROYED"), "{gone}");
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_says_so() {
+        // SAFETY: as above.
+        if unsafe { sys::is_culib_present() } {
+            return;
+        }
+        let error = Driver::open(0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("no CUDA driver"), "{error}");
+    }
+}

@@ -1,0 +1,376 @@
+//! nvJPEG, opened at run time: JPEG files on the device to their components on the device.
+//!
+//! Its rule: only the batched interface with files that lie on the device, by the JPEG engines where a device has
+//! them, else by its own cores. What it is told of a file comes from the file's header, seen here before. It makes
+//! components as they are stored; colours are the kernel's business, for it spreads them as libjpeg does.
+
+#![allow(unsafe_code, reason = "a C library")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+
+use cudarc::driver::sys::CUstream;
+use forebay_error::{Error, ErrorKind, Result};
+use libloading::Library;
+
+use super::driver::{Done, Stream};
+use super::view::{Address, CHANNELS, Plane};
+
+/// Names that a loader of libraries knows it by, the newest first. Their interfaces are the same in what is used here.
+const NAMES: [&str; 2] = ["libnvjpeg.so.13", "libnvjpeg.so.12"];
+
+/// Batches under way at once: one that is decoded, one that is being put in line.
+const BATCHES: usize = 2;
+
+type Handle = *mut c_void;
+type State = *mut c_void;
+type Parsed = *mut c_void;
+
+/// What a call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+struct Status(c_int);
+
+impl Status {
+    const SUCCESS: Self = Self(0);
+    const ARCH_MISMATCH: Self = Self(7);
+
+    fn name(self) -> &'static str {
+        match self.0 {
+            0 => "success",
+            1 => "not initialized",
+            2 => "invalid parameter",
+            3 => "bad JPEG",
+            4 => "JPEG not supported",
+            5 => "allocator failure",
+            6 => "execution failed",
+            7 => "architecture mismatch",
+            8 => "internal error",
+            9 => "implementation not supported",
+            10 => "incomplete bitstream",
+            _ => "unknown",
+        }
+    }
+}
+
+/// Who decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+enum Backend {
+    /// The device's own cores.
+    Cores = 4,
+    /// Its JPEG engines.
+    Engines = 5,
+}
+
+/// Components as they are stored: all three.
+const OUTPUT_YUV: c_int = 1;
+
+/// The same: brightness alone.
+const OUTPUT_Y: c_int = 2;
+
+/// Where the components of an image go.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Image {
+    channels: [*mut u8; 4],
+    pitches: [usize; 4],
+}
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal : fn($($argument:ty),*);)*) => {
+        /// What is called, each by its own name.
+        struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> Status,)* }
+
+        impl Functions {
+            /// # Safety
+            /// The library is nvJPEG and outlives what is returned.
+            unsafe fn find(library: &Library) -> std::result::Result<Self, libloading::Error> {
+                // SAFETY: the signatures are those of nvjpeg.h from CUDA 12.1 on.
+                Ok(Self { $($name: *unsafe { library.get($symbol) }?,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    property = b"nvjpegGetProperty\0": fn(c_int, *mut c_int);
+    create = b"nvjpegCreateEx\0": fn(c_int, *mut c_void, *mut c_void, c_uint, *mut Handle);
+    destroy = b"nvjpegDestroy\0": fn(Handle);
+    state_create = b"nvjpegJpegStateCreate\0": fn(Handle, *mut State);
+    state_destroy = b"nvjpegJpegStateDestroy\0": fn(State);
+    parsed_create = b"nvjpegJpegStreamCreate\0": fn(Handle, *mut Parsed);
+    parsed_destroy = b"nvjpegJpegStreamDestroy\0": fn(Parsed);
+    parse = b"nvjpegJpegStreamParseHeader\0": fn(Handle, *const u8, usize, Parsed);
+    supported = b"nvjpegDecodeBatchedSupported\0": fn(Handle, Parsed, *mut c_int);
+    initialize = b"nvjpegDecodeBatchedInitialize\0": fn(Handle, State, c_int, c_int, c_int);
+    decode = b"nvjpegDecodeBatched\0":
+        fn(Handle, State, *const *const u8, *const usize, *mut Image, CUstream);
+}
+
+/// The library.
+pub(super) struct Nvjpeg {
+    functions: Functions,
+    version: (c_int, c_int),
+    path: PathBuf,
+    // Closed last.
+    _library: Library,
+}
+
+impl std::fmt::Debug for Nvjpeg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nvjpeg")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Nvjpeg {
+    /// Opens the first of `paths`, or of the names that a loader of libraries may find, that is there.
+    ///
+    /// # Errors
+    /// `Unavailable` if none is.
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self> {
+        let mut last = None;
+        for path in paths.iter().map(PathBuf::as_path).chain(NAMES.iter().map(Path::new)) {
+            match Self::load(path) {
+                Ok(nvjpeg) => return Ok(nvjpeg),
+                Err(error) => last = Some((path.to_owned(), error)),
+            }
+        }
+        let missing = Error::new(ErrorKind::Unavailable, "nvJPEG was not found");
+        let missing = last.into_iter().fold(missing, |missing, (path, error)| {
+            missing.at("last", path.display()).at("error", error)
+        });
+        Err(missing.advise(
+            "pip install nvidia-nvjpeg (or nvidia-nvjpeg-cu12), name its file in FOREBAY_NVJPEG, or use \
+             device=\"cpu\"",
+        ))
+    }
+
+    fn load(path: &Path) -> std::result::Result<Self, libloading::Error> {
+        // SAFETY: NVIDIA's library runs nothing but initialisers of its own, and stays open as long as `Self` does.
+        let library = unsafe { Library::new(path) }?;
+        // SAFETY: it is called nvJPEG, and lives as long as the functions do.
+        let functions = unsafe { Functions::find(&library) }?;
+        let number = |property| {
+            let mut value = 0;
+            // SAFETY: it writes one number.
+            unsafe { (functions.property)(property, &raw mut value) };
+            value
+        };
+        let version = (number(0), number(1));
+        Ok(Self { functions, version, path: path.to_owned(), _library: library })
+    }
+}
+
+/// A decoder of batches on one device. Used by one thread at a time.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    nvjpeg: Nvjpeg,
+    handle: Handle,
+    backend: Backend,
+    parsed: Parsed,
+    states: [(State, Option<Done>); BATCHES],
+    next: usize,
+}
+
+// SAFETY: nothing of it belongs to a thread, but the context that callers make theirs.
+unsafe impl Send for Decoder {}
+
+/// One file and where its components go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Job {
+    /// The file, on the device.
+    pub(super) at: Address,
+    /// Its bytes.
+    pub(super) len: usize,
+    /// Its components; of a gray one the first counts.
+    pub(super) planes: [Plane; CHANNELS],
+    /// 1 or 3.
+    pub(super) components: u32,
+}
+
+impl Decoder {
+    /// A decoder on the device whose context is the calling thread's.
+    ///
+    /// # Errors
+    /// `Unavailable` with what the library said.
+    pub(super) fn new(nvjpeg: Nvjpeg) -> Result<Self> {
+        let create = |backend: Backend| {
+            let mut handle: Handle = null_mut();
+            // SAFETY: no allocators of ours, and one handle is written.
+            let status = unsafe {
+                (nvjpeg.functions.create)(backend as c_int, null_mut(), null_mut(), 0, &raw mut handle)
+            };
+            (status, handle)
+        };
+        let (mut status, mut handle) = create(Backend::Engines);
+        let mut backend = Backend::Engines;
+        if status == Status::ARCH_MISMATCH {
+            // This device has no engines.
+            backend = Backend::Cores;
+            (status, handle) = create(backend);
+        }
+        if status != Status::SUCCESS {
+            return Err(nvjpeg.refused("start nvJPEG", status));
+        }
+        let states = [(null_mut(), None), (null_mut(), None)];
+        // From here on it is ended with all that there is of it.
+        let mut decoder = Self { nvjpeg, handle, backend, parsed: null_mut(), states, next: 0 };
+        let functions = &decoder.nvjpeg.functions;
+        // SAFETY: the handle lives, and one pointer is written.
+        let status = unsafe { (functions.parsed_create)(handle, &raw mut decoder.parsed) };
+        decoder.check("start nvJPEG", status)?;
+        for state in 0..BATCHES {
+            let functions = &decoder.nvjpeg.functions;
+            // SAFETY: as above.
+            let status =
+                unsafe { (functions.state_create)(handle, &raw mut decoder.states[state].0) };
+            decoder.check("start nvJPEG", status)?;
+        }
+        Ok(decoder)
+    }
+
+    /// Who decodes, as it is counted.
+    pub(super) fn name(&self) -> &'static str {
+        match self.backend {
+            Backend::Engines => "nvjpeg_engines",
+            Backend::Cores => "nvjpeg_cores",
+        }
+    }
+
+    /// Whether it takes this file, by its header.
+    pub(super) fn takes(&mut self, file: &[u8]) -> bool {
+        let functions = &self.nvjpeg.functions;
+        let mut answer: c_int = -1;
+        // SAFETY: handle and parsed live, the file is a slice, and one number is written.
+        let status = unsafe {
+            match (functions.parse)(self.handle, file.as_ptr(), file.len(), self.parsed) {
+                Status::SUCCESS => {
+                    (functions.supported)(self.handle, self.parsed, &raw mut answer)
+                }
+                status => status,
+            }
+        };
+        // Zero is how it says yes.
+        status == Status::SUCCESS && answer == 0
+    }
+
+    /// Puts the decoding of a batch in line on `stream`; [`Decoder::put_in_line`] is to be told when it is done.
+    ///
+    /// # Errors
+    /// `Unavailable` with what the library said. Then none of the batch may be used.
+    ///
+    /// # Safety
+    /// The files are on the device when what is in line before is done, the planes are the batch's alone, and both
+    /// stay until this is done.
+    pub(super) unsafe fn decode(&mut self, jobs: &[Job], stream: &Stream) -> Result<()> {
+        let (colored, gray): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.components > 1);
+        for (jobs, output) in [(colored, OUTPUT_YUV), (gray, OUTPUT_Y)] {
+            if !jobs.is_empty() {
+                // SAFETY: as the caller says.
+                unsafe { self.decode_alike(&jobs, output, stream) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of files that become the same number of components.
+    unsafe fn decode_alike(&mut self, jobs: &[&Job], output: c_int, stream: &Stream) -> Result<()> {
+        let (state, done) = &mut self.states[self.next];
+        self.next = (self.next + 1) % BATCHES;
+        let state = *state;
+        if let Some(done) = done.take() {
+            // What it holds of the batch before is still in use till then.
+            done.wait()?;
+        }
+        let files: Vec<*const u8> = jobs.iter().map(|job| job.at as *const u8).collect();
+        let lens: Vec<usize> = jobs.iter().map(|job| job.len).collect();
+        let mut images: Vec<Image> = jobs.iter().map(|job| image(job)).collect();
+        let count = c_int::try_from(jobs.len()).expect("a batch has as many samples as a u32 counts");
+        let functions = &self.nvjpeg.functions;
+        // SAFETY: handle and state live. The last of these numbers is not looked at.
+        let status = unsafe { (functions.initialize)(self.handle, state, count, 1, output) };
+        self.check("begin a batch", status)?;
+        // SAFETY: the lists have `count` entries and are read during the call; the rest is as the caller says.
+        let status = unsafe {
+            (functions.decode)(
+                self.handle,
+                state,
+                files.as_ptr(),
+                lens.as_ptr(),
+                images.as_mut_ptr(),
+                stream.raw(),
+            )
+        };
+        self.check("decode a batch", status)?;
+        let done = stream.done()?;
+        let last = (self.next + BATCHES - 1) % BATCHES;
+        self.states[last].1 = Some(done);
+        Ok(())
+    }
+
+    fn check(&self, doing: &str, status: Status) -> Result<()> {
+        if status == Status::SUCCESS { Ok(()) } else { Err(self.nvjpeg.refused(doing, status)) }
+    }
+}
+
+impl Nvjpeg {
+    fn refused(&self, doing: &str, status: Status) -> Error {
+        let (major, minor) = self.version;
+        Error::new(ErrorKind::Unavailable, format!("failed to {doing}: {}", status.name()))
+            .at("nvjpeg", format!("{major}.{minor}"))
+            .at("path", self.path.display())
+            .advise("look whether this release fits the driver and the device, or use device=\"cpu\"")
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        for (_, done) in &mut self.states {
+            // Whether it went well, whoever waits for the batch hears.
+            let _ = done.take().map(|done| done.wait());
+        }
+        let functions = &self.nvjpeg.functions;
+        // SAFETY: what was made is ended once, in the order that the library asks for.
+        unsafe {
+            for (state, _) in &self.states {
+                if let Some(state) = NonNull::new(*state) {
+                    (functions.state_destroy)(state.as_ptr());
+                }
+            }
+            if let Some(parsed) = NonNull::new(self.parsed) {
+                (functions.parsed_destroy)(parsed.as_ptr());
+            }
+            (functions.destroy)(self.handle);
+        }
+    }
+}
+
+fn image(job: &Job) -> Image {
+    let mut image = Image { channels: [null_mut(); 4], pitches: [0; 4] };
+    for (channel, plane) in job.planes[..job.components as usize].iter().enumerate() {
+        image.channels[channel] = plane.at as *mut u8;
+        image.pitches[channel] = plane.pitch as usize;
+    }
+    image
+}
+
+const _: () = assert!(size_of::<Image>() == 64 && std::mem::offset_of!(Image, pitches) == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_library_it_says_what_to_install() {
+        let error = Nvjpeg::open(&[PathBuf::from("/nowhere/libnvjpeg.so.13")]);
+        // A machine that has it is fine, too.
+        let Err(error) = error else { return };
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("nvidia-nvjpeg"), "{error}");
+    }
+}
