@@ -49,7 +49,7 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 test: setup check rust-test python-test ## Every check and every test
 
 .PHONY: check
-check: setup fmt-check rust-lint python-lint deny ## Formatting, lints, types, licences
+check: setup fmt-check rust-lint python-lint ptx-check deny ## Formatting, lints, types, kernels, licences
 
 .PHONY: fmt
 fmt: setup ## Format everything
@@ -75,6 +75,15 @@ python-lint:
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals benches/link
+
+.PHONY: ptx
+ptx: setup ## Compile the CUDA kernels, after a change of their source
+	@$(python) scripts/ptx.py
+
+.PHONY: ptx-check
+ptx-check:
+	$(call heading,CUDA kernels)
+	@$(python) scripts/ptx.py --check
 
 .PHONY: deny
 deny:

@@ -77,7 +77,9 @@ def main() -> int:
         elif not ptx.exists() or ptx.read_text() != text:
             stale.append(ptx.name)
     if stale:
-        print(f"ptx: {', '.join(stale)} is not what its source compiles to: make ptx", file=sys.stderr)
+        print(
+            f"ptx: {', '.join(stale)} is not what its source compiles to: make ptx", file=sys.stderr
+        )
     return 1 if stale else 0
 
 

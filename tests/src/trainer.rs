@@ -123,7 +123,13 @@ pub fn loader(address: Address, open: Open) -> Result<Loader> {
         timeout: TIMEOUT,
         allow_pipe: true,
     };
-    Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
+    Loader::open(LoaderConfig {
+        session,
+        fields: None,
+        views: Vec::new(),
+        threads: 1,
+        device: None,
+    })
 }
 
 /// Takes the next batch, or the end.

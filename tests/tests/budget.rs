@@ -81,7 +81,7 @@ fn a_job_that_never_fits_is_refused_with_the_window_that_does() {
             allow_pipe: false,
         };
         let (fields, views) = (None, Vec::new());
-        Loader::open(LoaderConfig { session, fields, views, threads: 1 }).map(drop)
+        Loader::open(LoaderConfig { session, fields, views, threads: 1, device: None }).map(drop)
     };
     let mib = |mib: u64| [mib << 20; 4];
     let error = with(&open, mib(20), (0, 1)).unwrap_err();

@@ -298,7 +298,8 @@ fn nobody_runs_what_was_not_allowed() {
         timeout: PATIENCE,
         allow_pipe: false,
     };
-    let config = LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 };
+    let config =
+        LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None };
     let refused = forebay_client::Loader::open(config).unwrap();
     refused.start(Begin::at(0, 0)).unwrap();
     let error = next(&refused).unwrap_err();

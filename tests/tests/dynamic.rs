@@ -109,7 +109,8 @@ fn leasing(address: Address, open: Open) -> forebay_error::Result<Loader> {
         timeout: PATIENCE,
         allow_pipe: false,
     };
-    let config = LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 };
+    let config =
+        LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None };
     Loader::leasing(config, Tally::default())
 }
 

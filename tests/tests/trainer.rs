@@ -29,7 +29,13 @@ fn open(address: Address, timeout: Duration) -> Result<Loader> {
         timeout,
         allow_pipe: false,
     };
-    Loader::open(LoaderConfig { session, fields: None, views: Vec::new(), threads: 1 })
+    Loader::open(LoaderConfig {
+        session,
+        fields: None,
+        views: Vec::new(),
+        threads: 1,
+        device: None,
+    })
 }
 
 /// A loader at a scripted daemon, and that daemon's end of it.

@@ -28,7 +28,8 @@ fn views(daemon: &Daemon, origin: &Origin, shards: u64) -> Loader {
         allow_pipe: false,
     };
     let views = vec!["image".to_owned()];
-    Loader::open(LoaderConfig { session, fields: Some(fields), views, threads: 1 }).unwrap()
+    Loader::open(LoaderConfig { session, fields: Some(fields), views, threads: 1, device: None })
+        .unwrap()
 }
 
 fn assert_right(batch: &Batch, sizes: &Range<usize>) {

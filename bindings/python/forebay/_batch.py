@@ -134,7 +134,8 @@ def _pinned(value: Any) -> Any:
     if type(value) is list:
         return [_pinned(part) for part in value]
     torch: Any = sys.modules["torch"]
-    return value.pin_memory() if isinstance(value, torch.Tensor) else value
+    on_cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return value.pin_memory() if on_cpu else value
 
 
 def _can_pin(framework: Framework) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from forebay import _launch, _leases, _native
+from forebay._device import Wish
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
 from forebay.fields import Bytes, Field, Image, specification
@@ -62,6 +63,7 @@ class Options:
     lanes: int | None
     split: Split
     uneven: bool
+    device: Wish
     pin_memory: bool
     framework: Name | None
     prefetch: int
@@ -138,7 +140,6 @@ def check(
     if pin_memory and framework in ("jax", "numpy"):
         raise _wrong("pin_memory", pin_memory, f"{framework} cannot pin memory; leave it unset")
     _split(split, uneven)
-    _not_yet(device)
     if (rank is None) != (world_size is None):
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
@@ -146,6 +147,8 @@ def check(
     word("worker_type", worker_type, WorkerType)
     if worker_type == "process":
         _processes(workers, framework, fields, select, transform)
+    wish = Wish(device)
+    wish.check(fields, framework, worker_type)
     limit = _seconds(timeout)
     address = _daemon(daemon)
     pipes = flag("allow_pipe", allow_pipe)
@@ -206,6 +209,7 @@ def check(
         lanes=_maybe("lanes", lanes, 1, U32_MAX),
         split=cast(Split, split),
         uneven=uneven,
+        device=wish,
         pin_memory=pin_memory is not None and flag("pin_memory", pin_memory),
         framework=framework,
         prefetch=whole("prefetch", prefetch, 1, _PREFETCH_MAX),
@@ -303,17 +307,6 @@ def _split(split: str, uneven: bool) -> None:
             "many batches: leave it unset",
             {"option": "uneven"},
         )
-
-
-def _not_yet(device: Any) -> None:
-    if device is not None and str(device) != "cpu":
-        if str(device).split(":")[0] == "cuda":
-            raise Invalid(
-                f"device={str(device)!r}: decoding on a GPU is not in this release; leave device "
-                "unset and move batches with .to()",
-                {"option": "device"},
-            )
-        raise _wrong("device", device, "leave device unset")
 
 
 def _maybe(option: str, value: Any, low: int, high: int) -> int | None:

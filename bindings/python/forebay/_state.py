@@ -127,6 +127,7 @@ def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
         "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
         "decoder": {"cpu": counts.images},
+        "decoders": native["decoders"],
         "private_copies": native["private_copies"],
         "reconnects": native["reconnects"],
         "daemon_pid": native["daemon_pid"],

@@ -60,7 +60,13 @@ class Threads:
 
     def submit(self, decode: Callable[[], Decoded]) -> Future[Made]:
         """Begin with a batch."""
-        return self._pool.submit(lambda: self._finish(self._code(decode())))
+        stream = self._code.framework.stream()
+
+        def make() -> Made:
+            with stream():
+                return self._finish(self._code(decode()))
+
+        return self._pool.submit(make)
 
     def end(self) -> None:
         """Let threads end after the batch they are at."""

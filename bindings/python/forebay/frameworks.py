@@ -10,6 +10,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
@@ -51,6 +52,10 @@ class Framework:
     def take(self, tensor: Any, rows: list[int]) -> Any:
         """A tensor of these rows."""
         raise NotImplementedError
+
+    def stream(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What lets another thread's work on a GPU follow this one's, while entered there."""
+        return nullcontext
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -128,7 +133,21 @@ class _Torch(Framework):
         self._tensor_type = self._torch.Tensor
 
     def tensor(self, native: _native.Tensor) -> Any:
-        return self._torch.from_dlpack(native)
+        if native.device is None:
+            return self._torch.from_dlpack(native)
+        # Memory of torch's own: what its allocator knows of streams holds for it. The copy takes
+        # a GPU some 50 microseconds for 256 photos.
+        torch, device = self._torch, f"cuda:{native.device}"
+        tensor = torch.empty(native.shape, dtype=getattr(torch, native.dtype), device=device)
+        native.copy_to(tensor.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
+        return tensor
+
+    def stream(self) -> Callable[[], AbstractContextManager[Any]]:
+        torch = self._torch
+        if not torch.cuda.is_initialized():
+            return nullcontext
+        stream = torch.cuda.current_stream()
+        return lambda: torch.cuda.stream(stream)
 
     def take(self, tensor: Any, rows: list[int]) -> Any:
         return tensor[self._torch.tensor(rows, dtype=self._torch.int64)]

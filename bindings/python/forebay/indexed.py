@@ -75,6 +75,7 @@ class IndexedDataset:
             rank=0,
             world_size=1,
             framework=framework,
+            device="cpu",
             prefetch=1,
             timeout=timeout,
             allow_pipe=allow_pipe,

@@ -13,7 +13,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from forebay import _leases, _native, _state, frameworks, ranks
+from forebay import _device, _leases, _native, _state, frameworks, ranks
 from forebay._batch import Assembler
 from forebay._epoch import Epoch
 from forebay._launch import daemon as launch
@@ -102,8 +102,12 @@ class DataLoader:
     uneven : bool
         Whether ranks may have different numbers of batches under ``torch.distributed``, for
         ``split="dynamic"``.
-    device : optional
-        None or "cpu". Move batches with ``.to()``.
+    device : None, str or torch.device
+        Who decodes images, and where tensors end up: "cpu", or "cuda" (of several the one of this
+        process's place on its node) or "cuda:N". On a GPU every dense tensor of a batch is there,
+        but ``__valid__`` and ``<field>_present``, which the CPU looks at; `Image` needs a `size`.
+        None: a GPU if there is one, the tensors are torch's or JAX's, and no `transform`, `select`
+        or `map` counts on tensors of the CPU.
     pin_memory : bool, optional
         Copy tensors to pinned memory, as torch's own loader does.
     framework : {"torch", "jax", "numpy"}, optional
@@ -396,7 +400,8 @@ class DataLoader:
             if self._options.on_error == "stop":
                 self._may_stop()
             self._assembler()
-            self._native = _native.Loader(json.dumps(self._settings(place)), self._before)
+            device = self._device()
+            self._native = _native.Loader(json.dumps(self._settings(place)), self._before, device)
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
@@ -412,6 +417,14 @@ class DataLoader:
             code = UserCode(fields, framework, options.select, options.transform)
             self._assemble = Assembler(code, options.pin_memory)
         return self._assemble
+
+    def _device(self) -> _native.Device | None:
+        options, framework = self._options, self._assembler().code.framework
+        maps = [field.map for field in (options.fields or {}).values()]
+        has_code = any(part is not None for part in (options.select, options.transform, *maps))
+        in_worker = ranks.torch_worker() is not None
+        suits = options.device.suits(options.fields, framework.name, has_code, in_worker)
+        return _device.opened(options.device, framework.name, suits)
 
     def _pool(self) -> Workers | None:
         options = self._options

@@ -143,6 +143,9 @@ fn objects(py: Python<'_>, rows: Rows, lent: Option<&Lent>) -> PyResult<Objects>
             Column::Tensor(tensor) => {
                 ("tensor", Py::new(py, Tensor::new(tensor))?.into_any(), present)
             }
+            Column::OnDevice(tensor) => {
+                ("tensor", Py::new(py, Tensor::on_device(tensor))?.into_any(), present)
+            }
             Column::Tensors(tensors) => {
                 let tensors = tensors.into_iter().map(Tensor::new);
                 ("tensors", list(PyList::new(py, tensors.collect::<Vec<_>>())?), present)

@@ -8,13 +8,18 @@
 
 use std::ffi::{CStr, c_void};
 
-use forebay_decode::{DType, Tensor};
+use forebay_decode::{DType, Lent, Tensor};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// kDLCPU, device 0.
 pub(crate) const CPU: (i32, i32) = (1, 0);
+
+/// kDLCUDA, and which of them.
+pub(crate) fn cuda(ordinal: usize) -> (i32, i32) {
+    (2, ordinal as i32)
+}
 
 /// The version of the structures below.
 const VERSION: Version = Version { major: 1, minor: 0 };
@@ -71,31 +76,56 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
+/// A tensor that is handed over.
+pub(crate) enum Memory {
+    /// In the loader's memory.
+    Host(Tensor),
+    /// On a GPU.
+    Device(Lent),
+}
+
+impl Memory {
+    fn parts(&mut self) -> (*mut c_void, Device, DType, &[usize]) {
+        match self {
+            Self::Host(tensor) => {
+                let data = tensor.buffer.as_mut_ptr().cast();
+                (data, Device { kind: CPU.0, id: CPU.1 }, tensor.dtype, &tensor.shape)
+            }
+            Self::Device(lent) => {
+                let tensor = lent.tensor();
+                let (kind, id) = cuda(tensor.ordinal());
+                (tensor.address() as *mut c_void, Device { kind, id }, tensor.dtype, &tensor.shape)
+            }
+        }
+    }
+}
+
 /// Everything one hand-over needs, in one allocation that both structures point back to.
 struct Handed {
-    tensor: Tensor,
+    memory: Memory,
     shape: Vec<i64>,
     strides: Vec<i64>,
 }
 
 impl Handed {
-    fn new(tensor: Tensor) -> Box<Self> {
+    fn new(mut memory: Memory) -> Box<Self> {
         // A dimension counts elements that lie in memory: it fits an i64.
-        let shape: Vec<i64> = tensor.shape.iter().map(|n| *n as i64).collect();
+        let shape: Vec<i64> = memory.parts().3.iter().map(|n| *n as i64).collect();
         let mut strides = vec![1; shape.len()];
         for i in (1..shape.len()).rev() {
             strides[i - 1] = strides[i] * shape[i].max(1);
         }
-        Box::new(Self { tensor, shape, strides })
+        Box::new(Self { memory, shape, strides })
     }
 
     /// Pointers into `self`, valid while the box lives: heap blocks stay where they are.
     fn describe(&mut self) -> DlTensor {
+        let (data, device, dtype, _) = self.memory.parts();
         DlTensor {
-            data: self.tensor.buffer.as_mut_ptr().cast(),
-            device: Device { kind: CPU.0, id: CPU.1 },
+            data,
+            device,
             ndim: self.shape.len() as i32,
-            dtype: data_type(self.tensor.dtype),
+            dtype: data_type(dtype),
             shape: self.shape.as_mut_ptr(),
             strides: self.strides.as_mut_ptr(),
             byte_offset: 0,
@@ -119,13 +149,13 @@ fn data_type(dtype: DType) -> DataType {
     DataType { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
 }
 
-/// A capsule that owns `tensor`, for a consumer that reads DLPack up to `max_version`.
+/// A capsule that owns `memory`, for a consumer that reads DLPack up to `max_version`.
 pub(crate) fn capsule(
     py: Python<'_>,
-    tensor: Tensor,
+    memory: Memory,
     max_version: Option<(u32, u32)>,
 ) -> PyResult<Py<PyAny>> {
-    let mut handed = Handed::new(tensor);
+    let mut handed = Handed::new(memory);
     let tensor = handed.describe();
     let context = Box::into_raw(handed).cast();
     if max_version.is_some_and(|(major, _)| major >= VERSION.major) {
@@ -156,19 +186,37 @@ pub(crate) fn capsule(
     made.map(Bound::unbind).inspect_err(|_| unsafe { delete(managed) })
 }
 
-/// Refuses what cannot be given: another device, or a copy (there is only the original).
+/// On which stream the consumer of a GPU's tensor uses it: `None` is the one that all share, -1 says nothing.
+///
+/// The numbers are those of DLPack and the array API: 1 is the stream that all share, 2 each thread's own, others are
+/// addresses. 0 would be ambiguous, they say.
+pub(crate) fn consumer(stream: Option<i64>) -> PyResult<Option<u64>> {
+    const SHARED: u64 = 1;
+    match stream {
+        None => Ok(Some(SHARED)),
+        Some(-1) => Ok(None),
+        Some(stream) if stream > 0 => Ok(Some(stream as u64)),
+        Some(_) => {
+            Err(PyBufferError::new_err("this is no stream of CUDA: pass 1, 2 or its address"))
+        }
+    }
+}
+
+/// Refuses what cannot be given: another device than `home`, or a copy (there is only the original).
 pub(crate) fn check(
-    stream: Option<&Bound<'_, PyAny>>,
+    home: (i32, i32),
+    stream: Option<i64>,
     device: Option<(i32, i32)>,
     copy: Option<bool>,
 ) -> PyResult<()> {
-    if stream.is_some() {
+    if home == CPU && stream.is_some() {
         return Err(PyBufferError::new_err("memory of the CPU has no stream: pass stream=None"));
     }
-    if device.is_some_and(|device| device != CPU) {
-        return Err(PyBufferError::new_err(
-            "the tensor is on the CPU: move it after the hand-over",
-        ));
+    if device.is_some_and(|device| device != home) {
+        let place = if home == CPU { "the CPU" } else { "a GPU" };
+        return Err(PyBufferError::new_err(format!(
+            "the tensor is on {place}: move it after the hand-over"
+        )));
     }
     if copy == Some(true) {
         return Err(PyBufferError::new_err("no copy is made here: copy after the hand-over"));

@@ -5,6 +5,7 @@
 //!   batch    one batch, column by column, to Python objects         batch.rs
 //!   tensor   decoded memory, handed to a framework                  tensor.rs
 //!   dlpack   the C structures of that hand-over                     dlpack.rs
+//!   device   a GPU that decodes                                     device.rs
 //!   errors   each error as the package's own exception              errors.rs
 //!   tools    the command line, URL lists, manifests                 tools.rs
 //!   interruptible  work that Ctrl-C cuts short                      interruptible.rs
@@ -13,6 +14,7 @@
 //! in Python beside this; the signatures here are private to it.
 
 mod batch;
+mod device;
 mod dlpack;
 mod errors;
 mod interruptible;
@@ -36,6 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::Texts>()?;
     module.add_class::<batch::View>()?;
     module.add_class::<tensor::Tensor>()?;
+    module.add_class::<device::Device>()?;
     module.add_function(wrap_pyfunction!(tools::main, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand, module)?)?;
     module.add_function(wrap_pyfunction!(tools::expand_list, module)?)?;

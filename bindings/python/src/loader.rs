@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, Tally};
-use forebay_decode::FieldSpec;
+use forebay_decode::{Device, FieldSpec};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
 use forebay_wire::fork::Generation;
@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 
 use crate::batch::Batch;
+use crate::device::Device as Gpu;
 use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
 use crate::tools::{seconds, stats_json};
@@ -47,7 +48,7 @@ struct Settings {
 }
 
 impl Settings {
-    fn into_config(self) -> Result<LoaderConfig> {
+    fn into_config(self, device: Option<Arc<Device>>) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
@@ -75,6 +76,7 @@ impl Settings {
             fields: self.fields,
             views: self.views,
             threads: self.threads,
+            device,
         })
     }
 }
@@ -130,10 +132,15 @@ pub(crate) struct Loader {
 #[pymethods]
 impl Loader {
     /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes on
-    /// counting where the loader `before` it, which was closed, stopped.
+    /// counting where the loader `before` it, which was closed, stopped. `device` is the GPU that decodes.
     #[new]
-    #[pyo3(signature = (settings, before=None))]
-    fn new(py: Python<'_>, settings: &str, before: Option<&Self>) -> PyResult<Self> {
+    #[pyo3(signature = (settings, before=None, device=None))]
+    fn new(
+        py: Python<'_>,
+        settings: &str,
+        before: Option<&Self>,
+        device: Option<&Gpu>,
+    ) -> PyResult<Self> {
         let settings: Settings = serde_json::from_str(settings).map_err(|error| {
             let what = format!("the loader's settings cannot be read: {error}");
             raise(py, &Error::new(ErrorKind::Invalid, what))
@@ -146,7 +153,8 @@ impl Loader {
         // Reaching and starting a daemon waits on locks and sockets.
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
-        let open = move || make(settings.into_config()?, counting);
+        let device = device.map(|device| device.0.clone());
+        let open = move || make(settings.into_config(device)?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         Ok(Self {

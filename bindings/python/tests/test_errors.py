@@ -346,6 +346,9 @@ def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, 
     assert loader.stats()["errors"] == 1
 
 
+IMAGE = {"image": forebay.Image("png", size=8)}
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -370,8 +373,15 @@ def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, 
         ({"lanes": 0}, "lanes"),
         ({"split": "random"}, "static"),
         ({"uneven": True}, "belongs to split=.dynamic"),
-        ({"device": "cuda:0"}, r"\.to\(\)"),
-        ({"device": "tpu"}, "device"),
+        ({"device": "cuda:0", "framework": "torch"}, r"\.to\(\)"),
+        ({"device": "cuda", "fields": IMAGE, "framework": "numpy"}, "NumPy has no memory"),
+        (
+            {"device": "cuda", "fields": IMAGE, "framework": "torch"}
+            | {"workers": 1, "worker_type": "process"},
+            "worker_type='thread'",
+        ),
+        ({"device": "tpu"}, "'cuda:0'"),
+        ({"device": "cuda:x"}, "'cuda:0'"),
         ({"framework": "tensorflow"}, "'torch'"),
         ({"framework": "numpy", "pin_memory": True}, "pin_memory"),
         ({"prefetch": 0}, "prefetch"),

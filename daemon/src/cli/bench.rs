@@ -168,6 +168,7 @@ fn config(
         fields,
         views: Vec::new(),
         threads: arguments.threads.map_or_else(cores, |threads| threads as usize),
+        device: None,
     })
 }
 

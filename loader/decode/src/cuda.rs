@@ -16,8 +16,8 @@ mod screen;
 mod taps;
 mod view;
 
-pub(crate) use device::{Failure, Picture, Staging, Submission};
 pub use device::{Device, DeviceTensor, Lent};
+pub(crate) use device::{Failure, Picture, Staging, Submission};
 pub use driver::Done;
 pub use screen::Reason;
 pub(crate) use screen::screen;

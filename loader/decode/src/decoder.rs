@@ -78,7 +78,8 @@ impl Decoder {
                     .advise("raise the limit on processes, or use fewer threads")
             })?;
         let fields: Vec<Field> = fields.into_iter().map(Field::new).collect();
-        let unsized_image = |field: &&Field| field.plan().is_some_and(|plan| plan.row_shape().is_none());
+        let unsized_image =
+            |field: &&Field| field.plan().is_some_and(|plan| plan.row_shape().is_none());
         if device.is_some()
             && let Some(field) = fields.iter().find(unsized_image)
         {
@@ -154,7 +155,8 @@ impl Decoder {
         }
         let kept: Vec<usize> = (0..errors.len()).filter(|&i| errors[i].is_none()).collect();
         let mut routes = Routes::new();
-        let mut submission = self.device.as_deref().map(|device| device.begin(around)).transpose()?;
+        let mut submission =
+            self.device.as_deref().map(|device| device.begin(around)).transpose()?;
         let mut outputs = Vec::with_capacity(self.fields.len());
         for (field, made) in self.fields.iter().zip(made) {
             let (column, present) = match (made, &self.device, &mut submission) {

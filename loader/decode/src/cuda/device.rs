@@ -70,7 +70,7 @@ impl Device {
     /// Belongs to this process: a forked child must open one of its own.
     ///
     /// # Errors
-    /// `Unavailable` without a driver, device or nvJPEG, `Invalid` for one that is too old, `Full` without memory on the device.
+    /// `NotFound` without a driver or the device, `Unavailable` without nvJPEG, `Invalid` for one that is too old, `Full` without memory on the device.
     pub fn open(ordinal: usize, nvjpeg: &[PathBuf]) -> Result<Arc<Self>> {
         let driver = Driver::open(ordinal)?;
         let decoder = Decoder::new(Nvjpeg::open(nvjpeg)?)?;
@@ -239,7 +239,8 @@ impl<'a> Submission<'a> {
             let files = self.files(&files)?;
             let (jobs, tables) = self.jobs(plan, pictures, &files, (out, row))?;
             let table = tables.len().next_multiple_of(ALIGN);
-            let mut written = self.device.pinned.take(table + plan.table().len(), &self.device.copies)?;
+            let mut written =
+                self.device.pinned.take(table + plan.table().len(), &self.device.copies)?;
             let placed = self.device.memory.take(written.len(), &self.device.copies)?;
             let elements = row / plan.dtype().size() / CHANNELS / pictures[0].cuts.len();
             let tables = tables.placed_at(placed.at());
@@ -502,9 +503,9 @@ impl DeviceTensor {
     }
 
     fn ready(&self) -> Result<&Done> {
-        self.ready.get().ok_or_else(|| {
-            failed("use a tensor", DriverError(sys::CUresult::CUDA_ERROR_NOT_READY))
-        })
+        self.ready
+            .get()
+            .ok_or_else(|| failed("use a tensor", DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)))
     }
 }
 
@@ -564,11 +565,14 @@ mod tests {
         let runs = runs(&files, &around);
         let shown: Vec<_> =
             runs.iter().map(|run| (run.bytes.as_ptr(), run.bytes.len(), &run.files[..])).collect();
-        assert_eq!(shown, [
-            (stranger.as_ptr(), 10, &[(2, 0)][..]),
-            (around.as_ptr(), 201, &[(3, 0), (1, 100), (4, 200)][..]),
-            (around[far..].as_ptr(), 10, &[(0, 0)][..]),
-        ]);
+        assert_eq!(
+            shown,
+            [
+                (stranger.as_ptr(), 10, &[(2, 0)][..]),
+                (around.as_ptr(), 201, &[(3, 0), (1, 100), (4, 200)][..]),
+                (around[far..].as_ptr(), 10, &[(0, 0)][..]),
+            ]
+        );
     }
 
     #[test]
@@ -581,6 +585,6 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_opens_none() {
         let Err(error) = Device::open(0, &[]) else { return };
-        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Invalid), "{error}");
+        assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Invalid), "{error}");
     }
 }

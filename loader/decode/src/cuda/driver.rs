@@ -43,7 +43,6 @@ impl Done {
     pub fn wait(&self) -> Result<()> {
         self.0.synchronize().map_err(|error| failed("wait for the GPU", error))
     }
-
 }
 
 /// One device, in the process that opened it.
@@ -65,12 +64,12 @@ impl Driver {
     /// Opens device `ordinal` of those that the process may see; torch, JAX and CuPy use the same context.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where there is no driver or no such device, [`ErrorKind::Invalid`] where the driver
+    /// [`ErrorKind::NotFound`] where there is no driver or no such device, [`ErrorKind::Invalid`] where the driver
     /// is too old.
     pub(super) fn open(ordinal: usize) -> Result<Arc<Self>> {
         // SAFETY: libcuda's own initialisers are all that opening it runs.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::new(ErrorKind::Unavailable, "there is no CUDA driver here")
+            return Err(Error::new(ErrorKind::NotFound, "there is no CUDA driver here")
                 .advise("install NVIDIA's driver (libcuda.so.1), or use device=\"cpu\""));
         }
         let mut version = 0;
@@ -95,7 +94,9 @@ impl Driver {
             .load_module(Ptx::from_src(PTX))
             .map_err(|error| failed("load the kernels", error))?;
         let function = |name| {
-            module.load_function(name).map_err(|error| failed("find a kernel", error).at("name", name))
+            module
+                .load_function(name)
+                .map_err(|error| failed("find a kernel", error).at("name", name))
         };
         Ok(Arc::new(Self {
             pixels: function("forebay_pixels")?,
@@ -197,11 +198,7 @@ impl Driver {
 }
 
 fn grid(blocks: u32, rows: u32) -> LaunchConfig {
-    LaunchConfig {
-        grid_dim: (blocks, rows, 1),
-        block_dim: (THREADS, 1, 1),
-        shared_mem_bytes: 0,
-    }
+    LaunchConfig { grid_dim: (blocks, rows, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
 }
 
 impl Stream {
@@ -221,7 +218,9 @@ impl Stream {
             event.record(&self.0)?;
             Ok(event)
         });
-        event.map(|event| Done(Arc::new(event))).map_err(|error| failed("mark the GPU's work", error))
+        event
+            .map(|event| Done(Arc::new(event)))
+            .map_err(|error| failed("mark the GPU's work", error))
     }
 
     /// Puts a copy to the device in line.
@@ -266,7 +265,7 @@ pub(super) fn failed(doing: &str, DriverError(code): DriverError) -> Error {
                 .advise("use a smaller batch_size or prefetch, leave the loader memory, or device=\"cpu\"")
         }
         sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
-            Error::new(ErrorKind::Unavailable, "there is no such GPU")
+            Error::new(ErrorKind::NotFound, "there is no such GPU")
                 .at("error", name)
                 .advise("look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use device=\"cpu\"")
         }
@@ -293,7 +292,7 @@ mod tests {
     fn errors_say_what_the_caller_must_do() {
         let kind = |code| failed("try", DriverError(code)).kind();
         assert_eq!(kind(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY), ErrorKind::Full);
-        assert_eq!(kind(sys::CUresult::CUDA_ERROR_NO_DEVICE), ErrorKind::Unavailable);
+        assert_eq!(kind(sys::CUresult::CUDA_ERROR_NO_DEVICE), ErrorKind::NotFound);
         assert_eq!(kind(sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION), ErrorKind::Invalid);
         assert_eq!(kind(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED), ErrorKind::Closed);
         let gone = failed("wait", DriverError(sys::CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED));
@@ -308,7 +307,7 @@ mod tests {
             return;
         }
         let error = Driver::open(0).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("no CUDA driver"), "{error}");
     }
 }

@@ -203,7 +203,13 @@ impl Decoder {
             let mut handle: Handle = null_mut();
             // SAFETY: no allocators of ours, and one handle is written.
             let status = unsafe {
-                (nvjpeg.functions.create)(backend as c_int, null_mut(), null_mut(), 0, &raw mut handle)
+                (nvjpeg.functions.create)(
+                    backend as c_int,
+                    null_mut(),
+                    null_mut(),
+                    0,
+                    &raw mut handle,
+                )
             };
             (status, handle)
         };
@@ -249,9 +255,7 @@ impl Decoder {
         // SAFETY: handle and parsed live, the file is a slice, and one number is written.
         let status = unsafe {
             match (functions.parse)(self.handle, file.as_ptr(), file.len(), self.parsed) {
-                Status::SUCCESS => {
-                    (functions.supported)(self.handle, self.parsed, &raw mut answer)
-                }
+                Status::SUCCESS => (functions.supported)(self.handle, self.parsed, &raw mut answer),
                 status => status,
             }
         };
@@ -268,7 +272,8 @@ impl Decoder {
     /// The files are on the device when what is in line before is done, the planes are the batch's alone, and both
     /// stay until this is done.
     pub(super) unsafe fn decode(&mut self, jobs: &[Job], stream: &Stream) -> Result<()> {
-        let (colored, gray): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.components > 1);
+        let (colored, gray): (Vec<&Job>, Vec<&Job>) =
+            jobs.iter().partition(|job| job.components > 1);
         for (jobs, output) in [(colored, OUTPUT_YUV), (gray, OUTPUT_Y)] {
             if !jobs.is_empty() {
                 // SAFETY: as the caller says.
@@ -290,7 +295,8 @@ impl Decoder {
         let files: Vec<*const u8> = jobs.iter().map(|job| job.at as *const u8).collect();
         let lens: Vec<usize> = jobs.iter().map(|job| job.len).collect();
         let mut images: Vec<Image> = jobs.iter().map(|job| image(job)).collect();
-        let count = c_int::try_from(jobs.len()).expect("a batch has as many samples as a u32 counts");
+        let count =
+            c_int::try_from(jobs.len()).expect("a batch has as many samples as a u32 counts");
         let functions = &self.nvjpeg.functions;
         // SAFETY: handle and state live. The last of these numbers is not looked at.
         let status = unsafe { (functions.initialize)(self.handle, state, count, 1, output) };
@@ -324,7 +330,9 @@ impl Nvjpeg {
         Error::new(ErrorKind::Unavailable, format!("failed to {doing}: {}", status.name()))
             .at("nvjpeg", format!("{major}.{minor}"))
             .at("path", self.path.display())
-            .advise("look whether this release fits the driver and the device, or use device=\"cpu\"")
+            .advise(
+                "look whether this release fits the driver and the device, or use device=\"cpu\"",
+            )
     }
 }
 
@@ -364,6 +372,32 @@ const _: () = assert!(size_of::<Image>() == 64 && std::mem::offset_of!(Image, pi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The one that torchvision brings, which the tests' environment has.
+    fn bundled() -> Option<PathBuf> {
+        let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/lib");
+        let pythons = std::fs::read_dir(venv).ok()?.flatten();
+        let folders = pythons.map(|python| python.path().join("site-packages/torchvision.libs"));
+        let files = folders.filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        files.map(|file| file.path()).find(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvjpeg"))
+        })
+    }
+
+    #[test]
+    fn the_real_library_has_all_that_is_called_and_says_where_there_is_no_gpu() {
+        let Some(path) = bundled() else { return };
+        let nvjpeg = Nvjpeg::open(std::slice::from_ref(&path)).unwrap();
+        assert_eq!(nvjpeg.path, path);
+        assert!(nvjpeg.version.0 >= 12, "{:?}", nvjpeg.version);
+        // SAFETY: libcuda's own initialisers are all that opening it runs.
+        if unsafe { cudarc::driver::sys::is_culib_present() } {
+            return;
+        }
+        let error = Decoder::new(nvjpeg).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("execution failed"), "{error}");
+    }
 
     #[test]
     fn without_the_library_it_says_what_to_install() {

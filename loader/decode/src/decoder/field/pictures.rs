@@ -144,7 +144,10 @@ impl<'a> Pictures<'a> {
                     (CPU, reason.name())
                 }
                 Way::None => {
-                    debug_assert!(self.optional, "of other fields a record without an image is bad");
+                    debug_assert!(
+                        self.optional,
+                        "of other fields a record without an image is bad"
+                    );
                     absent.push(row);
                     continue;
                 }

@@ -1,0 +1,81 @@
+"""Who decodes: the GPU that was asked for, one that is there for the taking, or the CPU."""
+
+from __future__ import annotations
+
+import ctypes.util
+import sys
+
+import pytest
+
+import forebay
+from forebay import _device
+
+IMAGE = {"image": forebay.Image("png", size=4)}
+
+needs_no_gpu = pytest.mark.skipif(
+    ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver"
+)
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_a_gpu_that_is_not_there_is_refused_with_what_to_do(make, device):
+    loader = make(fields=IMAGE, device=device, framework="torch")
+    with pytest.raises(forebay.NotFound, match=r"no CUDA driver here.*device=.cpu.") as caught:
+        next(iter(loader))
+    assert isinstance(caught.value, forebay.ForebayError)
+    # Nothing was started for it.
+    assert loader.stats()["daemon_pid"] is None
+
+
+def test_numpy_by_default_is_refused_a_gpu_when_it_turns_out(make, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    loader = make(fields=IMAGE, device="cuda", framework=None)
+    with pytest.raises(forebay.Invalid, match="NumPy has no memory on a GPU"):
+        next(iter(loader))
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_the_cpu_decodes_where_there_is_no_gpu_and_that_is_counted(make, device, framework):
+    loader = make(fields=IMAGE, device=device, framework=framework)
+    images = sum(len(batch["image"]) for batch in loader)
+    assert images > 0
+    assert loader.stats()["decoders"] == {"cpu": {"no_device": images}}
+
+
+def test_a_gpu_is_taken_unasked_only_where_nobody_notices():
+    wish = _device.Wish(None)
+    assert wish.suits(IMAGE, "torch", has_code=False, in_worker=False)
+    assert wish.suits(IMAGE, "jax", has_code=False, in_worker=False)
+    assert not wish.suits(IMAGE, "numpy", has_code=False, in_worker=False)
+    assert not wish.suits(IMAGE, "torch", has_code=True, in_worker=False)
+    assert not wish.suits(IMAGE, "torch", has_code=False, in_worker=True)
+    assert not wish.suits(None, "torch", has_code=False, in_worker=False)
+    unsized = IMAGE | {"other": forebay.Image("jpg")}
+    assert not wish.suits(unsized, "torch", has_code=False, in_worker=False)
+    assert not _device.Wish("cpu").suits(IMAGE, "torch", has_code=False, in_worker=False)
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "SLURM_LOCALID"])
+def test_each_process_of_a_node_takes_its_own(monkeypatch, name):
+    for other in _device._LOCAL_RANKS:
+        monkeypatch.delenv(other, raising=False)
+    assert _device._ordinal() == 0
+    monkeypatch.setenv(name, "3")
+    assert _device._ordinal() == 3
+    monkeypatch.setenv(name, "three")
+    with pytest.raises(forebay.Invalid, match=f"{name}='three'"):
+        _device._ordinal()
+
+
+def test_nvjpeg_is_found_where_packages_keep_it(monkeypatch):
+    monkeypatch.setenv("FOREBAY_NVJPEG", "/opt/libnvjpeg.so")
+    found = _device.libraries()
+    assert found[0] == "/opt/libnvjpeg.so"
+    # torchvision brings it, and is among what the tests need.
+    bundled = [path for path in found if "torchvision.libs" in path]
+    assert bundled
+    for symbol in ("nvjpegDecodeBatched", "nvjpegDecodeBatchedSupported"):
+        assert hasattr(ctypes.CDLL(bundled[0]), symbol)
