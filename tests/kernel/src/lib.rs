@@ -18,16 +18,24 @@ unsafe extern "C" {
     /// `view` is one of the source's `View`s, whose pointers are all good, and `table` has three times 256 elements
     /// of `element` (1, 2 or 4) bytes.
     pub fn forebay_pixels(view: *const c_void, table: *const u8, element: u32);
+
+    /// What `forebay_gather` of the kernels' source does with `rows` rows.
+    ///
+    /// # Safety
+    /// `from` has so many addresses of `length` bytes each, and `to` room for all of them.
+    pub fn forebay_gather(from: *const *const u8, to: *mut u8, length: u64, rows: u32);
 }
 
-/// One component of an image as it is stored, rows without gaps.
+/// One component of an image as it is stored.
 #[derive(Debug)]
 pub struct Plane {
-    /// Its values.
+    /// Its values, row after row.
     pub values: Vec<u8>,
-    /// Columns; of brightness rounded up to whole colours.
+    /// Values from row to row: its columns, of brightness rounded up to whole colours.
+    pub pitch: u32,
+    /// Columns.
     pub width: u32,
-    /// Rows; likewise.
+    /// Rows.
     pub height: u32,
 }
 
@@ -50,9 +58,13 @@ pub fn planes(jpeg: &[u8]) -> Vec<Plane> {
         let count = if sampling == turbo::TJSAMP_TJSAMP_GRAY { 1 } else { COMPONENTS };
         let mut planes: Vec<Plane> = (0..count as c_int)
             .map(|component| {
-                let width = turbo::tj3YUVPlaneWidth(component, width, sampling) as u32;
-                let height = turbo::tj3YUVPlaneHeight(component, height, sampling) as u32;
-                Plane { values: vec![0; (width * height) as usize], width, height }
+                let pitch = turbo::tj3YUVPlaneWidth(component, width, sampling) as u32;
+                let rows = turbo::tj3YUVPlaneHeight(component, height, sampling) as u32;
+                let values = vec![0; (pitch * rows) as usize];
+                let is_bright = component == 0;
+                let width = if is_bright { width as u32 } else { pitch };
+                let height = if is_bright { height as u32 } else { rows };
+                Plane { values, pitch, width, height }
             })
             .collect();
         let mut at = [std::ptr::null_mut(); COMPONENTS];

@@ -585,6 +585,12 @@ mod tests {
     #[test]
     fn a_machine_without_a_gpu_opens_none() {
         let Err(error) = Device::open(0, &[]) else { return };
-        assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Invalid), "{error}");
+        assert!(
+            matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::Invalid
+            ),
+            "{error}"
+        );
     }
 }

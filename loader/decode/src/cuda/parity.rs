@@ -62,13 +62,16 @@ fn by_kernel(
     len: usize,
 ) -> Vec<u8> {
     let stored = screen(bytes).unwrap();
+    let sizes: Vec<_> = planes.iter().map(|plane| (plane.height, plane.width)).collect();
+    assert_eq!(sizes, stored.planes().collect::<Vec<_>>());
     let placed: Vec<Plane> = planes
         .iter()
-        .zip(stored.planes())
-        .map(|(plane, (height, width))| {
-            // The library rounds up to whole colours.
-            assert!((0..2).contains(&(plane.width - width)), "{plane:?}");
-            Plane { at: plane.values.as_ptr() as u64, pitch: plane.width, width, height, unused: 0 }
+        .map(|plane| Plane {
+            at: plane.values.as_ptr() as u64,
+            pitch: plane.pitch,
+            width: plane.width,
+            height: plane.height,
+            unused: 0,
         })
         .collect();
     let orientation = plan.orientation(bytes);

@@ -1,0 +1,291 @@
+//! What Forebay calls of CUDA's driver.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::line::{Mark, Side, Work, device};
+
+type Status = c_int;
+
+const SUCCESS: Status = 0;
+const INVALID_VALUE: Status = 1;
+const OUT_OF_MEMORY: Status = 2;
+const NO_DEVICE: Status = 100;
+const INVALID_DEVICE: Status = 101;
+const NOT_FOUND: Status = 500;
+const NOT_READY: Status = 600;
+
+/// What a map that is read-only may be registered with.
+const REGISTER_READ_ONLY: c_uint = 8;
+
+/// Whether such maps can be.
+const ATTRIBUTE_READ_ONLY: c_int = 113;
+
+/// The one context.
+const CONTEXT: usize = 1;
+
+/// The kernels, as functions are named.
+const PIXELS: usize = 1;
+const GATHER: usize = 2;
+
+/// A number that the environment gives.
+fn asked(name: &str) -> Option<usize> {
+    std::env::var(format!("FOREBAY_EMULATOR_{name}")).ok()?.parse().ok()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
+    unsafe { *version = asked("CUDA").unwrap_or(13_000) as c_int };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuInit(_flags: c_uint) -> Status {
+    if asked("DEVICES") == Some(0) { NO_DEVICE } else { SUCCESS }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(found: *mut c_int, ordinal: c_int) -> Status {
+    if ordinal as usize >= asked("DEVICES").unwrap_or(1) {
+        return INVALID_DEVICE;
+    }
+    unsafe { *found = ordinal };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    _device: c_int,
+) -> Status {
+    let no = attribute == ATTRIBUTE_READ_ONLY && asked("READ_ONLY") == Some(0);
+    unsafe { *value = c_int::from(!no) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, _device: c_int) -> Status {
+    unsafe { *context = CONTEXT };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetCurrent(_context: usize) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut usize) -> Status {
+    unsafe { *context = CONTEXT };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSynchronize() -> Status {
+    device().run_all();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
+    let image = unsafe { CStr::from_ptr(image) }.to_bytes();
+    let has = |name: &[u8]| image.windows(name.len()).any(|part| part == name);
+    if !has(b".target sm_70") || !has(b".entry forebay_pixels") || !has(b".entry forebay_gather") {
+        return NOT_FOUND;
+    }
+    unsafe { *module = 1 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(_module: usize) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut usize,
+    _module: usize,
+    name: *const c_char,
+) -> Status {
+    let found = match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"forebay_pixels" => PIXELS,
+        b"forebay_gather" => GATHER,
+        _ => return NOT_FOUND,
+    };
+    unsafe { *function = found };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> Status {
+    unsafe { *stream = device().new_stream() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
+    device().end_stream(stream);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> Status {
+    let mut device = device();
+    if let Some(mark) = device.recorded(event) {
+        device.put(stream, Work::Wait(mark));
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> Status {
+    unsafe { *event = device().new_event() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
+    device().end_event(event);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
+    device().record(event, stream);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
+    let mut device = device();
+    if let Some(mark) = device.recorded(event) {
+        device.run_to(mark);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventQuery(event: usize) -> Status {
+    let device = device();
+    let is_done = |mark: Mark| device.is_done(mark);
+    if device.recorded(event).is_none_or(is_done) { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> Status {
+    let limit = asked("BYTES").unwrap_or(1 << 32);
+    match device().take(len, Side::Device, limit) {
+        Some(found) => unsafe { *at = found },
+        None => return OUT_OF_MEMORY,
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(at: u64) -> Status {
+    if device().free(at, Side::Device) { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, len: usize, _flags: c_uint) -> Status {
+    match device().take(len, Side::Host, usize::MAX) {
+        Some(found) => unsafe { *at = found },
+        None => return OUT_OF_MEMORY,
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(at: u64) -> Status {
+    if device().free(at, Side::Host) { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostRegister_v2(at: u64, len: usize, flags: c_uint) -> Status {
+    if len == 0 || flags & REGISTER_READ_ONLY == 0 {
+        return INVALID_VALUE;
+    }
+    device().register(at, len);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostUnregister(at: u64) -> Status {
+    if device().unregister(at) { SUCCESS } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) -> Status {
+    let mut device = device();
+    // A real driver would copy it aside, and the caller would wait for that: Forebay never asks for it.
+    if !device.is_pinned(from, len) {
+        return INVALID_VALUE;
+    }
+    device.check(to, len, "a copy writes");
+    let copy = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
+    device.put(stream, Work::Run(Box::new(copy)));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) -> Status {
+    device().put(stream, Work::Copy { to, from, len });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, stream: usize) -> Status {
+    device().put(stream, Work::Set { to, value, len });
+    SUCCESS
+}
+
+/// Size of the kernels' `View`.
+const VIEW: u64 = 184;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: usize,
+    blocks: c_uint,
+    rows: c_uint,
+    _layers: c_uint,
+    threads: c_uint,
+    _threads_y: c_uint,
+    _threads_z: c_uint,
+    _shared: c_uint,
+    stream: usize,
+    arguments: *const *const c_void,
+    _extra: *const c_void,
+) -> Status {
+    if blocks == 0 || rows == 0 || rows > 65_535 || threads == 0 || threads > 1024 {
+        return INVALID_VALUE;
+    }
+    let argument = |at: usize| unsafe { *(*arguments.add(at)).cast::<u64>() };
+    let work: Box<dyn FnOnce() + Send> = match function {
+        PIXELS => {
+            let (views, table) = (argument(0), argument(1));
+            let element = unsafe { *(*arguments.add(2)).cast::<u32>() };
+            Box::new(move || {
+                for row in 0..u64::from(rows) {
+                    let view = (views + row * VIEW) as *const c_void;
+                    unsafe { forebay_kernel::forebay_pixels(view, table as *const u8, element) };
+                }
+            })
+        }
+        GATHER => {
+            let (from, to, length) = (argument(0), argument(1), argument(2));
+            Box::new(move || unsafe {
+                let from = from as *const *const u8;
+                forebay_kernel::forebay_gather(from, to as *mut u8, length, rows);
+            })
+        }
+        _ => return INVALID_VALUE,
+    };
+    device().put(stream, Work::Run(work));
+    SUCCESS
+}

@@ -1,0 +1,487 @@
+//! A GPU's batches, on a machine without one: the real kernels and the real decoder on the emulator, which does
+//! everything as late as it may.
+
+#![allow(unsafe_code, reason = "frameworks' memory and streams are addresses")]
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use forebay_decode::{
+    BufferPool, Column, Crop, DType, Decoded, Decoder, Device, DeviceTensor, FieldKind, FieldSpec,
+    ImageSpec, Layout, Record,
+};
+use forebay_error::ErrorKind;
+use forebay_wire::slab::Slab;
+use rustix::fs::MemfdFlags;
+
+/// Set in the process that has the emulator: the folder where it lies.
+const EMULATED: &str = "FOREBAY_EMULATED";
+
+/// Bytes between one file and the next, as headers of a tar.
+const GAP: usize = 512;
+
+/// Runs this test again in a process for which the emulator is CUDA; true there.
+fn is_emulated(test: &str, wishes: &[(&str, &str)]) -> bool {
+    if std::env::var_os(EMULATED).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let emulator = program.with_file_name("libforebay_emulator.so");
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libcuda.so", "libcuda.so.1", "libnvjpeg.so"] {
+        std::os::unix::fs::symlink(&emulator, folder.path().join(name)).unwrap();
+    }
+    let output = Command::new(program)
+        .args([test, "--exact", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env(EMULATED, folder.path())
+        .envs(wishes.iter().map(|(name, value)| (format!("FOREBAY_EMULATOR_{name}"), value)))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let also = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{also}");
+    false
+}
+
+fn nvjpeg() -> [PathBuf; 1] {
+    [Path::new(&std::env::var_os(EMULATED).unwrap()).join("libnvjpeg.so")]
+}
+
+fn open() -> Arc<Device> {
+    Device::open(0, &nvjpeg()).unwrap()
+}
+
+fn data(name: &str) -> Vec<u8> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../loader/decode/tests/data");
+    std::fs::read(home.join(name)).unwrap()
+}
+
+/// A JPEG with a comment.
+fn saying(name: &str, comment: &str) -> Vec<u8> {
+    let mut file = data(name);
+    let mut segment = vec![0xff, 0xfe, 0, (comment.len() + 2) as u8];
+    segment.extend_from_slice(comment.as_bytes());
+    file.splice(2..2, segment);
+    file
+}
+
+/// Samples as they lie in a slab.
+struct Samples {
+    slab: Arc<Slab>,
+    /// Each one's fields: their names, and from where to where they lie.
+    fields: Vec<Vec<(&'static str, usize, usize)>>,
+}
+
+impl Samples {
+    fn new(samples: &[Vec<(&'static str, Vec<u8>)>]) -> Self {
+        let file = rustix::fs::memfd_create("samples", MemfdFlags::CLOEXEC).unwrap();
+        let (mut file, mut at) = (File::from(file), 0);
+        let mut fields = Vec::new();
+        for sample in samples {
+            let mut places = Vec::new();
+            for (name, bytes) in sample {
+                file.write_all(&[0xee; GAP]).unwrap();
+                file.write_all(bytes).unwrap();
+                places.push((*name, at + GAP, at + GAP + bytes.len()));
+                at += GAP + bytes.len();
+            }
+            fields.push(places);
+        }
+        let slab = Slab::map(OwnedFd::from(file), at as u64).unwrap();
+        Self { slab, fields }
+    }
+
+    /// What `decoder` makes of them at `position` and after.
+    fn decode(&self, decoder: &Decoder, position: u64) -> Decoded {
+        let all = self.slab.get(0, self.slab.len() as u64).unwrap();
+        let fields: Vec<Vec<(&str, &[u8])>> = self
+            .fields
+            .iter()
+            .map(|sample| sample.iter().map(|(name, from, to)| (*name, &all[*from..*to])).collect())
+            .collect();
+        let records: Vec<Record<'_>> = fields
+            .iter()
+            .enumerate()
+            .map(|(index, fields)| Record {
+                key: "k",
+                url: "s3://b/a.tar",
+                stream: 0,
+                position: position + index as u64,
+                offset: None,
+                fields,
+                has: &[],
+            })
+            .collect();
+        decoder.decode(&records, all, 5, 1).unwrap()
+    }
+}
+
+fn image(spec: ImageSpec) -> FieldSpec {
+    FieldSpec::new("image", "jpg;png", FieldKind::Image(spec))
+}
+
+fn label() -> FieldSpec {
+    FieldSpec::new("label", "cls", FieldKind::Int { path: None })
+}
+
+fn crops() -> ImageSpec {
+    ImageSpec {
+        size: Some((24, 31)),
+        crop: Crop::Random { scale: (0.1, 1.0), ratio: (0.75, 1.25) },
+        flip: true,
+        dtype: DType::Float32,
+        mean: Some([0.5, 0.25, 0.125]),
+        std: Some([0.5, 0.25, 0.125]),
+        ..ImageSpec::default()
+    }
+}
+
+fn decoder(fields: Vec<FieldSpec>, device: Option<&Arc<Device>>) -> Decoder {
+    Decoder::new(fields, 2, &BufferPool::new(1 << 24), device.cloned()).unwrap()
+}
+
+/// What tests call of the driver themselves, as a framework does.
+struct Framework(libloading::Library);
+
+impl Framework {
+    fn new() -> Self {
+        // SAFETY: it runs nothing when it is opened.
+        Self(unsafe { libloading::Library::new("libcuda.so") }.unwrap())
+    }
+
+    fn call<A, R>(&self, name: &str, call: impl FnOnce(&A) -> R) -> R {
+        // SAFETY: callers name the type of the function.
+        call(&*unsafe { self.0.get::<A>(name) }.unwrap())
+    }
+
+    fn allocate(&self, len: usize) -> u64 {
+        let mut at = 0_u64;
+        let status = self
+            .call("cuMemAlloc_v2", |allocate: &extern "C" fn(&mut u64, usize) -> i32| {
+                allocate(&mut at, len)
+            });
+        assert_eq!(status, 0);
+        at
+    }
+
+    fn stream(&self) -> u64 {
+        let mut stream = 0;
+        let status = self.call("cuStreamCreate", |create: &extern "C" fn(&mut u64, u32) -> i32| {
+            create(&mut stream, 1)
+        });
+        assert_eq!(status, 0);
+        stream
+    }
+
+    /// Puts a copy in line, as a framework's kernel that reads a tensor.
+    fn copy(&self, to: u64, from: u64, len: usize, stream: u64) {
+        type Copy = extern "C" fn(u64, u64, usize, u64) -> i32;
+        let status = self.call("cuMemcpyDtoDAsync_v2", |copy: &Copy| copy(to, from, len, stream));
+        assert_eq!(status, 0);
+    }
+
+    fn synchronize(&self) {
+        self.call("cuCtxSynchronize", |wait: &extern "C" fn() -> i32| assert_eq!(wait(), 0));
+    }
+
+    /// What is at an address of the emulator's: a device whose memory is the process's.
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        self.synchronize();
+        // SAFETY: it was allocated, and as long.
+        unsafe { std::slice::from_raw_parts(at as *const u8, len) }.to_vec()
+    }
+
+    /// A tensor copied to memory of the framework's, on a stream of its own.
+    fn take(&self, tensor: DeviceTensor) -> (u64, usize) {
+        let len = tensor.len();
+        let at = self.allocate(len);
+        // SAFETY: it was allocated just now, and the stream, too.
+        unsafe { tensor.copy_to(at, self.stream()) }.unwrap();
+        (at, len)
+    }
+}
+
+fn on_device(column: Column) -> DeviceTensor {
+    match column {
+        Column::OnDevice(tensor) => tensor,
+        other => panic!("{other:?} is not on the device"),
+    }
+}
+
+fn on_host(column: &Column) -> &[u8] {
+    match column {
+        Column::Tensor(tensor) => tensor.buffer.as_bytes(),
+        other => panic!("{other:?} is not on the host"),
+    }
+}
+
+/// Of every way to store an image one or two.
+fn mixed() -> Vec<Vec<(&'static str, Vec<u8>)>> {
+    let files = [
+        "wide-420.jpg",
+        "gray.jpg",
+        "wide-progressive.jpg",
+        "tall-444.jpg",
+        "exif-6.jpg",
+        "tall-422.jpg",
+        "cmyk.jpg",
+        "tall-440.jpg",
+        "tiny-3-420.jpg",
+        "gray.jpg",
+    ];
+    let jpeg = files.iter().map(|name| ("jpg", data(name)));
+    let images = jpeg.chain([("png", data("rgb.png"))]);
+    let sample = |(index, image): (usize, (&'static str, Vec<u8>))| {
+        vec![image, ("cls", format!("{}", index * 7).into_bytes())]
+    };
+    images.enumerate().map(sample).collect()
+}
+
+/// Batch after batch, as a loader does that runs ahead: each must be what the CPU makes.
+fn assert_batches(spec: &ImageSpec, decoded_by: &str) {
+    let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
+    device.copy_from(&samples.slab).unwrap();
+    let fields = || vec![image(spec.clone()), label()];
+    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let mut taken = Vec::new();
+    for batch in 0..6 {
+        let found = samples.decode(&gpu, batch * 100);
+        assert!(found.bad.is_empty() && found.done.is_some(), "{:?}", found.bad);
+        let routes: Vec<_> = found.routes.iter().map(|(route, count)| (*route, *count)).collect();
+        assert_eq!(
+            routes,
+            [
+                (("cpu", "colors"), 1),
+                (("cpu", "format"), 1),
+                (("cpu", "scans"), 1),
+                ((decoded_by, "plain"), 8),
+            ]
+        );
+        let columns =
+            found.outputs.into_iter().map(|output| framework.take(on_device(output.column)));
+        taken.push(columns.collect::<Vec<_>>());
+    }
+    for (batch, columns) in taken.iter().enumerate() {
+        let expected = samples.decode(&cpu, batch as u64 * 100);
+        assert_eq!(expected.routes.into_iter().collect::<Vec<_>>(), [(("cpu", "no_device"), 11)]);
+        for ((at, len), output) in columns.iter().zip(&expected.outputs) {
+            assert!(
+                framework.read(*at, *len) == on_host(&output.column),
+                "{batch} {}",
+                output.name
+            );
+        }
+    }
+}
+
+#[test]
+fn batches_are_those_of_the_cpu() {
+    if is_emulated("batches_are_those_of_the_cpu", &[]) {
+        assert_batches(&crops(), "nvjpeg_engines");
+    }
+}
+
+#[test]
+fn views_layouts_and_turns_are_those_of_the_cpu() {
+    if is_emulated("views_layouts_and_turns_are_those_of_the_cpu", &[]) {
+        let spec = ImageSpec {
+            views: Some(3),
+            layout: Layout::Nhwc,
+            dtype: DType::Bfloat16,
+            exif: true,
+            ..crops()
+        };
+        assert_batches(&spec, "nvjpeg_engines");
+    }
+}
+
+#[test]
+fn a_device_without_engines_decodes_with_its_cores() {
+    if is_emulated("a_device_without_engines_decodes_with_its_cores", &[("ENGINES", "0")]) {
+        let spec = ImageSpec { dtype: DType::Uint8, mean: None, std: None, ..crops() };
+        assert_batches(&spec, "nvjpeg_cores");
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_goes_through_pinned_memory() {
+    if is_emulated("what_cannot_be_registered_goes_through_pinned_memory", &[("READ_ONLY", "0")]) {
+        assert_batches(&crops(), "nvjpeg_engines");
+    }
+}
+
+#[test]
+fn what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes() {
+    if !is_emulated("what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes", &[]) {
+        return;
+    }
+    let (device, framework) = (open(), Framework::new());
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    let routes = |comment| {
+        let files = [saying("wide-420.jpg", comment), data("tall-444.jpg")];
+        let samples = Samples::new(&files.map(|file| vec![("jpg", file)]));
+        let (found, expected) = (samples.decode(&gpu, 0), samples.decode(&cpu, 0));
+        let routes: Vec<_> = found.routes.into_iter().collect();
+        let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
+        assert!(framework.read(at, len) == on_host(&expected.outputs[0].column), "{comment}");
+        routes
+    };
+    let plain = ("nvjpeg_engines", "plain");
+    assert_eq!(routes("nvjpeg: refuse"), [(("cpu", "refused"), 1), (plain, 1)]);
+    assert_eq!(routes("nvjpeg: fail"), [(("cpu", "failed"), 2)]);
+    assert_eq!(routes("nothing"), [(plain, 2)]);
+}
+
+#[test]
+fn bad_samples_leave_no_gap_and_absent_images_are_black() {
+    if !is_emulated("bad_samples_leave_no_gap_and_absent_images_are_black", &[]) {
+        return;
+    }
+    let (device, framework) = (open(), Framework::new());
+    let fields = || {
+        let mut images = image(crops());
+        images.optional = true;
+        vec![images, label()]
+    };
+    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let whole = data("wide-420.jpg");
+    let samples = Samples::new(&[
+        vec![("jpg", whole[..whole.len() / 2].to_vec()), ("cls", b"1".to_vec())],
+        vec![("jpg", whole.clone()), ("cls", b"2".to_vec())],
+        vec![("cls", b"3".to_vec())],
+        vec![("jpg", data("tall-444.jpg")), ("cls", b"no number".to_vec())],
+        vec![("jpg", data("gray.jpg")), ("cls", b"5".to_vec())],
+    ]);
+    // Once with memory that was written before.
+    for _ in 0..2 {
+        let (found, expected) = (samples.decode(&gpu, 0), samples.decode(&cpu, 0));
+        assert_eq!(found.kept, [1, 2, 4]);
+        assert_eq!(found.kept, expected.kept);
+        let why = |decoded: &Decoded| -> Vec<String> {
+            decoded.bad.iter().map(|bad| bad.error.to_string()).collect()
+        };
+        assert_eq!(why(&found), why(&expected));
+        assert_eq!(found.outputs[0].present, Some(vec![true, false, true]));
+        for (output, expected) in found.outputs.into_iter().zip(&expected.outputs) {
+            let (at, len) = framework.take(on_device(output.column));
+            assert!(framework.read(at, len) == on_host(&expected.column), "{}", output.name);
+        }
+    }
+}
+
+/// What a consumer has put in line reads a tensor's bytes, though it has let go of the tensor since and further
+/// batches have come.
+#[test]
+fn memory_that_a_late_consumer_still_reads_is_not_used_again() {
+    if !is_emulated("memory_that_a_late_consumer_still_reads_is_not_used_again", &[]) {
+        return;
+    }
+    let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
+    device.copy_from(&samples.slab).unwrap();
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    let stream = framework.stream();
+    let mut copies = Vec::new();
+    let mut places = Vec::new();
+    for batch in 0..8_u64 {
+        let found = samples.decode(&gpu, batch * 100);
+        let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+        let (from, len) = (tensor.address(), tensor.len());
+        places.push(from);
+        let at = framework.allocate(len);
+        // SAFETY: a stream that is never ended.
+        let lent = unsafe { tensor.lend(Some(stream)) }.unwrap();
+        framework.copy(at, from, len, stream);
+        drop(lent);
+        copies.push((at, len));
+    }
+    places.sort_unstable();
+    places.dedup();
+    assert!(places.len() < 8, "memory is used again");
+    for (batch, (at, len)) in copies.into_iter().enumerate() {
+        let expected = samples.decode(&cpu, batch as u64 * 100);
+        assert!(framework.read(at, len) == on_host(&expected.outputs[0].column), "{batch}");
+    }
+}
+
+#[test]
+fn a_tensor_lent_without_a_stream_is_there_at_once() {
+    if !is_emulated("a_tensor_lent_without_a_stream_is_there_at_once", &[]) {
+        return;
+    }
+    let (device, samples) = (open(), Samples::new(&mixed()));
+    let (gpu, cpu) =
+        (decoder(vec![image(crops())], Some(&device)), decoder(vec![image(crops())], None));
+    let found = samples.decode(&gpu, 3);
+    let tensor = on_device(found.outputs.into_iter().next().unwrap().column);
+    let (at, len) = (tensor.address(), tensor.len());
+    // SAFETY: no stream is named.
+    let _lent = unsafe { tensor.lend(None) }.unwrap();
+    // SAFETY: the tensor is lent; nothing waited for the device since.
+    let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, len) };
+    assert!(bytes == on_host(&samples.decode(&cpu, 3).outputs[0].column));
+}
+
+#[test]
+fn a_full_device_is_no_fault_of_the_samples() {
+    if !is_emulated("a_full_device_is_no_fault_of_the_samples", &[("BYTES", "100000")]) {
+        return;
+    }
+    let (device, samples) = (open(), Samples::new(&mixed()));
+    let found = samples.decode(&decoder(vec![image(crops())], Some(&device)), 0);
+    assert!(found.kept.is_empty());
+    assert_eq!(found.bad.len(), 11);
+    for bad in &found.bad {
+        assert_eq!(bad.error.kind(), ErrorKind::Full);
+        assert!(bad.error.to_string().contains("the GPU has no memory"), "{}", bad.error);
+    }
+    // A batch that there is room for goes through after it.
+    let small = Samples::new(&mixed()[8..9]);
+    let spec = ImageSpec { size: Some((4, 4)), ..crops() };
+    assert_eq!(small.decode(&decoder(vec![image(spec)], Some(&device)), 0).kept, [0]);
+}
+
+#[test]
+fn a_driver_that_is_too_old_is_refused_by_its_release() {
+    if is_emulated("a_driver_that_is_too_old_is_refused_by_its_release", &[("CUDA", "11080")]) {
+        let error = Device::open(0, &nvjpeg()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let said = error.to_string();
+        assert!(said.contains("11.8") && said.contains("driver 530"), "{said}");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused() {
+    if is_emulated("a_device_that_is_not_there_is_refused", &[("DEVICES", "1")]) {
+        let error = Device::open(1, &nvjpeg()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("cuda:1"), "{error}");
+    }
+}
+
+#[test]
+fn a_driver_without_devices_is_refused() {
+    if is_emulated("a_driver_without_devices_is_refused", &[("DEVICES", "0")]) {
+        let error = Device::open(0, &nvjpeg()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("CUDA_VISIBLE_DEVICES"), "{error}");
+    }
+}
+
+#[test]
+fn images_without_a_size_are_refused_before_anything_is_decoded() {
+    if is_emulated("images_without_a_size_are_refused_before_anything_is_decoded", &[]) {
+        let spec = ImageSpec { size: None, crop: Crop::None, ..crops() };
+        let refused = Decoder::new(vec![image(spec)], 1, &BufferPool::new(0), Some(open()));
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("set size="), "{error}");
+    }
+}
