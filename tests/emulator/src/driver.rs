@@ -25,7 +25,6 @@ const CONTEXT: usize = 1;
 
 /// The kernels, as functions are named.
 const PIXELS: usize = 1;
-const GATHER: usize = 2;
 
 /// A number that the environment gives.
 fn asked(name: &str) -> Option<usize> {
@@ -95,7 +94,7 @@ pub extern "C" fn cuCtxSynchronize() -> Status {
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
     let image = unsafe { CStr::from_ptr(image) }.to_bytes();
     let has = |name: &[u8]| image.windows(name.len()).any(|part| part == name);
-    if !has(b".target sm_70") || !has(b".entry forebay_pixels") || !has(b".entry forebay_gather") {
+    if !has(b".target sm_70") || !has(b".entry forebay_pixels") {
         return NOT_FOUND;
     }
     unsafe { *module = 1 };
@@ -115,7 +114,6 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 ) -> Status {
     let found = match unsafe { CStr::from_ptr(name) }.to_bytes() {
         b"forebay_pixels" => PIXELS,
-        b"forebay_gather" => GATHER,
         _ => return NOT_FOUND,
     };
     unsafe { *function = found };
@@ -275,13 +273,6 @@ pub unsafe extern "C" fn cuLaunchKernel(
                     let view = (views + row * VIEW) as *const c_void;
                     unsafe { forebay_kernel::forebay_pixels(view, table as *const u8, element) };
                 }
-            })
-        }
-        GATHER => {
-            let (from, to, length) = (argument(0), argument(1), argument(2));
-            Box::new(move || unsafe {
-                let from = from as *const *const u8;
-                forebay_kernel::forebay_gather(from, to as *mut u8, length, rows);
             })
         }
         _ => return INVALID_VALUE,

@@ -2,6 +2,7 @@
 //! everything as late as it may.
 
 #![allow(unsafe_code, reason = "frameworks' memory and streams are addresses")]
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs::File;
 use std::io::Write as _;

@@ -19,11 +19,6 @@ unsafe extern "C" {
     /// of `element` (1, 2 or 4) bytes.
     pub fn forebay_pixels(view: *const c_void, table: *const u8, element: u32);
 
-    /// What `forebay_gather` of the kernels' source does with `rows` rows.
-    ///
-    /// # Safety
-    /// `from` has so many addresses of `length` bytes each, and `to` room for all of them.
-    pub fn forebay_gather(from: *const *const u8, to: *mut u8, length: u64, rows: u32);
 }
 
 /// One component of an image as it is stored.

@@ -557,7 +557,7 @@ mod tests {
     #[test]
     fn neighbours_are_copied_together_and_strangers_alone() {
         let around = vec![7_u8; 4 * GAP_MAX];
-        let stranger = vec![9_u8; 10];
+        let stranger = [9_u8; 10];
         let file = |from: usize, to: usize| &around[from..to];
         let far = 2 * GAP_MAX + 200;
         let files =
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn files_without_surroundings_go_each_by_itself() {
-        let (one, two) = (vec![1_u8; 3], vec![2_u8; 4]);
+        let (one, two) = ([1_u8; 3], [2_u8; 4]);
         let runs = runs(&[&one, &two], &[]);
         assert_eq!(runs.iter().map(|run| run.bytes).collect::<Vec<_>>(), [&one[..], &two[..]]);
     }

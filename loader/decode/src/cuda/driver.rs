@@ -50,7 +50,6 @@ impl Done {
 pub(super) struct Driver {
     context: Arc<CudaContext>,
     pixels: CudaFunction,
-    gather: CudaFunction,
     /// Whether memory that is mapped read-only can be registered.
     registers_read_only: bool,
     made_in: Generation,
@@ -100,7 +99,6 @@ impl Driver {
         };
         Ok(Arc::new(Self {
             pixels: function("forebay_pixels")?,
-            gather: function("forebay_gather")?,
             registers_read_only,
             context,
             made_in: Generation::now(),
@@ -166,31 +164,6 @@ impl Driver {
             launch.arg(&at).arg(&table).arg(&element);
             // SAFETY: as the caller says; the arguments are those of the kernel.
             let launched = unsafe { launch.launch(grid(blocks, rows)) };
-            launched.map_err(|error| failed("start a kernel", error))?;
-        }
-        Ok(())
-    }
-
-    /// Runs the kernel that puts rows of `length` bytes, whose addresses lie at `from`, side by side.
-    ///
-    /// # Safety
-    /// As for [`Driver::make_pixels`].
-    pub(super) unsafe fn gather(
-        &self,
-        stream: &Stream,
-        from: Address,
-        rows: usize,
-        to: Address,
-        length: u64,
-    ) -> Result<()> {
-        let blocks = length.div_ceil(16 * u64::from(THREADS)).clamp(1, 64) as u32;
-        for first in (0..rows).step_by(GRID_ROWS_MAX) {
-            let count = (rows - first).min(GRID_ROWS_MAX) as u32;
-            let (from, to) = (from + 8 * first as u64, to + length * first as u64);
-            let mut launch = stream.0.launch_builder(&self.gather);
-            launch.arg(&from).arg(&to).arg(&length);
-            // SAFETY: as the caller says; the arguments are those of the kernel.
-            let launched = unsafe { launch.launch(grid(blocks, count)) };
             launched.map_err(|error| failed("start a kernel", error))?;
         }
         Ok(())

@@ -103,7 +103,7 @@ impl Shared {
             Err(_) if !self.idle().is_empty() => {
                 // What is kept for others is in the way.
                 let idle = std::mem::take(&mut *self.idle());
-                idle.into_iter().for_each(|block| self.free(block));
+                idle.into_iter().for_each(|block| self.free(&block));
                 self.get(len)
             }
             got => got,
@@ -112,8 +112,8 @@ impl Shared {
 
     fn get(&self, len: usize) -> Result<Block> {
         self.driver.bind()?;
-        // SAFETY: memory that nobody knows yet; the context is this thread's.
         let at = match self.side {
+            // SAFETY: memory that nobody knows yet; the context is this thread's.
             Side::Device => unsafe { result::malloc_sync(len) },
             // SAFETY: as above. Cached, for the host reads what it writes: no flags.
             Side::Host => unsafe { result::malloc_host(len, 0) }.map(|at| at as Address),
@@ -133,11 +133,11 @@ impl Shared {
             old.push(block);
         }
         drop(idle);
-        old.into_iter().for_each(|block| self.free(block));
+        old.into_iter().for_each(|block| self.free(&block));
     }
 
     /// Gives a block back to the driver, after whoever uses it.
-    fn free(&self, block: Block) {
+    fn free(&self, block: &Block) {
         if !self.driver.is_ours() || self.driver.bind().is_err() {
             return;
         }
@@ -146,8 +146,8 @@ impl Shared {
             Some(free) => free.wait(),
             None => self.driver.synchronize(),
         };
-        // SAFETY: the driver gave it, nobody has it any more, and the device is done with it.
         let _ = match self.side {
+            // SAFETY: the driver gave it, nobody has it any more, and the device is done with it.
             Side::Device => unsafe { result::free_sync(block.at) },
             // SAFETY: as above.
             Side::Host => unsafe { result::free_host(block.at as *mut std::ffi::c_void) },
@@ -158,7 +158,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let idle = std::mem::take(&mut *self.idle());
-        idle.into_iter().for_each(|block| self.free(block));
+        idle.into_iter().for_each(|block| self.free(&block));
     }
 }
 
@@ -208,6 +208,6 @@ impl Drop for Memory {
         if !self.home.driver.is_ours() {
             return;
         }
-        if block.free.is_some() { self.home.keep(block) } else { self.home.free(block) }
+        if block.free.is_some() { self.home.keep(block) } else { self.home.free(&block) }
     }
 }

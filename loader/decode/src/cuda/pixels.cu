@@ -80,10 +80,6 @@ struct Color {
     int32_t of[CHANNELS];
 };
 
-struct alignas(16) Sixteen {
-    uint64_t bytes[2];
-};
-
 INLINE int32_t clipped(int32_t value) {
     return value < 0 ? 0 : value > 255 ? 255 : value;
 }
@@ -191,14 +187,6 @@ INLINE void strip(const struct View *view, const uint8_t *table, uint32_t elemen
     }
 }
 
-// A share of a row's bytes: every `step`-th piece from piece `first` on.
-INLINE void gather(const uint8_t *row, uint8_t *out, uint64_t length, uint64_t first, uint64_t step) {
-    // Sixteen bytes at a time where both sides allow it.
-    const uint64_t wide = (((uint64_t)row | (uint64_t)out) & 15u) == 0 ? length / 16 : 0;
-    for (uint64_t at = first; at < wide; at += step) ((Sixteen *)out)[at] = ((const Sixteen *)row)[at];
-    for (uint64_t at = wide * 16 + first; at < length; at += step) out[at] = row[at];
-}
-
 #ifdef __CUDACC_RTC__
 
 // Each view by as many blocks as `blocks` says, its strips dealt out among them.
@@ -211,24 +199,12 @@ extern "C" __global__ void forebay_pixels(const struct View *views, const uint8_
         strip(view, table, element, (uint32_t)(at % across) * STRIP, (uint32_t)(at / across));
 }
 
-// Rows of `length` bytes from wherever they came to lie to where they belong.
-// grid: (blocks, rows in this launch); block: any number of threads.
-extern "C" __global__ void forebay_gather(const uint8_t *const *from, uint8_t *to, uint64_t length) {
-    const uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (uint64_t)gridDim.x * blockDim.x;
-    gather(from[blockIdx.y], to + blockIdx.y * length, length, first, step);
-}
-
 #else
 
 // The same for one view, strip after strip.
 extern "C" void forebay_pixels(const struct View *view, const uint8_t *table, uint32_t element) {
     for (uint32_t y = 0; y < view->rows.length; y++)
         for (uint32_t x = 0; x < view->columns.length; x += STRIP) strip(view, table, element, x, y);
-}
-
-// The same for so many rows, as one thread would.
-extern "C" void forebay_gather(const uint8_t *const *from, uint8_t *to, uint64_t length, uint32_t rows) {
-    for (uint32_t row = 0; row < rows; row++) gather(from[row], to + row * length, length, 0, 1);
 }
 
 #endif

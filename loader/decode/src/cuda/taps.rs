@@ -47,15 +47,15 @@ impl Taps {
         let mut windows: Vec<Window> = Vec::with_capacity(length as usize);
         for at in 0..length {
             let middle = from + (f64::from(at) + 0.5) * scale;
-            let mut begin = (middle - radius).floor().max(0.0) as u32;
+            let begin = (middle - radius).floor().max(0.0) as u32;
             let stop = (middle + radius).ceil().min(seen) as u32;
             let weights = exact.len();
-            let mut sum = 0.0;
+            let (mut skipped, mut sum) = (0, 0.0);
             for pixel in begin..stop {
                 let distance = (f64::from(pixel) - (middle - 0.5)) * narrowing;
                 let weight = (1.0 - distance.abs()).max(0.0);
-                if pixel == begin && weight == 0.0 {
-                    begin += 1;
+                if exact.len() == weights && weight == 0.0 {
+                    skipped += 1;
                 } else {
                     exact.push(weight);
                     sum += weight;
@@ -68,7 +68,7 @@ impl Taps {
                 *weight /= sum;
             }
             let count = (exact.len() - weights) as u32;
-            windows.push(Window { first: first + begin, count, weights: weights as u32 });
+            windows.push(Window { first: first + begin + skipped, count, weights: weights as u32 });
         }
         let precision = precision(exact.iter().copied().fold(0.0, f64::max));
         let unit = f64::from(1_u32 << precision);

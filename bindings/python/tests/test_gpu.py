@@ -1,0 +1,287 @@
+"""What only a real GPU shows. Without one all of it is skipped; `make gpu-test` runs it alone."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy
+import pytest
+
+import forebay
+
+torch = pytest.importorskip("torch")
+Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+
+# Of the rounding that nvJPEG's inverse transform may do in another way: on average less than one of
+# 255 steps, as SEMANTICS promises; where colours meet, several.
+MEAN_STEPS = 1.0
+FAR_STEPS = 8
+
+
+def photo(rng, height: int, width: int) -> Image.Image:
+    """Shades and edges: what a photo has more of than noise."""
+    y, x = numpy.mgrid[0:height, 0:width]
+    picture = numpy.zeros((height, width, 3))
+    for _ in range(4):
+        wave = numpy.sin(
+            rng.uniform(-0.2, 0.2) * x + rng.uniform(-0.2, 0.2) * y + rng.uniform(0, 6)
+        )
+        picture += wave[..., None] * rng.uniform(-50, 50, 3)
+    cx, cy = rng.uniform(0, width), rng.uniform(0, height)
+    picture[(x - cx) ** 2 + (y - cy) ** 2 < (height / 4) ** 2] += rng.uniform(-70, 70, 3)
+    return Image.fromarray(numpy.clip(picture + 128, 0, 255).astype(numpy.uint8))
+
+
+def encoded(image: Image.Image, **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, **options)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """2,048 photos of random sizes, samplings and qualities, in four shards."""
+    from conftest import write_shard
+
+    rng = numpy.random.default_rng(1)
+    home = tmp_path_factory.mktemp("photos")
+    urls = []
+    for shard in range(4):
+        samples = []
+        for number in range(512):
+            image = photo(rng, int(rng.integers(16, 400)), int(rng.integers(16, 400)))
+            options = {"quality": int(rng.integers(40, 97)), "subsampling": int(rng.integers(0, 3))}
+            if number % 16 == 0:
+                image, options = image.convert("L"), {"quality": 80}
+            elif number % 16 == 1:
+                options["progressive"] = True
+            samples.append(
+                (
+                    f"s{shard * 512 + number:05}",
+                    {"jpg": encoded(image, format="JPEG", **options), "cls": str(number).encode()},
+                )
+            )
+        urls.append(write_shard(home / f"{shard}.tar", samples))
+    return urls
+
+
+def fields(**options):
+    crop = {"size": 64, "crop": "random", "flip": True} | options
+    return {"image": forebay.Image("jpg;png", **crop), "label": forebay.Int("cls")}
+
+
+def both(make, urls, **options):
+    """The same batches by the GPU and by the CPU."""
+    gpu = make(urls, device="cuda", framework="torch", **options)
+    cpu = make(urls, device="cpu", framework="torch", **options)
+    return gpu, zip(gpu, cpu, strict=True)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_thousands_of_photos_look_as_the_cpu_makes_them(make, photos, layout):
+    gpu, batches = both(make, photos, fields=fields(layout=layout), batch_size=256)
+    worst = far = count = 0
+    for found, expected in batches:
+        assert found["image"].device.type == found["label"].device.type == "cuda"
+        assert found["__key__"] == expected["__key__"]
+        assert found["label"].tolist() == expected["label"].tolist()
+        steps = (found["image"].cpu().int() - expected["image"].int()).abs()
+        worst = max(worst, steps.float().mean(dim=(1, 2, 3)).max().item())
+        far += (steps > FAR_STEPS).sum().item()
+        count += steps.numel()
+    assert worst < MEAN_STEPS
+    assert far / count < 1e-3, "elements that are far off"
+    decoders = gpu.stats()["decoders"]
+    assert decoders["cpu"] == {"scans": 128}
+    (name,) = set(decoders) - {"cpu"}
+    assert name.startswith("nvjpeg_")
+    assert decoders[name] == {"plain": 2048 - 128}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_types_and_views(make, photos, dtype):
+    options = {"dtype": dtype, "mean": (0.5,) * 3, "std": (0.25,) * 3, "views": 2}
+    _, batches = both(make, photos[:1], fields=fields(**options), batch_size=128)
+    for found, expected in batches:
+        assert found["image"].shape[1:] == (2, 3, 64, 64)
+        assert found["image"].dtype == expected["image"].dtype
+        steps = (found["image"].cpu().float() - expected["image"].float()).abs() * 255 * 0.25
+        assert steps.mean() < MEAN_STEPS
+
+
+def test_every_reason_for_the_cpu_is_counted(make, shard_of):
+    rng = numpy.random.default_rng(2)
+    image = photo(rng, 40, 50)
+    jpeg = encoded(image, format="JPEG", quality=90, subsampling=2)
+    # Both kinds have six blocks to a unit: the header alone makes one of the other.
+    sampled = bytearray(jpeg)
+    frame = sampled.index(b"\xff\xc0")
+    sampled[frame + 5 : frame + 9] = (24).to_bytes(2, "big") + (128).to_bytes(2, "big")
+    sampled[frame + 11] = 0x41
+    files = {
+        "format": ("png", encoded(image, format="PNG")),
+        "scans": ("jpg", encoded(image, format="JPEG", progressive=True)),
+        "colors": ("jpg", encoded(image.convert("CMYK"), format="JPEG")),
+        "sampling": ("jpg", bytes(sampled)),
+        "size": ("jpg", encoded(photo(rng, 8, 16_400), format="JPEG")),
+    }
+    samples = [
+        (f"s{at}", {kind: data, "cls": b"0"}) for at, (kind, data) in enumerate(files.values())
+    ]
+    samples.append(("whole", {"jpg": jpeg, "cls": b"0"}))
+    loader = make(
+        shard_of(samples), device="cuda", framework="torch", fields=fields(), batch_size=6
+    )
+    assert len(next(iter(loader))["__key__"]) == 6
+    decoders = loader.stats()["decoders"]
+    assert decoders.pop("cpu") == dict.fromkeys(files, 1)
+    assert list(decoders.values()) == [{"plain": 1}]
+
+
+def test_a_bad_image_never_fails_its_batch(make, shard_of):
+    jpeg = encoded(photo(numpy.random.default_rng(3), 60, 60), format="JPEG")
+    samples = [(f"s{at}", {"jpg": jpeg, "cls": b"1"}) for at in range(8)]
+    samples[3][1]["jpg"] = jpeg[: len(jpeg) // 2]
+    # Its header is whole, and what follows is not.
+    torn = bytearray(jpeg)
+    torn[len(torn) // 2 : -2] = bytes(len(torn) // 2 - 2)
+    samples[5][1]["jpg"] = bytes(torn)
+    loader = make(
+        shard_of(samples),
+        device="cuda",
+        framework="torch",
+        fields=fields(),
+        batch_size=8,
+        on_error="skip",
+    )
+    batch = next(iter(loader))
+    assert {"s0", "s1", "s2", "s4", "s6", "s7"} <= set(batch["__key__"])
+    assert "s3" not in batch["__key__"]
+    assert len(batch["image"]) == len(batch["__key__"])
+    torch.cuda.synchronize()
+
+
+def test_a_side_streams_consumer_gets_what_belongs_to_it(make, photos):
+    expected = [b["image"] for b in make(photos, fields=fields(), batch_size=64, device="cpu")]
+    loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    late = []
+    for batch in loader:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            late.append(batch["image"].float().mean(dim=(1, 2, 3)))
+            batch["image"].record_stream(stream)
+        del batch
+    torch.cuda.synchronize()
+    for found, images in zip(late, expected, strict=True):
+        mean = images.float().mean(dim=(1, 2, 3))
+        assert (found.cpu() - mean).abs().max() < MEAN_STEPS
+
+
+def test_memory_lent_by_dlpack_waits_for_a_late_consumer(make, photos, monkeypatch):
+    """What others than torch do: a capsule, let go of while a kernel that reads it is in line."""
+    from forebay import frameworks
+
+    monkeypatch.setattr(frameworks._Torch, "tensor", lambda self, native: torch.from_dlpack(native))
+    expected = [b["image"] for b in make(photos, fields=fields(), batch_size=64, device="cpu")]
+    loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    late = []
+    for batch in loader:
+        torch.cuda._sleep(20_000_000)
+        late.append(batch["image"].float().mean(dim=(1, 2, 3)))
+        del batch
+        gc.collect()
+    torch.cuda.synchronize()
+    for found, images in zip(late, expected, strict=True):
+        mean = images.float().mean(dim=(1, 2, 3))
+        assert (found.cpu() - mean).abs().max() < MEAN_STEPS
+
+
+def test_a_gpu_without_memory_says_so_and_goes_on(make, photos):
+    free, _ = torch.cuda.mem_get_info()
+    hog = torch.empty(max(0, free - (64 << 20)), dtype=torch.uint8, device="cuda")
+    big = {"image": forebay.Image("jpg", size=1024, dtype="float32")}
+    loader = make(photos, fields=big, batch_size=512, device="cuda", framework="torch")
+    with pytest.raises(forebay.ForebayError, match=r"memory"):
+        next(iter(loader))
+    del hog
+    torch.cuda.empty_cache()
+    small = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    assert len(next(iter(small))["image"]) == 64
+
+
+def test_a_forked_child_is_told_to_spawn(make, photos):
+    loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    next(iter(loader))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iter(loader))
+            said = "nothing"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        said = stream.read().decode()
+    os.waitpid(child, 0)
+    assert "spawn" in said, said
+    # The parent goes on.
+    assert len(next(iter(loader))["image"]) == 64
+
+
+def test_a_context_that_is_gone_is_an_error_and_no_crash(photos):
+    """As after a reset of the device by somebody else."""
+    script = """
+        import ctypes, os, sys
+        import forebay, torch
+        loader = forebay.DataLoader(
+            sys.argv[1:], batch_size=64, device="cuda", framework="torch",
+            fields={"image": forebay.Image("jpg", size=64)},
+        )
+        batches = iter(loader)
+        next(batches)
+        cuda = ctypes.CDLL("libcuda.so.1")
+        assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+        try:
+            for _ in batches:
+                pass
+        except (forebay.ForebayError, RuntimeError) as error:
+            print(type(error).__name__, flush=True)
+            os._exit(0)
+        os._exit(1)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *photos],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_slab_is_registered(make, photos, caplog):
+    if not _registers():
+        pytest.skip("this device cannot register memory that is mapped read-only")
+    loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    list(loader)
+    assert not [r for r in caplog.records if "by itself" in r.getMessage()]
+
+
+def _registers() -> bool:
+    """Device attribute 113: whether read-only maps can be registered."""
+    cuda, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), 113, 0)
+    return value.value != 0
