@@ -19,7 +19,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
-python_code := $(wildcard bindings/python benches/rivals benches/link examples tests/python)
+python_code := $(wildcard bindings/python benches/rivals benches/link benches/gpu examples tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
 # The engine that the others are held against, in benchmarks as in tests.
 cross_check := forebay-benches/tokio-uring
@@ -28,7 +28,7 @@ heading = @printf '\n==> %s\n' "$(1)"
 .PHONY: help
 help: ## List the targets
 	@echo "Forebay: keeps GPUs fed. Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make run URLS='s3://bucket/train-{000000..000099}.tar'   train on your own shards"
 	@echo "  make bench ROUNDS=9                                       more rounds, tighter figures"
@@ -74,7 +74,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals benches/link
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals benches/link benches/gpu
 
 .PHONY: ptx
 ptx: setup ## Compile the CUDA kernels, after a change of their source
@@ -115,6 +115,18 @@ torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 bench: setup ## Measure rivals, the disk and starvation; results go to benches/results
 	$(call heading,benchmarks)
 	@ROUNDS=$(or $(ROUNDS),5) scripts/bench.sh
+
+.PHONY: gpu-test
+gpu-test: ## Test what only a GPU shows; FOREBAY_WHEEL=… does without make setup
+	$(call heading,GPU tests)
+	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup)
+	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh test
+
+.PHONY: gpu-bench
+gpu-bench: ## Measure a GPU's decode; results go to benches/results
+	$(call heading,GPU benchmarks)
+	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup)
+	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh bench
 
 .PHONY: clean
 clean: ## Remove what was built and made, but not .venv
