@@ -21,7 +21,7 @@ Image = pytest.importorskip("PIL.Image")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 
 # Of the rounding that nvJPEG's inverse transform may do in another way: on average less than one of
-# 255 steps, as SEMANTICS promises; where colours meet, several.
+# 255 steps, as docs/PYTHON.md says; where colours meet, several.
 MEAN_STEPS = 1.0
 FAR_STEPS = 8
 
