@@ -4,11 +4,12 @@
 #![allow(unsafe_code, reason = "frameworks' memory and streams are addresses")]
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+mod emulated;
+
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_decode::{
@@ -19,39 +20,10 @@ use forebay_error::ErrorKind;
 use forebay_wire::slab::Slab;
 use rustix::fs::MemfdFlags;
 
-/// Set in the process that has the emulator: the folder where it lies.
-const EMULATED: &str = "FOREBAY_EMULATED";
+use emulated::{is_emulated, nvjpeg};
 
 /// Bytes between one file and the next, as headers of a tar.
 const GAP: usize = 512;
-
-/// Runs this test again in a process for which the emulator is CUDA; true there.
-fn is_emulated(test: &str, wishes: &[(&str, &str)]) -> bool {
-    if std::env::var_os(EMULATED).is_some() {
-        return true;
-    }
-    let program = std::env::current_exe().unwrap();
-    let emulator = program.with_file_name("libforebay_emulator.so");
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["libcuda.so", "libcuda.so.1", "libnvjpeg.so"] {
-        std::os::unix::fs::symlink(&emulator, folder.path().join(name)).unwrap();
-    }
-    let output = Command::new(program)
-        .args([test, "--exact", "--nocapture"])
-        .env("LD_LIBRARY_PATH", folder.path())
-        .env(EMULATED, folder.path())
-        .envs(wishes.iter().map(|(name, value)| (format!("FOREBAY_EMULATOR_{name}"), value)))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let also = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{also}");
-    false
-}
-
-fn nvjpeg() -> [PathBuf; 1] {
-    [Path::new(&std::env::var_os(EMULATED).unwrap()).join("libnvjpeg.so")]
-}
 
 fn open() -> Arc<Device> {
     Device::open(0, &nvjpeg()).unwrap()

@@ -1,0 +1,37 @@
+//! A test's process in which the emulator is CUDA. The one rule: a test is run again in a process of its own, for
+//! libraries are looked for when a process starts.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set in the process that has the emulator: the folder where it lies.
+const EMULATED: &str = "FOREBAY_EMULATED";
+
+/// Runs this test again in a process for which the emulator is CUDA; true there.
+pub(crate) fn is_emulated(test: &str, wishes: &[(&str, &str)]) -> bool {
+    if std::env::var_os(EMULATED).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let emulator = program.with_file_name("libforebay_emulator.so");
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libcuda.so", "libcuda.so.1", "libnvjpeg.so"] {
+        std::os::unix::fs::symlink(&emulator, folder.path().join(name)).unwrap();
+    }
+    let output = Command::new(program)
+        .args([test, "--exact", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env(EMULATED, folder.path())
+        .envs(wishes.iter().map(|(name, value)| (format!("FOREBAY_EMULATOR_{name}"), value)))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let also = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{also}");
+    false
+}
+
+/// Where nvJPEG is there.
+pub(crate) fn nvjpeg() -> [PathBuf; 1] {
+    [Path::new(&std::env::var_os(EMULATED).unwrap()).join("libnvjpeg.so")]
+}

@@ -1,0 +1,134 @@
+//! A loader whose images a GPU decodes, with a real daemon behind it and the emulator for a device.
+
+#![allow(unsafe_code, reason = "a device's memory is an address")]
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+mod emulated;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
+use forebay_decode::{Column, Crop, Device, FieldKind, FieldSpec, ImageSpec};
+use forebay_tests::{Daemon, PATIENCE, eventually, job_with, next};
+use forebay_wire::message::Begin;
+
+use emulated::{is_emulated, nvjpeg};
+
+const SAMPLES: usize = 96;
+
+/// A shard of photos of every kind, each with a label.
+fn shard(folder: &Path) -> String {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../loader/decode/tests/data");
+    let files = ["wide-420.jpg", "tall-444.jpg", "gray.jpg", "wide-progressive.jpg"];
+    let path = folder.join("000.tar");
+    let mut tar = tar::Builder::new(std::fs::File::create(&path).unwrap());
+    let mut add = |name: String, data: &[u8]| {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(data.len() as u64);
+        tar.append_data(&mut header, name, data).unwrap();
+    };
+    for sample in 0..SAMPLES {
+        let photo = std::fs::read(home.join(files[sample % files.len()])).unwrap();
+        add(format!("{sample:06}.jpg"), &photo);
+        add(format!("{sample:06}.cls"), sample.to_string().as_bytes());
+    }
+    tar.finish().unwrap();
+    format!("file://{}", path.display())
+}
+
+fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
+    let crop = Crop::Random { scale: (0.1, 1.0), ratio: (0.75, 1.25) };
+    let image = ImageSpec { size: Some((32, 32)), crop, flip: true, ..ImageSpec::default() };
+    let fields = vec![
+        FieldSpec::new("image", "jpg", FieldKind::Image(image)),
+        FieldSpec::new("label", "cls", FieldKind::Int { path: None }),
+    ];
+    let mut open = job_with(BTreeMap::new(), vec![url.to_owned()]);
+    open.fields = Some(FieldSpec::wanted(&fields));
+    let session = SessionConfig {
+        address: daemon.address(),
+        open,
+        streams: Vec::new(),
+        extent: None,
+        timeout: PATIENCE,
+        allow_pipe: false,
+    };
+    let device = on_gpu.then(|| Device::open(0, &nvjpeg()).unwrap());
+    let (fields, views) = (Some(fields), Vec::new());
+    Loader::open(LoaderConfig { session, fields, views, threads: 2, device }).unwrap()
+}
+
+fn batches(loader: &Loader) -> Vec<Batch> {
+    loader.start(Begin::at(0, 0)).unwrap();
+    let mut batches = Vec::new();
+    while let Next::Batch(batch) = next(loader).unwrap() {
+        batches.push(*batch);
+    }
+    batches
+}
+
+/// The bytes of each column, wherever it is.
+fn bytes(batch: Batch) -> Vec<Vec<u8>> {
+    let column = |(_, rows): (String, Rows)| match rows {
+        Rows::Decoded { column: Column::Tensor(tensor), .. } => tensor.buffer.as_bytes().to_vec(),
+        Rows::Decoded { column: Column::OnDevice(tensor), .. } => {
+            let (at, len) = (tensor.address(), tensor.len());
+            // SAFETY: no stream is named.
+            let _lent = unsafe { tensor.lend(None) }.unwrap();
+            // SAFETY: it is lent, and the emulator's memory is the process's.
+            unsafe { std::slice::from_raw_parts(at as *const u8, len) }.to_vec()
+        }
+        other => panic!("{other:?}"),
+    };
+    batch.columns.into_iter().map(column).collect()
+}
+
+/// Nobody takes what is on the device until the end: slots go back to the daemon all the same, when the device is
+/// done with them, and what it holds is right.
+#[test]
+fn slots_go_back_when_the_device_is_done_and_batches_are_the_cpus() {
+    if !is_emulated("slots_go_back_when_the_device_is_done_and_batches_are_the_cpus", &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = shard(folder.path());
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let gpu = loader(&daemon, &url, true);
+    let found = batches(&gpu);
+    eventually("all slots are back", || daemon.number("/jobs/0/lent_slots") == 0);
+    let plain = SAMPLES as u64 / 4 * 3;
+    let decoders = gpu.stats().decoders;
+    assert_eq!(decoders["nvjpeg_engines"], BTreeMap::from([("plain", plain)]));
+    assert_eq!(decoders["cpu"], BTreeMap::from([("scans", SAMPLES as u64 - plain)]));
+    drop(gpu);
+    let expected = batches(&loader(&daemon, &url, false));
+    assert_eq!(found.len(), SAMPLES / 8);
+    for (found, expected) in found.into_iter().zip(expected) {
+        assert_eq!(found.keys, expected.keys);
+        assert!(bytes(found) == bytes(expected));
+    }
+}
+
+/// A run that is given up, and begun anew, leaves nothing in line that the next could stumble over.
+#[test]
+fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
+    if !is_emulated("a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind", &[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = shard(folder.path());
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let gpu = loader(&daemon, &url, true);
+    for _ in 0..3 {
+        gpu.start(Begin::at(0, 0)).unwrap();
+        let Next::Batch(first) = next(&gpu).unwrap() else { panic!("no batch") };
+        assert_eq!(first.keys[0], "000000");
+    }
+    assert_eq!(batches(&gpu).len(), SAMPLES / 8);
+    gpu.start(Begin::at(1, 0)).unwrap();
+    drop(gpu);
+    eventually("the job is over", || daemon.number("/jobs/0/lent_slots") == 0);
+}
