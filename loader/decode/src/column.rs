@@ -35,6 +35,20 @@ pub enum Column {
     Tensor(Tensor),
     /// One tensor per row, because shapes or types differ.
     Tensors(Vec<Tensor>),
+    /// Rows that differ in length, in one tensor (rows, longest, …): what follows a row's end is padding.
+    Padded {
+        /// The rows.
+        values: Tensor,
+        /// How long each is, as int64.
+        lengths: Tensor,
+    },
+    /// Rows that differ in length, one after the other in one tensor (all lengths together, …).
+    Nested {
+        /// The rows.
+        values: Tensor,
+        /// How long each is, as int64.
+        lengths: Tensor,
+    },
     /// Text.
     Text(Vec<String>),
     /// JSON documents as text.

@@ -22,6 +22,7 @@
 //! # Ok::<(), forebay_error::Error>(())
 //! ```
 
+mod array;
 mod buffer;
 mod column;
 mod crop;
@@ -33,6 +34,7 @@ mod json;
 mod label;
 mod npy;
 mod number;
+mod raw;
 mod record;
 mod spec;
 
@@ -43,4 +45,6 @@ pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
 pub use image::{PIXELS_MAX, SIDE_MAX};
 pub use record::Record;
-pub use spec::{Crop, FieldKind, FieldSpec, ImageSpec, Layout, Quality, Ragged, VIEWS_MAX};
+pub use spec::{
+    Crop, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Quality, Ragged, RawSpec, VIEWS_MAX,
+};
