@@ -54,7 +54,7 @@ class UserCode:
 
     def __post_init__(self) -> None:
         for name, field in self.fields.items():
-            if isinstance(field, Rows) and field.ragged == "nested":
+            if isinstance(field, Rows) and field.is_nested:
                 self.framework.refuse_nested(name)
 
     def __call__(self, decoded: Decoded) -> Made:
@@ -155,7 +155,7 @@ class UserCode:
                 _note(error, "map=", place(decoded, number) | {"field": name})
                 raise
             mapped.append(made)
-        if ragged is not None and ragged.ragged == "nested":
+        if ragged is not None and ragged.is_nested:
             return _ragged.nested(self.framework, mapped)
         if ragged is not None:
             try:

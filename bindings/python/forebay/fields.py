@@ -287,6 +287,11 @@ class Rows(Field):
         """Whether a batch has a ``"<name>_len"`` for it."""
         return self.ragged != "list"
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether its rows are to become a nested tensor."""
+        return self.ragged == "nested"
+
     def _ragged(self) -> dict[str, Any]:
         mode = word("ragged", self.ragged, Ragged)
         value = scalar("pad_value", self.pad_value)

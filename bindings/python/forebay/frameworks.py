@@ -65,11 +65,7 @@ class Framework:
         Invalid
             Saying what to ask for instead.
         """
-        raise Invalid(
-            f"field {field!r}: {self.name} has no nested tensors; use ragged='pad' (which also "
-            "gives each row's length), or framework='torch'",
-            {"field": field},
-        )
+        raise no_nested(self.name, field)
 
     def nested(self, values: Any, lengths: Any) -> Any:
         """A nested tensor of rows that follow each other in `values`, which it keeps."""
@@ -84,7 +80,7 @@ class Framework:
         raise NotImplementedError
 
     def pad(self, rows: list[Any], width: int, value: float) -> Any:
-        """A tensor ``(rows, width, ...)`` of arrays that agree; what they leave of it is `value`."""
+        """A tensor ``(rows, width, ...)`` of arrays that agree; what they leave is `value`."""
         raise NotImplementedError
 
     def join(self, rows: list[Any]) -> Any:
@@ -139,6 +135,15 @@ def holds(dtype: str, number: bool | int | float) -> bool:
     if not math.isfinite(number) or number != int(number):
         return False
     return int(number) in (0, 1) if dtype == "bool" else _fits(int(number), dtype)
+
+
+def no_nested(name: str, field: str) -> Invalid:
+    """The refusal of a field that asks framework `name` for nested tensors."""
+    return Invalid(
+        f"field {field!r}: {name} has no nested tensors; use ragged='pad', which gives lengths "
+        "too, or framework='torch'",
+        {"field": field},
+    )
 
 
 def choose(name: Name | None) -> Framework:
@@ -266,6 +271,8 @@ class _Jax(Framework):
         self._tensor_type = _require("jax").Array
         self._numpy: Any = _require("jax.numpy", "jax")
         self._dlpack: Any = _require("jax.dlpack", "jax")
+        # Puts rows together: an array of JAX's cannot be written to.
+        self._host = _NumPy()
 
     def tensor(self, native: _native.Tensor) -> Any:
         return self._dlpack.from_dlpack(native)
@@ -273,16 +280,14 @@ class _Jax(Framework):
     def take(self, tensor: Any, rows: list[int]) -> Any:
         return tensor[_require("numpy").asarray(rows, "int32")]
 
-    # Rows are put together by NumPy: an array of JAX's cannot be written to.
-
     def array(self, value: Any) -> Any:
-        return _NumPy().array(value)
+        return self._host.array(value)
 
     def empty(self) -> Any:
-        return _NumPy().empty()
+        return self._host.empty()
 
     def pad(self, rows: list[Any], width: int, value: float) -> Any:
-        return self._numpy.asarray(_NumPy().pad(rows, width, value))
+        return self._numpy.asarray(self._host.pad(rows, width, value))
 
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)

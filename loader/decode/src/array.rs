@@ -11,7 +11,7 @@ use crate::dtype::DType;
 pub(crate) const DIMENSIONS_MAX: usize = 64;
 
 /// An array whose elements have not been touched yet.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Stored<'a> {
     pub(crate) dtype: DType,
     /// Whether its bytes are not in the machine's order.

@@ -24,7 +24,7 @@ pub struct Output {
     /// Its rows.
     pub column: Column,
     /// For an optional field, whether each row's sample has it; where not, the row is zeros, empty
-    /// text, an empty tensor or `None`.
+    /// text, an empty tensor, of length 0 or `None`.
     pub present: Option<Vec<bool>>,
 }
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// An array file as `numpy.save` writes it.
 fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    let length = u16::try_from(header.len()).unwrap().to_le_bytes();
+    let length = u16::try_from(header.len()).expect("a short header").to_le_bytes();
     [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), elements].concat()
 }
 
@@ -24,7 +24,7 @@ fn pairs(rows: usize, first: i16) -> Vec<u8> {
 }
 
 fn pad(value: &str, max_len: Option<u32>) -> Ragged {
-    Ragged::Pad { value: PadValue::try_from(value.to_owned()).unwrap(), max_len }
+    Ragged::Pad { value: PadValue::try_from(value.to_owned()).expect("a number"), max_len }
 }
 
 fn array(ragged: Ragged) -> FieldSpec {

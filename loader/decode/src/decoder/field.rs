@@ -208,7 +208,7 @@ impl Field {
                 *row = None;
             }
         }
-        packing.rows(form, rows, batch.buffers).map(Rows::Ragged)
+        packing.rows(form, &rows, batch.buffers).map(Rows::Ragged)
     }
 
     fn images(

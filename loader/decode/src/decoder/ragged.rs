@@ -99,7 +99,7 @@ impl Packing {
     pub(super) fn rows(
         self,
         form: Option<Form>,
-        rows: Vec<Option<Stored<'_>>>,
+        rows: &[Option<Stored<'_>>],
         buffers: &BufferPool,
     ) -> Result<RaggedRows> {
         let form = form.unwrap_or_else(|| self.unknown());
@@ -134,7 +134,7 @@ impl Packing {
                 slot.expect("the buffer is as long as all slots")
             })
             .collect();
-        slots.into_par_iter().zip(&rows).zip(&lengths).with_max_len(1).for_each(
+        slots.into_par_iter().zip(rows).zip(&lengths).with_max_len(1).for_each(
             |((slot, row), length)| {
                 let (own, rest) = slot.split_at_mut(length * unit);
                 if let Some(row) = row {
