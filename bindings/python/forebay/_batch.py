@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from forebay import _native
-from forebay._ragged import Nested, Padded
+from forebay._ragged import Nested, Padded, Ragged
 from forebay._usercode import Column, Decoded, Made, UserCode, where
 from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
@@ -116,7 +116,7 @@ class Assembler:
     def _tensor(self, native: _native.Tensor) -> Any:
         return self.code.framework.tensor(native)
 
-    def _ragged(self, kind: str, rows: Any, field: Field | None) -> Padded | Nested:
+    def _ragged(self, kind: str, rows: Any, field: Field | None) -> Ragged:
         values, lengths = (self._tensor(part) for part in rows)
         if kind == "nested":
             return Nested(values, lengths)

@@ -68,6 +68,9 @@ class Nested:
         return framework.nested(self.values, self.lengths)
 
 
+Ragged = Padded | Nested
+
+
 def row(framework: Framework, value: Any, max_len: int | None, before: Any | None) -> Any | None:
     """What `map` gave for a sample as a row, cut to `max_len`; None for one of no known dtype.
 

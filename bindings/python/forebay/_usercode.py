@@ -72,7 +72,7 @@ class UserCode:
             if field is not None and field.map is not None:
                 rows = where(present, list(values))
                 values = self._mapped(name, field, field.map, rows, decoded)
-            if isinstance(values, (_ragged.Padded, _ragged.Nested)):
+            if isinstance(values, _ragged.Ragged):
                 batch[name] = values.whole(self.framework)
                 batch[f"{name}_len"] = values.lengths
             else:
@@ -107,7 +107,7 @@ class UserCode:
         def pick(values: Any) -> Any:
             if isinstance(values, list):
                 return [values[row] for row in rows]
-            if isinstance(values, (_ragged.Padded, _ragged.Nested)):
+            if isinstance(values, _ragged.Ragged):
                 return values.take(self.framework, rows)
             return self.framework.take(values, rows)
 
@@ -169,7 +169,7 @@ class UserCode:
 
 def own(values: Any) -> list[Any]:
     """The rows of a column, each as its sample has it."""
-    if isinstance(values, (_ragged.Padded, _ragged.Nested)):
+    if isinstance(values, _ragged.Ragged):
         return values.rows()
     return list(values)
 
