@@ -53,8 +53,8 @@ class Field:
         File extensions, alternatives separated by ``;``. Neither case nor a leading dot matters.
     optional : bool
         Whether a sample may lack the field, or the part of it that `path` names. Lists then hold
-        ``None`` for it, tensors a row of zeros, and ``batch["<name>_present"]`` (bool, shape
-        ``(batch,)``) says which rows have it.
+        ``None`` for it, tensors a row of zeros (or one of length 0, with `ragged`), and
+        ``batch["<name>_present"]`` (bool, shape ``(batch,)``) says which rows have it.
     map : callable, optional
         Called with each value, in the loader's workers. Results that are tensors of one shape and
         dtype, or numbers, become one tensor; all others, and where a value is absent, stay a list.

@@ -324,7 +324,13 @@ fn raw_bytes_are_arrays_of_the_shape_that_was_told_of() {
     assert_eq!(decoded.bad[0].error.place("shape"), Some("float16 (2, 3)"));
     assert_eq!(shape(&decoded.outputs[0].column), [2, 2, 3]);
     assert_eq!(batch::bytes(&decoded.outputs[0].column), [&good[..], &good].concat());
-    let decoded = decode(&decoder(vec![optional(fixed)], 1), &[vec![], vec![("bin", good)]], 0, 0);
+    let twice = [&good[..], &good].concat();
+    let decoded = decode(&decoder(vec![fixed.clone()], 1), &samples("bin", &[&twice]), 0, 0);
+    assert_eq!(decoded.bad[0].error.place("bytes"), Some("24"), "two arrays are not one");
+    let lenient = decoder(vec![optional(fixed)], 1);
+    drop(decode(&lenient, &samples("bin", &[&good, &good]), 0, 0));
+    let decoded = decode(&lenient, &[vec![], vec![("bin", good.clone())]], 0, 0);
+    assert_eq!(batch::bytes(&decoded.outputs[0].column), [&[0; 12], &good[..]].concat());
     assert_eq!(shape(&decoded.outputs[0].column), [2, 2, 3], "an absent row is zeros");
     assert_eq!(decoded.outputs[0].present, Some(vec![false, true]));
     let decoded = decode(
