@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Any, overload
 
 from forebay import _native
+from forebay._ragged import Nested, Padded, Ragged
 from forebay._usercode import Column, Decoded, Made, UserCode, where
+from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
 
 _log = logging.getLogger("forebay")
@@ -92,7 +94,10 @@ class Assembler:
         memory = None if lent is None else lend(lent)
         for name, kind, rows, present in native.take_columns():
             field = self.code.fields.get(name)
-            values = self._values(kind, rows, present, memory)
+            if kind in ("padded", "nested"):
+                values = self._ragged(kind, rows, field)
+            else:
+                values = self._values(kind, rows, present, memory)
             if present is None and field is not None and field.optional:
                 present = [row is not None for row in rows]
             columns.append((name, values, present))
@@ -110,6 +115,13 @@ class Assembler:
 
     def _tensor(self, native: _native.Tensor) -> Any:
         return self.code.framework.tensor(native)
+
+    def _ragged(self, kind: str, rows: Any, field: Field | None) -> Ragged:
+        values, lengths = (self._tensor(part) for part in rows)
+        if kind == "nested":
+            return Nested(values, lengths)
+        is_fixed = isinstance(field, Rows) and field.max_len is not None
+        return Padded(values, lengths, is_fixed)
 
     def _values(
         self, kind: str, rows: Any, present: list[bool] | None, memory: memoryview | None

@@ -16,8 +16,8 @@ from forebay import _launch, _leases, _native
 from forebay._device import Wish
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
-from forebay.fields import Bytes, Field, Image, specification
-from forebay.frameworks import Name
+from forebay.fields import Bytes, Field, Image, Rows, specification
+from forebay.frameworks import Name, no_nested
 from forebay.streams import Mixture, Stream, Urls
 
 Sources = Urls | Sequence[Stream]
@@ -144,6 +144,9 @@ def check(
         raise Invalid("rank and world_size come together; give both or neither")
     if fields is not None:
         specification(fields)
+        for name, field in fields.items():
+            if framework in ("jax", "numpy") and isinstance(field, Rows) and field.is_nested:
+                raise no_nested(framework, name)
     word("worker_type", worker_type, WorkerType)
     if worker_type == "process":
         _processes(workers, framework, fields, select, transform)

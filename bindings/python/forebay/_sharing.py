@@ -84,7 +84,15 @@ class _Pickler(pickle.Pickler):
         if type(value) is memoryview:
             return _view, (pickle.PickleBuffer(value), value.readonly)
         torch: Any = sys.modules.get("torch")
-        if torch is None or type(value) is not torch.Tensor or not _is_plain(value, torch):
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        if value.is_nested:
+            # Those of layout=torch.jagged are of a class of their own, and made of plain tensors.
+            raise pickle.PicklingError(
+                "a nested tensor of layout=torch.strided cannot go to another process; make it "
+                "with layout=torch.jagged"
+            )
+        if not _is_plain(value, torch):
             return NotImplemented
         dense = value.contiguous()
         array = (ctypes.c_ubyte * dense.nbytes).from_address(dense.data_ptr())

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay import _native
-from forebay.fields import Field, Image
+from forebay import _native, _ragged
+from forebay.errors import Invalid
+from forebay.fields import Field, Image, Rows
 from forebay.frameworks import Framework
 
 # A column's name, its rows, and which rows have the field, where some may not.
@@ -51,6 +52,11 @@ class UserCode:
     select: Callable[[dict[str, Any]], Any] | None
     transform: Callable[[dict[str, Any]], Any] | None
 
+    def __post_init__(self) -> None:
+        for name, field in self.fields.items():
+            if isinstance(field, Rows) and field.is_nested:
+                self.framework.refuse_nested(name)
+
     def __call__(self, decoded: Decoded) -> Made:
         """Run all of it."""
         samples_out = images_out = 0
@@ -65,7 +71,10 @@ class UserCode:
             field = self.fields.get(name)
             if field is not None and field.map is not None:
                 rows = where(present, list(values))
-                batch[name] = self._mapped(name, field.map, rows, decoded)
+                values = self._mapped(name, field, field.map, rows, decoded)
+            if isinstance(values, _ragged.Ragged):
+                batch[name] = values.whole(self.framework)
+                batch[f"{name}_len"] = values.lengths
             else:
                 batch[name] = values
             if present is not None:
@@ -82,7 +91,7 @@ class UserCode:
 
     def _chosen(self, select: Callable[[dict[str, Any]], Any], decoded: Decoded) -> list[int]:
         """The rows that the user wants."""
-        columns = [(name, where(present, list(rows))) for name, rows, present in decoded.columns]
+        columns = [(name, where(present, own(rows))) for name, rows, present in decoded.columns]
         chosen = []
         for row, (key, url) in enumerate(zip(decoded.keys, decoded.urls, strict=True)):
             sample = {name: values[row] for name, values in columns}
@@ -98,6 +107,8 @@ class UserCode:
         def pick(values: Any) -> Any:
             if isinstance(values, list):
                 return [values[row] for row in rows]
+            if isinstance(values, _ragged.Ragged):
+                return values.take(self.framework, rows)
             return self.framework.take(values, rows)
 
         return replace(
@@ -124,17 +135,43 @@ class UserCode:
         return len(real), sum(present is None or present[row] for present in images for row in real)
 
     def _mapped(
-        self, name: str, function: Callable[[Any], Any], rows: list[Any], decoded: Decoded
+        self,
+        name: str,
+        field: Field,
+        function: Callable[[Any], Any],
+        rows: list[Any],
+        decoded: Decoded,
     ) -> Any:
-        mapped = []
+        ragged = field if isinstance(field, Rows) and field.has_lengths else None
+        mapped: list[Any] = []
+        before = None
         for number, row in enumerate(rows):
             try:
-                mapped.append(None if row is None else function(row))
+                made = None if row is None else function(row)
+                if ragged is not None and row is not None:
+                    made = _ragged.row(self.framework, made, ragged.max_len, before)
+                    before = before if made is None else made
             except Exception as error:
                 _note(error, "map=", place(decoded, number) | {"field": name})
                 raise
+            mapped.append(made)
+        if ragged is not None and ragged.is_nested:
+            return _ragged.nested(self.framework, mapped)
+        if ragged is not None:
+            try:
+                return _ragged.padded(self.framework, mapped, ragged.pad_value, ragged.max_len)
+            except Invalid as error:
+                _note(error, "map=", ends(decoded) | {"field": name})
+                raise
         stacked = self.framework.stack(mapped) if mapped else None
         return mapped if stacked is None else stacked
+
+
+def own(values: Any) -> list[Any]:
+    """The rows of a column, each as its sample has it."""
+    if isinstance(values, _ragged.Ragged):
+        return values.rows()
+    return list(values)
 
 
 def where(present: list[bool] | None, rows: list[Any]) -> list[Any]:

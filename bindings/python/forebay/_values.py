@@ -66,6 +66,32 @@ def number(option: str, value: Any) -> float:
     return found
 
 
+def scalar(option: str, value: Any) -> int | float:
+    """Return `value`, of Python or NumPy, if it is a number that an element of an array can be.
+
+    Unlike `number`, it keeps whole numbers exact, and knows NaN, infinities and bools.
+
+    Raises
+    ------
+    Invalid
+        If it is anything else.
+    """
+    try:
+        found: int | float = operator.index(value)
+    except TypeError:
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            return float(value)
+        except (TypeError, ValueError):
+            raise Invalid(f"{option}={value!r} is no number", {"option": option}) from None
+    if not -(2**63) <= found <= U64_MAX:
+        raise Invalid(
+            f"{option}={_shown(found)} is out of range: no array holds it", {"option": option}
+        )
+    return found
+
+
 def numbers(option: str, values: Any, count: int) -> tuple[float, ...]:
     """Return `values` as a tuple, if they are `count` finite numbers.
 

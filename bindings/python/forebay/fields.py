@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Literal
 
 from forebay import _native
-from forebay._values import flag, numbers, text, whole, word
+from forebay._values import U32_MAX, flag, numbers, scalar, text, whole, word
 from forebay.errors import Invalid
 
 __all__ = ["Bytes", "Field", "Float", "Image", "Int", "Json", "Label", "Npy", "Text"]
@@ -23,7 +23,22 @@ ImageDtype = Literal["uint8", "float16", "bfloat16", "float32"]
 Layout = Literal["NCHW", "NHWC"]
 FloatDtype = Literal["float32", "float64"]
 Quality = Literal["exact", "fast"]
-Ragged = Literal["list"]
+ArrayDtype = Literal[
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+]
+Ragged = Literal["list", "pad", "nested"]
 # What a number of a class may be.
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -38,8 +53,8 @@ class Field:
         File extensions, alternatives separated by ``;``. Neither case nor a leading dot matters.
     optional : bool
         Whether a sample may lack the field, or the part of it that `path` names. Lists then hold
-        ``None`` for it, tensors a row of zeros, and ``batch["<name>_present"]`` (bool, shape
-        ``(batch,)``) says which rows have it.
+        ``None`` for it, tensors a row of zeros (or one of length 0, with `ragged`), and
+        ``batch["<name>_present"]`` (bool, shape ``(batch,)``) says which rows have it.
     map : callable, optional
         Called with each value, in the loader's workers. Results that are tensors of one shape and
         dtype, or numbers, become one tensor; all others, and where a value is absent, stay a list.
@@ -259,11 +274,65 @@ class Float(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class Text(Field):
-    """UTF-8 text: a list of str."""
+class Rows(Field):
+    """A field whose rows may differ in length. Use `Text` or `Npy`."""
+
+    _: KW_ONLY
+    ragged: Ragged = "list"
+    pad_value: float = 0
+    max_len: int | None = None
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether a batch has a ``"<name>_len"`` for it."""
+        return self.ragged != "list"
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether its rows are to become a nested tensor."""
+        return self.ragged == "nested"
+
+    def _ragged(self) -> dict[str, Any]:
+        mode = word("ragged", self.ragged, Ragged)
+        value = scalar("pad_value", self.pad_value)
+        longest = None if self.max_len is None else whole("max_len", self.max_len, 1, U32_MAX)
+        if mode != "pad" and value != 0:
+            raise Invalid("pad_value= belongs to ragged='pad'; drop it")
+        if mode == "list" and longest is not None:
+            raise Invalid("max_len= belongs to ragged='pad' and ragged='nested'; drop it")
+        if mode == "list" or self.map is not None:
+            # What map= gives is put together after it, see _ragged.py.
+            return {"mode": "list"}
+        given: dict[str, Any] = {"mode": mode, "max_len": longest}
+        # As text: JSON knows no infinities.
+        return given | {"value": repr(value)} if mode == "pad" else given
+
+
+@dataclass(frozen=True, repr=False)
+class Text(Rows):
+    """UTF-8 text: a list of str, or its bytes as a tensor.
+
+    Parameters
+    ----------
+    ragged : {"list", "pad", "nested"}
+        ``"list"``: str. ``"pad"``: the bytes of each text, uint8, shape ``(batch, longest)``.
+        ``"nested"``: the same as a nested tensor (``layout=torch.jagged``), torch only. Both give
+        ``batch["<name>_len"]``, int64 ``(batch,)``: the number of bytes of each. The text of a row
+        is ``bytes(row[:length].tolist()).decode()``.
+    pad_value : int
+        What follows a text's end, 0 to 255.
+    max_len : int, optional
+        With ``"pad"`` the length of every row in every batch: shape ``(batch, max_len)``. Longer
+        texts are cut, never within a character; with ``"nested"`` too.
+
+    Notes
+    -----
+    With `map`, which is given the str, it is what `map` gives that is padded or nested: numbers of
+    tokens, say, see `Npy` for the rules.
+    """
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "text"}
+        return {"type": "text", "ragged": self._ragged()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,21 +354,63 @@ class Json(Field):
 
 
 @dataclass(frozen=True, repr=False)
-class Npy(Field):
-    """A NumPy array file: a tensor of shape ``(batch, ...)`` if all agree in shape and dtype.
+class Npy(Rows):
+    """An array: a NumPy file, or the bytes of one whose dtype and shape are given here.
 
     Parameters
     ----------
-    ragged : {"list"}
-        What becomes of a batch whose arrays differ: a list with one tensor per sample.
+    ragged : {"list", "pad", "nested"}
+        What becomes of arrays that differ in length. ``"list"``: a tensor of shape
+        ``(batch, ...)`` if all agree in shape and dtype, else a list of tensors. ``"pad"``: always
+        a tensor ``(batch, longest, ...)``; each array is padded at the end of its first dimension
+        to the longest of the batch. ``"nested"``: a nested tensor (``layout=torch.jagged``) over
+        one buffer, torch only. Both give ``batch["<name>_len"]``, int64 ``(batch,)``: how long
+        each array is, 0 for one that is empty or absent.
+    pad_value : float
+        What follows an array's end. A sample whose dtype does not have it (-1 in uint8, 0.5 in
+        int64) is a bad one.
+    max_len : int, optional
+        With ``"pad"`` the length of every row in every batch: ``(batch, max_len, ...)``. Longer
+        arrays are cut, with ``"nested"`` too; ``"<name>_len"`` is what is left.
+    dtype : {"bool", "uint8", ..., "int64", "float16", "bfloat16", "float32", "float64"}, optional
+        With `shape`: the field has no header, only elements in C order, little-endian.
+    shape : tuple of int, optional
+        The shape of each array; one dimension may be -1, for as many as there are. A number of
+        bytes that does not fit is a `BadSample`. Without -1, batches are always one tensor.
+
+    Notes
+    -----
+    Padded and nested arrays must agree in dtype and in all dimensions but the first. What most of a
+    batch has counts (of equally many, what comes first in it); a sample that differs is a
+    `BadSample`. A batch in which no sample has an array is float32 and has no further dimensions,
+    unless `dtype` and `shape` tell them.
+
+    With `map`, it is what `map` gives that is padded or nested: arrays, lists of numbers, or text.
+    They must agree, or the loop gets an `Invalid` that names the sample.
     """
 
     source: str = "npy"
     _: KW_ONLY
-    ragged: Ragged = "list"
+    dtype: ArrayDtype | None = None
+    shape: int | Sequence[int] | None = None
 
     def _kind(self) -> dict[str, Any]:
-        return {"type": "npy", "ragged": word("ragged", self.ragged, Ragged)}
+        return {"type": "npy", "ragged": self._ragged(), "raw": self._raw()}
+
+    def _raw(self) -> dict[str, Any] | None:
+        if self.dtype is None and self.shape is None:
+            return None
+        if self.dtype is None or self.shape is None:
+            raise Invalid(
+                "dtype= and shape= come together: they tell what bytes without a header are; give "
+                "both, or neither for NumPy files"
+            )
+        shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
+        sides = [whole("shape", side, -1, INT64[1]) for side in shape]
+        return {
+            "dtype": word("dtype", self.dtype, ArrayDtype),
+            "shape": [None if side == -1 else side for side in sides],
+        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -343,6 +454,9 @@ def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
             )
         if name.endswith("_present") and name[: -len("_present")] in fields:
             raise Invalid(f"the name {name!r} is taken for an optional field; choose another")
+        rows = fields.get(name.removesuffix("_len")) if name.endswith("_len") else None
+        if isinstance(rows, Rows) and rows.has_lengths:
+            raise Invalid(f"the name {name!r} is taken for lengths of rows; choose another")
     return [field._specification(name) for name, field in fields.items()]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -47,7 +48,11 @@ class Framework:
         dtype = self._dtype(plain, [row for row in rows if type(row) not in _PLAIN])
         if dtype is None or not all(_fits(number, dtype) for number in plain):
             return None
-        return self._numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
+        return self.numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
+
+    def numbers(self, rows: list[Any], dtype: str) -> Any | None:
+        """One tensor of numbers; None if there is no such dtype."""
+        raise NotImplementedError
 
     def take(self, tensor: Any, rows: list[int]) -> Any:
         """A tensor of these rows."""
@@ -56,6 +61,36 @@ class Framework:
     def stream(self) -> Callable[[], AbstractContextManager[Any]]:
         """What lets another thread's work on a GPU follow this one's, while entered there."""
         return nullcontext
+
+    def refuse_nested(self, field: str) -> None:
+        """Refuse a field whose rows are to become a nested tensor, if there is no such thing.
+
+        Raises
+        ------
+        Invalid
+            Saying what to ask for instead.
+        """
+        raise no_nested(self.name, field)
+
+    def nested(self, values: Any, lengths: Any) -> Any:
+        """A nested tensor of rows that follow each other in `values`, which it keeps."""
+        raise NotImplementedError
+
+    def array(self, value: Any) -> Any:
+        """What user code gave as an array of numbers, in the CPU's memory."""
+        raise NotImplementedError
+
+    def empty(self) -> Any:
+        """An array without elements, of the dtype and shape of which nothing is known."""
+        raise NotImplementedError
+
+    def pad(self, rows: list[Any], width: int, value: float) -> Any:
+        """A tensor ``(rows, width, ...)`` of arrays that agree; what they leave is `value`."""
+        raise NotImplementedError
+
+    def join(self, rows: list[Any]) -> Any:
+        """A tensor of arrays that agree, one after the other."""
+        raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
@@ -82,9 +117,6 @@ class Framework:
     def _join(self, rows: list[Any]) -> Any:
         raise NotImplementedError
 
-    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
-        raise NotImplementedError
-
 
 def _fits(number: bool | int | float, dtype: str) -> bool:
     """Whether a plain number is of the kind and within the range of `dtype`."""
@@ -99,6 +131,24 @@ def _fits(number: bool | int | float, dtype: str) -> bool:
     unsigned, bits = integer[1], int(integer[2])
     low, high = (0, 1 << bits) if unsigned else (-1 << bits - 1, 1 << bits - 1)
     return low <= number < high
+
+
+def holds(dtype: str, number: bool | int | float) -> bool:
+    """Whether an element of `dtype` can be just this number; of floats, near enough."""
+    if "float" in dtype:
+        return True
+    if not math.isfinite(number) or number != int(number):
+        return False
+    return int(number) in (0, 1) if dtype == "bool" else _fits(int(number), dtype)
+
+
+def no_nested(name: str, field: str) -> Invalid:
+    """The refusal of a field that asks framework `name` for nested tensors."""
+    return Invalid(
+        f"field {field!r}: {name} has no nested tensors; use ragged='pad', which gives lengths "
+        "too, or framework='torch'",
+        {"field": field},
+    )
 
 
 def choose(name: Name | None) -> Framework:
@@ -152,10 +202,37 @@ class _Torch(Framework):
     def take(self, tensor: Any, rows: list[int]) -> Any:
         return tensor[self._torch.tensor(rows, dtype=self._torch.int64)]
 
+    def refuse_nested(self, field: str) -> None:
+        if not hasattr(self._torch.nested, "nested_tensor_from_jagged"):
+            raise Invalid(
+                f"field {field!r}: torch {self._torch.__version__} has no jagged nested tensors; "
+                "install a newer one, or use ragged='pad'",
+                {"field": field},
+            )
+
+    def nested(self, values: Any, lengths: Any) -> Any:
+        offsets = self._torch.zeros(len(lengths) + 1, dtype=self._torch.int64)
+        self._torch.cumsum(lengths, 0, out=offsets[1:])
+        return self._torch.nested.nested_tensor_from_jagged(values, offsets)
+
+    def array(self, value: Any) -> Any:
+        return self._torch.as_tensor(value)
+
+    def empty(self) -> Any:
+        return self._torch.empty(0, dtype=self._torch.float32)
+
+    def pad(self, rows: list[Any], width: int, value: float) -> Any:
+        first = rows[0] if rows else self.empty()
+        made = self._torch.full((len(rows), width, *first.shape[1:]), value, dtype=first.dtype)
+        return _written(rows, made)
+
+    def join(self, rows: list[Any]) -> Any:
+        return self._torch.cat(rows)
+
     def _join(self, rows: list[Any]) -> Any:
         return self._torch.stack(rows)
 
-    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+    def numbers(self, rows: list[Any], dtype: str) -> Any | None:
         known = getattr(self._torch, dtype, None)
         return None if known is None else self._torch.tensor(rows, dtype=known)
 
@@ -185,10 +262,24 @@ class _NumPy(Framework):
     def take(self, tensor: Any, rows: list[int]) -> Any:
         return tensor[self._numpy.asarray(rows, self._numpy.intp)]
 
+    def array(self, value: Any) -> Any:
+        return _numeric(self._numpy.asarray(value))
+
+    def empty(self) -> Any:
+        return self._numpy.empty(0, "float32")
+
+    def pad(self, rows: list[Any], width: int, value: float) -> Any:
+        first = rows[0] if rows else self.empty()
+        made = self._numpy.full((len(rows), width, *first.shape[1:]), value, first.dtype)
+        return _written(rows, made)
+
+    def join(self, rows: list[Any]) -> Any:
+        return self._numpy.concatenate(rows)
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
-    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+    def numbers(self, rows: list[Any], dtype: str) -> Any | None:
         return self._numpy.asarray(rows, dtype)
 
 
@@ -199,6 +290,8 @@ class _Jax(Framework):
         self._tensor_type = _require("jax").Array
         self._numpy: Any = _require("jax.numpy", "jax")
         self._dlpack: Any = _require("jax.dlpack", "jax")
+        # Puts rows together: an array of JAX's cannot be written to.
+        self._host = _NumPy()
 
     def tensor(self, native: _native.Tensor) -> Any:
         return self._dlpack.from_dlpack(native)
@@ -206,9 +299,32 @@ class _Jax(Framework):
     def take(self, tensor: Any, rows: list[int]) -> Any:
         return tensor[_require("numpy").asarray(rows, "int32")]
 
+    def array(self, value: Any) -> Any:
+        return self._host.array(value)
+
+    def empty(self) -> Any:
+        return self._host.empty()
+
+    def pad(self, rows: list[Any], width: int, value: float) -> Any:
+        return self._numpy.asarray(self._host.pad(rows, width, value))
+
     def _join(self, rows: list[Any]) -> Any:
         return self._numpy.stack(rows)
 
-    def _numbers(self, rows: list[Any], dtype: str) -> Any | None:
+    def numbers(self, rows: list[Any], dtype: str) -> Any | None:
         # By way of NumPy: JAX narrows its dtypes in silence, and warns of those it is asked for.
         return self._numpy.asarray(_require("numpy").asarray(rows, dtype))
+
+
+def _written(rows: list[Any], made: Any) -> Any:
+    """`made`, with each row at its place."""
+    for place, row in enumerate(rows):
+        made[place, : len(row)] = row
+    return made
+
+
+def _numeric(array: Any) -> Any:
+    """The array, if it has numbers: NumPy makes one of anything."""
+    if array.dtype.kind in "OSUMm":
+        raise TypeError(f"no numbers: {array.dtype}")
+    return array

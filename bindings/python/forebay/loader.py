@@ -39,7 +39,8 @@ class DataLoader:
 
     - ``"__key__"``, ``"__url__"``: the samples' keys and shards, sequences of str;
     - ``"__valid__"``: bool, shape ``(batch,)``; False for rows that are padding;
-    - ``"<name>_present"`` for a field with ``optional=True``.
+    - ``"<name>_present"`` for a field with ``optional=True``;
+    - ``"<name>_len"`` for one with ``ragged="pad"`` or ``"nested"``: int64, shape ``(batch,)``.
 
     Tensors lie in memory of their own and may be written to.
 

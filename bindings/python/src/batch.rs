@@ -150,11 +150,19 @@ fn objects(py: Python<'_>, rows: Rows, lent: Option<&Lent>) -> PyResult<Objects>
                 let tensors = tensors.into_iter().map(Tensor::new);
                 ("tensors", list(PyList::new(py, tensors.collect::<Vec<_>>())?), present)
             }
+            Column::Padded { values, lengths } => ("padded", ragged(py, values, lengths)?, present),
+            Column::Nested { values, lengths } => ("nested", ragged(py, values, lengths)?, present),
             Column::Text(texts) => ("text", list(PyList::new(py, texts)?), present),
             Column::Json(texts) => ("json", list(PyList::new(py, texts)?), present),
             Column::Bytes(_) => ("bytes", list(PyList::empty(py)), present),
         },
     })
+}
+
+/// Rows that differ in length, and their lengths.
+fn ragged(py: Python<'_>, values: Decoded, lengths: Decoded) -> PyResult<Py<PyAny>> {
+    let pair = (Tensor::new(values), Tensor::new(lengths)).into_pyobject(py)?;
+    Ok(pair.into_any().unbind())
 }
 
 /// A list of `bytes` (or `None`), the payload copied while other Python threads run.

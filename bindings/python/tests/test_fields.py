@@ -378,13 +378,16 @@ def test_whole_numbers_of_numpy_are_whole_numbers(make):
         "forebay.Image('png', dtype='float32', mean=(0.5, 0.5, 0.5), std=[1, 1, 1])",
         "forebay.Json('json', path='a.b')",
         "forebay.Npy('npy')",
+        "forebay.Npy('npy', ragged='pad', pad_value=-100, max_len=77)",
+        "forebay.Npy('bin', dtype='float16', shape=(77, 768))",
+        "forebay.Text('txt', ragged='nested')",
     ],
 )
 def test_a_field_is_shown_as_it_was_written(text):
     field = eval(text)
     assert repr(field) == text
     assert field == eval(text)
-    assert field != forebay.Text("txt")
+    assert field != forebay.Text("other")
 
 
 @pytest.mark.parametrize(
@@ -424,7 +427,31 @@ def test_a_field_is_shown_as_it_was_written(text):
         (lambda: forebay.Int("."), "source"),
         (lambda: forebay.Image("jpg", layout="CHW"), "NHWC"),
         (lambda: forebay.Float("f", dtype="float16"), "float64"),
-        (lambda: forebay.Npy(ragged="pad"), "list"),
+        (lambda: forebay.Npy(ragged="cut"), "nested"),
+        (lambda: forebay.Npy(ragged="nested", pad_value=1), "ragged='pad'"),
+        (lambda: forebay.Npy(pad_value=math.nan), "ragged='pad'"),
+        (lambda: forebay.Text("txt", max_len=3), "ragged='nested'"),
+        (lambda: forebay.Npy(ragged="pad", max_len=0), "max_len="),
+        (lambda: forebay.Npy(ragged="pad", max_len=2**32), "max_len="),
+        (lambda: forebay.Npy(ragged="pad", max_len=True), "max_len="),
+        (lambda: forebay.Npy(ragged="pad", pad_value="0"), "pad_value="),
+        (lambda: forebay.Npy(ragged="pad", pad_value=2**64), "pad_value="),
+        (lambda: forebay.Npy(ragged="pad", pad_value=None), "pad_value="),
+        (lambda: forebay.Text("txt", ragged="pad", pad_value=256), "uint8"),
+        (lambda: forebay.Text("txt", ragged="pad", pad_value=-1), "uint8"),
+        (lambda: forebay.Text("txt", ragged="pad", max_len=0, map=len), "max_len="),
+        (lambda: forebay.Npy("bin", dtype="float16"), "together"),
+        (lambda: forebay.Npy("bin", shape=(2,)), "together"),
+        (lambda: forebay.Npy("bin", dtype="half", shape=(2,)), "bfloat16"),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(-1, -1)), "-1 once"),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(2, 0)), "1 or more"),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(2, -2)), "shape="),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(2, 2.0)), "shape="),
+        (lambda: forebay.Npy("bin", dtype="int8", shape="ab"), "shape="),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(2**62, 4)), "smaller"),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(2, -1), ragged="pad"), "first"),
+        (lambda: forebay.Npy("bin", dtype="int8", shape=(), ragged="nested"), "first"),
+        (lambda: forebay.Npy("bin", dtype="uint8", shape=-1, ragged="pad", pad_value=-1), "uint8"),
         (lambda: forebay.Int(""), "source"),
         (lambda: forebay.Int(7), "source=7"),
         (lambda: forebay.Int("\ud800"), "source="),
@@ -452,10 +479,13 @@ def test_literals_are_checked_before_anything_runs(tmp_path):
         'forebay.Image(crop="centre")  # E',
         'forebay.Image(layout="CHW")  # E',
         'forebay.Float("f", dtype="float16")  # E',
+        'forebay.Npy(ragged="cut")  # E',
+        'forebay.Npy("bin", dtype="half", shape=(2,))  # E',
         'forebay.DataLoader("a.tar", on_error="ignore")  # E',
         'forebay.DataLoader("a.tar", shuffle="yes")  # E',
         'forebay.DataLoader("a.tar", framework="tf")  # E',
         'forebay.Image("jpg", size=224, crop="random", dtype="float16", optional=True, map=len)',
+        'forebay.Npy("bin", dtype="bfloat16", shape=(-1, 3), ragged="pad", pad_value=-1.5)',
         'forebay.DataLoader("a.tar", shuffle="window", on_error=lambda error: "skip")',
     ]
     source = tmp_path / "use.py"

@@ -30,7 +30,7 @@ pub struct Output {
     /// Its rows.
     pub column: Column,
     /// For an optional field, whether each row's sample has it; where not, the row is zeros, empty
-    /// text, an empty tensor or `None`.
+    /// text, an empty tensor, of length 0 or `None`.
     pub present: Option<Vec<bool>>,
 }
 
@@ -43,6 +43,20 @@ pub enum Column {
     OnDevice(DeviceTensor),
     /// One tensor per row, because shapes or types differ.
     Tensors(Vec<Tensor>),
+    /// Rows that differ in length, in one tensor (rows, longest, …): what follows a row's end is padding.
+    Padded {
+        /// The rows.
+        values: Tensor,
+        /// How long each is, as int64.
+        lengths: Tensor,
+    },
+    /// Rows that differ in length, one after the other in one tensor (all lengths together, …).
+    Nested {
+        /// The rows.
+        values: Tensor,
+        /// How long each is, as int64.
+        lengths: Tensor,
+    },
     /// Text.
     Text(Vec<String>),
     /// JSON documents as text.

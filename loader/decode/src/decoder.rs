@@ -5,6 +5,7 @@
 //! the end by moving rows, never by decoding again.
 
 mod field;
+mod ragged;
 mod rows;
 
 use std::sync::Arc;

@@ -23,6 +23,7 @@
 //! # Ok::<(), forebay_error::Error>(())
 //! ```
 
+mod array;
 mod buffer;
 mod column;
 mod crop;
@@ -35,6 +36,7 @@ mod json;
 mod label;
 mod npy;
 mod number;
+mod raw;
 mod record;
 mod spec;
 
@@ -46,4 +48,6 @@ pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
 pub use image::{PIXELS_MAX, SIDE_MAX};
 pub use record::Record;
-pub use spec::{Crop, FieldKind, FieldSpec, ImageSpec, Layout, Quality, Ragged, VIEWS_MAX};
+pub use spec::{
+    Crop, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Quality, Ragged, RawSpec, VIEWS_MAX,
+};

@@ -4,8 +4,10 @@
 //! checked one cannot fail later for its own sake. As JSON it is what the Python package sends.
 
 mod check;
+mod ragged;
 
 pub use check::VIEWS_MAX;
+pub use ragged::{PadValue, Ragged};
 
 use std::collections::BTreeMap;
 
@@ -60,31 +62,40 @@ pub enum FieldKind {
         #[serde(default)]
         path: Option<String>,
     },
-    /// UTF-8 text.
-    Text,
+    /// UTF-8 text: as texts, or as its bytes where rows are padded or joined.
+    Text {
+        /// What becomes of rows whose lengths differ.
+        #[serde(default)]
+        ragged: Ragged,
+    },
     /// A JSON document, or the part of it at `path`, as JSON text.
     Json {
         /// The part wanted.
         #[serde(default)]
         path: Option<String>,
     },
-    /// A NumPy array file, stacked where shapes and types agree over the batch.
+    /// An array: a NumPy file, or bytes of a type and shape known beforehand. Arrays are stacked where
+    /// shapes and types agree over the batch.
     Npy {
-        /// What becomes of arrays that cannot be stacked.
+        /// What becomes of arrays whose shapes differ.
         #[serde(default)]
         ragged: Ragged,
+        /// What the bytes are, where they are no NumPy file.
+        #[serde(default)]
+        raw: Option<RawSpec>,
     },
     /// The bytes as they are.
     Bytes,
 }
 
-/// What becomes of arrays whose shapes differ within a batch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ragged {
-    /// A list with one tensor per sample.
-    #[default]
-    List,
+/// What bytes without a header are: elements in C order, little-endian.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawSpec {
+    /// What an element is.
+    pub dtype: DType,
+    /// Elements per dimension, the outermost first; `None`, at one place at most, is as many as there are.
+    pub shape: Vec<Option<usize>>,
 }
 
 /// How an image becomes a tensor.

@@ -1,10 +1,13 @@
 //! A batch through the public face: columns, gaps, bad samples, hostile bytes, memory.
 
+mod batch;
+
 use std::path::PathBuf;
 
+use batch::{Sample, bytes, decode, decoder, shape};
 use forebay_decode::{
     BufferPool, Column, Crop, DType, Decoded, Decoder, FieldKind, FieldSpec, ImageSpec, Layout,
-    Ragged, Record, SIDE_MAX,
+    Ragged, SIDE_MAX,
 };
 use forebay_error::ErrorKind;
 use half::{bf16, f16};
@@ -14,58 +17,12 @@ fn data(name: &str) -> Vec<u8> {
         .expect("a fixture")
 }
 
-/// One sample's fields, owned.
-type Sample = Vec<(&'static str, Vec<u8>)>;
-
-fn decode(decoder: &Decoder, samples: &[Sample], first_position: u64, epoch: u64) -> Decoded {
-    let fields: Vec<Vec<(&str, &[u8])>> = samples
-        .iter()
-        .map(|sample| sample.iter().map(|(name, bytes)| (*name, &bytes[..])).collect())
-        .collect();
-    let has: Vec<Vec<String>> = samples
-        .iter()
-        .map(|sample| sample.iter().map(|(name, _)| (*name).to_owned()).collect())
-        .collect();
-    let keys: Vec<String> = (0..samples.len()).map(|index| format!("k{index}")).collect();
-    let records: Vec<Record<'_>> = (first_position..)
-        .zip(keys.iter().zip(&fields).zip(&has))
-        .map(|(position, ((key, fields), has))| Record {
-            key,
-            url: "s3://b/0.tar",
-            stream: 0,
-            position,
-            offset: Some(512 * position),
-            fields,
-            has,
-        })
-        .collect();
-    decoder.decode(&records, &[], 7, epoch).expect("no device")
-}
-
-fn decoder(fields: Vec<FieldSpec>, threads: usize) -> Decoder {
-    Decoder::new(fields, threads, &BufferPool::new(1 << 24), None).expect("a good specification")
-}
-
 fn image(spec: ImageSpec) -> FieldSpec {
     FieldSpec::new("image", "jpg;png", FieldKind::Image(spec))
 }
 
 fn label() -> FieldSpec {
     FieldSpec::new("label", "cls", FieldKind::Int { path: None })
-}
-
-fn bytes(column: &Column) -> &[u8] {
-    match column {
-        Column::Tensor(tensor) => tensor.buffer.as_bytes(),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn shape(column: &Column) -> &[usize] {
-    match column {
-        Column::Tensor(tensor) => &tensor.shape,
-        other => panic!("{other:?}"),
-    }
 }
 
 fn random_crop(dtype: DType, layout: Layout) -> ImageSpec {
@@ -214,8 +171,8 @@ fn bad_samples_are_named_and_leave_no_gap() {
 #[test]
 fn a_batch_without_a_good_sample_has_columns_without_rows() {
     let plain = FieldSpec::new("i", "jpg", FieldKind::Image(ImageSpec::default()));
-    let array = FieldSpec::new("n", "npy", FieldKind::Npy { ragged: Ragged::List });
-    let text = FieldSpec::new("t", "txt", FieldKind::Text);
+    let array = FieldSpec::new("n", "npy", FieldKind::Npy { ragged: Ragged::List, raw: None });
+    let text = FieldSpec::new("t", "txt", FieldKind::Text { ragged: Ragged::List });
     let decoder = decoder(vec![label(), text, plain, array], 1);
     for samples in [vec![], vec![vec![("cls", b"x".to_vec())]]] {
         let decoded = decode(&decoder, &samples, 0, 0);
@@ -357,7 +314,7 @@ fn absent_optional_fields_are_marked_and_blank() {
     };
     let fields = vec![
         optional("cls", FieldKind::Int { path: None }),
-        optional("txt", FieldKind::Text),
+        optional("txt", FieldKind::Text { ragged: Ragged::List }),
         optional("json", FieldKind::Json { path: Some("a".to_owned()) }),
         optional("bin", FieldKind::Bytes),
         FieldSpec::new("key", "id", FieldKind::Bytes),

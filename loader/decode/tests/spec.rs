@@ -1,6 +1,9 @@
 //! What a caller may ask for: the JSON of the Python package, and every refusal with its advice.
 
-use forebay_decode::{BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, ImageSpec, Layout};
+use forebay_decode::{
+    BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Ragged,
+    RawSpec,
+};
 use forebay_error::{Error, ErrorKind};
 
 fn refused(fields: Vec<FieldSpec>, threads: usize) -> Error {
@@ -20,6 +23,10 @@ fn the_json_of_the_python_package_is_understood() {
         r#"{"name": "x", "source": "npy", "kind": {"type": "npy"}}"#,
         r#"{"name": "y", "source": "txt", "kind": {"type": "float", "dtype": "float64"}}"#,
         r#"{"name": "z", "source": "bin", "kind": {"type": "bytes"}}"#,
+        r#"{"name": "t", "source": "txt", "kind": {"type": "text",
+         "ragged": {"mode": "pad", "value": "32", "max_len": 77}}}"#,
+        r#"{"name": "r", "source": "bin", "kind": {"type": "npy",
+         "ragged": {"mode": "nested"}, "raw": {"dtype": "float16", "shape": [null, 768]}}}"#,
     ];
     let fields: Vec<_> = json.iter().map(|json| FieldSpec::from_json(json).unwrap()).collect();
     assert_eq!(fields[0].source, ["jpg", "png"]);
@@ -37,6 +44,13 @@ fn the_json_of_the_python_package_is_understood() {
     assert_eq!(*image, want);
     assert!(fields[1].optional);
     assert_eq!(fields[1].kind, FieldKind::Int { path: Some("a.b".to_owned()) });
+    let list = FieldKind::Npy { ragged: Ragged::List, raw: None };
+    assert_eq!(fields[2].kind, list);
+    let pad = Ragged::Pad { value: PadValue::Whole(32), max_len: Some(77) };
+    assert_eq!(fields[5].kind, FieldKind::Text { ragged: pad });
+    let raw = RawSpec { dtype: DType::Float16, shape: vec![None, Some(768)] };
+    let nested = Ragged::Nested { max_len: None };
+    assert_eq!(fields[6].kind, FieldKind::Npy { ragged: nested, raw: Some(raw) });
     for field in &fields {
         let again = serde_json::to_string(field).unwrap();
         assert_eq!(FieldSpec::from_json(&again).unwrap(), *field);
@@ -55,7 +69,11 @@ fn unreadable_json_is_invalid_and_a_wrong_dtype_lists_the_right_ones() {
         r#"{"type": "audio"}"#,
         r#"{"type": "image", "sise": 3}"#,
         r#"{"type": "image", "layout": "CHW"}"#,
-        r#"{"type": "npy", "ragged": "pad"}"#,
+        r#"{"type": "npy", "ragged": {"mode": "cut"}}"#,
+        r#"{"type": "npy", "ragged": {"mode": "pad", "value": "much"}}"#,
+        r#"{"type": "npy", "ragged": {"mode": "nested", "value": "0"}}"#,
+        r#"{"type": "npy", "raw": {"dtype": "complex64", "shape": [1]}}"#,
+        r#"{"type": "npy", "raw": {"dtype": "int8", "shape": [-1]}}"#,
     ];
     for kind in kinds {
         let error = FieldSpec::from_json(&field(kind)).unwrap_err();
@@ -103,7 +121,43 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
     };
     refused(vec![int("a", Some("x..y"))], 1);
     refused(vec![int("a", None), int("a", None)], 1);
-    refused(vec![FieldSpec::new("a", "; .", FieldKind::Text)], 1);
+    refused(vec![FieldSpec::new("a", "; .", FieldKind::Text { ragged: Ragged::List })], 1);
     refused(vec![int("a", None)], 0);
     refused(vec![int("a", None)], 1 << 20);
+}
+
+#[test]
+fn rows_that_cannot_be_padded_and_shapes_that_cannot_be_are_refused() {
+    let pad = |value, max_len| Ragged::Pad { value, max_len };
+    let text = |ragged| FieldSpec::new("x", "txt", FieldKind::Text { ragged });
+    let array = |ragged, raw| FieldSpec::new("x", "npy", FieldKind::Npy { ragged, raw });
+    let raw = |ragged, shape: &[Option<usize>]| {
+        array(ragged, Some(RawSpec { dtype: DType::Uint8, shape: shape.to_vec() }))
+    };
+    let zero = pad(PadValue::Whole(0), None);
+    let fields = [
+        text(pad(PadValue::Whole(256), None)),
+        text(pad(PadValue::Real(0.5), Some(3))),
+        text(pad(PadValue::Whole(0), Some(0))),
+        text(Ragged::Nested { max_len: Some(0) }),
+        array(pad(PadValue::Whole(0), Some(0)), None),
+        raw(Ragged::List, &[None, None]),
+        raw(Ragged::List, &[Some(0)]),
+        raw(Ragged::List, &[Some(usize::MAX), Some(2)]),
+        raw(Ragged::List, &[Some(1); 65]),
+        raw(zero, &[]),
+        raw(zero, &[Some(2), None]),
+        raw(Ragged::Nested { max_len: None }, &[Some(2), None]),
+        raw(pad(PadValue::Whole(-1), None), &[None]),
+    ];
+    for field in fields {
+        assert!(field.check().is_err(), "{field:?}");
+        let error = refused(vec![field.clone()], 1);
+        assert_eq!(error.place("field"), Some("x"), "{field:?}");
+        assert!(error.to_string().contains("; "), "no advice: {error}");
+    }
+    // An array file's type is known when it is read.
+    array(pad(PadValue::Whole(-1), None), None).check().unwrap();
+    raw(zero, &[None, Some(3)]).check().unwrap();
+    raw(Ragged::List, &[]).check().unwrap();
 }

@@ -15,13 +15,15 @@ use forebay_error::{Error, Result};
 use rayon::prelude::*;
 
 use super::Batch;
+use super::ragged::{Form, Packing};
 use super::rows::Rows;
+use crate::array::Stored;
 use crate::column::{Column, Output, Tensor};
 use crate::draw::{Draw, field_id};
 use crate::dtype::DType;
 use crate::image::{ImagePlan, Ready, Scratch};
 use crate::record::{Record, bad};
-use crate::spec::{FieldKind, FieldSpec, Ragged};
+use crate::spec::{FieldKind, FieldSpec, RawSpec};
 use crate::{json, label, npy, number};
 
 /// Reading a number costs less than handing it to another thread: such fields go in spans of this
@@ -48,9 +50,9 @@ enum Job {
     Int { path: Option<String> },
     Float { path: Option<String>, dtype: DType },
     Label { classes: BTreeMap<String, i64>, path: Option<String> },
-    Text,
+    Text { ragged: Option<Packing> },
     Json { path: Option<String> },
-    Npy,
+    Npy { ragged: Option<Packing>, raw: Option<RawSpec> },
     Bytes,
 }
 
@@ -61,9 +63,9 @@ impl Field {
             FieldKind::Int { path } => Job::Int { path },
             FieldKind::Float { path, dtype } => Job::Float { path, dtype },
             FieldKind::Label { classes, path } => Job::Label { classes, path },
-            FieldKind::Text => Job::Text,
+            FieldKind::Text { ragged } => Job::Text { ragged: Packing::of(ragged) },
             FieldKind::Json { path } => Job::Json { path },
-            FieldKind::Npy { ragged: Ragged::List } => Job::Npy,
+            FieldKind::Npy { ragged, raw } => Job::Npy { ragged: Packing::of(ragged), raw },
             FieldKind::Bytes => Job::Bytes,
         };
         Self { id: field_id(&spec.name), job, spec }
@@ -111,18 +113,30 @@ impl Field {
                     Ok(())
                 })?
             }
-            Job::Text => {
-                Rows::Text(self.values(false, batch, errors, |_, bytes| text(bytes).map(Some)))
+            Job::Text { ragged: None } => {
+                Rows::Text(
+                    self.values(false, batch, errors, |_, bytes| Ok(Some(text(bytes)?.to_owned()))),
+                )
+            }
+            Job::Text { ragged: Some(packing) } => {
+                let form = Form { dtype: DType::Uint8, rest: Vec::new() };
+                self.ragged(*packing, Some(form), batch, errors, |bytes| {
+                    let text = text(bytes)?;
+                    Ok(bytes_of(&text[..text.floor_char_boundary(packing.len_max())]))
+                })?
             }
             Job::Json { path } => Rows::Json(self.values(true, batch, errors, |_, bytes| {
                 let found = json::document(bytes, path.as_deref())?;
                 self.part(found, path.as_deref())
             })),
-            Job::Npy => {
-                let rows = self.values(true, batch, errors, |_, bytes| {
-                    npy::array(bytes, batch.buffers).map(Some)
-                });
-                Rows::Tensors { rows, none: None }
+            Job::Npy { ragged: None, raw } => self.arrays(raw.as_ref(), batch, errors)?,
+            Job::Npy { ragged: Some(packing), raw: None } => {
+                self.ragged(*packing, None, batch, errors, npy::array)?
+            }
+            Job::Npy { ragged: Some(packing), raw: Some(raw) } => {
+                let rest = raw.no_shape().split_off(1);
+                let form = Form { dtype: raw.dtype, rest };
+                self.ragged(*packing, Some(form), batch, errors, |bytes| raw.read(bytes))?
             }
             Job::Bytes => {
                 let slots = batch.records.par_iter().map(|_| ());
@@ -157,6 +171,54 @@ impl Field {
         Err(bad("the JSON document has no such part")
             .at("path", path.unwrap_or_default())
             .advise("name a part that it has, or set optional=True"))
+    }
+
+    /// Arrays that are stacked where they agree, as all of one raw shape do.
+    fn arrays(
+        &self,
+        raw: Option<&RawSpec>,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+    ) -> Result<Rows> {
+        if let Some((raw, shape)) = raw.and_then(|raw| Some((raw, raw.row_shape()?))) {
+            return self.fixed(raw.dtype, &shape, true, batch, errors, |_, bytes, out| {
+                raw.read(bytes)?.write(out);
+                Ok(Some(()))
+            });
+        }
+        let rows = self.values(true, batch, errors, |_, bytes| {
+            let stored = raw.map_or_else(|| npy::array(bytes), |raw| raw.read(bytes))?;
+            stored.tensor(batch.buffers).map(Some)
+        });
+        Ok(Rows::Tensors { rows, none: raw.map(|raw| (raw.dtype, raw.no_shape())) })
+    }
+
+    /// Rows that may differ in length, of `form` if that is known beforehand. What `read` tells of each is
+    /// gathered first: where a row will stand depends on the others.
+    fn ragged(
+        &self,
+        packing: Packing,
+        form: Option<Form>,
+        batch: &Batch<'_>,
+        errors: &mut [Option<Error>],
+        read: impl for<'b> Fn(&'b [u8]) -> Result<Stored<'b>> + Sync,
+    ) -> Result<Rows> {
+        let slots = batch.records.par_iter().map(|_| ());
+        let mut rows = self.each(false, batch, errors, slots, |record, ()| {
+            let bytes = record.bytes(&self.spec)?;
+            let stored = bytes.map(&read).transpose()?;
+            stored.iter().try_for_each(|stored| packing.check(stored))?;
+            Ok(stored)
+        });
+        let form = form.or_else(|| Form::of_most(rows.iter().flatten()));
+        for ((row, record), error) in rows.iter_mut().zip(batch.records).zip(errors) {
+            let fits = row.as_ref().zip(form.as_ref()).map(|(row, form)| form.check(row));
+            if let Some(Err(why)) = fits {
+                *error = Some(record.locate(why, &self.spec));
+                *row = None;
+            }
+        }
+        packing.rows(form, &rows, batch.buffers).map(Rows::Ragged)
     }
 
     fn images(
@@ -280,7 +342,17 @@ impl Field {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<String> {
-    let text = std::str::from_utf8(bytes);
-    text.map(str::to_owned).map_err(|error| bad(format!("the text is not UTF-8: {error}")))
+fn text(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|error| bad(format!("the text is not UTF-8: {error}")))
+}
+
+/// A text as an array of its bytes.
+fn bytes_of(text: &str) -> Stored<'_> {
+    Stored {
+        dtype: DType::Uint8,
+        swapped: false,
+        fortran_order: false,
+        shape: vec![text.len()],
+        elements: text.as_bytes(),
+    }
 }

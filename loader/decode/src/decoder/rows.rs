@@ -2,6 +2,7 @@
 
 use forebay_error::Result;
 
+use super::ragged::RaggedRows;
 use crate::buffer::{Buffer, BufferPool};
 use crate::column::{Column, Tensor};
 use crate::dtype::DType;
@@ -21,6 +22,7 @@ pub(super) enum Rows {
         rows: Vec<Option<Tensor>>,
         none: Option<(DType, Vec<usize>)>,
     },
+    Ragged(RaggedRows),
     Text(Vec<Option<String>>),
     Json(Vec<Option<String>>),
     Bytes(Vec<Option<usize>>),
@@ -38,6 +40,7 @@ impl Rows {
                 (Column::Tensor(tensor), kept.iter().map(|&row| present[row]).collect())
             }
             Self::Tensors { rows, none } => tensors(pick(rows, kept), none, buffers)?,
+            Self::Ragged(rows) => rows.keep(kept, buffers)?,
             Self::Text(rows) => texts(pick(rows, kept), Column::Text),
             Self::Json(rows) => texts(pick(rows, kept), Column::Json),
             Self::Bytes(rows) => {

@@ -21,7 +21,7 @@ fn data(name: &str) -> Vec<u8> {
 }
 
 fn expected(name: &str) -> Tensor {
-    npy::array(&data(name), &BufferPool::new(0)).unwrap()
+    npy::array(&data(name)).unwrap().tensor(&BufferPool::new(0)).unwrap()
 }
 
 /// Shape and elements of `name` under `spec`.

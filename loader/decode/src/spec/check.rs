@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use forebay_error::{Error, Result};
 
-use super::{Crop, FieldKind, FieldSpec, ImageSpec, invalid};
+use super::{Crop, FieldKind, FieldSpec, ImageSpec, Ragged, RawSpec, invalid};
+use crate::array::{self, DIMENSIONS_MAX};
 use crate::dtype::DType;
 use crate::image::{PIXELS_MAX, SIDE_MAX};
 
@@ -45,7 +46,15 @@ impl FieldSpec {
             FieldKind::Int { path } | FieldKind::Json { path } | FieldKind::Label { path, .. } => {
                 check_path(path)
             }
-            FieldKind::Text | FieldKind::Npy { .. } | FieldKind::Bytes => Ok(()),
+            FieldKind::Text { ragged } => {
+                ragged.check()?;
+                ragged.check_value(DType::Uint8)
+            }
+            FieldKind::Npy { ragged, raw } => {
+                ragged.check()?;
+                raw.as_ref().map_or(Ok(()), |raw| raw.check(*ragged))
+            }
+            FieldKind::Bytes => Ok(()),
         }
     }
 }
@@ -58,6 +67,62 @@ fn check_path(path: &Option<String>) -> Result<()> {
                 .advise("separate keys by single dots, as in \"a.b\""))
         }
         _ => Ok(()),
+    }
+}
+
+impl Ragged {
+    fn check(self) -> Result<()> {
+        match self {
+            Self::Pad { max_len: Some(0), .. } | Self::Nested { max_len: Some(0) } => {
+                Err(invalid("rows cannot have a length of 0").advise("give max_len= of 1 or more"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether rows of `dtype` can be padded with the value.
+    fn check_value(self, dtype: DType) -> Result<()> {
+        match self {
+            Self::Pad { value, .. } if value.element(dtype).is_none() => {
+                Err(invalid("rows cannot be padded with this value")
+                    .at("pad_value", value)
+                    .at("dtype", dtype.name())
+                    .advise(format!("give a pad_value= that is of {}", dtype.name())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl RawSpec {
+    fn check(&self, ragged: Ragged) -> Result<()> {
+        let shape = &self.shape;
+        if shape.len() > DIMENSIONS_MAX {
+            return Err(invalid("an array cannot have so many dimensions")
+                .at("dimensions", shape.len())
+                .advise(format!("use at most {DIMENSIONS_MAX}")));
+        }
+        if shape.iter().filter(|side| side.is_none()).count() > 1 {
+            return Err(invalid("only one dimension can follow from the number of bytes")
+                .advise("use -1 once in shape="));
+        }
+        if shape.contains(&Some(0)) {
+            return Err(invalid("a dimension of 0 leaves no elements")
+                .advise("use 1 or more in shape=, or -1"));
+        }
+        if array::bytes(self.dtype, shape.iter().map(|side| side.unwrap_or(1))).is_none() {
+            return Err(
+                invalid("arrays of this shape are too large").advise("use a smaller shape=")
+            );
+        }
+        if ragged == Ragged::List {
+            return Ok(());
+        }
+        if shape.is_empty() || shape[1..].contains(&None) {
+            return Err(invalid("arrays are padded and joined along their first dimension alone")
+                .advise("let shape= have a first dimension, and no -1 at another place"));
+        }
+        ragged.check_value(self.dtype)
     }
 }
 

@@ -1,0 +1,105 @@
+//! Arrays without a header: their type and shape are known beforehand. The one rule: a number of bytes that
+//! does not give whole arrays is no array.
+
+use forebay_error::Result;
+
+use crate::array::{self, Stored};
+use crate::record::bad;
+use crate::spec::RawSpec;
+
+impl RawSpec {
+    /// The array in `bytes`, which are little-endian.
+    pub(crate) fn read<'a>(&self, bytes: &'a [u8]) -> Result<Stored<'a>> {
+        let wrong = || {
+            bad("the number of bytes does not fit the shape")
+                .at("bytes", bytes.len())
+                .at("shape", self.shown())
+        };
+        // Of one step along the open dimension, if there is one; a checked specification has such.
+        let step = array::bytes(self.dtype, self.shape.iter().map(|side| side.unwrap_or(1)));
+        let step = step.filter(|step| bytes.len().is_multiple_of(*step)).ok_or_else(wrong)?;
+        let steps = bytes.len() / step;
+        if steps != 1 && !self.shape.contains(&None) {
+            return Err(wrong());
+        }
+        Ok(Stored {
+            dtype: self.dtype,
+            swapped: cfg!(target_endian = "big"),
+            fortran_order: false,
+            shape: self.shape.iter().map(|side| side.unwrap_or(steps)).collect(),
+            elements: bytes,
+        })
+    }
+
+    /// The shape of all rows, if it is known.
+    pub(crate) fn row_shape(&self) -> Option<Vec<usize>> {
+        self.shape.iter().copied().collect()
+    }
+
+    /// The shape of a row that has nothing along the open dimension.
+    pub(crate) fn no_shape(&self) -> Vec<usize> {
+        self.shape.iter().map(|side| side.unwrap_or(0)).collect()
+    }
+
+    /// As it was written.
+    fn shown(&self) -> String {
+        let sides = self.shape.iter().map(|side| side.map_or("-1".to_owned(), |n| n.to_string()));
+        format!("{} ({})", self.dtype.name(), sides.collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dtype::DType;
+
+    fn spec(shape: &[Option<usize>]) -> RawSpec {
+        RawSpec { dtype: DType::Uint16, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn bytes_become_the_array_that_was_told_of_and_no_other() {
+        let bytes: Vec<u8> = (0..12).collect();
+        let whole = spec(&[Some(2), Some(3)]).read(&bytes).unwrap();
+        assert_eq!((whole.dtype, &whole.shape[..]), (DType::Uint16, &[2, 3][..]));
+        assert_eq!(whole.elements, bytes);
+        assert_eq!(spec(&[Some(3), None]).read(&bytes).unwrap().shape, [3, 2]);
+        assert_eq!(spec(&[None]).read(&[]).unwrap().shape, [0]);
+        assert!(spec(&[]).read(&[7, 0]).unwrap().shape.is_empty());
+        for shape in [&[Some(2)][..], &[Some(4), None], &[Some(12)], &[]] {
+            let error = spec(shape).read(&bytes).unwrap_err();
+            assert_eq!(error.kind().name(), "BadSample", "{shape:?}");
+            assert_eq!(error.place("bytes"), Some("12"));
+        }
+        let error = spec(&[Some(4), None]).read(&bytes).unwrap_err();
+        assert_eq!(error.place("shape"), Some("uint16 (4, -1)"));
+        assert!(spec(&[Some(1)]).read(&[]).is_err(), "nothing is no whole array");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_array_of_just_their_number_or_none(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            sides in proptest::collection::vec(1_usize..5, 0..4),
+            open in any::<Option<usize>>(),
+            dtype in 0..DType::ALL.len(),
+        ) {
+            let mut shape: Vec<_> = sides.iter().copied().map(Some).collect();
+            if let (Some(at), false) = (open, shape.is_empty()) {
+                let at = at % shape.len();
+                shape[at] = None;
+            }
+            let spec = RawSpec { dtype: DType::ALL[dtype], shape };
+            let step = spec.dtype.size() * spec.shape.iter().flatten().product::<usize>();
+            let fits = if spec.shape.contains(&None) { bytes.len() % step == 0 } else { bytes.len() == step };
+            let found = spec.read(&bytes);
+            prop_assert_eq!(found.is_ok(), fits);
+            if let Ok(stored) = found {
+                prop_assert_eq!(stored.shape.iter().product::<usize>() * spec.dtype.size(), bytes.len());
+                prop_assert!(spec.shape.iter().zip(&stored.shape).all(|(want, have)| want.is_none_or(|want| want == *have)));
+            }
+        }
+    }
+}
