@@ -130,5 +130,5 @@ fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
     assert_eq!(batches(&gpu).len(), SAMPLES / 8);
     gpu.start(Begin::at(1, 0)).unwrap();
     drop(gpu);
-    eventually("the job is over", || daemon.number("/jobs/0/lent_slots") == 0);
+    eventually("the job is over", || daemon.status()["jobs"] == serde_json::json!([]));
 }
