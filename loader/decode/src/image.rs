@@ -12,6 +12,7 @@ mod jpeg;
 mod parity;
 mod png;
 mod resize;
+mod taps;
 mod turbo;
 mod webp;
 
@@ -200,9 +201,9 @@ impl Ready<'_> {
         let Self { plan, image, pixels, views, resize } = self;
         let each = out.len() / views.len();
         for (View { placement, flip }, out) in views.iter().zip(out.chunks_exact_mut(each)) {
-            let resized = resize.run(pixels, image, placement)?;
-            let width = placement.canvas.1 as usize;
-            plan.finish.write(resized, width, *flip, plan.spec.layout, out);
+            let width = placement.canvas.1;
+            let mut canvas = plan.finish.canvas(width, *flip, plan.spec.layout, out);
+            resize.draw(pixels, image, placement, &mut canvas);
         }
         Ok(())
     }
