@@ -1,9 +1,9 @@
 //! Images: compressed bytes to pixels to tensor elements.
 //!
-//! Its rule: three steps, each touching a pixel once, and none that the result does not depend on. The decoder
-//! writes what the crop needs as 8-bit RGB into the thread's own scratch; the resize filter reads that; one pass
-//! mirrors, scales, normalises, converts and lays out the result in the batch itself. Sizes come from the
-//! header and are refused before anything is allocated.
+//! Its rule: two steps, and none that the result does not depend on. The decoder writes what the crop needs as
+//! 8-bit RGB into the thread's own scratch; one pass over that resizes, mirrors, scales, normalises, converts and
+//! lays out the result in the batch itself. Sizes come from the header and are refused before anything is
+//! allocated.
 
 mod exif;
 mod finish;

@@ -1,4 +1,4 @@
-//! The last pass: 8-bit pixels to tensor elements, in place in the batch.
+//! 8-bit pixels to tensor elements, row by row in place in the batch.
 //!
 //! Its rule: one table look-up per element. An 8-bit value has 256 scaled and normalised results
 //! per channel; they are worked out once, in the order of operations torchvision uses (divide by

@@ -90,7 +90,7 @@ impl Resize {
         dispatch!(Level::new(), simd => self.bands(simd, &source, canvas));
     }
 
-    /// Compiled once for each kind of processor.
+    /// Compiled once for each kind of processor, `S`.
     #[inline(always)]
     fn bands<S: Simd>(&mut self, _: S, source: &Source<'_>, canvas: &mut Canvas<'_>) {
         let Self { down, across, row, tall, done } = self;
@@ -166,6 +166,7 @@ fn part<const N: usize>(row: &[u8], at: usize) -> &[u8; N] {
 
 /// Writes the weighted sum of `parts`, rounded.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "of iterators here no vector instructions are made")]
 fn sum<'a, const N: usize>(
     parts: impl Iterator<Item = (&'a [u8; N], &'a i16)>,
     shift: u32,

@@ -9,8 +9,8 @@ use std::ops::Range;
 /// The largest weight: what 16 bits with a sign hold.
 const WEIGHT_MAX: i32 = i16::MAX as i32;
 
-/// Binary places of a weight at most: a value of 8 bits, and one more and a sign for sums, fit beside them into 32.
-const SHIFT_MAX: u32 = 32 - 8 - 2 - 1;
+/// Binary places of a weight at most: beside them 32 bits hold a value of 8, a sign and what rounding adds.
+const SHIFT_MAX: u32 = 21;
 
 /// The weights of every pixel of a resized line.
 #[derive(Default)]
