@@ -55,6 +55,21 @@ class Batch(Protocol):
         """Return field `index`."""
 
 
+class Tensor:
+    """A NumPy array under the names by which the harness reads torch's tensors."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def amax(self) -> Any:
+        """Return the largest element."""
+        return self.array.max()
+
+    def double(self) -> Any:
+        """Return the elements as doubles."""
+        return self.array.astype("float64")
+
+
 @dataclass
 class Digest:
     """What an epoch delivered, so that contenders can be held against each other."""

@@ -10,7 +10,8 @@ the daemon's CPU and memory are Forebay's. Of raw bytes a checksum is taken, by 
 - `raw`: there are more of them than the memory that any side may use, its page cache included;
   Forebay reads its cache on the disk by O_DIRECT.
 
-Needs root, for that limit. DALI takes part if `--dali` names a Python that has it.
+Needs root, for that limit. DALI takes part if `--dali` names a Python that has it, SPDL in `images`
+if `--spdl` does.
 """
 
 from __future__ import annotations
@@ -321,6 +322,9 @@ def main() -> None:
     parser.add_argument(
         "--dali", metavar="PYTHON", help="a Python that has nvidia-dali, NumPy and isal"
     )
+    parser.add_argument(
+        "--spdl", metavar="PYTHON", help="a Python that has spdl, NumPy and isal, beside FFmpeg"
+    )
     parser.add_argument("--out", type=Path, help="folder for rivals-MODE.json")
     arguments = parser.parse_args()
     folder = stage.shards(arguments.photos)
@@ -334,6 +338,8 @@ def main() -> None:
         contenders = list(CONTENDERS[mode])
         if arguments.dali:
             contenders.append(Contender("dali", "through_dali.py", "cpu", arguments.dali))
+        if arguments.spdl and mode == "images":
+            contenders.append(Contender("spdl", "through_spdl.py", "cpu", arguments.spdl))
         shards = copies(folder, COPIES[mode])
         if mode == "images":
             document = measure(mode, contenders, shards, arguments.rounds, lambda: None)

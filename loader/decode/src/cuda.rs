@@ -2,7 +2,7 @@
 //! batch's tensor.
 //!
 //! Its rule: everything that a GPU is not needed for is worked out apart from it, where any machine can test it: which
-//! files it decodes (`screen`), what its kernel is told (`taps`, `view`), and the kernel itself, whose source
+//! files it decodes (`screen`), what its kernel is told (`view`), and the kernel itself, whose source
 //! (`pixels.cu`) CPUs compile too. What is left (`driver`, `memory`, `nvjpeg`, `device`) only calls what is there
 //! at run time; nothing here is needed to build, and the same binary runs without.
 
@@ -13,7 +13,6 @@ mod nvjpeg;
 #[cfg(test)]
 mod parity;
 mod screen;
-mod taps;
 mod view;
 
 pub use device::{Device, DeviceTensor, Lent};

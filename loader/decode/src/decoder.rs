@@ -4,6 +4,7 @@
 //! field; the caller's thread waits. A sample that fails leaves a gap, and gaps are closed once at
 //! the end by moving rows, never by decoding again.
 
+mod cores;
 mod field;
 mod ragged;
 mod rows;
@@ -52,11 +53,13 @@ enum Made<'a> {
 
 impl Decoder {
     /// A decoder of `fields` on `threads` threads of its own; tensors take their memory from
-    /// `buffers`. With a `device` all of them end up there, and it decodes the images.
+    /// `buffers`. With a `device` all of them end up there, and it decodes the images. Threads run where the
+    /// caller's may; if they are as many as the CPUs there, each has one of its own.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] with advice when a field makes no sense, there or anywhere, or `threads` is not
-    /// in 1…1024; [`ErrorKind::Unavailable`] when the system refuses the threads.
+    /// in 1…1024; [`ErrorKind::Unavailable`] when the system refuses the threads, or to tell
+    /// their CPUs.
     pub fn new(
         fields: Vec<FieldSpec>,
         threads: usize,
@@ -69,8 +72,15 @@ impl Decoder {
                 .at("threads", threads)
                 .advise(format!("use 1 to {THREADS_MAX}; one per core is enough")));
         }
+        let cores = cores::allowed()?;
+        let own = cores.len() == threads;
         let threads = ThreadPoolBuilder::new()
             .num_threads(threads)
+            .start_handler(move |index| {
+                if own {
+                    cores::stay_on(cores[index]);
+                }
+            })
             .thread_name(|index| format!("fb-decode-{index}"))
             .build()
             .map_err(|error| {

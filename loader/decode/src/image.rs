@@ -1,9 +1,9 @@
 //! Images: compressed bytes to pixels to tensor elements.
 //!
-//! Its rule: three steps, each touching a pixel once, and none that the result does not depend on. The decoder
-//! writes what the crop needs as 8-bit RGB into the thread's own scratch; the resize filter reads that; one pass
-//! mirrors, scales, normalises, converts and lays out the result in the batch itself. Sizes come from the
-//! header and are refused before anything is allocated.
+//! Its rule: two steps, and none that the result does not depend on. The decoder writes what the crop needs as
+//! 8-bit RGB into the thread's own scratch; one pass over that resizes, mirrors, scales, normalises, converts and
+//! lays out the result in the batch itself. Sizes come from the header and are refused before anything is
+//! allocated.
 
 mod exif;
 mod finish;
@@ -12,6 +12,7 @@ mod jpeg;
 mod parity;
 mod png;
 mod resize;
+mod taps;
 mod turbo;
 mod webp;
 
@@ -27,6 +28,7 @@ pub(crate) use exif::Orientation;
 use finish::Finish;
 pub(crate) use jpeg::{MAGIC as JPEG_MAGIC, ends_after_its_scan};
 use resize::Resize;
+pub(crate) use taps::Taps;
 
 /// The longest side accepted, in pixels: what libjpeg itself can hold.
 pub const SIDE_MAX: u32 = 65_500;
@@ -224,9 +226,9 @@ impl Ready<'_> {
         let Self { plan, image, pixels, cuts, resize } = self;
         let each = out.len() / cuts.len();
         for (Cut { placement, flip }, out) in cuts.iter().zip(out.chunks_exact_mut(each)) {
-            let resized = resize.run(pixels, image, placement)?;
-            let width = placement.canvas.1 as usize;
-            plan.finish.write(resized, width, *flip, plan.spec.layout, out);
+            let width = placement.canvas.1;
+            let mut canvas = plan.finish.canvas(width, *flip, plan.spec.layout, out);
+            resize.draw(pixels, image, placement, &mut canvas);
         }
         Ok(())
     }

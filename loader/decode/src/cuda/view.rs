@@ -6,9 +6,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::taps::{Taps, Window};
 use crate::crop::{Area, Placement, Size};
-use crate::image::{Cut, Orientation};
+use crate::image::{Cut, Orientation, Taps};
 use crate::spec::Layout;
 
 /// Red, green and blue; brightness and two of colour.
@@ -27,6 +26,18 @@ pub(super) struct Plane {
     pub(super) width: u32,
     pub(super) height: u32,
     pub(super) unused: u32,
+}
+
+/// The pixels of one row or column of the result.
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
+struct Window {
+    /// The first of them.
+    first: u32,
+    /// How many; none where the result is black.
+    count: u32,
+    /// Where their weights begin.
+    weights: u32,
 }
 
 /// One side of a result.
@@ -93,6 +104,8 @@ pub(super) struct Tables {
     /// Offsets until [`Tables::placed_at`] makes them addresses.
     windows: Vec<Window>,
     weights: Vec<i16>,
+    /// Of the side that was added last.
+    taps: Taps,
 }
 
 /// Tables as they lie on the device.
@@ -115,8 +128,9 @@ impl Tables {
         layout: Layout,
         out: Address,
     ) {
-        let (rows, columns) = taps(&cut.placement, orientation.size(stored.size));
+        let (rows, columns) = sides(&cut.placement, orientation.size(stored.size));
         let (height, width) = cut.placement.canvas;
+        let (rows, columns) = (self.axis(&rows, height), self.axis(&columns, width));
         let (height, width) = (u64::from(height), u64::from(width));
         let (column_step, row_step, channel_step) = match layout {
             Layout::Nchw => (1, width, width * height),
@@ -127,8 +141,8 @@ impl Tables {
         let turn = orientation.turn();
         let view = View {
             planes: all,
-            columns: self.axis(columns),
-            rows: self.axis(rows),
+            columns,
+            rows,
             out,
             column_step,
             row_step,
@@ -145,16 +159,33 @@ impl Tables {
         self.views.push(view);
     }
 
-    fn axis(&mut self, taps: Taps) -> Axis {
-        let axis = Axis {
-            windows: (self.windows.len() * size_of::<Window>()) as u64,
-            weights: (self.weights.len() * size_of::<i16>()) as u64,
-            length: taps.windows.len() as u32,
-            precision: taps.precision,
+    fn axis(&mut self, side: &Side, length: u32) -> Axis {
+        let windows = (self.windows.len() * size_of::<Window>()) as u64;
+        let weights = (self.weights.len() * size_of::<i16>()) as u64;
+        let precision = match *side {
+            Side::Resized { seen: (first, end), of: (from, to) } => {
+                let of = from - f64::from(first)..to - f64::from(first);
+                self.taps.set(end - first, of, length);
+                let mut begin = 0;
+                for (from, weights) in self.taps.iter() {
+                    let (first, count) = (first + from as u32, weights.len() as u32);
+                    self.windows.push(Window { first, count, weights: begin });
+                    self.weights.extend_from_slice(weights);
+                    begin += count;
+                }
+                self.taps.shift()
+            }
+            Side::Pasted { first, count, corner } => {
+                let window = |at: u32| match at.checked_sub(corner).filter(|at| *at < count) {
+                    Some(at) => Window { first: first + at, count: 1, weights: 0 },
+                    None => Window::default(),
+                };
+                self.windows.extend((0..length).map(window));
+                self.weights.push(1);
+                0
+            }
         };
-        self.windows.extend(taps.windows);
-        self.weights.extend(taps.weights);
-        axis
+        Axis { windows, weights, length, precision }
     }
 
     /// Bytes that [`Tables::placed_at`] gives.
@@ -182,21 +213,28 @@ impl Tables {
     }
 }
 
+/// The pixels that a side of a result is made of.
+enum Side {
+    /// Those that lie between two places, of those that can be seen.
+    Resized { seen: (u32, u32), of: (f64, f64) },
+    /// So many, from one on, at their own size from `corner` on; beside them it is black.
+    Pasted { first: u32, count: u32, corner: u32 },
+}
+
 /// Of which rows and columns of an upright `image` the result is made.
-fn taps(placement: &Placement, (height, width): Size) -> (Taps, Taps) {
+fn sides(placement: &Placement, (height, width): Size) -> (Side, Side) {
     let Placement { source, isolated, content, corner, canvas } = *placement;
     let Area { left, top, width: across, height: down } = source;
     if content != canvas {
-        // A part at its own size on black: whole pixels.
-        let rows = Taps::pasted(top as u32, content.0, corner.0, canvas.0);
-        let columns = Taps::pasted(left as u32, content.1, corner.1, canvas.1);
-        return (rows, columns);
+        // Whole pixels.
+        let side = |from: f64, count, corner| Side::Pasted { first: from as u32, count, corner };
+        return (side(top, content.0, corner.0), side(left, content.1, corner.1));
     }
-    let side = |from: f64, length: f64, end: u32, canvas: u32| {
+    let side = |from: f64, length: f64, end: u32| {
         let to = (from + length).min(f64::from(end));
         // Whole pixels: a crop hides what is around it.
         let seen = if isolated { (from as u32, to as u32) } else { (0, end) };
-        Taps::resized(seen, (from, to), canvas)
+        Side::Resized { seen, of: (from, to) }
     };
-    (side(top, down, height, canvas.0), side(left, across, width, canvas.1))
+    (side(top, down, height), side(left, across, width))
 }

@@ -1,4 +1,4 @@
-//! The last pass: 8-bit pixels to tensor elements, in place in the batch.
+//! 8-bit pixels to tensor elements, row by row in place in the batch.
 //!
 //! Its rule: one table look-up per element. An 8-bit value has 256 scaled and normalised results
 //! per channel; they are worked out once, in the order of operations torchvision uses (divide by
@@ -14,9 +14,20 @@ use crate::spec::{ImageSpec, Layout};
 
 type Table<T> = Box<[[T; 256]; CHANNELS]>;
 
+/// Values that become what they are.
+static THEMSELVES: [[u8; 256]; CHANNELS] = {
+    let mut values = [0; 256];
+    let mut value = 0;
+    while value < values.len() {
+        values[value] = value as u8;
+        value += 1;
+    }
+    [values; CHANNELS]
+};
+
 /// What each value of each channel becomes.
 pub(super) enum Finish {
-    Uint8(Table<u8>),
+    Uint8,
     Float16(Table<f16>),
     Bfloat16(Table<bf16>),
     Float32(Table<f32>),
@@ -36,36 +47,29 @@ impl Finish {
             DType::Float16 => Self::Float16(table(|c, p| f16::from_f32(value(c, p)))),
             DType::Bfloat16 => Self::Bfloat16(table(|c, p| bf16::from_f32(value(c, p)))),
             DType::Float32 => Self::Float32(table(value)),
-            _ => Self::Uint8(table(|_, pixel| pixel as u8)),
+            _ => Self::Uint8,
         }
     }
 
-    /// The table as it lies in memory: for each channel, what its 256 values become.
+    /// A table of what each channel's 256 values become, as it lies in memory.
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Uint8(table) => bytemuck::cast_slice(table.as_flattened()),
+            Self::Uint8 => THEMSELVES.as_flattened(),
             Self::Float16(table) => bytemuck::cast_slice(table.as_flattened()),
             Self::Bfloat16(table) => bytemuck::cast_slice(table.as_flattened()),
             Self::Float32(table) => bytemuck::cast_slice(table.as_flattened()),
         }
     }
 
-    /// Writes `pixels` (rows of `width`) to `out`.
-    pub(super) fn write(
-        &self,
-        pixels: &[u8],
-        width: usize,
+    /// A canvas of rows of `width` over the elements `out`, in `layout`; what is drawn is mirrored or not.
+    pub(super) fn canvas<'a>(
+        &'a self,
+        width: u32,
         flip: bool,
         layout: Layout,
-        out: &mut [u8],
-    ) {
-        match self {
-            Self::Uint8(_) if layout == Layout::Nhwc && !flip => out.copy_from_slice(pixels),
-            Self::Uint8(table) => write(table, pixels, width, flip, layout, out),
-            Self::Float16(table) => write(table, pixels, width, flip, layout, out),
-            Self::Bfloat16(table) => write(table, pixels, width, flip, layout, out),
-            Self::Float32(table) => write(table, pixels, width, flip, layout, out),
-        }
+        out: &'a mut [u8],
+    ) -> Canvas<'a> {
+        Canvas { finish: self, width: width as usize, flip, layout, out }
     }
 }
 
@@ -79,68 +83,74 @@ fn table<T: Pod>(value: impl Fn(usize, usize) -> T) -> Table<T> {
     Box::new(std::array::from_fn(|channel| std::array::from_fn(|pixel| value(channel, pixel))))
 }
 
-fn write<T: Pod>(
-    table: &[[T; 256]; CHANNELS],
-    pixels: &[u8],
+/// One image in the batch, drawn row by row.
+pub(super) struct Canvas<'a> {
+    finish: &'a Finish,
     width: usize,
     flip: bool,
     layout: Layout,
-    out: &mut [u8],
-) {
-    let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    let rows = pixels.chunks_exact(width * CHANNELS);
-    match layout {
-        Layout::Nchw => {
-            let plane = pixels.len() / CHANNELS;
-            let (red, rest) = out.split_at_mut(plane);
-            let (green, blue) = rest.split_at_mut(plane);
-            for (y, row) in rows.enumerate() {
-                let at = y * width..(y + 1) * width;
-                let planes = [&mut red[at.clone()], &mut green[at.clone()], &mut blue[at]];
-                split(table, row, flip, planes);
-            }
+    out: &'a mut [u8],
+}
+
+impl Canvas<'_> {
+    /// Writes row `y`, of as many pixels as the canvas is wide. Inlined, so that a loop over rows makes its pixels
+    /// and writes them by the same instructions.
+    #[inline(always)]
+    pub(super) fn put(
+        &mut self,
+        y: usize,
+        pixels: impl DoubleEndedIterator<Item = [u8; CHANNELS]>,
+    ) {
+        if self.flip {
+            self.write(y, pixels.rev());
+        } else {
+            self.write(y, pixels);
         }
-        Layout::Nhwc => {
-            for (row, out) in rows.zip(out.chunks_exact_mut(width * CHANNELS)) {
-                interleaved(table, row, flip, out);
+    }
+
+    #[inline(always)]
+    fn write(&mut self, y: usize, pixels: impl Iterator<Item = [u8; CHANNELS]>) {
+        match self.finish {
+            Finish::Uint8 => self.elements(y, pixels, |_, value| value),
+            Finish::Float16(table) => self.elements(y, pixels, found(table)),
+            Finish::Bfloat16(table) => self.elements(y, pixels, found(table)),
+            Finish::Float32(table) => self.elements(y, pixels, found(table)),
+        }
+    }
+
+    #[inline(always)]
+    fn elements<T: Pod>(
+        &mut self,
+        y: usize,
+        pixels: impl Iterator<Item = [u8; CHANNELS]>,
+        element: impl Fn(usize, u8) -> T,
+    ) {
+        let out: &mut [T] = bytemuck::cast_slice_mut(self.out);
+        let at = y * self.width..(y + 1) * self.width;
+        match self.layout {
+            Layout::Nchw => {
+                let plane = out.len() / CHANNELS;
+                let (red, rest) = out.split_at_mut(plane);
+                let (green, blue) = rest.split_at_mut(plane);
+                let out = red[at.clone()].iter_mut().zip(&mut green[at.clone()]).zip(&mut blue[at]);
+                for (((red, green), blue), pixel) in out.zip(pixels) {
+                    *red = element(0, pixel[0]);
+                    *green = element(1, pixel[1]);
+                    *blue = element(2, pixel[2]);
+                }
+            }
+            Layout::Nhwc => {
+                let out = out.as_chunks_mut::<CHANNELS>().0[at].iter_mut();
+                for (out, [red, green, blue]) in out.zip(pixels) {
+                    *out = [element(0, red), element(1, green), element(2, blue)];
+                }
             }
         }
     }
 }
 
-/// One row to its place in each channel's plane.
-fn split<T: Pod>(
-    table: &[[T; 256]; CHANNELS],
-    row: &[u8],
-    flip: bool,
-    planes: [&mut [T]; CHANNELS],
-) {
-    let [red, green, blue] = planes;
-    let out = red.iter_mut().zip(green).zip(blue);
-    let put = |((r, g), b): ((&mut T, &mut T), &mut T), pixel: &[u8]| {
-        *r = table[0][usize::from(pixel[0])];
-        *g = table[1][usize::from(pixel[1])];
-        *b = table[2][usize::from(pixel[2])];
-    };
-    let pixels = row.chunks_exact(CHANNELS);
-    if flip {
-        pixels.rev().zip(out).for_each(|(pixel, out)| put(out, pixel));
-    } else {
-        pixels.zip(out).for_each(|(pixel, out)| put(out, pixel));
-    }
-}
-
-/// One row, channels side by side as they came.
-fn interleaved<T: Pod>(table: &[[T; 256]; CHANNELS], row: &[u8], flip: bool, out: &mut [T]) {
-    let put = |(out, pixel): (&mut [T], &[u8])| {
-        for channel in 0..CHANNELS {
-            out[channel] = table[channel][usize::from(pixel[channel])];
-        }
-    };
-    let (out, pixels) = (out.chunks_exact_mut(CHANNELS), row.chunks_exact(CHANNELS));
-    if flip {
-        out.zip(pixels.rev()).for_each(put);
-    } else {
-        out.zip(pixels).for_each(put);
-    }
+/// What `table` says of a channel's value.
+#[inline(always)]
+fn found<T: Pod>(table: &[[T; 256]; CHANNELS]) -> impl Fn(usize, u8) -> T {
+    |channel, value| table[channel][usize::from(value)]
 }

@@ -1,0 +1,63 @@
+//! Which CPUs decode threads run on.
+//!
+//! Its rule: never another one than the caller may use, and one each where that spreads them evenly, which is when
+//! there are as many. Fewer threads are one of several ranks', which would all choose the same first CPUs; more are
+//! somebody's wish. Those are left to the scheduler.
+
+use forebay_error::{Doing, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPUs that this thread, and those that it starts, may run on.
+///
+/// # Errors
+/// When the system does not tell.
+pub(super) fn allowed() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(None).doing("ask which CPUs may decode")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// Keeps this thread on `cpu`.
+pub(super) fn stay_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    // Refused if the CPU was taken away meanwhile: then the thread runs on what it was left, as any other does.
+    let _ = sched_setaffinity(None, &set);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+    use crate::decoder::Decoder;
+
+    /// The CPUs of each thread of a decoder with `threads` of them.
+    fn cpus(threads: usize) -> Vec<Vec<usize>> {
+        let decoder = Decoder::new(Vec::new(), threads, &BufferPool::new(0), None).unwrap();
+        decoder.threads.broadcast(|_| allowed().unwrap())
+    }
+
+    #[test]
+    fn each_thread_has_a_cpu_of_its_own_where_there_are_as_many() {
+        let all = allowed().unwrap();
+        let each: Vec<Vec<usize>> = all.iter().map(|cpu| vec![*cpu]).collect();
+        assert_eq!(cpus(all.len()), each);
+        assert_eq!(cpus(all.len() + 1), vec![all.clone(); all.len() + 1], "more than there are");
+        if all.len() > 1 {
+            assert_eq!(cpus(all.len() - 1), vec![all.clone(); all.len() - 1], "fewer");
+        }
+        assert_eq!(allowed().unwrap(), all, "the caller stays free");
+    }
+
+    #[test]
+    fn no_thread_leaves_the_cpus_of_who_makes_the_decoder() {
+        // On a thread of its own, whose affinity dies with it.
+        std::thread::spawn(|| {
+            let last = *allowed().unwrap().last().unwrap();
+            stay_on(last);
+            assert_eq!(cpus(1), [[last]]);
+            assert_eq!(cpus(3), [[last], [last], [last]]);
+        })
+        .join()
+        .unwrap();
+    }
+}
