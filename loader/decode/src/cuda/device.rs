@@ -112,9 +112,11 @@ impl Device {
         self.lock(&self.decoder).name()
     }
 
-    /// Whether nvJPEG takes this file, by its header.
-    pub(crate) fn takes(&self, file: &[u8]) -> bool {
-        self.lock(&self.decoder).takes(file)
+    /// Which of these files nvJPEG takes, by their headers.
+    pub(crate) fn takes<'f>(&self, files: impl Iterator<Item = &'f [u8]>) -> Result<Vec<bool>> {
+        self.driver.bind()?;
+        let mut decoder = self.lock(&self.decoder);
+        Ok(files.map(|file| decoder.takes(file)).collect())
     }
 
     /// Pinned memory for what the CPU makes for the device.

@@ -64,12 +64,14 @@ impl Field {
             })
         });
         let looked: Vec<Option<std::result::Result<Picture<'a>, Reason>>> = looked.collect();
+        let pictures = looked.iter().flatten().flatten().map(|picture| picture.file);
+        let mut taken = device.takes(pictures)?.into_iter();
         let mut staged = 0;
         let ways: Vec<Way<'a>> = looked
             .into_iter()
             .map(|looked| match looked {
                 None => Way::None,
-                Some(Ok(picture)) if device.takes(picture.file) => Way::Device(picture),
+                Some(Ok(picture)) if taken.next() == Some(true) => Way::Device(picture),
                 Some(other) => {
                     let reason = other.err().unwrap_or(Reason::Refused);
                     staged += 1;
