@@ -31,6 +31,8 @@ mod cuda;
 mod decoder;
 mod draw;
 mod dtype;
+#[cfg(test)]
+mod fixtures;
 mod image;
 mod json;
 mod label;

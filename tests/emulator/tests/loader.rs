@@ -37,6 +37,22 @@ fn shard(folder: &Path) -> String {
     format!("file://{}", path.display())
 }
 
+/// A shard, and a daemon to read it by.
+struct Stage {
+    // Ended before its folder goes.
+    daemon: Daemon,
+    url: String,
+    _folders: [tempfile::TempDir; 2],
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (folder, disk) = (tempfile::tempdir().unwrap(), Daemon::disk());
+        let url = shard(folder.path());
+        Self { daemon: Daemon::start(disk.path()), url, _folders: [folder, disk] }
+    }
+}
+
 fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
     let crop = Crop::Random { scale: (0.1, 1.0), ratio: (0.75, 1.25) };
     let image = ImageSpec { size: Some((32, 32)), crop, flip: true, ..ImageSpec::default() };
@@ -91,11 +107,8 @@ fn slots_go_back_when_the_device_is_done_and_batches_are_the_cpus() {
     if !is_emulated("slots_go_back_when_the_device_is_done_and_batches_are_the_cpus", &[]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let url = shard(folder.path());
-    let disk = Daemon::disk();
-    let daemon = Daemon::start(disk.path());
-    let gpu = loader(&daemon, &url, true);
+    let Stage { daemon, url, .. } = &Stage::new();
+    let gpu = loader(daemon, url, true);
     let found = batches(&gpu);
     eventually("all slots are back", || daemon.number("/jobs/0/lent_slots") == 0);
     let plain = SAMPLES as u64 / 4 * 3;
@@ -103,7 +116,7 @@ fn slots_go_back_when_the_device_is_done_and_batches_are_the_cpus() {
     assert_eq!(decoders["nvjpeg_engines"], BTreeMap::from([("plain", plain)]));
     assert_eq!(decoders["cpu"], BTreeMap::from([("scans", SAMPLES as u64 - plain)]));
     drop(gpu);
-    let expected = batches(&loader(&daemon, &url, false));
+    let expected = batches(&loader(daemon, url, false));
     assert_eq!(found.len(), SAMPLES / 8);
     for (found, expected) in found.into_iter().zip(expected) {
         assert_eq!(found.keys, expected.keys);
@@ -117,11 +130,8 @@ fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
     if !is_emulated("a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind", &[]) {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let url = shard(folder.path());
-    let disk = Daemon::disk();
-    let daemon = Daemon::start(disk.path());
-    let gpu = loader(&daemon, &url, true);
+    let Stage { daemon, url, .. } = &Stage::new();
+    let gpu = loader(daemon, url, true);
     for _ in 0..3 {
         gpu.start(Begin::at(0, 0)).unwrap();
         let Next::Batch(first) = next(&gpu).unwrap() else { panic!("no batch") };

@@ -220,16 +220,10 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use proptest::prelude::*;
 
     use super::*;
-
-    fn data(name: &str) -> Vec<u8> {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
-        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    }
+    use crate::fixtures::data;
 
     /// The file with its frame's segment changed by `change`, which is given what follows the marker.
     fn reframed(change: impl Fn(&mut [u8])) -> Vec<u8> {
