@@ -6,6 +6,7 @@ use forebay_error::Result;
 use crate::buffer::BufferPool;
 use crate::column::Tensor;
 use crate::dtype::DType;
+use crate::routes::Reason;
 
 /// NumPy's own limit on the number of dimensions.
 pub(crate) const DIMENSIONS_MAX: usize = 64;
@@ -22,15 +23,28 @@ pub(crate) struct Stored<'a> {
     pub(crate) elements: &'a [u8],
 }
 
-impl Stored<'_> {
+impl<'a> Stored<'a> {
+    /// Its bytes, if they are just what [`Stored::write`] writes.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub(crate) fn plain(&self) -> std::result::Result<&'a [u8], Reason> {
+        if self.dtype == DType::Bool {
+            return Err(Reason::Booleans);
+        }
+        let is_turned = self.fortran_order && self.shape.len() > 1;
+        let is_swapped = self.swapped && self.dtype.size() > 1;
+        if is_turned || is_swapped { Err(Reason::Order) } else { Ok(self.elements) }
+    }
+
     /// The whole array, in memory of its own.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for it.
-    pub(crate) fn tensor(self, pool: &BufferPool) -> Result<Tensor> {
+    pub(crate) fn tensor(&self, pool: &BufferPool) -> Result<Tensor> {
         let mut buffer = pool.take(self.elements.len())?;
         self.write(buffer.as_bytes_mut());
-        Ok(Tensor { dtype: self.dtype, shape: self.shape, buffer })
+        Ok(Tensor { dtype: self.dtype, shape: self.shape.clone(), buffer })
     }
 
     /// Writes as many of its elements, the first in C order, as fit into `out`, which is at most as long.

@@ -4,8 +4,8 @@ use forebay_error::Error;
 
 use crate::buffer::Buffer;
 use crate::cuda::{DeviceTensor, Done};
-use crate::decoder::Routes;
 use crate::dtype::DType;
+use crate::routes::Routes;
 
 /// A decoded batch: its columns, and what could not be decoded.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Decoded {
     pub kept: Vec<usize>,
     /// The records that are not among the rows; ascending by index.
     pub bad: Vec<BadSample>,
-    /// Who decoded the images of the rows, and why.
+    /// Who made the rows of images and arrays, and why.
     pub routes: Routes,
     /// When the records' memory is no longer read; nothing if it is not any more.
     pub done: Option<Done>,

@@ -18,5 +18,5 @@ mod view;
 pub use device::{Device, DeviceTensor, Lent};
 pub(crate) use device::{Failure, Picture, Staging, Submission};
 pub use driver::Done;
-pub use screen::Reason;
 pub(crate) use screen::screen;
+pub(crate) use view::Address;

@@ -4,8 +4,10 @@
 //! field; the caller's thread waits. A sample that fails leaves a gap, and gaps are closed once at
 //! the end by moving rows, never by decoding again.
 
+mod arrays;
 mod cores;
 mod field;
+mod line;
 mod ragged;
 mod rows;
 
@@ -15,13 +17,15 @@ use forebay_error::{Error, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::buffer::BufferPool;
-use crate::column::{BadSample, Column, Decoded};
-use crate::cuda::{Device, Failure, Reason, Submission};
+use crate::column::{BadSample, Decoded};
+use crate::cuda::{Device, Failure, Submission};
 use crate::record::Record;
+use crate::routes::{CPU, GATHER, PLAIN, Reason, Routes};
 use crate::spec::FieldSpec;
 
-pub use field::Routes;
-use field::{CPU, Field, Pictures};
+use arrays::Arrays;
+use field::{Field, Pictures};
+use line::Line;
 use rows::Rows;
 
 /// More threads than any node has cores are a mistake in a unit.
@@ -49,6 +53,7 @@ enum Made<'a> {
     Rows(Rows),
     /// Images for a device.
     Pictures(Pictures<'a>),
+    Arrays(Arrays<'a>),
 }
 
 impl Decoder {
@@ -166,29 +171,66 @@ impl Decoder {
         }
         let kept: Vec<usize> = (0..errors.len()).filter(|&i| errors[i].is_none()).collect();
         let mut routes = Routes::new();
+        let settled = self.fields.iter().zip(made);
+        let settled: Vec<(Line<'a>, Vec<bool>)> = settled
+            .map(|(field, made)| self.settled(field, made, &kept, &mut routes))
+            .collect::<Result<_>>()?;
         let mut submission =
             self.device.as_deref().map(|device| device.begin(around)).transpose()?;
+        let files: Vec<&[u8]> = settled.iter().flat_map(|(line, _)| line.files()).collect();
+        let files = submission.as_mut().map(|submission| submission.bring(&files)).transpose()?;
+        let mut files = files.into_iter().flatten();
         let mut outputs = Vec::with_capacity(self.fields.len());
-        for (field, made) in self.fields.iter().zip(made) {
-            let (column, present) = match (made, &self.device, &mut submission) {
-                (Made::Pictures(pictures), Some(device), Some(submission)) => {
-                    let line = pictures.put_in_line(&kept, device, submission, &mut routes)?;
-                    (Column::OnDevice(line.0), line.1)
-                }
-                (Made::Rows(rows), ..) => {
-                    let (column, present) = rows.keep(&kept, &self.buffers)?;
-                    if field.plan().is_some() {
-                        let images = present.iter().filter(|present| **present).count() as u64;
-                        *routes.entry((CPU, Reason::Device.name())).or_default() += images;
-                    }
-                    (placed(column, submission.as_mut())?, present)
-                }
-                (Made::Pictures(_), ..) => unreachable!("made for a device"),
+        for (field, (line, present)) in self.fields.iter().zip(settled) {
+            let column = match (line, &mut submission) {
+                (line, Some(submission)) => line.put(&mut files, submission)?,
+                (Line::Made(column), None) => column,
+                (_, None) => unreachable!("settled for a device"),
             };
             outputs.push(field.output(column, present));
         }
         let done = submission.map(Submission::finish).transpose()?;
         Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done })
+    }
+
+    /// The rows in `kept` of a field, which of them are there, and who makes them.
+    fn settled<'a>(
+        &self,
+        field: &Field,
+        made: Made<'a>,
+        kept: &[usize],
+        routes: &mut Routes,
+    ) -> Result<(Line<'a>, Vec<bool>)> {
+        let (line, present, route) = match (made, &self.device) {
+            (Made::Pictures(pictures), Some(device)) => {
+                return Ok(pictures.settle(kept, device, routes));
+            }
+            (Made::Pictures(_), None) => unreachable!("made for a device"),
+            (Made::Arrays(arrays), device) => {
+                let present = arrays.present(kept);
+                let plain = device.as_ref().map_or(Err(Reason::Device), |_| arrays.plain(kept));
+                match plain {
+                    Ok((form, rows)) => {
+                        (Line::Arrays { form, rows }, present, Some((GATHER, PLAIN)))
+                    }
+                    Err(reason) => {
+                        let column = self.threads.install(|| arrays.keep(kept, &self.buffers))?;
+                        (Line::Made(column), present, Some((CPU, reason.name())))
+                    }
+                }
+            }
+            (Made::Rows(rows), device) => {
+                let (column, present) = rows.keep(kept, &self.buffers)?;
+                let reason = if device.is_some() { Reason::Ragged } else { Reason::Device };
+                let is_counted = field.has_images_or_arrays();
+                (Line::Made(column), present, is_counted.then_some((CPU, reason.name())))
+            }
+        };
+        let there = present.iter().filter(|present| **present).count() as u64;
+        if let (Some(route), 1..) = (route, there) {
+            *routes.entry(route).or_default() += there;
+        }
+        Ok((line, present))
     }
 
     fn made<'a>(
@@ -202,17 +244,7 @@ impl Decoder {
             (Some(device), Some(plan)) => {
                 field.pictures(plan, device, all_here, batch, errors).map(Made::Pictures)
             }
-            _ => field.decode(batch, errors).map(Made::Rows),
+            _ => field.decode(batch, errors),
         }
-    }
-}
-
-/// A tensor where the others of its batch are.
-fn placed(column: Column, submission: Option<&mut Submission<'_>>) -> Result<Column> {
-    match (column, submission) {
-        (Column::Tensor(tensor), Some(submission)) => {
-            submission.upload(&tensor).map(Column::OnDevice)
-        }
-        (column, _) => Ok(column),
     }
 }

@@ -40,16 +40,18 @@ mod npy;
 mod number;
 mod raw;
 mod record;
+mod routes;
 mod spec;
 
 pub use buffer::{Buffer, BufferPool};
 pub use column::{BadSample, Column, Decoded, Output, Tensor};
-pub use cuda::{Device, DeviceTensor, Done, Lent, Reason};
-pub use decoder::{Decoder, Routes};
+pub use cuda::{Device, DeviceTensor, Done, Lent};
+pub use decoder::Decoder;
 pub use draw::{DRAW_VERSION, Draw, Numbers, Purpose, field_id};
 pub use dtype::DType;
 pub use image::{PIXELS_MAX, SIDE_MAX};
 pub use record::Record;
+pub use routes::Routes;
 pub use spec::{
     Crop, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Quality, Ragged, RawSpec, VIEWS_MAX,
 };

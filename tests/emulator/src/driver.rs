@@ -25,6 +25,7 @@ const CONTEXT: usize = 1;
 
 /// The kernels, as functions are named.
 const PIXELS: usize = 1;
+const GATHER: usize = 2;
 
 /// A number that the environment gives.
 fn asked(name: &str) -> Option<usize> {
@@ -94,7 +95,8 @@ pub extern "C" fn cuCtxSynchronize() -> Status {
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Status {
     let image = unsafe { CStr::from_ptr(image) }.to_bytes();
     let has = |name: &[u8]| image.windows(name.len()).any(|part| part == name);
-    if !has(b".target sm_70") || !has(b".entry forebay_pixels") {
+    let entries = [&b".entry forebay_pixels"[..], b".entry forebay_gather"];
+    if !has(b".target sm_70") || !entries.into_iter().all(has) {
         return NOT_FOUND;
     }
     unsafe { *module = 1 };
@@ -114,6 +116,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 ) -> Status {
     let found = match unsafe { CStr::from_ptr(name) }.to_bytes() {
         b"forebay_pixels" => PIXELS,
+        b"forebay_gather" => GATHER,
         _ => return NOT_FOUND,
     };
     unsafe { *function = found };
@@ -226,9 +229,16 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
         return INVALID_VALUE;
     }
     device.check(to, len, "a copy writes");
+    device.count_copy(from, len);
     let copy = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
     device.put(stream, Work::Run(Box::new(copy)));
     SUCCESS
+}
+
+/// Copies so far from memory that was registered, for tests: no driver has this.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_emulator_registered_copies() -> u64 {
+    device().registered_copies()
 }
 
 #[unsafe(no_mangle)]
@@ -245,6 +255,9 @@ pub extern "C" fn cuMemsetD8Async(to: u64, value: u8, len: usize, stream: usize)
 
 /// Size of the kernels' `View`.
 const VIEW: u64 = 184;
+
+/// Size of its `Move`.
+const MOVE: u64 = 16;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
@@ -272,6 +285,16 @@ pub unsafe extern "C" fn cuLaunchKernel(
                 for row in 0..u64::from(rows) {
                     let view = (views + row * VIEW) as *const c_void;
                     unsafe { forebay_kernel::forebay_pixels(view, table as *const u8, element) };
+                }
+            })
+        }
+        GATHER => {
+            let (moves, length) = (argument(0), argument(1));
+            Box::new(move || {
+                for row in 0..u64::from(rows) {
+                    let one = (moves + row * MOVE) as *const c_void;
+                    let threads = u64::from(blocks) * u64::from(threads);
+                    unsafe { forebay_kernel::forebay_gather(one, length, threads) };
                 }
             })
         }

@@ -61,6 +61,8 @@ pub(crate) struct Device {
     events: HashMap<usize, Option<Mark>>,
     blocks: BTreeMap<u64, Block>,
     registered: BTreeMap<u64, usize>,
+    /// Copies so far from there.
+    registered_copies: u64,
     next: usize,
     /// Bytes of the device in use.
     used: usize,
@@ -210,9 +212,21 @@ impl Device {
 
     /// Whether a device copies from there by itself.
     pub(crate) fn is_pinned(&self, at: u64, len: usize) -> bool {
+        self.is_registered(at, len) || self.side_of(at, len) == Some(Side::Host)
+    }
+
+    fn is_registered(&self, at: u64, len: usize) -> bool {
         let registered = self.registered.range(..=at).next_back();
         registered.is_some_and(|(start, all)| at + len as u64 <= start + *all as u64)
-            || self.side_of(at, len) == Some(Side::Host)
+    }
+
+    /// Notes a copy from there.
+    pub(crate) fn count_copy(&mut self, at: u64, len: usize) {
+        self.registered_copies += u64::from(self.is_registered(at, len));
+    }
+
+    pub(crate) fn registered_copies(&self) -> u64 {
+        self.registered_copies
     }
 
     fn side_of(&self, at: u64, len: usize) -> Option<Side> {

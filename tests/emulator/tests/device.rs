@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use forebay_decode::{
     BufferPool, Column, Crop, DType, Decoded, Decoder, Device, DeviceTensor, FieldKind, FieldSpec,
-    ImageSpec, Layout, Record,
+    ImageSpec, Layout, PadValue, Ragged, RawSpec, Record,
 };
 use forebay_error::ErrorKind;
 use forebay_wire::slab::Slab;
@@ -309,6 +309,131 @@ fn what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes() {
     assert_eq!(routes("nvjpeg: refuse"), [(("cpu", "refused"), 1), (plain, 1)]);
     assert_eq!(routes("nvjpeg: fail"), [(("cpu", "failed"), 2)]);
     assert_eq!(routes("nothing"), [(plain, 2)]);
+}
+
+/// A NumPy file of version 1, whose elements begin where the widest loads do in it.
+fn npy(descr: &str, order: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
+    let text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
+    let text = format!("{text:<117}\n");
+    let length = (text.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), elements].concat()
+}
+
+fn array(name: &str, source: &str, ragged: Ragged, raw: Option<RawSpec>) -> FieldSpec {
+    FieldSpec::new(name, source, FieldKind::Npy { ragged, raw })
+}
+
+fn raw(shape: &[Option<usize>]) -> Option<RawSpec> {
+    Some(RawSpec { dtype: DType::Uint16, shape: shape.to_vec() })
+}
+
+#[test]
+fn arrays_are_gathered_of_the_one_copy_that_brings_a_batch() {
+    if !is_emulated("arrays_are_gathered_of_the_one_copy_that_brings_a_batch", &[]) {
+        return;
+    }
+    let (device, framework) = (open(), Framework::new());
+    let fields = || {
+        let mut odd = array("odd", "bin", Ragged::List, raw(&[Some(3)]));
+        odd.optional = true;
+        let none = array("none", "none", Ragged::List, None);
+        vec![image(crops()), array("wide", "npy", Ragged::List, None), odd, none, label()]
+    };
+    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let samples: Vec<_> = (0..7_u8)
+        .map(|index| {
+            let elements: Vec<u8> = (0..96).map(|at| at ^ (index * 31)).collect();
+            let broken = if index == 4 { &elements[1..] } else { &elements[..] };
+            let mut sample = vec![
+                ("jpg", data("wide-420.jpg")),
+                ("npy", npy("<f4", "False", "(6, 4)", broken)),
+                ("none", npy("<f4", "False", "(0, 3)", &[])),
+                ("cls", vec![b'0' + index]),
+            ];
+            // Lies as unevenly as bytes may.
+            if index != 2 {
+                sample.push(("bin", elements[..6].to_vec()));
+            }
+            sample
+        })
+        .collect();
+    let samples = Samples::new(&samples);
+    device.copy_from(&samples.slab).unwrap();
+    let copies = || {
+        let name = "forebay_emulator_registered_copies";
+        framework.call(name, |copies: &extern "C" fn() -> u64| copies())
+    };
+    let mut taken = Vec::new();
+    for batch in 0..4 {
+        let before = copies();
+        let found = samples.decode(&gpu, batch * 10);
+        assert_eq!(copies() - before, 1, "from the slab");
+        assert_eq!(found.kept, [0, 1, 2, 3, 5, 6]);
+        let routes: Vec<_> = found.routes.into_iter().collect();
+        let gathered = 6 + 5 + 6;
+        assert_eq!(routes, [(("gather", "plain"), gathered), (("nvjpeg_engines", "plain"), 6)]);
+        let columns = found.outputs.into_iter().map(|output| {
+            let tensor = on_device(output.column);
+            (tensor.dtype, tensor.shape.clone(), output.present, framework.take(tensor))
+        });
+        taken.push(columns.collect::<Vec<_>>());
+    }
+    for (batch, columns) in taken.into_iter().enumerate() {
+        let expected = samples.decode(&cpu, batch as u64 * 10);
+        assert_eq!(expected.routes.into_iter().collect::<Vec<_>>(), [(("cpu", "no_device"), 23)]);
+        for ((dtype, shape, present, (at, len)), output) in
+            columns.into_iter().zip(expected.outputs)
+        {
+            let Column::Tensor(tensor) = output.column else { panic!("{}", output.name) };
+            assert_eq!((dtype, shape, present), (tensor.dtype, tensor.shape, output.present));
+            assert!(framework.read(at, len) == tensor.buffer.as_bytes(), "{batch} {}", output.name);
+        }
+    }
+}
+
+/// What rows of the CPU's that are not of one form are.
+fn tensors(column: &Column) -> Vec<(DType, &[usize], &[u8])> {
+    let all: Vec<_> = match column {
+        Column::Tensors(tensors) => tensors.iter().collect(),
+        Column::Padded { values, lengths } => vec![values, lengths],
+        other => panic!("{other:?}"),
+    };
+    all.into_iter().map(|one| (one.dtype, &one.shape[..], one.buffer.as_bytes())).collect()
+}
+
+#[test]
+fn arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why() {
+    if !is_emulated("arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why", &[]) {
+        return;
+    }
+    let (device, framework) = (open(), Framework::new());
+    let plain = npy("<i2", "False", "(2, 3)", &[7; 12]);
+    let pad = || Ragged::Pad { value: PadValue::Whole(0), max_len: None };
+    let elements: Vec<u8> = (0..12).collect();
+    let cases = [
+        ("order", npy(">i2", "False", "(2, 3)", &elements), Ragged::List),
+        ("order", npy("<i2", "True", "(2, 3)", &elements), Ragged::List),
+        ("booleans", npy("|b1", "False", "(12,)", &elements), Ragged::List),
+        ("shapes", npy("<i2", "False", "(3, 2)", &elements), Ragged::List),
+        ("ragged", npy("<i2", "False", "(2, 3)", &elements), pad()),
+    ];
+    for (reason, file, ragged) in cases {
+        let other = if reason == "booleans" { file.clone() } else { plain.clone() };
+        let samples = Samples::new(&[vec![("npy", other)], vec![("npy", file)]]);
+        let fields = || vec![array("values", "npy", ragged, None)];
+        let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+        let (found, expected) = (samples.decode(&gpu, 0), samples.decode(&cpu, 0));
+        assert!(found.bad.is_empty(), "{:?}", found.bad);
+        assert_eq!(found.routes.into_iter().collect::<Vec<_>>(), [(("cpu", reason), 2)]);
+        match (found.outputs.into_iter().next().unwrap().column, &expected.outputs[0].column) {
+            (Column::OnDevice(tensor), Column::Tensor(expected)) => {
+                assert_eq!((tensor.dtype, &tensor.shape), (expected.dtype, &expected.shape));
+                let (at, len) = framework.take(tensor);
+                assert!(framework.read(at, len) == expected.buffer.as_bytes(), "{reason}");
+            }
+            (found, expected) => assert_eq!(tensors(&found), tensors(expected), "{reason}"),
+        }
+    }
 }
 
 #[test]

@@ -19,6 +19,11 @@ unsafe extern "C" {
     /// of `element` (1, 2 or 4) bytes.
     pub fn forebay_pixels(view: *const c_void, table: *const u8, element: u32);
 
+    /// What `forebay_gather` of the kernels' source does with one move, dealt out among so many threads.
+    ///
+    /// # Safety
+    /// `of` is one of the source's `Move`s: from where `length` bytes are to where there is room for them.
+    pub fn forebay_gather(of: *const c_void, length: u64, threads: u64);
 }
 
 /// One component of an image as it is stored.

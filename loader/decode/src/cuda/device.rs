@@ -18,7 +18,7 @@ use forebay_wire::slab::Slab;
 use super::driver::{Done, Driver, Stream, failed};
 use super::memory::{Memory, Pool, Side};
 use super::nvjpeg::{Decoder, Job, Nvjpeg};
-use super::view::{Address, CHANNELS, Plane, Stored, Tables};
+use super::view::{Address, CHANNELS, Move, Plane, Stored, Tables};
 use crate::column::Tensor;
 use crate::dtype::DType;
 use crate::image::{Cut, ImagePlan, Orientation};
@@ -221,12 +221,12 @@ pub(crate) struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
-    /// `rows` rows of images: `pictures` by the device, those in `staging` as the CPU made them (which of them, for
+    /// `rows` rows of images: `pictures` by the device, of the files that it has, those in `staging` as the CPU made them (which of them, for
     /// which row), and zeros for those that are `absent`.
     pub(crate) fn images(
         &mut self,
         plan: &ImagePlan,
-        pictures: &[Picture<'a>],
+        (pictures, files): (&[Picture<'a>], &[Address]),
         (staging, staged): (Staging, &[(usize, usize)]),
         absent: &[usize],
         rows: usize,
@@ -237,9 +237,7 @@ impl<'a> Submission<'a> {
         let tensor = self.tensor(plan.dtype(), shape)?;
         let out = tensor.memory.at();
         if !pictures.is_empty() {
-            let files: Vec<&[u8]> = pictures.iter().map(|picture| picture.file).collect();
-            let files = self.files(&files)?;
-            let (jobs, tables) = self.jobs(plan, pictures, &files, (out, row))?;
+            let (jobs, tables) = self.jobs(plan, pictures, files, (out, row))?;
             let table = tables.len().next_multiple_of(ALIGN);
             let mut written =
                 self.device.pinned.take(table + plan.table().len(), &self.device.copies)?;
@@ -254,8 +252,8 @@ impl<'a> Submission<'a> {
             self.used.extend([written, placed]);
             self.device.work.after(&self.device.copies.done()?)?;
             let mut decoder = self.device.lock(&self.device.decoder);
-            // SAFETY: files and components are in blocks that are kept until the batch's end, and the files are
-            // there when the copies are done, which is waited for just above.
+            // SAFETY: files and components are in blocks that are kept until the batch's end, and the files were put in
+            // line before the tables, which are waited for just above.
             unsafe { decoder.decode(&jobs, &self.device.work) }.map_err(Failure::Decoder)?;
             drop(decoder);
             let lut = (at + table as u64, plan.dtype().size() as u32);
@@ -275,6 +273,34 @@ impl<'a> Submission<'a> {
             unsafe { self.device.work.zero(out + (to * row) as u64, row) }?;
         }
         self.used.push(staging.0);
+        Ok(tensor)
+    }
+
+    /// Arrays of one type and shape, which lie on the device, side by side; zeros for those that are absent.
+    pub(crate) fn arrays(
+        &mut self,
+        dtype: DType,
+        shape: &[usize],
+        rows: &[Option<Address>],
+    ) -> Result<DeviceTensor> {
+        let row = shape.iter().product::<usize>() * dtype.size();
+        let shape = std::iter::once(rows.len()).chain(shape.iter().copied()).collect();
+        let tensor = self.tensor(dtype, shape)?;
+        let mut moves = Vec::with_capacity(rows.len());
+        for (from, to) in rows.iter().zip((tensor.memory.at()..).step_by(row.max(1))) {
+            match from {
+                Some(from) => moves.push(Move { from: *from, to }),
+                // SAFETY: the row is nobody else's.
+                None => unsafe { self.device.work.zero(to, row) }?,
+            }
+        }
+        if row > 0 && !moves.is_empty() {
+            let table = self.send(bytemuck::cast_slice(&moves))?;
+            let (driver, work) = (&self.device.driver, &self.device.work);
+            work.after(&self.device.copies.done()?)?;
+            // SAFETY: the moves are there then, with what they move, in blocks that are kept until the batch's end.
+            unsafe { driver.gather(work, table, moves.len(), row as u64) }?;
+        }
         Ok(tensor)
     }
 
@@ -311,14 +337,31 @@ impl<'a> Submission<'a> {
         Ok(DeviceTensor { dtype, shape, memory, ready: self.ready.clone(), driver })
     }
 
-    /// Puts the copies of `files` to the device in line; where each will lie.
-    fn files(&mut self, files: &[&'a [u8]]) -> Result<Vec<Address>> {
+    /// Puts copying `bytes` to the device in line with the files; where they will lie.
+    fn send(&mut self, bytes: &[u8]) -> Result<Address> {
+        let mut staging = self.device.pinned.take(bytes.len(), &self.device.copies)?;
+        staging.bytes_mut().copy_from_slice(bytes);
+        let placed = self.device.memory.take(bytes.len(), &self.device.copies)?;
+        let at = placed.at();
+        // SAFETY: both blocks are kept until the batch's end.
+        unsafe { self.device.copies.upload(staging.bytes(), at) }?;
+        self.used.extend([staging, placed]);
+        Ok(at)
+    }
+
+    /// Puts the copies of `files`, all that the device needs of the batch's memory, in line; where each will lie.
+    pub(crate) fn bring(&mut self, files: &[&'a [u8]]) -> Result<Vec<Address>> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
         let runs = runs(files, self.around);
         let mut starts = Vec::with_capacity(runs.len());
         let mut len = 0;
         for run in &runs {
-            starts.push(len);
-            len += run.bytes.len().next_multiple_of(ALIGN);
+            // As far from the widest load's boundary as in the slab, where files begin at whole blocks of a tar.
+            let start: usize = len + run.bytes.as_ptr() as usize % ALIGN;
+            starts.push(start);
+            len = (start + run.bytes.len()).next_multiple_of(ALIGN);
         }
         let block = self.device.memory.take(len, &self.device.copies)?;
         let mut at = vec![0; files.len()];

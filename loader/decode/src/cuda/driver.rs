@@ -13,7 +13,7 @@ use cudarc::nvrtc::Ptx;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::fork::Generation;
 
-use super::view::Address;
+use super::view::{Address, Move, View};
 
 /// The release of CUDA that the kernels' PTX is written for, as drivers count: no older one takes it.
 const CUDA_MIN: i32 = 12_010;
@@ -27,6 +27,9 @@ const THREADS: u32 = 256;
 
 /// Rows of a grid, by CUDA's limits.
 const GRID_ROWS_MAX: usize = 65_535;
+
+/// Blocks of a row at most: more than any device runs at once.
+const BLOCKS_MAX: u64 = 1 << 16;
 
 /// The kernels, compiled; `scripts/ptx.py` makes it, and tests compare.
 const PTX: &str = include_str!("pixels.ptx");
@@ -50,6 +53,7 @@ impl Done {
 pub(super) struct Driver {
     context: Arc<CudaContext>,
     pixels: CudaFunction,
+    gather: CudaFunction,
     /// Whether memory that is mapped read-only can be registered.
     registers_read_only: bool,
     made_in: Generation,
@@ -99,6 +103,7 @@ impl Driver {
         };
         Ok(Arc::new(Self {
             pixels: function("forebay_pixels")?,
+            gather: function("forebay_gather")?,
             registers_read_only,
             context,
             made_in: Generation::now(),
@@ -156,12 +161,37 @@ impl Driver {
         elements: u64,
     ) -> Result<()> {
         // A strip has four; few rounds for each thread, and no more blocks than there is work.
-        let blocks = elements.div_ceil(4 * u64::from(THREADS)).clamp(1, 1 << 16) as u32;
+        let blocks = elements.div_ceil(4 * u64::from(THREADS)).clamp(1, BLOCKS_MAX) as u32;
         for first in (0..views).step_by(GRID_ROWS_MAX) {
             let rows = (views - first).min(GRID_ROWS_MAX) as u32;
-            let at = at + (first * size_of::<super::view::View>()) as u64;
+            let at = at + (first * size_of::<View>()) as u64;
             let mut launch = stream.0.launch_builder(&self.pixels);
             launch.arg(&at).arg(&table).arg(&element);
+            // SAFETY: as the caller says; the arguments are those of the kernel.
+            let launched = unsafe { launch.launch(grid(blocks, rows)) };
+            launched.map_err(|error| failed("start a kernel", error))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the kernel that makes `moves` moves, which lie at `at`, of `length` bytes each.
+    ///
+    /// # Safety
+    /// As for [`Driver::make_pixels`].
+    pub(super) unsafe fn gather(
+        &self,
+        stream: &Stream,
+        at: Address,
+        moves: usize,
+        length: u64,
+    ) -> Result<()> {
+        // Few rounds for each thread, and no more blocks than there is work.
+        let blocks = length.div_ceil(16 * u64::from(THREADS)).clamp(1, BLOCKS_MAX) as u32;
+        for first in (0..moves).step_by(GRID_ROWS_MAX) {
+            let rows = (moves - first).min(GRID_ROWS_MAX) as u32;
+            let at = at + (first * size_of::<Move>()) as u64;
+            let mut launch = stream.0.launch_builder(&self.gather);
+            launch.arg(&at).arg(&length);
             // SAFETY: as the caller says; the arguments are those of the kernel.
             let launched = unsafe { launch.launch(grid(blocks, rows)) };
             launched.map_err(|error| failed("start a kernel", error))?;

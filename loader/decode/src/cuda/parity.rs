@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 
 use super::screen::screen;
-use super::view::{Plane, Tables, View};
+use super::view::{Move, Plane, Tables, View};
 use crate::draw::Draw;
 use crate::dtype::DType;
 use crate::fixtures::{PLAIN, by_cpu, data};
@@ -115,5 +115,24 @@ proptest! {
         let size = plan.dtype().size();
         let differs = found.chunks(size).zip(expected.chunks(size)).filter(|(a, b)| a != b).count();
         prop_assert_eq!(differs, 0, "of {} elements", expected.len() / size);
+    }
+
+    #[test]
+    fn the_kernel_moves_any_bytes_to_any_place_and_no_others(
+        bytes in prop::collection::vec(1..=u8::MAX, 0..300),
+        (from, to) in (0..40_usize, 0..40_usize),
+        threads in 1..70_u64,
+    ) {
+        let (length, end) = (bytes.len(), to + bytes.len());
+        // As aligned as memory of a device.
+        let (mut source, mut target) = (vec![0_u128; 24], vec![0_u128; 24]);
+        let source: &mut [u8] = bytemuck::cast_slice_mut(&mut source);
+        let target: &mut [u8] = bytemuck::cast_slice_mut(&mut target);
+        source[from..from + length].copy_from_slice(&bytes);
+        let one = Move { from: source[from..].as_ptr() as u64, to: target[to..].as_mut_ptr() as u64 };
+        // SAFETY: both places have so many bytes.
+        unsafe { forebay_kernel::forebay_gather((&raw const one).cast(), length as u64, threads) };
+        prop_assert_eq!(&target[to..end], &bytes[..]);
+        prop_assert!(target[..to].iter().chain(&target[end..]).all(|byte| *byte == 0));
     }
 }

@@ -187,6 +187,28 @@ INLINE void strip(const struct View *view, const uint8_t *table, uint32_t elemen
     }
 }
 
+// Bytes on their way from one place to another.
+struct Move {
+    const uint8_t *from;
+    uint8_t *to;
+};
+
+struct alignas(16) Sixteen {
+    uint64_t of[2];
+};
+
+// Every `step`-th piece of `length` bytes from piece `first` on.
+#define MOVE(Piece) \
+    for (uint64_t at = first; at < length / sizeof(Piece); at += step) ((Piece *)move->to)[at] = ((const Piece *)move->from)[at]
+
+// A thread's share of a move, in the widest pieces that both places and the length allow.
+INLINE void share(const struct Move *move, uint64_t length, uint64_t first, uint64_t step) {
+    const uint64_t together = (uint64_t)move->from | (uint64_t)move->to | length;
+    if (together % sizeof(Sixteen) == 0) MOVE(Sixteen);
+    else if (together % sizeof(uint32_t) == 0) MOVE(uint32_t);
+    else MOVE(uint8_t);
+}
+
 #ifdef __CUDACC_RTC__
 
 // Each view by as many blocks as `blocks` says, its strips dealt out among them.
@@ -199,12 +221,24 @@ extern "C" __global__ void forebay_pixels(const struct View *views, const uint8_
         strip(view, table, element, (uint32_t)(at % across) * STRIP, (uint32_t)(at / across));
 }
 
+// Each of the moves, all of `length` bytes, by as many blocks as `blocks` says.
+// grid: (blocks, moves in this launch); block: any number of threads.
+extern "C" __global__ void forebay_gather(const struct Move *moves, uint64_t length) {
+    const uint64_t first = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    share(&moves[blockIdx.y], length, first, (uint64_t)gridDim.x * blockDim.x);
+}
+
 #else
 
 // The same for one view, strip after strip.
 extern "C" void forebay_pixels(const struct View *view, const uint8_t *table, uint32_t element) {
     for (uint32_t y = 0; y < view->rows.length; y++)
         for (uint32_t x = 0; x < view->columns.length; x += STRIP) strip(view, table, element, x, y);
+}
+
+// The same for one move, by so many threads, one after the other.
+extern "C" void forebay_gather(const struct Move *move, uint64_t length, uint64_t threads) {
+    for (uint64_t thread = 0; thread < threads; thread++) share(move, length, thread, threads);
 }
 
 #endif

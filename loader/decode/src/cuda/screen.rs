@@ -5,59 +5,10 @@
 
 use super::view::Stored;
 use crate::image::{self, SIDE_MAX};
+use crate::routes::Reason;
 
 /// The longest side of an image that JPEG engines take, in pixels.
 const ENGINE_SIDE_MAX: u32 = 16_384;
-
-/// Why an image is decoded by the CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
-    /// No GPU decodes for this loader.
-    Device,
-    /// It is no JPEG.
-    Format,
-    /// Its header cannot be read; the CPU's decoder says what is wrong, or knows better.
-    Header,
-    /// It comes in several scans: progressive, or one for each component.
-    Scans,
-    /// It is coded arithmetically, without loss, or in differences.
-    Coding,
-    /// Its values have more than 8 bits.
-    Depth,
-    /// Its components are not brightness and two of colour, or brightness alone.
-    Colors,
-    /// Its colours are not stored at the full, or half the resolution.
-    Sampling,
-    /// It is larger than an engine takes.
-    Size,
-    /// It is cut off, or has no end marker.
-    End,
-    /// The GPU's decoder does not take it.
-    Refused,
-    /// The GPU's decoder failed at its batch.
-    Failed,
-}
-
-impl Reason {
-    /// As it is counted.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Device => "no_device",
-            Self::Format => "format",
-            Self::Header => "header",
-            Self::Scans => "scans",
-            Self::Coding => "coding",
-            Self::Depth => "depth",
-            Self::Colors => "colors",
-            Self::Sampling => "sampling",
-            Self::Size => "size",
-            Self::End => "end",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// How the JPEG in `bytes` is stored, if a GPU is to decode it.
 ///

@@ -14,7 +14,7 @@ use crate::spec::Layout;
 pub(super) const CHANNELS: usize = 3;
 
 /// Where something lies on the device.
-pub(super) type Address = u64;
+pub(crate) type Address = u64;
 
 /// One component of an image on the device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -38,6 +38,14 @@ struct Window {
     count: u32,
     /// Where their weights begin.
     weights: u32,
+}
+
+/// Bytes on their way from one place on the device to another.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Move {
+    pub(super) from: Address,
+    pub(super) to: Address,
 }
 
 /// One side of a result.

@@ -5,8 +5,7 @@
 
 mod pictures;
 
-pub use pictures::Routes;
-pub(super) use pictures::{CPU, Pictures};
+pub(super) use pictures::Pictures;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,9 +13,10 @@ use std::collections::BTreeMap;
 use forebay_error::{Error, Result};
 use rayon::prelude::*;
 
-use super::Batch;
+use super::arrays::Arrays;
 use super::ragged::{Form, Packing};
 use super::rows::Rows;
+use super::{Batch, Made};
 use crate::array::Stored;
 use crate::column::{Column, Output, Tensor};
 use crate::draw::{Draw, field_id};
@@ -86,8 +86,12 @@ impl Field {
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for the rows.
-    pub(super) fn decode(&self, batch: &Batch<'_>, errors: &mut [Option<Error>]) -> Result<Rows> {
-        Ok(match &self.job {
+    pub(super) fn decode<'a>(
+        &self,
+        batch: &Batch<'a>,
+        errors: &mut [Option<Error>],
+    ) -> Result<Made<'a>> {
+        Ok(Made::Rows(match &self.job {
             Job::Image(plan) => self.images(plan, batch, errors)?,
             Job::Int { path } => {
                 self.numbers(DType::Int64, path.as_deref(), batch, errors, |text, out| {
@@ -129,7 +133,9 @@ impl Field {
                 let found = json::document(bytes, path.as_deref())?;
                 self.part(found, path.as_deref())
             })),
-            Job::Npy { ragged: None, raw } => self.arrays(raw.as_ref(), batch, errors)?,
+            Job::Npy { ragged: None, raw } => {
+                return Ok(Made::Arrays(self.arrays(raw.as_ref(), batch, errors)));
+            }
             Job::Npy { ragged: Some(packing), raw: None } => {
                 self.ragged(*packing, None, batch, errors, npy::array)?
             }
@@ -143,7 +149,12 @@ impl Field {
                 let find = |record: &Record<'_>, ()| record.find(&self.spec);
                 Rows::Bytes(self.each(false, batch, errors, slots, find))
             }
-        })
+        }))
+    }
+
+    /// Whether its rows are counted by who makes them.
+    pub(super) fn has_images_or_arrays(&self) -> bool {
+        matches!(self.job, Job::Image(_) | Job::Npy { .. })
     }
 
     /// Numbers that stand alone, or at `path` of a JSON document.
@@ -173,24 +184,21 @@ impl Field {
             .advise("name a part that it has, or set optional=True"))
     }
 
-    /// Arrays that are stacked where they agree, as all of one raw shape do.
-    fn arrays(
+    /// The arrays of a field whose rows are not packed, with their elements where they are.
+    fn arrays<'a>(
         &self,
         raw: Option<&RawSpec>,
-        batch: &Batch<'_>,
+        batch: &Batch<'a>,
         errors: &mut [Option<Error>],
-    ) -> Result<Rows> {
-        if let Some((raw, shape)) = raw.and_then(|raw| Some((raw, raw.row_shape()?))) {
-            return self.fixed(raw.dtype, &shape, true, batch, errors, |_, bytes, out| {
-                raw.read(bytes)?.write(out);
-                Ok(Some(()))
-            });
-        }
-        let rows = self.values(true, batch, errors, |_, bytes| {
-            let stored = raw.map_or_else(|| npy::array(bytes), |raw| raw.read(bytes))?;
-            stored.tensor(batch.buffers).map(Some)
+    ) -> Arrays<'a> {
+        let slots = batch.records.par_iter().map(|_| ());
+        let rows = self.each(false, batch, errors, slots, |record, ()| {
+            let bytes = record.bytes(&self.spec)?;
+            let read = |bytes| raw.map_or_else(|| npy::array(bytes), |raw| raw.read(bytes));
+            bytes.map(read).transpose()
         });
-        Ok(Rows::Tensors { rows, none: raw.map(|raw| (raw.dtype, raw.no_shape())) })
+        let all = raw.and_then(|raw| Some((raw.dtype, raw.row_shape()?)));
+        Arrays { rows, all, none: raw.map(|raw| (raw.dtype, raw.no_shape())) }
     }
 
     /// Rows that may differ in length, of `form` if that is known beforehand. What `read` tells of each is

@@ -3,26 +3,18 @@
 //! Its rule: everything that can go wrong with a file goes wrong before anything is put in line on the device, so that
 //! rows are placed without gaps.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use forebay_error::{Error, Result};
 use rayon::prelude::*;
 
+use super::super::line::Line;
 use super::{Batch, Field, Job};
-use crate::cuda::{self, Device, DeviceTensor, Failure, Picture, Reason, Staging, Submission};
+use crate::cuda::{self, Device, Picture, Staging};
 use crate::draw::Draw;
 use crate::image::ImagePlan;
 use crate::record::Record;
-
-/// How many images each decoder made, and why: by the names of both.
-pub type Routes = BTreeMap<(&'static str, &'static str), u64>;
-
-/// The CPU's decoder, as it is counted.
-pub(in crate::decoder) const CPU: &str = "cpu";
-
-/// Why a GPU decodes an image: its header says nothing against it.
-const PLAIN: &str = "plain";
+use crate::routes::{CPU, PLAIN, Reason, Routes};
 
 /// What becomes of one record's image.
 enum Way<'a> {
@@ -121,14 +113,13 @@ impl Field {
 }
 
 impl<'a> Pictures<'a> {
-    /// Puts the rows of `kept` in line; the tensor, which of the rows are there, and who made them.
-    pub(in crate::decoder) fn put_in_line(
+    /// The rows of `kept`, which of them are there, and who makes them.
+    pub(in crate::decoder) fn settle(
         self,
         kept: &[usize],
         device: &Device,
-        submission: &mut Submission<'a>,
         routes: &mut Routes,
-    ) -> std::result::Result<(DeviceTensor, Vec<bool>), Failure> {
+    ) -> (Line<'a>, Vec<bool>) {
         let mut ways: Vec<Option<Way<'a>>> = self.ways.into_iter().map(Some).collect();
         let mut pictures = Vec::new();
         let (mut staged, mut absent) = (Vec::new(), Vec::new());
@@ -156,13 +147,7 @@ impl<'a> Pictures<'a> {
             };
             *routes.entry(route).or_default() += 1;
         }
-        let tensor = submission.images(
-            self.plan,
-            &pictures,
-            (self.staging, &staged),
-            &absent,
-            kept.len(),
-        )?;
-        Ok((tensor, present))
+        let (plan, staging, rows) = (self.plan, self.staging, kept.len());
+        (Line::Pictures { plan, pictures, staging, staged, absent, rows }, present)
     }
 }

@@ -1,0 +1,86 @@
+//! The arrays of a batch, while it is not known yet which of them are good.
+//!
+//! Its rule: elements are touched once, when they are written where they will stay: by a device, where they can be
+//! copied as they are, else here.
+
+use forebay_error::Result;
+use rayon::prelude::*;
+
+use crate::array::Stored;
+use crate::buffer::BufferPool;
+use crate::column::{Column, Tensor};
+use crate::dtype::DType;
+use crate::routes::Reason;
+
+/// Bytes that are worth handing to another thread: some ten microseconds of copying.
+const SPAN: usize = 64 << 10;
+
+/// One field's arrays, one per record of the batch, good or bad.
+pub(super) struct Arrays<'a> {
+    pub(super) rows: Vec<Option<Stored<'a>>>,
+    /// The type and shape of every row, where they are known beforehand: one that is absent is zeros.
+    pub(super) all: Option<Form>,
+    /// What no rows at all become; an empty list without it.
+    pub(super) none: Option<Form>,
+}
+
+/// The bytes of rows; nothing where one is absent.
+pub(super) type Slices<'a> = Vec<Option<&'a [u8]>>;
+
+/// The type and shape of a row.
+pub(super) type Form = (DType, Vec<usize>);
+
+impl<'a> Arrays<'a> {
+    /// The form of the rows in `kept`, if they fit into one tensor.
+    fn stacked(&self, kept: &[usize]) -> Option<Form> {
+        if self.all.is_some() {
+            return self.all.clone();
+        }
+        let mut rows = kept.iter().map(|&row| self.rows[row].as_ref());
+        let Some(first) = rows.next() else { return self.none.clone() };
+        let first = first?;
+        let is_alike = |row: &Stored<'_>| (row.dtype, &row.shape) == (first.dtype, &first.shape);
+        rows.all(|row| row.is_some_and(is_alike)).then(|| (first.dtype, first.shape.clone()))
+    }
+
+    /// The form of the rows in `kept`, and their bytes, if copying these makes a tensor.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) fn plain(&self, kept: &[usize]) -> std::result::Result<(Form, Slices<'a>), Reason> {
+        let form = self.stacked(kept).ok_or(Reason::Shapes)?;
+        let rows = kept.iter().map(|&row| self.rows[row].as_ref().map(Stored::plain).transpose());
+        Ok((form, rows.collect::<std::result::Result<_, _>>()?))
+    }
+
+    /// Which of the rows in `kept` are there.
+    pub(super) fn present(&self, kept: &[usize]) -> Vec<bool> {
+        kept.iter().map(|&row| self.rows[row].is_some()).collect()
+    }
+
+    /// The rows in `kept` in one tensor, or one each where they do not fit; on the threads of the caller's pool.
+    ///
+    /// # Errors
+    /// [`forebay_error::ErrorKind::Full`] when there is no memory for them.
+    pub(super) fn keep(&self, kept: &[usize], buffers: &BufferPool) -> Result<Column> {
+        let Some((dtype, shape)) = self.stacked(kept) else {
+            let empty =
+                || Ok(Tensor { dtype: DType::Uint8, shape: vec![0], buffer: buffers.take(0)? });
+            let rows = kept.par_iter().map(|&row| {
+                self.rows[row].as_ref().map_or_else(empty, |stored| stored.tensor(buffers))
+            });
+            return rows.collect::<Result<_>>().map(Column::Tensors);
+        };
+        let row = shape.iter().product::<usize>() * dtype.size();
+        let mut buffer = buffers.take(row.saturating_mul(kept.len()))?;
+        if row > 0 {
+            let slots = buffer.as_bytes_mut().par_chunks_exact_mut(row).zip(kept);
+            slots.with_min_len(SPAN.div_ceil(row)).for_each(|(out, &row)| match &self.rows[row] {
+                Some(stored) => stored.write(out),
+                None => out.fill(0),
+            });
+        }
+        let shape = std::iter::once(kept.len()).chain(shape).collect();
+        Ok(Column::Tensor(Tensor { dtype, shape, buffer }))
+    }
+}
