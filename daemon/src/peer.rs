@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::compose::Node;
-use crate::status::{BadSamples, Job, Status};
+use crate::status::{self, BadSamples, Job, Status, Told};
 use crate::warm::{self, Named};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
@@ -49,7 +49,7 @@ pub(crate) struct Registered {
     number: u64,
     tenant: Option<String>,
     session: Arc<Mutex<Session>>,
-    bad: Arc<Mutex<BadSamples>>,
+    told: Arc<Mutex<Told>>,
 }
 
 impl Registered {
@@ -65,12 +65,12 @@ impl Registered {
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
             wrong_shards: session.wrong_shards(),
-            bad_samples: self.bad().clone(),
+            told: self.told().clone(),
         }
     }
 
-    fn bad(&self) -> MutexGuard<'_, BadSamples> {
-        self.bad.lock().unwrap_or_else(PoisonError::into_inner)
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -207,6 +207,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Extent(_)
         | Request::Pick { .. }
         | Request::Bad(_)
+        | Request::Decoded(_)
         | Request::Share { .. }
         | Request::Acknowledge { .. }
         | Request::Release { .. }
@@ -272,7 +273,10 @@ impl Peer {
                 Request::Mix { streams } => self.streams = streams,
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
-                Request::Bad(bad) => *self.session()?.bad() = BadSamples::told(bad),
+                Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
+                Request::Decoded(decoded) => {
+                    self.session()?.told().decoders = status::decoders(decoded);
+                }
                 Request::Share { run, sharing } => self.share(run, *sharing).await?,
                 Request::Acknowledge { run, number, batch, marks } => {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
@@ -338,7 +342,7 @@ impl Peer {
         let tenant = self.store.tenant().map(str::to_owned);
         tracing::info!(session = number, job = session.name(), tenant, "opened a job");
         let session = Arc::new(Mutex::new(session));
-        let registered = Registered { number, tenant, session, bad: Arc::default() };
+        let registered = Registered { number, tenant, session, told: Arc::default() };
         self.node.sessions.lock().await.push(registered.clone());
         self.session = Some(registered);
         self.reply(&Reply::Opened(opened)).await?;

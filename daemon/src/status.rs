@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use forebay_source::{LinkReport, MountReport};
 use forebay_store::{Counters, Fills, Holdings, TierReport};
 use forebay_uring::PageReport;
-use forebay_wire::message::{BAD_NAMED, Bad, BadSample};
+use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
 
 use crate::compose::Node;
@@ -88,12 +88,23 @@ pub struct Job {
     /// Shards that turned out wrong after the job had samples of them.
     #[serde(default)]
     pub wrong_shards: u64,
-    /// What of it the trainer passed over.
-    #[serde(default)]
-    pub bad_samples: BadSamples,
+    /// What its trainer says.
+    #[serde(flatten, default)]
+    pub told: Told,
 }
 
-/// What a trainer says that it could not use. It is that trainer's word, so it is bounded here.
+/// What only a trainer knows of its job. It is that trainer's word, so it is bounded here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// What it passed over.
+    #[serde(default)]
+    pub bad_samples: BadSamples,
+    /// Rows of images and arrays by who made them, and of those by why.
+    #[serde(default)]
+    pub decoders: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// What a trainer says that it could not use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSamples {
     /// How many, by the kind of error.
@@ -146,6 +157,16 @@ impl From<BadSample> for Named {
             message: cut(&bad.message),
         }
     }
+}
+
+/// Who made a job's rows, as its trainer says.
+pub(crate) fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut decoders = BTreeMap::<_, BTreeMap<_, u64>>::new();
+    for Decoded { by, why, rows } in told.into_iter().take(DECODED_NAMED) {
+        let of = decoders.entry(cut(&by)).or_default().entry(cut(&why)).or_default();
+        *of = of.saturating_add(rows);
+    }
+    decoders
 }
 
 /// Text of a trainer's as a terminal may show it.
@@ -324,6 +345,21 @@ impl fmt::Display for SourceLines<'_> {
     }
 }
 
+/// Who made a job's rows, as a line of text; none if nobody did.
+struct DecoderLine<'a>(&'a Part<'a>);
+
+impl fmt::Display for DecoderLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decoders = self.0.0.pointer("/decoders").and_then(serde_json::Value::as_object);
+        let made = decoders.into_iter().flatten().flat_map(|(by, reasons)| {
+            let reasons = reasons.as_object().into_iter().flatten();
+            reasons.map(move |(why, rows)| format!("{rows} by {by} ({why})"))
+        });
+        let made: Vec<_> = made.collect();
+        if made.is_empty() { Ok(()) } else { writeln!(f, "        decoded: {}", made.join(", ")) }
+    }
+}
+
 /// What a job passed over, as lines of text; none if there is nothing.
 struct BadLines<'a>(&'a Part<'a>);
 
@@ -426,7 +462,7 @@ impl fmt::Display for Screen<'_> {
                 Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
                 None => writeln!(f)?,
             }
-            write!(f, "{}", BadLines(&job))?;
+            write!(f, "{}{}", DecoderLine(&job), BadLines(&job))?;
         }
         for warm in status.parts("/warm_ups") {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));
@@ -442,5 +478,23 @@ impl fmt::Display for Screen<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trainer_says_of_its_decoders_is_bounded() {
+        let one = |by: String, rows| Decoded { by, why: "\x1b[2J".repeat(1000), rows };
+        let many = (0..DECODED_NAMED + 5).map(|number| one(format!("decoder {number}"), 1));
+        let told = decoders(many.collect());
+        assert_eq!(told.len(), DECODED_NAMED);
+        let (why, rows) = told["decoder 0"].iter().next().unwrap();
+        assert!(why.starts_with('\u{fffd}') && why.chars().count() == TEXT_MAX, "{why}");
+        assert_eq!(*rows, 1);
+        let twice = decoders(vec![one("cpu".to_owned(), u64::MAX), one("cpu".to_owned(), 1)]);
+        assert_eq!(twice["cpu"].values().collect::<Vec<_>>(), [&u64::MAX]);
     }
 }

@@ -39,5 +39,5 @@ pub use rest::{
     to_format_without_tenants,
 };
 pub use scripted::{Peer, Scripted};
-pub use trainer::{Epoch, Part, Received, epoch, job, job_with, loader, next, play, rest};
+pub use trainer::{Epoch, Part, Received, config, epoch, job, job_with, loader, next, play, rest};
 pub use way::{Refused, Way};

@@ -8,7 +8,7 @@ use forebay_client::Address;
 use forebay_error::ErrorKind;
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Batch, Bytes, Opened, Reply, Request, Sample};
+use forebay_wire::message::{Batch, Bytes, Member, Opened, Reply, Request, Sample};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
 
@@ -169,22 +169,22 @@ impl Peer {
         self.send(&reply, Some(memory.as_fd()));
     }
 
-    /// Sends batch `index` of `run`: one sample without fields in a slot of `slab`.
+    /// Sends batch `index` of `run`: one sample in a slot of `slab`, whose field `bin` has four bytes.
     pub fn batch(&mut self, run: u64, index: u64, slab: u32) {
         let sample = Sample {
             position: index,
             url: 0,
             key: format!("{run}/{index}"),
             valid: true,
-            has: Vec::new(),
-            members: Ok(Vec::new()),
+            has: vec!["bin".to_owned()],
+            members: Ok(vec![Member { field: 0, offset: 0, len: 4 }]),
         };
         self.say(&Reply::Batch(Box::new(Batch {
             run,
             index,
             slab,
             slot: index,
-            fields: Vec::new(),
+            fields: vec!["bin".to_owned()],
             samples: vec![sample],
             errors: Vec::new(),
             stages: Vec::new(),

@@ -110,26 +110,28 @@ pub fn job_with(environment: BTreeMap<String, String>, urls: Vec<String>) -> Ope
     }
 }
 
-/// A loader of every field's bytes.
-///
-/// # Errors
-/// Why the job could not be opened.
-pub fn loader(address: Address, open: Open) -> Result<Loader> {
+/// What a loader of every field's bytes is made of, that runs no commands.
+#[must_use]
+pub fn config(address: Address, open: Open) -> LoaderConfig {
     let session = SessionConfig {
         address,
         open,
         streams: Vec::new(),
         extent: None,
         timeout: TIMEOUT,
-        allow_pipe: true,
+        allow_pipe: false,
     };
-    Loader::open(LoaderConfig {
-        session,
-        fields: None,
-        views: Vec::new(),
-        threads: 1,
-        device: None,
-    })
+    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None }
+}
+
+/// A loader of every field's bytes, which runs the commands that its job names.
+///
+/// # Errors
+/// Why the job could not be opened.
+pub fn loader(address: Address, open: Open) -> Result<Loader> {
+    let mut config = config(address, open);
+    config.session.allow_pipe = true;
+    Loader::open(config)
 }
 
 /// Takes the next batch, or the end.

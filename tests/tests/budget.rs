@@ -7,11 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay_client::{Loader, LoaderConfig, SessionConfig};
+use forebay_client::Loader;
 use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
 use forebay_store::{Class, Dataset, Evict, KeepFree, Watermarks};
-use forebay_tests::{Daemon, Mount, Origin, PATIENCE, epoch, eventually, job, loader, play};
+use forebay_tests::{Daemon, Mount, Origin, config, epoch, eventually, job, loader, play};
 use forebay_wire::message::{Extent, Open, Shuffle};
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
@@ -57,31 +57,21 @@ fn a_data_set_larger_than_the_cache_plays_within_the_capacity() {
 fn a_job_that_never_fits_is_refused_with_the_window_that_does() {
     let origin = Origin::with_shards(4, SAMPLES, &SIZES);
     let disk = Daemon::disk();
-    let mut config = Daemon::config(&disk.path().join("cache"), 100 << 20);
+    let mut node = Daemon::config(&disk.path().join("cache"), 100 << 20);
     let limited = Dataset {
         max_bytes: Some(50 << 20),
         ..Dataset::new("limited", "s3://bucket/**", Evict::default()).unwrap()
     };
-    config.datasets = vec![limited];
-    let daemon = Daemon::try_start(config).unwrap();
+    node.datasets = vec![limited];
+    let daemon = Daemon::try_start(node).unwrap();
     let mut open = job(&origin, Origin::urls(4));
     open.counts = Some(vec![SAMPLES; 4]);
     (open.order.shuffle, open.order.window, open.order.lanes) = (Shuffle::Window, 3, Some(1));
     (open.order.batch_size, open.order.world_size) = (4, 2);
     let with = |open: &Open, bytes: [u64; 4], ranks| {
-        let extent = Some(Extent { bytes: bytes.to_vec(), ranks });
-        let (open, timeout) = (open.clone(), PATIENCE);
-        let address = daemon.address();
-        let session = SessionConfig {
-            address,
-            open,
-            streams: Vec::new(),
-            extent,
-            timeout,
-            allow_pipe: false,
-        };
-        let (fields, views) = (None, Vec::new());
-        Loader::open(LoaderConfig { session, fields, views, threads: 1, device: None }).map(drop)
+        let mut config = config(daemon.address(), open.clone());
+        config.session.extent = Some(Extent { bytes: bytes.to_vec(), ranks });
+        Loader::open(config).map(drop)
     };
     let mib = |mib: u64| [mib << 20; 4];
     let error = with(&open, mib(20), (0, 1)).unwrap_err();

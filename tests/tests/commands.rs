@@ -8,10 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_testkit::shard;
-use forebay_tests::{Daemon, PATIENCE, Part, epoch, eventually, job_with, loader, next};
+use forebay_tests::{Daemon, PATIENCE, Part, config, epoch, eventually, job_with, loader, next};
 use forebay_wire::message::{Begin, Open};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use tempfile::TempDir;
@@ -290,17 +289,8 @@ fn a_killed_job_takes_its_command_from_nobody() {
 fn nobody_runs_what_was_not_allowed() {
     let bench = Bench::new();
     let url = bench.url("echo x >> runs; cat 0.tar");
-    let session = SessionConfig {
-        address: bench.daemon().address(),
-        open: job_with(BTreeMap::new(), vec![url.clone()]),
-        streams: Vec::new(),
-        extent: None,
-        timeout: PATIENCE,
-        allow_pipe: false,
-    };
-    let config =
-        LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None };
-    let refused = forebay_client::Loader::open(config).unwrap();
+    let job = job_with(BTreeMap::new(), vec![url.clone()]);
+    let refused = forebay_client::Loader::open(config(bench.daemon().address(), job)).unwrap();
     refused.start(Begin::at(0, 0)).unwrap();
     let error = next(&refused).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, SessionConfig, Tally};
+use forebay_client::{Address, Batch, Loader, Next, Tally};
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::Redis;
-use forebay_tests::{Daemon, Household, Origin, PATIENCE, job, kill, loader, next};
+use forebay_tests::{Daemon, Household, Origin, config, job, kill, loader, next};
 use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{Open, Shuffle};
 
@@ -101,17 +101,7 @@ fn open(origin: &Origin, counted: bool) -> Open {
 }
 
 fn leasing(address: Address, open: Open) -> forebay_error::Result<Loader> {
-    let session = SessionConfig {
-        address,
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout: PATIENCE,
-        allow_pipe: false,
-    };
-    let config =
-        LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None };
-    Loader::leasing(config, Tally::default())
+    Loader::leasing(config(address, open), Tally::default())
 }
 
 /// Rank `rank` of `world_size` in the first epoch of a job.

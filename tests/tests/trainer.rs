@@ -6,11 +6,12 @@
 use std::fs::File;
 use std::time::Duration;
 
-use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, SessionConfig, TIMEOUT_MAX};
+use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, TIMEOUT_MAX};
+use forebay_decode::{DType, FieldKind, FieldSpec, Ragged, RawSpec};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, eventually, job, next};
+use forebay_tests::{Household, Origin, PATIENCE, Peer, Scripted, config, eventually, job, next};
 use forebay_wire::PROTOCOL_POSITIONS;
-use forebay_wire::message::{Bad, Begin, Reply, Request};
+use forebay_wire::message::{Bad, Begin, Decoded, Reply, Request};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,29 +21,29 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SHORT: Duration = Duration::from_millis(300);
 
 fn open(address: Address, timeout: Duration) -> Result<Loader> {
+    open_with(address, timeout, None)
+}
+
+fn open_with(
+    address: Address,
+    timeout: Duration,
+    fields: Option<Vec<FieldSpec>>,
+) -> Result<Loader> {
     let open = job(&Origin::new(), Origin::urls(1));
-    let session = SessionConfig {
-        address,
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout,
-        allow_pipe: false,
-    };
-    Loader::open(LoaderConfig {
-        session,
-        fields: None,
-        views: Vec::new(),
-        threads: 1,
-        device: None,
-    })
+    let mut config = LoaderConfig { fields, ..config(address, open) };
+    config.session.timeout = timeout;
+    Loader::open(config)
 }
 
 /// A loader at a scripted daemon, and that daemon's end of it.
 fn connected(daemon: &Scripted) -> (Loader, Peer) {
+    connected_with(daemon, None)
+}
+
+fn connected_with(daemon: &Scripted, fields: Option<Vec<FieldSpec>>) -> (Loader, Peer) {
     std::thread::scope(|scope| {
         // No wait of a test may end by itself.
-        let loader = scope.spawn(|| open(daemon.address(), TIMEOUT_MAX).unwrap());
+        let loader = scope.spawn(|| open_with(daemon.address(), TIMEOUT_MAX, fields).unwrap());
         let mut peer = daemon.accept();
         peer.register();
         (loader.join().unwrap(), peer)
@@ -119,6 +120,42 @@ fn the_next_daemon_hears_of_bad_samples_too() {
     let mut peer = daemon.accept();
     peer.register();
     assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
+}
+
+/// Who made a job's rows is told with its first batch and at the end of its epoch, and to the daemon that comes after.
+#[test]
+fn daemons_hear_who_makes_a_jobs_rows() {
+    let daemon = Scripted::new();
+    let raw = RawSpec { dtype: DType::Uint8, shape: vec![None] };
+    let kind = FieldKind::Npy { ragged: Ragged::List, raw: Some(raw) };
+    let fields = vec![FieldSpec::new("values", "bin", kind)];
+    let (loader, mut peer) = connected_with(&daemon, Some(fields));
+    let by_cpu = |rows| vec![Decoded { by: "cpu".to_owned(), why: "no_device".to_owned(), rows }];
+    let hears = |peer: &mut Peer, rows| {
+        loop {
+            match peer.request() {
+                Request::Decoded(told) if told == by_cpu(rows) => return,
+                // Slots go back meanwhile, and if this takes long it hears of what is between.
+                Request::Release { .. } | Request::Decoded(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    loader.start(Begin::at(0, 0)).unwrap();
+    let (run, ..) = peer.started();
+    peer.slab(1, 4096, 4);
+    for index in 0..3 {
+        peer.batch(run, index, 1);
+        assert_eq!(batch(&loader).index, index);
+    }
+    hears(&mut peer, 1);
+    peer.say(&Reply::End { run, batches: 3, samples: 3, errors: Vec::new() });
+    assert!(matches!(next(&loader).unwrap(), Next::End { batches: 3, .. }));
+    hears(&mut peer, 3);
+    drop(peer);
+    let mut peer = daemon.accept();
+    peer.register();
+    hears(&mut peer, 3);
 }
 
 /// Bears promise 7: the end of an epoch that nobody wants any more, come late, does not make the

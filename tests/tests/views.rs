@@ -4,11 +4,11 @@
 
 use std::ops::Range;
 
-use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
+use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows};
 use forebay_decode::{FieldKind, FieldSpec};
 use forebay_error::ErrorKind;
 use forebay_testkit::image;
-use forebay_tests::{Daemon, FRAMES, Origin, PATIENCE, epoch, eventually, job, loader, next};
+use forebay_tests::{Daemon, FRAMES, Origin, config, epoch, eventually, job, loader, next};
 use forebay_wire::message::Begin;
 
 const SIZES: Range<usize> = 60_000..80_000;
@@ -19,17 +19,8 @@ fn views(daemon: &Daemon, origin: &Origin, shards: u64) -> Loader {
     let mut open = job(origin, Origin::urls(shards));
     let fields = vec![FieldSpec::new("image", "jpg", FieldKind::Bytes)];
     open.fields = Some(FieldSpec::wanted(&fields));
-    let session = SessionConfig {
-        address: daemon.address(),
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout: PATIENCE,
-        allow_pipe: false,
-    };
-    let views = vec!["image".to_owned()];
-    Loader::open(LoaderConfig { session, fields: Some(fields), views, threads: 1, device: None })
-        .unwrap()
+    let (fields, views) = (Some(fields), vec!["image".to_owned()]);
+    Loader::open(LoaderConfig { fields, views, ..config(daemon.address(), open) }).unwrap()
 }
 
 fn assert_right(batch: &Batch, sizes: &Range<usize>) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
-use forebay_wire::message::{Bad, Begin, Extent, Picked, Reply, Request, Stream};
+use forebay_wire::message::{Bad, Begin, Decoded, Extent, Picked, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -207,6 +207,17 @@ impl Connection {
             return Ok(());
         }
         self.send(&Request::Bad(bad.clone()))
+    }
+
+    /// Tells who made its job's images and arrays; a daemon whose release does not listen is not told.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub(crate) fn tell_decoded(&self, decoded: &[Decoded]) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Ok(());
+        }
+        self.send(&Request::Decoded(decoded.to_vec()))
     }
 
     fn is_older(&self, what: &str) -> Error {

@@ -19,7 +19,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{Place, Sharing};
-use forebay_wire::message::{Bad, Begin, Cause, Opened, Picked, Stage};
+use forebay_wire::message::{Bad, Begin, Cause, Decoded, Opened, Picked, Stage};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
@@ -31,6 +31,9 @@ pub use rows::{Batch, Rows, View};
 
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
+
+/// How often the daemon hears who makes a job's rows: often enough for whoever looks at it.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
 /// the default `prefetch` and one each being decoded and in use.
@@ -86,7 +89,7 @@ pub struct Stats {
     pub reconnects: u64,
     /// The daemon's process id, while one is connected.
     pub daemon_pid: Option<u32>,
-    /// Images by who decoded them, and of those by why.
+    /// Rows of images and arrays by who made them, and of those by why.
     pub decoders: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Waits of the consumer.
     pub wait: WaitReport,
@@ -115,6 +118,8 @@ pub struct Loader {
     lending: Arc<Lending>,
     tally: Tally,
     timeout: Duration,
+    /// When the daemon heard who makes the job's rows, in nanoseconds of [`now_ns`].
+    told_ns: AtomicU64,
     /// Whether its runs lease their shards.
     leases: bool,
     decoding: Option<std::thread::JoinHandle<()>>,
@@ -210,6 +215,7 @@ impl Loader {
             lending: Arc::new(Lending::new(prefetch)),
             tally,
             timeout,
+            told_ns: AtomicU64::new(0),
             leases,
             decoding: Some(decoding),
             made_in: Generation::now(),
@@ -328,9 +334,15 @@ impl Loader {
                 Ready::Batch { mut batch, stages, .. } => {
                     batch.hand_out(&self.lending);
                     self.count(&batch, start_ns, &stages);
+                    if now_ns()
+                        > self.told_ns.load(Ordering::Relaxed) + TELL_EVERY.as_nanos() as u64
+                    {
+                        self.tell_decoded();
+                    }
                     Ok(Next::Batch(batch))
                 }
                 Ready::End { batches, samples, errors, .. } => {
+                    self.tell_decoded();
                     Ok(Next::End { batches, samples, errors })
                 }
                 Ready::Failed { error, .. } => Err(error.into()),
@@ -348,6 +360,22 @@ impl Loader {
     /// it, in place of what was told before.
     pub fn tell(&self, bad: Bad) {
         self.session.tell(bad);
+    }
+
+    /// Tells the daemon who made the job's rows, where anybody did.
+    fn tell_decoded(&self) {
+        let decoded: Vec<Decoded> = self
+            .counts()
+            .stats
+            .decoders
+            .iter()
+            .flat_map(|(by, reasons)| reasons.iter().map(move |(why, rows)| (by, why, *rows)))
+            .map(|(by, why, rows)| Decoded { by: (*by).to_owned(), why: (*why).to_owned(), rows })
+            .collect();
+        if !decoded.is_empty() {
+            self.told_ns.store(now_ns(), Ordering::Relaxed);
+            self.session.tell_decoded(decoded);
+        }
     }
 
     /// What was counted so far.

@@ -14,7 +14,7 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Reply, Request, Stream,
+    self, Bad, Begin, Decoded, Extent, NO_OTHERS, Open, Opened, Picked, Reply, Request, Stream,
 };
 use forebay_wire::slab::Slab;
 
@@ -97,6 +97,8 @@ struct Wanted {
     reconnects: u64,
     /// What could not be used so far.
     bad: Bad,
+    /// Who made its images and arrays so far.
+    decoded: Vec<Decoded>,
 }
 
 /// What is left of a run.
@@ -221,6 +223,16 @@ impl Session {
         if let Some(connection) = &wanted.connection {
             // If it is gone, the next one is told when it is found.
             let _ = connection.tell(&wanted.bad);
+        }
+    }
+
+    /// Tells the daemon who made the job's images and arrays so far; the one after it hears of it, too.
+    pub(crate) fn tell_decoded(&self, decoded: Vec<Decoded>) {
+        let mut wanted = self.shared.wanted();
+        wanted.decoded = decoded;
+        if let Some(connection) = &wanted.connection {
+            // As for what could not be used.
+            let _ = connection.tell_decoded(&wanted.decoded);
         }
     }
 
@@ -498,6 +510,9 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     // If this daemon is gone too, the next receive says so.
     if !wanted.bad.counts.is_empty() {
         let _ = connection.tell(&wanted.bad);
+    }
+    if !wanted.decoded.is_empty() {
+        let _ = connection.tell_decoded(&wanted.decoded);
     }
     let _ = wanted.ask(&connection);
     Some(connection)

@@ -41,7 +41,6 @@ class Pending:
     take: Callable[[], Made]
     errors: list[ForebayError] = field(default_factory=list)
     samples: int = 0
-    images: int = 0
     task: Task | None = None
 
 
@@ -94,8 +93,7 @@ class Epoch(Iterator[Any]):
             raise
         self._pending.popleft()
         self._count(first.errors)
-        samples, images = first.samples - made.samples_out, first.images - made.images_out
-        self._loader._handed_out(samples, images, made.samples_out)
+        self._loader._handed_out(first.samples - made.left_out, made.left_out)
         return made.batch
 
     def _count(self, errors: list[ForebayError]) -> None:
@@ -152,12 +150,12 @@ class Epoch(Iterator[Any]):
             self._full = True
             self._loader._learn(samples)
             return Pending(partial(_raise, _Over(stopped=False)), errors)
-        valid, images = found.count(self._loader._options.images())
+        samples = found.samples()
         assembler, workers = self._loader._assembler(), self._loader._pool()
         if workers is None:
-            return Pending(partial(assembler, found), found.errors(), valid, images)
+            return Pending(partial(assembler, found), found.errors(), samples)
         task = workers.submit(partial(assembler.decoded, found))
-        return Pending(task.result, found.errors(), valid, images, task)
+        return Pending(task.result, found.errors(), samples, task)
 
     def _judge(self, errors: list[ForebayError]) -> None:
         """Do with each error what `on_error` says."""

@@ -16,7 +16,7 @@ from forebay import _launch, _leases, _native
 from forebay._device import Wish
 from forebay._values import U32_MAX, U64_MAX, flag, number, text, whole, word
 from forebay.errors import ForebayError, Invalid
-from forebay.fields import Bytes, Field, Image, Rows, specification
+from forebay.fields import Bytes, Field, Rows, specification
 from forebay.frameworks import Name, no_nested
 from forebay.streams import Mixture, Stream, Urls
 
@@ -82,11 +82,6 @@ class Options:
         """Fields handed out as they lie in the slab."""
         fields = (self.fields or {}).items()
         return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
-
-    def images(self) -> list[str]:
-        """Fields whose values are decoded images."""
-        fields = (self.fields or {}).items()
-        return [name for name, field in fields if isinstance(field, Image)]
 
 
 def check(

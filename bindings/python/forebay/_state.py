@@ -110,7 +110,6 @@ class Counts:
 
     batches: int = 0
     samples: int = 0
-    images: int = 0
     errors: int = 0
     bad: Bad = field(default_factory=Bad)
     deselected: int = 0
@@ -126,7 +125,6 @@ def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
         "deselected": counts.deselected,
         "wait": native["wait"],
         "bytes": {"tier": native["tier_bytes"], "origin": native["origin_bytes"]},
-        "decoder": {"cpu": counts.images},
         "decoders": native["decoders"],
         "private_copies": native["private_copies"],
         "reconnects": native["reconnects"],

@@ -15,7 +15,7 @@ from typing import Any
 
 from forebay import _native, _ragged
 from forebay.errors import Invalid
-from forebay.fields import Field, Image, Rows
+from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
 
 # A column's name, its rows, and which rows have the field, where some may not.
@@ -36,11 +36,10 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Made:
-    """A batch as the user gets it, and what `select` left out of it, padding aside."""
+    """A batch as the user gets it, and how many samples `select` left out of it, padding aside."""
 
     batch: Any
-    samples_out: int = 0
-    images_out: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,13 @@ class UserCode:
 
     def __call__(self, decoded: Decoded) -> Made:
         """Run all of it."""
-        samples_out = images_out = 0
+        left_out = 0
         if self.select is not None:
             chosen = self._chosen(self.select, decoded)
             if len(chosen) < len(decoded.keys):
-                out = sorted(set(range(len(decoded.keys))) - set(chosen))
-                samples_out, images_out = self._count(decoded, out)
+                samples = sum(decoded.valid.tolist())
                 decoded = self._take(decoded, chosen)
+                left_out = samples - sum(decoded.valid.tolist())
         batch: dict[str, Any] = {}
         for name, values, present in decoded.columns:
             field = self.fields.get(name)
@@ -82,9 +81,9 @@ class UserCode:
         batch["__key__"], batch["__url__"] = decoded.keys, decoded.urls
         batch["__valid__"] = decoded.valid
         if self.transform is None:
-            return Made(batch, samples_out, images_out)
+            return Made(batch, left_out)
         try:
-            return Made(self.transform(batch), samples_out, images_out)
+            return Made(self.transform(batch), left_out)
         except Exception as error:
             _note(error, "transform=", ends(decoded))
             raise
@@ -122,17 +121,6 @@ class UserCode:
             offsets=[decoded.offsets[row] for row in rows] if decoded.offsets else [],
             valid=pick(decoded.valid),
         )
-
-    def _count(self, decoded: Decoded, rows: list[int]) -> tuple[int, int]:
-        """How many of these rows are samples, and how many images they have."""
-        valid = decoded.valid.tolist()
-        real = [row for row in rows if valid[row]]
-        images = [
-            present
-            for name, _, present in decoded.columns
-            if isinstance(self.fields.get(name), Image)
-        ]
-        return len(real), sum(present is None or present[row] for present in images for row in real)
 
     def _mapped(
         self,

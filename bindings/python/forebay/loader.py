@@ -332,9 +332,8 @@ class DataLoader:
             ``batches`` and ``samples`` (padding left out) handed out; ``errors`` skipped on the
             way, and of these in ``bad`` how many ``by_kind``, and the ``last`` of them (16 at most)
             with ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples that
-            `select` left out (``deselected``); ``decoder``: images handed out by the device that
-            decoded them, which in this release is the CPU. Of what was read, some of it ahead:
-            ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
+            `select` left out (``deselected``). Of what was read, some of it ahead: ``decoders``,
+            rows of images and arrays by who made them, and of those by why; ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
             ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload by the tier they were read
             from; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
@@ -474,10 +473,9 @@ class DataLoader:
         if self._native is not None:
             self._native.tell(self._counts.bad.to_json())
 
-    def _handed_out(self, samples: int, images: int, deselected: int) -> None:
+    def _handed_out(self, samples: int, deselected: int) -> None:
         self._counts.batches += 1
         self._counts.samples += samples
-        self._counts.images += images
         self._counts.deselected += deselected
         self._at = self._at.next_batch(self._step)
         self._chosen = True

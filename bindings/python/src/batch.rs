@@ -80,20 +80,9 @@ impl Batch {
         flags(py, &self.valid)
     }
 
-    /// How many samples there are, padding left out, and how many values of `fields` they have.
-    /// To be asked before the columns are taken.
-    #[allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
-    fn count(&self, fields: Vec<String>) -> (usize, usize) {
-        let columns = self.columns();
-        let values = columns.iter().filter(|(name, _)| fields.contains(name)).map(|(_, rows)| {
-            let there = |row: usize| match rows {
-                Rows::Decoded { present: Some(present), .. } => present[row],
-                Rows::Decoded { present: None, .. } => true,
-                Rows::Bytes(views) | Rows::Views(views) => views[row].is_some(),
-            };
-            (0..self.valid.len()).filter(|&row| self.valid[row] && there(row)).count()
-        });
-        (self.valid.iter().filter(|valid| **valid).count(), values.sum())
+    /// How many samples there are, padding left out.
+    fn samples(&self) -> usize {
+        self.valid.iter().filter(|valid| **valid).count()
     }
 
     /// The flags of an optional field: bool, shape (rows,).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import subprocess
 import sys
 import tarfile
@@ -148,7 +149,10 @@ def test_what_was_passed_over_is_told_here_and_by_the_daemon(home, make, spoilt)
 
     # It is told while the loader goes on; each look takes a process.
     assert any(is_told() for _ in range(20))
+    (job,) = (job for job in json.loads(status("--json"))["jobs"] if job["name"] == "spoilt job")
+    assert list(job["decoders"]) == ["cpu"] and list(job["decoders"]["cpu"]) == ["no_device"]
     text = status()
+    assert re.search(r"decoded: \d+ by cpu \(no_device\)", text)
     assert "passed over: 3 BadSample" in text
     assert all(one["key"] in text for one in bad["last"])
     # What is learnt of the shards ends the job, and it is opened anew.
@@ -480,14 +484,14 @@ def test_stats_account_for_every_wait(make):
     list(loader)
     stats = loader.stats()
     assert (stats["batches"], stats["samples"], stats["errors"]) == (15, 60, 0)
-    assert stats["decoder"] == {"cpu": 60}
+    assert stats["decoders"] == {"cpu": {"no_device": 60}}
     padded = make(fields=FIELDS, batch_size=7, pad_last=True, epoch_samples=60)
     assert sum(len(batch["label"]) for batch in padded) == 63
-    assert padded.stats()["samples"] == padded.stats()["decoder"]["cpu"] == 60
+    assert padded.stats()["samples"] == 60
     for fields in (None, {"label": FIELDS["label"]}):
         plain = make(fields=fields)
         list(plain)
-        assert (plain.stats()["samples"], plain.stats()["decoder"]["cpu"]) == (60, 0)
+        assert (plain.stats()["samples"], plain.stats()["decoders"]) == (60, {})
     wait = stats["wait"]
     assert sum(wait["by_cause"].values()) == pytest.approx(wait["total_seconds"])
     assert set(wait["by_cause"]) == {"origin", "index", "tier_read", "ring_empty", "decode", "h2d"}

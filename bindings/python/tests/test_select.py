@@ -63,7 +63,6 @@ def test_what_is_left_out_is_counted_apart_wherever_it_is_chosen(make, shard_of,
     stats = loader.stats()
     assert (stats["batches"], stats["samples"], stats["deselected"]) == (3, 4, 5)
     assert (stats["errors"], stats["bad"]["by_kind"]) == (1, {"BadSample": 1})
-    assert stats["decoder"] == {"cpu": 4}
 
 
 def test_a_batch_of_which_all_is_left_out_is_empty_and_not_missing(make):

@@ -222,7 +222,7 @@ impl Ready<'_> {
     }
 
     /// Crops, resizes and writes the row: exactly its shape's elements.
-    pub(crate) fn finish(self, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn finish(self, out: &mut [u8]) {
         let Self { plan, image, pixels, cuts, resize } = self;
         let each = out.len() / cuts.len();
         for (Cut { placement, flip }, out) in cuts.iter().zip(out.chunks_exact_mut(each)) {
@@ -230,7 +230,6 @@ impl Ready<'_> {
             let mut canvas = plan.finish.canvas(width, *flip, plan.spec.layout, out);
             resize.draw(pixels, image, placement, &mut canvas);
         }
-        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ pub const PROTOCOL: u32 = 4;
 pub const PROTOCOL_OLDEST: u32 = 3;
 
 /// The first protocol in which a run begins at any position or has samples of the client's choice, jobs
-/// mix data sets or lease shards, and both sides tell of bad samples ([`message::Request::Play`],
+/// mix data sets or lease shards, and both sides tell of bad samples and decoders ([`message::Request::Play`],
 /// [`message::Request::Pick`], [`message::Request::Mix`], [`message::Request::Share`],
-/// [`message::Request::Bad`], [`message::Reply::Placed`]).
+/// [`message::Request::Bad`], [`message::Request::Decoded`], [`message::Reply::Placed`]).
 pub const PROTOCOL_POSITIONS: u32 = 4;

@@ -135,6 +135,8 @@ pub enum Request {
     Extent(Extent),
     /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
     Bad(Bad),
+    /// Tells who made the job's images and arrays so far. It takes the place of what was told before.
+    Decoded(Vec<Decoded>),
     /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
     /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
     Share {
@@ -173,6 +175,20 @@ pub struct Bad {
     /// The last of them, the latest at the end; [`BAD_NAMED`] at most.
     pub last: Vec<BadSample>,
 }
+
+/// How many rows of images and arrays a trainer had made by one decoder, for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decoded {
+    /// The decoder.
+    pub by: String,
+    /// Why it made them.
+    pub why: String,
+    /// How many.
+    pub rows: u64,
+}
+
+/// Ways to a row that a trainer tells of: more than there are, and a screen's worth.
+pub const DECODED_NAMED: usize = 64;
 
 /// Bad samples that are kept by name: a screen of them tells what is wrong with a data set, and a job
 /// whose every sample is bad costs no more than this.

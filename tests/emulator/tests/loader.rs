@@ -8,9 +8,9 @@ mod emulated;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows, SessionConfig};
+use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows};
 use forebay_decode::{Column, Crop, Device, FieldKind, FieldSpec, ImageSpec};
-use forebay_tests::{Daemon, PATIENCE, eventually, job_with, next};
+use forebay_tests::{Daemon, config, eventually, job_with, next};
 use forebay_wire::message::Begin;
 
 use emulated::{is_emulated, nvjpeg};
@@ -62,17 +62,9 @@ fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
     ];
     let mut open = job_with(BTreeMap::new(), vec![url.to_owned()]);
     open.fields = Some(FieldSpec::wanted(&fields));
-    let session = SessionConfig {
-        address: daemon.address(),
-        open,
-        streams: Vec::new(),
-        extent: None,
-        timeout: PATIENCE,
-        allow_pipe: false,
-    };
     let device = on_gpu.then(|| Device::open(0, &nvjpeg()).unwrap());
-    let (fields, views) = (Some(fields), Vec::new());
-    Loader::open(LoaderConfig { session, fields, views, threads: 2, device }).unwrap()
+    let plain = config(daemon.address(), open);
+    Loader::open(LoaderConfig { fields: Some(fields), threads: 2, device, ..plain }).unwrap()
 }
 
 fn batches(loader: &Loader) -> Vec<Batch> {

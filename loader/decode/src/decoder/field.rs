@@ -237,7 +237,10 @@ impl Field {
     ) -> Result<Rows> {
         if let Some(shape) = plan.row_shape() {
             return self.fixed(plan.dtype(), &shape, true, batch, errors, |record, bytes, out| {
-                self.image(plan, batch, record, bytes, |ready| ready.finish(out)).map(Some)
+                self.image(plan, batch, record, bytes, |ready| {
+                    ready.finish(out);
+                    Ok(Some(()))
+                })
             });
         }
         let rows = self.values(true, batch, errors, |record, bytes| {
@@ -246,7 +249,7 @@ impl Field {
                 let dtype = plan.dtype();
                 let size = shape.iter().product::<usize>() * dtype.size();
                 let mut buffer = batch.buffers.take(size)?;
-                ready.finish(buffer.as_bytes_mut())?;
+                ready.finish(buffer.as_bytes_mut());
                 Ok(Tensor { dtype, shape, buffer })
             });
             tensor.map(Some)

@@ -82,7 +82,10 @@ impl Field {
             let Way::Staged(at, _) = way else { return Ok(None) };
             let Some(bytes) = record.bytes(&self.spec)? else { return Ok(None) };
             let mut out = rows[*at].try_lock().expect("one task writes a row");
-            self.image(plan, batch, record, bytes, |ready| ready.finish(&mut out)).map(Some)
+            self.image(plan, batch, record, bytes, |ready| {
+                ready.finish(&mut out);
+                Ok(Some(()))
+            })
         });
         drop(rows);
         Ok(Pictures { plan, ways, staging, optional: self.spec.optional })
