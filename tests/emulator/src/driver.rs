@@ -23,6 +23,9 @@ const ATTRIBUTE_READ_ONLY: c_int = 113;
 /// The one context.
 const CONTEXT: usize = 1;
 
+/// The most that drivers of the 580 line register in one piece.
+const REGISTER_MAX: usize = 64 << 30;
+
 /// The kernels, as functions are named.
 const PIXELS: usize = 1;
 const GATHER: usize = 2;
@@ -209,7 +212,7 @@ pub extern "C" fn cuMemFreeHost(at: u64) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostRegister_v2(at: u64, len: usize, flags: c_uint) -> Status {
-    if len == 0 || flags & REGISTER_READ_ONLY == 0 {
+    if len == 0 || len > REGISTER_MAX || flags & REGISTER_READ_ONLY == 0 {
         return INVALID_VALUE;
     }
     device().register(at, len);

@@ -7,7 +7,7 @@
 mod emulated;
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,8 +52,14 @@ struct Samples {
 
 impl Samples {
     fn new(samples: &[Vec<(&'static str, Vec<u8>)>]) -> Self {
+        Self::from(0, samples)
+    }
+
+    /// The first of them `at` so many bytes, of which nothing is stored.
+    fn from(mut at: usize, samples: &[Vec<(&'static str, Vec<u8>)>]) -> Self {
         let file = rustix::fs::memfd_create("samples", MemfdFlags::CLOEXEC).unwrap();
-        let (mut file, mut at) = (File::from(file), 0);
+        let mut file = File::from(file);
+        file.seek(SeekFrom::Start(at as u64)).unwrap();
         let mut fields = Vec::new();
         for sample in samples {
             let mut places = Vec::new();
@@ -156,6 +162,12 @@ impl Framework {
         type Copy = extern "C" fn(u64, u64, usize, u64) -> i32;
         let status = self.call("cuMemcpyDtoDAsync_v2", |copy: &Copy| copy(to, from, len, stream));
         assert_eq!(status, 0);
+    }
+
+    /// Copies so far from memory that was registered.
+    fn registered_copies(&self) -> u64 {
+        let name = "forebay_emulator_registered_copies";
+        self.call(name, |copies: &extern "C" fn() -> u64| copies())
     }
 
     fn synchronize(&self) {
@@ -288,6 +300,32 @@ fn what_cannot_be_registered_goes_through_pinned_memory() {
     }
 }
 
+/// Drivers register so much at most, and do not copy what lies in two pieces.
+#[test]
+fn a_slab_larger_than_a_driver_registers_at_once_is_registered_in_pieces() {
+    if !is_emulated("a_slab_larger_than_a_driver_registers_at_once_is_registered_in_pieces", &[]) {
+        return;
+    }
+    const PIECE: usize = 64 << 30;
+    let (device, framework) = (open(), Framework::new());
+    let fields = || vec![image(crops())];
+    let (gpu, cpu) = (decoder(fields(), Some(&device)), decoder(fields(), None));
+    let photo = data("wide-420.jpg");
+    let apart = || vec![("apart", vec![0; 1 << 20]), ("jpg", photo.clone())];
+    let first = GAP + photo.len() + GAP + (1 << 20) + GAP + photo.len() / 2;
+    let samples = Samples::from(PIECE - first, &[vec![("jpg", photo.clone())], apart(), apart()]);
+    device.copy_from(&samples.slab).unwrap();
+    let before = framework.registered_copies();
+    let (found, expected) = (samples.decode(&gpu, 0), samples.decode(&cpu, 0));
+    assert_eq!(
+        framework.registered_copies() - before,
+        2,
+        "the one that lies in both goes through pinned memory"
+    );
+    let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
+    assert!(framework.read(at, len) == on_host(&expected.outputs[0].column));
+}
+
 #[test]
 fn what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes() {
     if !is_emulated("what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes", &[]) {
@@ -359,15 +397,11 @@ fn arrays_are_gathered_of_the_one_copy_that_brings_a_batch() {
         .collect();
     let samples = Samples::new(&samples);
     device.copy_from(&samples.slab).unwrap();
-    let copies = || {
-        let name = "forebay_emulator_registered_copies";
-        framework.call(name, |copies: &extern "C" fn() -> u64| copies())
-    };
     let mut taken = Vec::new();
     for batch in 0..4 {
-        let before = copies();
+        let before = framework.registered_copies();
         let found = samples.decode(&gpu, batch * 10);
-        assert_eq!(copies() - before, 1, "from the slab");
+        assert_eq!(framework.registered_copies() - before, 1, "from the slab");
         assert_eq!(found.kept, [0, 1, 2, 3, 5, 6]);
         let routes: Vec<_> = found.routes.into_iter().collect();
         let gathered = 6 + 5 + 6;

@@ -8,6 +8,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -61,8 +62,8 @@ impl fmt::Debug for Device {
 struct Registered {
     driver: Arc<Driver>,
     slab: Arc<Slab>,
-    /// Whether the driver took it.
-    is_pinned: bool,
+    /// The addresses that the driver took, piece by piece; none where it takes no such memory.
+    pieces: Vec<Range<usize>>,
 }
 
 impl Device {
@@ -138,40 +139,52 @@ impl Device {
 
 impl Registered {
     fn new(driver: &Arc<Driver>, slab: &Arc<Slab>) -> Result<Self> {
-        let (start, len) = (slab.addresses().start, slab.len());
-        let (driver, slab) = (driver.clone(), slab.clone());
-        if !driver.registers_read_only() || len > REGISTER_MAX {
+        let (all, len) = (slab.addresses(), slab.len());
+        let mut registered =
+            Self { driver: driver.clone(), slab: slab.clone(), pieces: Vec::new() };
+        if !driver.registers_read_only() {
             tracing::warn!(
                 bytes = len,
                 "the GPU cannot copy from the daemon's memory by itself: the CPU copies batches to pinned memory first"
             );
-            return Ok(Self { driver, slab, is_pinned: false });
+            return Ok(registered);
         }
         driver.bind()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_READ_ONLY;
-        // SAFETY: the slab is mapped for as long as it is kept, which is until it is unregistered.
-        let status = unsafe { sys::cuMemHostRegister_v2(start as *mut c_void, len, flags) };
-        status
-            .result()
-            .map_err(|error| failed("register the daemon's memory", error).at("bytes", len))?;
-        Ok(Self { driver, slab, is_pinned: true })
+        for start in all.clone().step_by(REGISTER_MAX) {
+            let piece = start..all.end.min(start + REGISTER_MAX);
+            // SAFETY: the slab is mapped for as long as it is kept, which is until its pieces are unregistered.
+            let status =
+                unsafe { sys::cuMemHostRegister_v2(start as *mut c_void, piece.len(), flags) };
+            status
+                .result()
+                .map_err(|error| failed("register the daemon's memory", error).at("bytes", len))?;
+            registered.pieces.push(piece);
+        }
+        Ok(registered)
     }
 
+    /// Whether the device copies these bytes by itself; none that lie in two pieces.
     fn has(&self, bytes: &[u8]) -> bool {
-        let (all, part) = (self.slab.addresses(), bytes.as_ptr_range());
-        self.is_pinned && all.start <= part.start as usize && part.end as usize <= all.end
+        let part = bytes.as_ptr_range();
+        let holds = |piece: &Range<usize>| {
+            piece.start <= part.start as usize && part.end as usize <= piece.end
+        };
+        self.pieces.iter().any(holds)
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if !self.is_pinned || !self.driver.is_ours() {
+        if self.pieces.is_empty() || !self.driver.is_ours() {
             return;
         }
         // Copies from it may be in line still. What is said of them, whoever waits for them hears.
         let _ = self.driver.synchronize();
-        // SAFETY: it was registered, and nothing copies from it any more.
-        let _ = unsafe { sys::cuMemHostUnregister(self.slab.addresses().start as *mut c_void) };
+        for piece in &self.pieces {
+            // SAFETY: it was registered, and nothing copies from it any more.
+            let _ = unsafe { sys::cuMemHostUnregister(piece.start as *mut c_void) };
+        }
     }
 }
 
