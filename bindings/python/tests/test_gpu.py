@@ -146,6 +146,43 @@ def test_every_reason_for_the_cpu_is_counted(make, shard_of):
     assert list(decoders.values()) == [{"plain": 1}]
 
 
+def test_arrays_are_gathered_beside_the_images(make, shard_of):
+    rng = numpy.random.default_rng(4)
+
+    def saved(array) -> bytes:
+        stream = io.BytesIO()
+        numpy.save(stream, array)
+        return stream.getvalue()
+
+    samples = [
+        (
+            f"s{number:03}",
+            {
+                "jpg": encoded(photo(rng, 50, 60), format="JPEG"),
+                "npy": saved(rng.standard_normal((7, 33)).astype(numpy.float32)),
+                # As uneven as bytes may be.
+                "bin": rng.bytes(3 * 5),
+                "mask.npy": saved(rng.integers(0, 2, (5, 5)).astype(bool)),
+                "cls": b"1",
+            },
+        )
+        for number in range(300)
+    ]
+    arrays = {
+        "wide": forebay.Npy("npy"),
+        "odd": forebay.Npy("bin", dtype="uint8", shape=(3, 5)),
+        "mask": forebay.Npy("mask.npy"),
+    }
+    gpu, batches = both(make, shard_of(samples), fields=fields() | arrays, batch_size=64)
+    for found, expected in batches:
+        for name in arrays:
+            assert found[name].device.type == "cuda"
+            assert torch.equal(found[name].cpu(), expected[name])
+    decoders = gpu.stats()["decoders"]
+    assert decoders["gather"] == {"plain": 600}
+    assert decoders["cpu"] == {"booleans": 300}
+
+
 def test_a_bad_image_never_fails_its_batch(make, shard_of):
     jpeg = encoded(photo(numpy.random.default_rng(3), 60, 60), format="JPEG")
     samples = [(f"s{at}", {"jpg": jpeg, "cls": b"1"}) for at in range(8)]
