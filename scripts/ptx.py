@@ -1,7 +1,7 @@
 """Compile the CUDA kernels to PTX, beside their sources; ``--check`` compares instead of writing.
 
-NVRTC does it, which needs no GPU. It is an old release on purpose: PTX says which release of CUDA it
-is written for, and no driver older than that one takes it.
+NVRTC does it, which needs no GPU. It is an old release on purpose: PTX says which release of CUDA
+it is written for, and no driver older than that one takes it.
 """
 
 from __future__ import annotations

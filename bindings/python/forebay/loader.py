@@ -333,9 +333,10 @@ class DataLoader:
             way, and of these in ``bad`` how many ``by_kind``, and the ``last`` of them (16 at most)
             with ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples that
             `select` left out (``deselected``). Of what was read, some of it ahead: ``decoders``,
-            rows of images and arrays by who made them, and of those by why; ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
-            ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload by the tier they were read
-            from; ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
+            rows of images and arrays by who made them, and of those by why; ``wait`` with
+            ``total_seconds``, ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to
+            ``max_seconds``; ``bytes`` of payload by the tier they were read from;
+            ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
         if self._native is not None and self._process == _native.forks():
             self._last_stats = self._native.stats()
