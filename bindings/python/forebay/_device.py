@@ -1,4 +1,4 @@
-"""Where images are decoded: on which GPU, or on the CPU.
+"""Where images are decoded and arrays are put together: on which GPU, or on the CPU.
 
 One rule: a GPU that was asked for is used, or the loader does not open. Where none was asked for,
 one is used if it is there for the taking, and a line of the log says which it is, or why not.
@@ -17,7 +17,7 @@ from typing import Any
 
 from forebay import _native
 from forebay.errors import ForebayError, Invalid, NotFound
-from forebay.fields import Field, Image
+from forebay.fields import Field, Image, Npy
 
 _log = logging.getLogger("forebay")
 
@@ -88,10 +88,10 @@ class Wish:
                 "worker_type='process' takes batches to processes that do not have this one's GPU: "
                 "use worker_type='thread'"
             )
-        if not any(isinstance(field, Image) for field in (fields or {}).values()):
+        if not any(map(_is_made_there, (fields or {}).values())):
             raise _refused(
-                "none of fields= is an Image, and a GPU decodes nothing else: leave device unset "
-                "and move batches with .to()"
+                "none of fields= is an Image, or an Npy with ragged='list', and a GPU makes "
+                "nothing else: leave device unset and move batches with .to()"
             )
 
     def suits(
@@ -105,7 +105,7 @@ class Wish:
 
         Code of the user's counts on the CPU's tensors, and workers of torch's must not touch CUDA.
         """
-        images = [field for field in (fields or {}).values() if isinstance(field, Image)]
+        images = _images(fields)
         return (
             self.is_open
             and framework in ("torch", "jax")
@@ -116,8 +116,18 @@ class Wish:
         )
 
 
-def opened(wish: Wish, framework: str, suits: bool) -> _native.Device | None:
-    """The GPU that decodes, opened in this process; None for the CPU.
+def _images(fields: Mapping[str, Field] | None) -> list[Image]:
+    return [field for field in (fields or {}).values() if isinstance(field, Image)]
+
+
+def _is_made_there(field: Field) -> bool:
+    return isinstance(field, Image) or (isinstance(field, Npy) and not field.has_lengths)
+
+
+def opened(
+    wish: Wish, fields: Mapping[str, Field] | None, framework: str, suits: bool
+) -> _native.Device | None:
+    """The GPU that makes these fields, opened in this process; None for the CPU.
 
     Raises
     ------
@@ -130,7 +140,8 @@ def opened(wish: Wish, framework: str, suits: bool) -> _native.Device | None:
         raise _refused(_NUMPY)
     ordinal = _ordinal() if wish.ordinal is None else wish.ordinal
     try:
-        device = _native.Device(ordinal, libraries())
+        # Arrays alone want no decoder.
+        device = _native.Device(ordinal, libraries() if _images(fields) else None)
     except ForebayError as error:
         if wish.is_cuda:
             raise

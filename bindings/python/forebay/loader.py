@@ -425,7 +425,7 @@ class DataLoader:
         has_code = any(part is not None for part in (options.select, options.transform, *maps))
         in_worker = ranks.torch_worker() is not None
         suits = options.device.suits(options.fields, framework.name, has_code, in_worker)
-        return _device.opened(options.device, framework.name, suits)
+        return _device.opened(options.device, options.fields, framework.name, suits)
 
     def _pool(self) -> Workers | None:
         options = self._options

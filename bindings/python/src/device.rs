@@ -14,11 +14,12 @@ pub(crate) struct Device(pub(crate) Arc<forebay_decode::Device>);
 
 #[pymethods]
 impl Device {
-    /// Opens GPU `ordinal` of those that the process may see, with the first nvJPEG of `nvjpeg` that is there.
+    /// Opens GPU `ordinal` of those that the process may see, with the first nvJPEG of `nvjpeg` that is there; without
+    /// any, for arrays alone.
     #[new]
-    fn new(py: Python<'_>, ordinal: usize, nvjpeg: Vec<PathBuf>) -> PyResult<Self> {
+    fn new(py: Python<'_>, ordinal: usize, nvjpeg: Option<Vec<PathBuf>>) -> PyResult<Self> {
         // Making a context takes a driver up to seconds.
-        let open = move || forebay_decode::Device::open(ordinal, &nvjpeg);
+        let open = move || forebay_decode::Device::open(ordinal, nvjpeg.as_deref());
         let opened = py.detach(|| interruptible("fb-device", open));
         opened.map(Self).map_err(|failure: Failure| failure.raise(py))
     }

@@ -79,3 +79,14 @@ def test_nvjpeg_is_found_where_packages_keep_it(monkeypatch):
     assert bundled
     for symbol in ("nvjpegDecodeBatched", "nvjpegDecodeBatchedSupported"):
         assert hasattr(ctypes.CDLL(bundled[0]), symbol)
+
+
+@needs_no_gpu
+def test_arrays_alone_may_ask_for_a_gpu_but_not_ragged_ones(make):
+    arrays = {"values": forebay.Npy("npy")}
+    with pytest.raises(forebay.NotFound, match="no CUDA driver here"):
+        next(iter(make(fields=arrays, device="cuda", framework="torch")))
+    ragged = {"values": forebay.Npy("npy", ragged="pad"), "label": forebay.Int("cls")}
+    with pytest.raises(forebay.Invalid, match=r"a GPU makes nothing else.*\.to\(\)"):
+        make(fields=ragged, device="cuda", framework="torch")
+    assert not _device.Wish(None).suits(arrays, "torch", has_code=False, in_worker=False)

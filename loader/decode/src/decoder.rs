@@ -103,6 +103,14 @@ impl Decoder {
                 .at("field", field.name())
                 .advise("set size=, or use device=\"cpu\""));
         }
+        if device.as_ref().is_some_and(|device| !device.decodes())
+            && let Some(field) = fields.iter().find(|field| field.plan().is_some())
+        {
+            let what = "the GPU was opened for arrays alone";
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .at("field", field.name())
+                .advise("open it with nvJPEG"));
+        }
         Ok(Self { fields, threads, buffers: buffers.clone(), device })
     }
 

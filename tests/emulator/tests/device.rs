@@ -26,7 +26,7 @@ use emulated::{is_emulated, nvjpeg};
 const GAP: usize = 512;
 
 fn open() -> Arc<Device> {
-    Device::open(0, &nvjpeg()).unwrap()
+    Device::open(0, Some(&nvjpeg())).unwrap()
 }
 
 fn data(name: &str) -> Vec<u8> {
@@ -436,6 +436,22 @@ fn tensors(column: &Column) -> Vec<(DType, &[usize], &[u8])> {
 }
 
 #[test]
+fn arrays_alone_want_no_decoder_and_images_do() {
+    if !is_emulated("arrays_alone_want_no_decoder_and_images_do", &[]) {
+        return;
+    }
+    let (device, framework) = (Device::open(0, None).unwrap(), Framework::new());
+    let fields = || vec![array("values", "npy", Ragged::List, None)];
+    let samples = Samples::new(&[vec![("npy", npy("<i2", "False", "(3,)", &[7; 6]))]]);
+    let found = samples.decode(&decoder(fields(), Some(&device)), 0);
+    let (at, len) = framework.take(on_device(found.outputs.into_iter().next().unwrap().column));
+    assert_eq!(framework.read(at, len), [7; 6]);
+    let with_images = vec![image(crops())];
+    let refused = Decoder::new(with_images, 1, &BufferPool::new(0), Some(device)).unwrap_err();
+    assert_eq!((refused.kind(), refused.place("field")), (ErrorKind::Invalid, Some("image")));
+}
+
+#[test]
 fn arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why() {
     if !is_emulated("arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why", &[]) {
         return;
@@ -582,7 +598,7 @@ fn a_full_device_is_no_fault_of_the_samples() {
 #[test]
 fn a_driver_that_is_too_old_is_refused_by_its_release() {
     if is_emulated("a_driver_that_is_too_old_is_refused_by_its_release", &[("CUDA", "11080")]) {
-        let error = Device::open(0, &nvjpeg()).unwrap_err();
+        let error = Device::open(0, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let said = error.to_string();
         assert!(said.contains("11.8") && said.contains("driver 530"), "{said}");
@@ -592,7 +608,7 @@ fn a_driver_that_is_too_old_is_refused_by_its_release() {
 #[test]
 fn a_device_that_is_not_there_is_refused() {
     if is_emulated("a_device_that_is_not_there_is_refused", &[("DEVICES", "1")]) {
-        let error = Device::open(1, &nvjpeg()).unwrap_err();
+        let error = Device::open(1, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("cuda:1"), "{error}");
     }
@@ -601,7 +617,7 @@ fn a_device_that_is_not_there_is_refused() {
 #[test]
 fn a_driver_without_devices_is_refused() {
     if is_emulated("a_driver_without_devices_is_refused", &[("DEVICES", "0")]) {
-        let error = Device::open(0, &nvjpeg()).unwrap_err();
+        let error = Device::open(0, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("CUDA_VISIBLE_DEVICES"), "{error}");
     }

@@ -62,7 +62,7 @@ fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
     ];
     let mut open = job_with(BTreeMap::new(), vec![url.to_owned()]);
     open.fields = Some(FieldSpec::wanted(&fields));
-    let device = on_gpu.then(|| Device::open(0, &nvjpeg()).unwrap());
+    let device = on_gpu.then(|| Device::open(0, Some(&nvjpeg())).unwrap());
     let plain = config(daemon.address(), open);
     Loader::open(LoaderConfig { fields: Some(fields), threads: 2, device, ..plain }).unwrap()
 }

@@ -48,7 +48,8 @@ pub struct Device {
     work: Stream,
     memory: Pool,
     pinned: Pool,
-    decoder: Mutex<Decoder>,
+    /// Of a GPU that was opened for images.
+    decoder: Option<Mutex<Decoder>>,
     registered: Mutex<Option<Registered>>,
 }
 
@@ -67,20 +68,22 @@ struct Registered {
 }
 
 impl Device {
-    /// Opens device `ordinal` of those that the process may see; `nvjpeg` are places to look for the library first.
+    /// Opens device `ordinal` of those that the process may see; `nvjpeg` are places to look for that library first, or nothing
+    /// where no images are to be decoded.
     /// Belongs to this process: a forked child must open one of its own.
     ///
     /// # Errors
     /// `NotFound` without a driver or the device, `Unavailable` without nvJPEG, `Invalid` for one that is too old, `Full` without memory on the device.
-    pub fn open(ordinal: usize, nvjpeg: &[PathBuf]) -> Result<Arc<Self>> {
+    pub fn open(ordinal: usize, nvjpeg: Option<&[PathBuf]>) -> Result<Arc<Self>> {
         let driver = Driver::open(ordinal)?;
-        let decoder = Decoder::new(Nvjpeg::open(nvjpeg)?)?;
+        let decoder = |places| Decoder::new(Nvjpeg::open(places)?);
+        let decoder = nvjpeg.map(decoder).transpose()?;
         Ok(Arc::new(Self {
             copies: driver.stream()?,
             work: driver.stream()?,
             memory: Pool::new(&driver, Side::Device, DEVICE_IDLE_MAX),
             pinned: Pool::new(&driver, Side::Host, HOST_IDLE_MAX),
-            decoder: Mutex::new(decoder),
+            decoder: decoder.map(Mutex::new),
             registered: Mutex::default(),
             driver,
         }))
@@ -108,15 +111,24 @@ impl Device {
         Ok(())
     }
 
+    /// Whether it was opened for images.
+    pub(crate) fn decodes(&self) -> bool {
+        self.decoder.is_some()
+    }
+
     /// Who decodes, as it is counted.
     pub(crate) fn decoder_name(&self) -> &'static str {
-        self.lock(&self.decoder).name()
+        self.decoder().name()
+    }
+
+    fn decoder(&self) -> MutexGuard<'_, Decoder> {
+        self.lock(self.decoder.as_ref().expect("checked when its fields were"))
     }
 
     /// Which of these files nvJPEG takes, by their headers.
     pub(crate) fn takes<'f>(&self, files: impl Iterator<Item = &'f [u8]>) -> Result<Vec<bool>> {
         self.driver.bind()?;
-        let mut decoder = self.lock(&self.decoder);
+        let mut decoder = self.decoder();
         Ok(files.map(|file| decoder.takes(file)).collect())
     }
 
@@ -264,7 +276,7 @@ impl<'a> Submission<'a> {
             let at = placed.at();
             self.used.extend([written, placed]);
             self.device.work.after(&self.device.copies.done()?)?;
-            let mut decoder = self.device.lock(&self.device.decoder);
+            let mut decoder = self.device.decoder();
             // SAFETY: files and components are in blocks that are kept until the batch's end, and the files were put in
             // line before the tables, which are waited for just above.
             unsafe { decoder.decode(&jobs, &self.device.work) }.map_err(Failure::Decoder)?;
@@ -642,7 +654,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_gpu_opens_none() {
-        let Err(error) = Device::open(0, &[]) else { return };
+        let Err(error) = Device::open(0, Some(&[])) else { return };
         assert!(
             matches!(
                 error.kind(),
