@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use dice::Dice;
 use forebay_store::Evict;
-use forebay_store::evict::{Newcomer, Slot};
+use forebay_policy::{Newcomer, Slot};
 
 /// Shards on the tier: 500 TB in shards of 500 MB.
 const SHARDS: u32 = 1_000_000;

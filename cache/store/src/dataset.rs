@@ -9,7 +9,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
 
-use crate::evict::Evict;
+use forebay_policy::Evict;
 
 /// `*` stays within one folder, `**` crosses them, as in every other tool.
 const MATCHING: MatchOptions = MatchOptions {

@@ -20,7 +20,6 @@
 mod budget;
 mod dataset;
 mod directory;
-pub mod evict;
 mod files;
 mod fill;
 mod fsck;
@@ -32,9 +31,9 @@ mod tier;
 
 pub use dataset::{Cache, Dataset};
 pub use directory::ShardName;
-pub use evict::Evict;
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
+pub use forebay_policy::Evict;
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};

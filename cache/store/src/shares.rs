@@ -13,8 +13,8 @@ use lru::LruCache;
 
 use crate::budget::Budget;
 use crate::dataset::Dataset;
-use crate::evict::Evict;
 use crate::tenant::Tenant;
+use forebay_policy::Evict;
 
 /// The name of what belongs to no data set, or to no tenant.
 const REST: &str = "(rest)";

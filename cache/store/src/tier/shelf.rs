@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::dataset::Dataset;
-use crate::evict::{List, Newcomer, Policy, Slot};
 use crate::shares::{Charge, Kept, Share, Shares};
+use forebay_policy::{List, Newcomer, Policy, Slot};
 
 /// The shards of one data set and one tenant on one tier.
 pub(super) struct Shelf {

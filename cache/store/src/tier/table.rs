@@ -15,9 +15,9 @@ use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
-use crate::evict::Slot;
 use crate::shard::{Body, Shard};
 use crate::shares::{Charge, Shares};
+use forebay_policy::Slot;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.

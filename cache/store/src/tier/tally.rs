@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::budget::Budget;
 use crate::dataset::{Cache, Dataset};
-use crate::evict::Evict;
 use crate::shard::Traffic;
 use crate::shares::Share;
+use forebay_policy::Evict;
 
 /// A count that only grows.
 #[derive(Debug, Default)]

@@ -24,7 +24,7 @@ mod none;
 mod s3fifo;
 mod sieve;
 
-pub(crate) use list::List;
+pub use list::List;
 
 use std::str::FromStr;
 

@@ -17,7 +17,7 @@ struct Links {
 
 /// Slots from the newest to the oldest.
 #[derive(Debug)]
-pub(crate) struct List {
+pub struct List {
     links: Vec<Links>,
     newest: Slot,
     oldest: Slot,
@@ -35,7 +35,7 @@ fn some(slot: Slot) -> Option<Slot> {
 
 impl List {
     /// Puts a slot, which is in no place of this list, before all others.
-    pub(crate) fn push(&mut self, slot: Slot) {
+    pub fn push(&mut self, slot: Slot) {
         let at = slot as usize;
         if at >= self.links.len() {
             self.links.resize(at + 1, Links { older: NIL, newer: NIL });
@@ -49,7 +49,7 @@ impl List {
     }
 
     /// Takes a slot, which is in this list, out of it.
-    pub(crate) fn remove(&mut self, slot: Slot) {
+    pub fn remove(&mut self, slot: Slot) {
         let Links { older, newer } = self.links[slot as usize];
         match some(older) {
             Some(older) => self.links[older as usize].newer = newer,
@@ -61,26 +61,32 @@ impl List {
         }
     }
 
-    pub(crate) fn newest(&self) -> Option<Slot> {
+    /// The one that came in last.
+    #[must_use]
+    pub fn newest(&self) -> Option<Slot> {
         some(self.newest)
     }
 
-    pub(crate) fn oldest(&self) -> Option<Slot> {
+    /// The one that came in first.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Slot> {
         some(self.oldest)
     }
 
     /// The next one that came in after `slot`.
-    pub(crate) fn newer(&self, slot: Slot) -> Option<Slot> {
+    #[must_use]
+    pub fn newer(&self, slot: Slot) -> Option<Slot> {
         some(self.links[slot as usize].newer)
     }
 
     /// The next one that came in before `slot`.
-    pub(crate) fn older(&self, slot: Slot) -> Option<Slot> {
+    #[must_use]
+    pub fn older(&self, slot: Slot) -> Option<Slot> {
         some(self.links[slot as usize].older)
     }
 
     /// The oldest for which `fits` holds.
-    pub(crate) fn oldest_that(&self, fits: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+    pub fn oldest_that(&self, fits: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
         let mut at = self.oldest();
         while let Some(slot) = at {
             if fits(slot) {

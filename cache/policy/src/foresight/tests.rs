@@ -1,0 +1,185 @@
+//! Foresight against what can be worked out of a whole trace.
+
+use std::collections::{BTreeSet, HashMap};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Uses of one byte each, one after the other.
+struct Listed(Vec<Shard>);
+
+impl Future for Listed {
+    fn at(&mut self, index: u64) -> Option<Use> {
+        let shard = *self.0.get(index as usize)?;
+        Some(Use { shard, start: index, end: index + 1 })
+    }
+
+    fn next(&mut self, shard: Shard, index: u64) -> Option<Use> {
+        let after = self.0.iter().skip(index as usize).position(|other| *other == shard)?;
+        self.at(index + after as u64)
+    }
+}
+
+/// Fetches of a node that fetches only what is needed already.
+fn fetches(uses: &[Shard], shards: u32, capacity: usize) -> usize {
+    let mut foresight = Foresight::new(1.0);
+    for _ in 0..shards {
+        foresight.add(1);
+    }
+    foresight.join(1, Box::new(Listed(uses.to_vec())), 1.0, 0);
+    let (mut here, mut fetched) = (0, 0);
+    for (index, shard) in uses.iter().enumerate() {
+        let now = index as u64 * 1_000_000;
+        foresight.advance(1, index as u64, now, 0);
+        assert_eq!(foresight.needed(*shard), NOW);
+        if foresight.presence(*shard) == Presence::Here {
+            continue;
+        }
+        assert_eq!(foresight.wanted(), Some((NOW, *shard)));
+        if here == capacity {
+            let went = foresight.victims(NOW, 1, &mut |_| true).unwrap();
+            went.iter().for_each(|gone| foresight.left(*gone));
+            here -= went.len();
+        }
+        foresight.began(*shard);
+        foresight.arrived(*shard, 1_000_000);
+        (here, fetched) = (here + 1, fetched + 1);
+    }
+    fetched
+}
+
+/// The fewest fetches that any choice of what goes needs.
+fn fewest(
+    uses: &[Shard],
+    here: &BTreeSet<Shard>,
+    capacity: usize,
+    known: &mut HashMap<(usize, BTreeSet<Shard>), usize>,
+) -> usize {
+    let Some((shard, rest)) = uses.split_first() else { return 0 };
+    if here.contains(shard) {
+        return fewest(rest, here, capacity, known);
+    }
+    let key = (uses.len(), here.clone());
+    if let Some(found) = known.get(&key) {
+        return *found;
+    }
+    let mut with = here.clone();
+    with.insert(*shard);
+    let best = if here.len() < capacity {
+        fewest(rest, &with, capacity, known)
+    } else {
+        let without = |gone: &Shard| {
+            let mut left = with.clone();
+            left.remove(gone);
+            left
+        };
+        let choices: Vec<_> = here.iter().map(without).collect();
+        choices.iter().map(|left| fewest(rest, left, capacity, known)).min().unwrap_or(0)
+    };
+    known.insert(key, best + 1);
+    best + 1
+}
+
+/// Belady's rule is the best there is, and this is Belady's rule: for every trace of seven uses of four shards.
+#[test]
+fn no_choice_of_what_goes_fetches_less() {
+    const SHARDS: u32 = 4;
+    const USES: u32 = 7;
+    for number in 0..SHARDS.pow(USES) {
+        let uses: Vec<Shard> = (0..USES).map(|at| number / SHARDS.pow(at) % SHARDS).collect();
+        for capacity in 1..SHARDS as usize {
+            let mut known = HashMap::new();
+            let least = fewest(&uses, &BTreeSet::new(), capacity, &mut known);
+            assert_eq!(fetches(&uses, SHARDS, capacity), least, "{uses:?} in {capacity}");
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Join(u64, Vec<Shard>),
+    Leave(u64),
+    Advance(u64, u64),
+    Come(Shard),
+    Go(Shard),
+    Room(u64, BTreeSet<Shard>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let shard = 0..12_u32;
+    let uses = prop::collection::vec(shard.clone(), 0..30);
+    let step = prop_oneof![
+        1 => (0..3_u64, uses).prop_map(|(id, uses)| Step::Join(id, uses)),
+        1 => (0..3_u64).prop_map(Step::Leave),
+        6 => (0..3_u64, 1..4_u64).prop_map(|(id, by)| Step::Advance(id, by)),
+        4 => shard.clone().prop_map(Step::Come),
+        2 => shard.clone().prop_map(Step::Go),
+        2 => (1..9_u64, prop::collection::btree_set(shard, 0..5)).prop_map(|(bytes, leased)| Step::Room(bytes, leased)),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+proptest! {
+    /// Whatever happens: who goes is here, may go, is needed by nobody now, and later than what comes and all that
+    /// stay; and no fewer than are needed go.
+    #[test]
+    fn who_goes_may_go_and_is_needed_last(steps in steps()) {
+        let mut foresight = Foresight::new(2.0);
+        let bytes = |shard: Shard| 1 + u64::from(shard) % 3;
+        for shard in 0..12 {
+            foresight.add(bytes(shard));
+        }
+        let (mut now, mut jobs) = (0, HashMap::new());
+        for step in steps {
+            now += 1_000_000;
+            match step {
+                Step::Join(id, uses) => {
+                    foresight.leave(id);
+                    jobs.insert(id, (uses.clone(), 0));
+                    foresight.join(id, Box::new(Listed(uses)), 1.0, now);
+                }
+                Step::Leave(id) => {
+                    jobs.remove(&id);
+                    foresight.leave(id);
+                }
+                Step::Advance(id, by) => {
+                    if let Some((_, read)) = jobs.get_mut(&id) {
+                        *read += by;
+                        foresight.advance(id, *read, now, 0);
+                    }
+                }
+                Step::Come(shard) => if foresight.presence(shard) == Presence::Missing {
+                    foresight.began(shard);
+                    foresight.arrived(shard, 500_000);
+                },
+                Step::Go(shard) => if foresight.presence(shard) == Presence::Here {
+                    foresight.left(shard);
+                },
+                Step::Room(needs, leased) => {
+                    let than = foresight.wanted().map_or(NOW, |(needed, _)| needed);
+                    let here: Vec<Shard> = (0..12).filter(|shard| foresight.presence(*shard) == Presence::Here).collect();
+                    let may_go = |shard: &Shard| !leased.contains(shard) && foresight.needed(*shard) > than;
+                    let room: u64 = here.iter().filter(|shard| may_go(shard)).map(|shard| bytes(*shard)).sum();
+                    let went = foresight.victims(than, needs, &mut |shard| !leased.contains(&shard));
+                    prop_assert_eq!(went.is_some(), room >= needs);
+                    let went = went.unwrap_or_default();
+                    prop_assert!(went.iter().all(may_go));
+                    let first = went.iter().map(|gone| foresight.needed(*gone)).min().unwrap_or(NEVER);
+                    prop_assert!(here.iter().filter(|stays| may_go(stays) && !went.contains(stays)).all(|stays| foresight.needed(*stays) <= first));
+                    let sum = |went: &[Shard]| went.iter().map(|gone| bytes(*gone)).sum::<u64>();
+                    prop_assert!(went.split_last().is_none_or(|(_, others)| sum(others) < needs));
+                }
+            }
+            // What a job has open is needed now; what nobody will read, never.
+            for shard in 0..12 {
+                let open = jobs.values().any(|(uses, read)| uses.get(*read as usize) == Some(&shard));
+                prop_assert_eq!(foresight.needed(shard) == NOW, open);
+                let later = jobs.values().any(|(uses, read)| uses.iter().skip(*read as usize).any(|other| *other == shard));
+                prop_assert_eq!(foresight.needed(shard) == NEVER, !later);
+            }
+            let wanted = (0..12).filter(|shard| foresight.presence(*shard) == Presence::Missing).map(|shard| foresight.needed(shard)).min();
+            prop_assert_eq!(foresight.wanted().map(|(needed, _)| needed), wanted.filter(|needed| *needed < NEVER));
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! A node on a clock of its own: jobs that read, a link that brings one shard after the other, a cache of so many bytes.
+//!
+//! Its rule: what decides here is what decides on a node, [`Foresight`] or an [`evict`](crate::evict) policy; the rest is the
+//! least that lets them: a job reads on when all that it has open is here, at its own speed.
+
+mod epochs;
+#[cfg(test)]
+mod tests;
+
+use forebay_error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::evict::{Evict, List, Newcomer, Policy};
+use crate::foresight::{Foresight, Future, Moment, NOW, Presence, Shard};
+use epochs::Epochs;
+
+/// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
+pub const AHEAD: u64 = 8;
+
+/// Microseconds of a second.
+const SECOND: f64 = 1e6;
+
+/// What happens on a node.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// Bytes of the cache.
+    pub capacity: u64,
+    /// Bytes a second that the link brings.
+    pub bandwidth: f64,
+    /// Bytes of each shard; its number is its place here.
+    pub shards: Vec<u64>,
+    /// Who reads them.
+    pub jobs: Vec<Reader>,
+    /// Epochs of each job that are not counted: those that fill the cache.
+    #[serde(default)]
+    pub warm_epochs: u64,
+    /// How far steps and fetches differ from the usual.
+    #[serde(default)]
+    pub jitter: Jitter,
+}
+
+/// A job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reader {
+    /// What it is called.
+    pub name: String,
+    /// The shards that it reads.
+    pub shards: Vec<Shard>,
+    /// Bytes a second that it reads while it does not wait.
+    pub rate: f64,
+    /// In which order.
+    #[serde(default)]
+    pub order: Order,
+    /// Shards that it has open at once.
+    #[serde(default = "one")]
+    pub window: usize,
+    /// How often it reads them.
+    pub epochs: u64,
+    /// What its orders are drawn by.
+    #[serde(default)]
+    pub seed: u64,
+    /// Seconds after the beginning at which it comes.
+    #[serde(default)]
+    pub joins: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// The order of a job's epochs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As they are listed.
+    Fixed,
+    /// Drawn anew for each epoch.
+    #[default]
+    Reshuffled,
+    /// Drawn anew for each epoch, and of so many shards one is read.
+    Drawn {
+        /// Of how many.
+        one_in: u32,
+    },
+}
+
+/// How far steps and fetches differ from the usual; each by a factor that is drawn evenly on a logarithmic scale.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Jitter {
+    /// A step takes up to so many times as long, or as short: 1.3.
+    pub step: f64,
+    /// A fetch likewise: 3.
+    pub fetch: f64,
+    /// What it is drawn by.
+    pub seed: u64,
+}
+
+/// What decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// What jobs will read.
+    Clairvoyant,
+    /// How shards were used, with [`AHEAD`] uses of each job fetched ahead.
+    By(Evict),
+}
+
+impl Scheme {
+    /// Every one, the best first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Clairvoyant).chain(Evict::ALL.into_iter().map(Self::By))
+    }
+
+    /// Its name, as in a configuration file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clairvoyant => "clairvoyant",
+            Self::By(evict) => evict.name(),
+        }
+    }
+}
+
+/// What came of it, after the epochs that are not counted.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Bytes that jobs read.
+    pub read_bytes: u64,
+    /// Bytes that were fetched.
+    pub origin_bytes: u64,
+    /// The share of what jobs read that was not fetched for it.
+    pub hit_ratio: f64,
+    /// Of each job, by its name, the share of the time in which it did not wait.
+    pub busy: Vec<(String, f64)>,
+    /// Seconds that it covers.
+    pub seconds: f64,
+    /// What was fetched, and what went for it, in this order; from the beginning.
+    #[serde(skip)]
+    pub decisions: Vec<Decision>,
+}
+
+impl Report {
+    /// The share of the time in which a job did not wait, of all jobs alike.
+    #[must_use]
+    pub fn busy_share(&self) -> f64 {
+        self.busy.iter().map(|(_, busy)| busy).sum::<f64>() / (self.busy.len() as f64).max(1.0)
+    }
+}
+
+/// A fetch that began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// When.
+    pub at: Moment,
+    /// What is fetched.
+    pub fetched: Shard,
+    /// What went for it.
+    pub went: Vec<Shard>,
+}
+
+/// Plays a trace to its end.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a trace that makes no sense, [`ErrorKind::Full`] if the cache does not hold what jobs have open
+/// at once.
+pub fn simulate(trace: &Trace, scheme: Scheme) -> Result<Report> {
+    trace.check()?;
+    Node::new(trace, scheme).run()
+}
+
+impl Trace {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with what does not.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::new(ErrorKind::Invalid, what.to_owned()));
+        let is_rate = |rate: f64| rate.is_finite() && rate >= 1.0;
+        if !is_rate(self.bandwidth) {
+            return wrong("a link brings at least one byte a second");
+        }
+        if self.jobs.is_empty() {
+            return wrong("there is no job");
+        }
+        let is_factor = |factor: f64| factor == 0.0 || (factor.is_finite() && factor >= 1.0);
+        if !is_factor(self.jitter.step) || !is_factor(self.jitter.fetch) {
+            return wrong("jitter is a factor of 1 or more");
+        }
+        for job in &self.jobs {
+            let named = |what: &str| {
+                Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("job", &job.name))
+            };
+            if !is_rate(job.rate) || !job.joins.is_finite() || job.joins < 0.0 {
+                return named("a job reads at least a byte a second, and comes at some second");
+            }
+            if job.shards.iter().any(|shard| *shard as usize >= self.shards.len()) {
+                return named("a job reads a shard that is not in the list");
+            }
+            let mut seen = vec![false; self.shards.len()];
+            if job.shards.iter().any(|shard| std::mem::replace(&mut seen[*shard as usize], true)) {
+                return named("a job reads a shard twice in an epoch");
+            }
+            if job.shards.iter().any(|shard| self.shards[*shard as usize] == 0) {
+                return named("a shard has no bytes");
+            }
+            if job.epochs <= self.warm_epochs {
+                return named("none of a job's epochs is counted");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A job under way.
+struct Running<'t> {
+    reader: &'t Reader,
+    uses: Epochs,
+    /// The first use that has not begun.
+    next: u64,
+    /// What it has open, from where to where.
+    open: Vec<Shard>,
+    start: u64,
+    end: u64,
+    /// When it is done with that; nothing while it waits.
+    until: Option<Moment>,
+    /// Since when it waits.
+    waits: Moment,
+    /// Claimed uses: those that are open and those fetched ahead.
+    claimed: u64,
+    /// Bytes read, and since when they count.
+    counted: Option<(Moment, u64)>,
+    has_joined: bool,
+    /// When it was over.
+    done: Option<Moment>,
+}
+
+/// How shards are given up that are known by their use alone.
+struct ByUse {
+    policy: Box<dyn Policy>,
+    /// What was not admitted goes before all others.
+    passing: List,
+    passes: Vec<bool>,
+    /// What was fetched for its first use: that is no second one.
+    fresh: Vec<bool>,
+    /// Jobs that are about to need a shard.
+    claims: Vec<u32>,
+}
+
+struct Node<'t> {
+    trace: &'t Trace,
+    jobs: Vec<Running<'t>>,
+    presence: Vec<Presence>,
+    used: u64,
+    foresight: Foresight,
+    by_use: Option<ByUse>,
+    /// What is on its way, since when and until when.
+    arriving: Option<(Shard, Moment, Moment)>,
+    now: Moment,
+    dice: fastrand::Rng,
+    /// Bytes fetched and read while that counts.
+    fetched: u64,
+    read: u64,
+    decisions: Vec<Decision>,
+}
+
+impl<'t> Node<'t> {
+    fn new(trace: &'t Trace, scheme: Scheme) -> Self {
+        let mut foresight = Foresight::new(trace.bandwidth);
+        for bytes in &trace.shards {
+            foresight.add(*bytes);
+        }
+        let shards = trace.shards.len();
+        let by_use = match scheme {
+            Scheme::Clairvoyant => None,
+            Scheme::By(evict) => Some(ByUse {
+                policy: evict.policy(),
+                passing: List::default(),
+                passes: vec![false; shards],
+                fresh: vec![false; shards],
+                claims: vec![0; shards],
+            }),
+        };
+        let running = |reader: &'t Reader| {
+            let with_bytes = |shard: &Shard| (*shard, trace.shards[*shard as usize]);
+            let shards = reader.shards.iter().map(with_bytes).collect();
+            let order = (reader.order, reader.window);
+            Running {
+                reader,
+                uses: Epochs::new(reader.seed, shards, order, reader.epochs),
+                next: 0,
+                open: Vec::new(),
+                start: 0,
+                end: 0,
+                until: None,
+                waits: 0,
+                claimed: 0,
+                counted: None,
+                has_joined: false,
+                done: None,
+            }
+        };
+        Self {
+            jobs: trace.jobs.iter().map(running).collect(),
+            presence: vec![Presence::Missing; shards],
+            used: 0,
+            foresight,
+            by_use,
+            arriving: None,
+            now: NOW,
+            dice: fastrand::Rng::with_seed(trace.jitter.seed),
+            fetched: 0,
+            read: 0,
+            decisions: Vec::new(),
+            trace,
+        }
+    }
+
+    fn run(mut self) -> Result<Report> {
+        loop {
+            self.join();
+            self.go_on();
+            self.fetch();
+            let Some(next) = self.next_event() else {
+                if self.jobs.iter().all(|job| job.done.is_some()) {
+                    break;
+                }
+                let what = "the cache does not hold what its jobs have open at once";
+                return Err(Error::new(ErrorKind::Full, what)
+                    .at("capacity", self.trace.capacity)
+                    .advise("give it more bytes, or jobs smaller windows"));
+            };
+            self.now = next;
+            self.arrive();
+            self.finish_steps();
+        }
+        Ok(self.report())
+    }
+
+    /// Jobs whose time has come.
+    fn join(&mut self) {
+        for at in 0..self.jobs.len() {
+            let job = &mut self.jobs[at];
+            if job.has_joined || job.joins() > self.now {
+                continue;
+            }
+            job.has_joined = true;
+            if self.by_use.is_none() {
+                let future = Box::new(job.uses.clone());
+                self.foresight.join(at as u64, future, job.reader.rate, self.now);
+            }
+            self.open_next(at);
+        }
+    }
+
+    /// Begins the next window of a job; it waits until all of it is here.
+    fn open_next(&mut self, at: usize) {
+        let job = &mut self.jobs[at];
+        let before = job.next - job.open.len() as u64;
+        job.open.clear();
+        let Some(first) = job.uses.at(job.next) else {
+            job.done = Some(self.now);
+            self.foresight.leave(at as u64);
+            return;
+        };
+        (job.start, job.end) = (first.start, first.end);
+        while let Some(one) = job.uses.at(job.next).filter(|one| one.start == first.start) {
+            job.open.push(one.shard);
+            job.next += 1;
+        }
+        job.waits = self.now;
+        let Some(by_use) = &mut self.by_use else { return };
+        for index in before..job.next - job.open.len() as u64 {
+            by_use.claim(job.uses.at(index).map(|one| one.shard), false);
+        }
+        while job.claimed < job.next + AHEAD {
+            by_use.claim(job.uses.at(job.claimed).map(|one| one.shard), true);
+            job.claimed += 1;
+        }
+    }
+
+    /// Jobs that have all that they need read on.
+    fn go_on(&mut self) {
+        for job in &mut self.jobs {
+            let is_here = |shard: &Shard| self.presence[*shard as usize] == Presence::Here;
+            if job.until.is_some() || job.open.is_empty() || !job.open.iter().all(is_here) {
+                continue;
+            }
+            let took = (job.end - job.start) as f64 / job.reader.rate * SECOND;
+            let took = took * factor(&mut self.dice, self.trace.jitter.step);
+            job.until = Some(self.now + took as u64);
+            job.waits = self.now - job.waits;
+            let first = job.next - job.open.len() as u64;
+            if first >= self.trace.warm_epochs * job.uses.uses_per_epoch() {
+                job.counted.get_or_insert((self.now, job.start));
+            }
+            if let Some(by_use) = &mut self.by_use {
+                job.open.iter().for_each(|shard| by_use.used(*shard));
+            }
+        }
+    }
+
+    /// Begins to fetch, if there is something to fetch and the link is free.
+    fn fetch(&mut self) {
+        while self.arriving.is_none() {
+            let chosen = match self.by_use.take() {
+                None => self.foreseen(),
+                Some(mut by_use) => {
+                    let chosen = self.upcoming(&mut by_use);
+                    self.by_use = Some(by_use);
+                    chosen
+                }
+            };
+            let Some((shard, went)) = chosen else { return };
+            self.set(shard, Presence::Arriving);
+            let bytes = self.trace.shards[shard as usize];
+            let took = bytes as f64 / self.trace.bandwidth * SECOND;
+            let took = (took * factor(&mut self.dice, self.trace.jitter.fetch)) as u64;
+            self.arriving = Some((shard, self.now, self.now + took));
+            if self.counts() {
+                self.fetched += bytes;
+            }
+            self.decisions.push(Decision { at: self.now, fetched: shard, went });
+        }
+    }
+
+    /// What is to be fetched by what jobs will read, and what went for it.
+    fn foreseen(&mut self) -> Option<(Shard, Vec<Shard>)> {
+        let (needed, shard) = self.foresight.wanted()?;
+        let short = self.trace.shards[shard as usize].saturating_sub(self.free());
+        if short == 0 {
+            return Some((shard, Vec::new()));
+        }
+        if !self.foresight.is_due(self.now) {
+            return None;
+        }
+        let went = self.foresight.victims(needed, short, &mut |_| true)?;
+        went.iter().for_each(|gone| self.set(*gone, Presence::Missing));
+        Some((shard, went))
+    }
+
+    /// The same by what is next, and how shards were used.
+    fn upcoming(&mut self, by_use: &mut ByUse) -> Option<(Shard, Vec<Shard>)> {
+        let mut next: Option<(u64, Shard, bool)> = None;
+        for job in self.jobs.iter_mut().filter(|job| !job.open.is_empty()) {
+            let first = job.next - job.open.len() as u64;
+            let missing = (first..job.next + AHEAD).find_map(|index| {
+                let shard = job.uses.at(index)?.shard;
+                (self.presence[shard as usize] == Presence::Missing).then_some((index, shard))
+            });
+            if let Some((index, shard)) = missing {
+                let (ahead, waits) = (index.saturating_sub(job.next - 1), index < job.next);
+                if next.is_none_or(|(least, ..)| ahead < least) {
+                    next = Some((ahead, shard, waits));
+                }
+            }
+        }
+        let (_, shard, waits) = next?;
+        let bytes = self.trace.shards[shard as usize];
+        let passes = !by_use.policy.admits(self.free() >= bytes);
+        let mut went = Vec::new();
+        while self.free() < bytes {
+            let gone = by_use.victim(waits || !passes, &self.presence)?;
+            self.set(gone, Presence::Missing);
+            went.push(gone);
+        }
+        by_use.enter(shard, bytes, passes);
+        Some((shard, went))
+    }
+
+    fn free(&self) -> u64 {
+        self.trace.capacity - self.used
+    }
+
+    fn set(&mut self, shard: Shard, presence: Presence) {
+        let bytes = self.trace.shards[shard as usize];
+        match presence {
+            Presence::Missing => {
+                self.used -= bytes;
+                self.foresight.left(shard);
+            }
+            Presence::Arriving => {
+                self.used += bytes;
+                self.foresight.began(shard);
+            }
+            Presence::Here => {}
+        }
+        assert!(self.used <= self.trace.capacity, "over budget");
+        self.presence[shard as usize] = presence;
+    }
+
+    fn next_event(&self) -> Option<Moment> {
+        let steps = self.jobs.iter().filter_map(|job| job.until);
+        let joins = self.jobs.iter().filter(|job| !job.has_joined).map(Running::joins);
+        steps.chain(joins).chain(self.arriving.map(|(_, _, until)| until)).min()
+    }
+
+    fn arrive(&mut self) {
+        if let Some((shard, since, until)) = self.arriving
+            && until <= self.now
+        {
+            self.arriving = None;
+            self.foresight.arrived(shard, until - since);
+            self.set(shard, Presence::Here);
+        }
+    }
+
+    /// Whether what happens counts: every job that is here has passed its first epochs.
+    fn counts(&self) -> bool {
+        let is_warm = |job: &Running<'_>| !job.has_joined || job.counted.is_some();
+        self.jobs.iter().all(is_warm)
+    }
+
+    /// Ends what jobs are done with.
+    fn finish_steps(&mut self) {
+        for at in 0..self.jobs.len() {
+            if self.jobs[at].until.is_some_and(|until| until <= self.now) {
+                self.jobs[at].until = None;
+                if self.counts() {
+                    self.read += self.jobs[at].end - self.jobs[at].start;
+                }
+                let waited = self.jobs[at].waits;
+                self.open_next(at);
+                if self.by_use.is_none() && self.jobs[at].done.is_none() {
+                    self.foresight.advance(at as u64, self.jobs[at].start, self.now, waited);
+                }
+            }
+        }
+    }
+
+    fn report(self) -> Report {
+        let mut busy = Vec::new();
+        let (read, mut since) = (self.read, self.now);
+        for job in &self.jobs {
+            let (from, before) = job.counted.unwrap_or((self.now, job.end));
+            let bytes = job.end - before;
+            let whole = (job.done.unwrap_or(self.now) - from) as f64 / SECOND;
+            busy.push((job.reader.name.clone(), bytes as f64 / job.reader.rate / whole.max(1e-6)));
+            since = since.min(from);
+        }
+        Report {
+            read_bytes: read,
+            origin_bytes: self.fetched,
+            hit_ratio: 1.0 - self.fetched as f64 / (read as f64).max(1.0),
+            busy,
+            seconds: (self.now - since) as f64 / SECOND,
+            decisions: self.decisions,
+        }
+    }
+}
+
+impl Running<'_> {
+    fn joins(&self) -> Moment {
+        (self.reader.joins * SECOND) as u64
+    }
+}
+
+impl ByUse {
+    fn claim(&mut self, shard: Option<Shard>, is_claimed: bool) {
+        let Some(shard) = shard else { return };
+        let claims = &mut self.claims[shard as usize];
+        *claims = if is_claimed { *claims + 1 } else { *claims - 1 };
+    }
+
+    fn used(&mut self, shard: Shard) {
+        let is_first = std::mem::take(&mut self.fresh[shard as usize]);
+        if !is_first && !self.passes[shard as usize] {
+            self.policy.hit(shard);
+        }
+    }
+
+    fn enter(&mut self, shard: Shard, bytes: u64, passes: bool) {
+        (self.passes[shard as usize], self.fresh[shard as usize]) = (passes, true);
+        if passes {
+            self.passing.push(shard);
+        } else {
+            self.policy.insert(Newcomer { slot: shard, identity: u64::from(shard), bytes });
+        }
+    }
+
+    /// Takes the shard out that goes first; `may_push`: also one that stays.
+    fn victim(&mut self, may_push: bool, presence: &[Presence]) -> Option<Shard> {
+        let claims = &self.claims;
+        let mut may_go = |shard: Shard| {
+            claims[shard as usize] == 0 && presence[shard as usize] == Presence::Here
+        };
+        if let Some(shard) = self.passing.oldest_that(&mut may_go) {
+            self.passing.remove(shard);
+            return Some(shard);
+        }
+        let shard = may_push.then(|| self.policy.victim(&mut may_go)).flatten()?;
+        self.policy.remove(shard, true);
+        Some(shard)
+    }
+}
+
+/// A factor between 1/`most` and `most`, whose mean is 1.
+fn factor(dice: &mut fastrand::Rng, most: f64) -> f64 {
+    if most <= 1.0 {
+        return 1.0;
+    }
+    let log = most.ln();
+    // The mean of e^x for x drawn evenly in ±ln most.
+    let mean = (most - most.recip()) / (2.0 * log);
+    ((dice.f64() * 2.0 - 1.0) * log).exp() / mean
+}

@@ -1,0 +1,164 @@
+//! The figures that were promised, on the clock of the simulation.
+
+use super::*;
+
+/// Bytes of a shard, and bytes a second that a job reads: so a shard is a second's worth.
+const SHARD: u64 = 1_000_000;
+
+fn reader(name: &str, shards: u32, seed: u64) -> Reader {
+    Reader {
+        name: name.to_owned(),
+        shards: (0..shards).collect(),
+        rate: SHARD as f64,
+        order: Order::Reshuffled,
+        window: 1,
+        epochs: 8,
+        seed,
+        joins: 0.0,
+    }
+}
+
+/// `shards` equal shards, of which a share of `cached` fits, over a link that brings `bandwidth` shards while one job reads
+/// one.
+fn trace(shards: u32, cached: f64, bandwidth: f64, jobs: Vec<Reader>) -> Trace {
+    Trace {
+        capacity: (cached * f64::from(shards)).round() as u64 * SHARD,
+        bandwidth: bandwidth * SHARD as f64,
+        shards: vec![SHARD; shards as usize],
+        jobs,
+        warm_epochs: 2,
+        jitter: Jitter::default(),
+    }
+}
+
+const CACHED: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
+const BANDWIDTH: [f64; 5] = [0.2, 0.4, 0.55, 0.8, 1.2];
+
+/// What no policy can pass: who has a share c reads 1 − c from a link that brings b of what is read.
+fn bound(cached: f64, bandwidth: f64) -> f64 {
+    (bandwidth / (1.0 - cached)).min(1.0)
+}
+
+#[test]
+fn one_job_is_as_busy_as_can_be_at_as_few_fetches_as_can_be() {
+    for cached in CACHED {
+        for bandwidth in BANDWIDTH {
+            let trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
+            let report = simulate(&trace, Scheme::Clairvoyant).unwrap();
+            let (busy, least) = (report.busy_share(), 1.0 - cached);
+            assert!(busy >= bound(cached, bandwidth) - 0.02, "{cached} {bandwidth}: busy {busy}");
+            let fetched = 1.0 - report.hit_ratio;
+            assert!(fetched <= 1.02 * least, "{cached} {bandwidth}: {fetched} of {least}");
+        }
+    }
+}
+
+#[test]
+fn steps_and_links_that_vary_cost_little() {
+    for cached in CACHED {
+        for bandwidth in BANDWIDTH {
+            let mut trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
+            trace.jitter = Jitter { step: 1.3, fetch: 3.0, seed: 9 };
+            let busy = simulate(&trace, Scheme::Clairvoyant).unwrap().busy_share();
+            assert!(busy >= bound(cached, bandwidth) - 0.05, "{cached} {bandwidth}: busy {busy}");
+        }
+    }
+}
+
+/// The share of what is read that every scheme has in the cache.
+fn hits(trace: &Trace) -> Vec<(Scheme, f64)> {
+    Scheme::all().map(|scheme| (scheme, simulate(trace, scheme).unwrap().hit_ratio)).collect()
+}
+
+/// By how much foresight beats the best of the others.
+fn margin(trace: &Trace) -> (f64, f64) {
+    let hits = hits(trace);
+    let best = hits[1..].iter().map(|(_, hits)| *hits).fold(0.0, f64::max);
+    (hits[0].1, hits[0].1 - best)
+}
+
+/// What an independent simulation found for Belady's rule, at the cost of nothing: two jobs and four over the same data,
+/// and one that reads a random eighth in each epoch.
+#[test]
+fn jobs_of_the_same_data_share_what_any_of_them_needs() {
+    let jobs = |count: u64| (0..count).map(|seed| reader(&format!("{seed}"), 1000, seed)).collect();
+    let (two, ahead) = margin(&trace(1000, 0.5, 2.4, jobs(2)));
+    assert!(two >= 0.71 && ahead >= 0.2, "{two}, by {ahead}");
+    let (four, ahead) = margin(&trace(1000, 0.5, 4.8, jobs(4)));
+    assert!(four >= 0.75 && ahead >= 0.25, "{four}, by {ahead}");
+}
+
+#[test]
+fn what_is_drawn_anew_is_kept_for_the_epoch_that_draws_it_next() {
+    let job = Reader { order: Order::Drawn { one_in: 8 }, epochs: 100, ..reader("a", 1000, 1) };
+    let mut trace = trace(1000, 0.125, 1.2, vec![job]);
+    trace.warm_epochs = 10;
+    let (hits, ahead) = margin(&trace);
+    assert!(hits >= 0.39 && ahead >= 0.25, "{hits}, by {ahead}");
+}
+
+#[test]
+fn policies_by_use_hit_what_others_found() {
+    let hits = hits(&trace(1000, 0.5, 1.2, vec![reader("a", 1000, 1)]));
+    for (name, expected) in [("clairvoyant", 0.5), ("lru", 0.156), ("static", 0.5)] {
+        let (_, seen) = hits.iter().find(|(scheme, _)| scheme.name() == name).unwrap();
+        assert!((seen - expected).abs() < 0.03, "{name}: {seen}");
+    }
+}
+
+/// One that reads twice as fast needs twice as much, and all wait for the same share of their time.
+#[test]
+fn a_link_that_is_too_slow_is_shared_by_need() {
+    let jobs = [1.0, 0.5, 0.25].into_iter().enumerate().map(|(seed, pace)| Reader {
+        rate: pace * SHARD as f64,
+        epochs: (16.0 * pace) as u64,
+        ..reader(&format!("{pace}"), 300, seed as u64)
+    });
+    let report = simulate(&trace(300, 0.3, 0.6, jobs.collect()), Scheme::Clairvoyant).unwrap();
+    let busy: Vec<f64> = report.busy.iter().map(|(_, busy)| *busy).collect();
+    assert!(busy.iter().all(|one| (one - report.busy_share()).abs() < 0.1), "{busy:?}");
+    assert!(report.busy_share() < 0.95, "the link is not too slow");
+}
+
+#[test]
+fn jobs_come_and_go() {
+    let jobs = [0.0, 500.0, 1100.0].into_iter().enumerate().map(|(seed, joins)| Reader {
+        joins,
+        epochs: 4 + seed as u64,
+        ..reader(&format!("{joins}"), 300, seed as u64)
+    });
+    let report = simulate(&trace(300, 0.5, 1.5, jobs.collect()), Scheme::Clairvoyant).unwrap();
+    assert!(report.busy_share() > 0.97, "{:?}", report.busy);
+}
+
+#[test]
+fn windows_are_open_whole() {
+    let job = Reader { window: 16, ..reader("a", 320, 1) };
+    let trace = trace(320, 0.5, 1.2, vec![job.clone()]);
+    let report = simulate(&trace, Scheme::Clairvoyant).unwrap();
+    assert!(report.hit_ratio > 0.45, "{}", report.hit_ratio);
+    // Two windows side by side need room for both.
+    let small = Trace { capacity: 15 * SHARD, ..trace };
+    assert_eq!(simulate(&small, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Full);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let good = trace(10, 0.5, 1.0, vec![reader("a", 10, 1)]);
+    let wrong: [&dyn Fn(&mut Trace); 8] = [
+        &|trace| trace.bandwidth = f64::NAN,
+        &|trace| trace.jobs.clear(),
+        &|trace| trace.jobs[0].rate = 0.0,
+        &|trace| trace.jobs[0].joins = -1.0,
+        &|trace| trace.jobs[0].shards.push(10),
+        &|trace| trace.jobs[0].shards.push(9),
+        &|trace| trace.jobs[0].epochs = 2,
+        &|trace| trace.jitter.fetch = 0.5,
+    ];
+    for change in wrong {
+        let mut trace = good.clone();
+        change(&mut trace);
+        assert_eq!(simulate(&trace, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    assert!(simulate(&good, Scheme::Clairvoyant).is_ok());
+}
