@@ -10,6 +10,7 @@ mod dataset;
 mod fsck;
 mod index;
 mod pack;
+mod policy;
 mod reader;
 mod scrub;
 mod status;
@@ -57,6 +58,8 @@ enum Verb {
     Dataset(dataset::Verb),
     #[command(subcommand)]
     Config(config::Verb),
+    #[command(subcommand)]
+    Policy(policy::Verb),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -177,6 +180,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Config(verb) => config::run(&verb),
+        Verb::Policy(verb) => policy::run(&verb),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {

@@ -4,6 +4,7 @@
 //! least that lets them: a job reads on when all that it has open is here, at its own speed.
 
 mod epochs;
+mod limits;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::evict::{Evict, List, Newcomer, Policy};
 use crate::foresight::{Foresight, Future, Moment, NOW, Presence, Shard};
 use epochs::Epochs;
+pub use limits::Remedy;
 
 /// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
 pub const AHEAD: u64 = 8;
@@ -108,10 +110,16 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Every one, the best first.
-    pub fn all() -> impl Iterator<Item = Self> {
-        std::iter::once(Self::Clairvoyant).chain(Evict::ALL.into_iter().map(Self::By))
-    }
+    /// Every one.
+    pub const ALL: [Self; 7] = [
+        Self::Clairvoyant,
+        Self::By(Evict::Static),
+        Self::By(Evict::Sieve),
+        Self::By(Evict::S3fifo),
+        Self::By(Evict::Lfu),
+        Self::By(Evict::Lru),
+        Self::By(Evict::None),
+    ];
 
     /// Its name, as in a configuration file.
     #[must_use]
@@ -244,8 +252,10 @@ struct ByUse {
     passes: Vec<bool>,
     /// What was fetched for its first use: that is no second one.
     fresh: Vec<bool>,
-    /// Jobs that are about to need a shard.
+    /// Jobs that are about to need a shard, or have it open.
     claims: Vec<u32>,
+    /// Jobs that have it open.
+    open: Vec<u32>,
 }
 
 struct Node<'t> {
@@ -280,6 +290,7 @@ impl<'t> Node<'t> {
                 passes: vec![false; shards],
                 fresh: vec![false; shards],
                 claims: vec![0; shards],
+                open: vec![0; shards],
             }),
         };
         let running = |reader: &'t Reader| {
@@ -371,13 +382,18 @@ impl<'t> Node<'t> {
         }
         job.waits = self.now;
         let Some(by_use) = &mut self.by_use else { return };
-        for index in before..job.next - job.open.len() as u64 {
-            by_use.claim(job.uses.at(index).map(|one| one.shard), false);
+        let opened = job.next - job.open.len() as u64;
+        for shard in (before..opened).filter_map(|index| Some(job.uses.at(index)?.shard)) {
+            by_use.claims[shard as usize] -= 1;
+            by_use.open[shard as usize] -= 1;
         }
-        while job.claimed < job.next + AHEAD {
-            by_use.claim(job.uses.at(job.claimed).map(|one| one.shard), true);
-            job.claimed += 1;
+        job.open.iter().for_each(|shard| by_use.open[*shard as usize] += 1);
+        for index in job.claimed..job.next + AHEAD {
+            if let Some(one) = job.uses.at(index) {
+                by_use.claims[one.shard as usize] += 1;
+            }
         }
+        job.claimed = job.next + AHEAD;
     }
 
     /// Jobs that have all that they need read on.
@@ -461,7 +477,7 @@ impl<'t> Node<'t> {
         let passes = !by_use.policy.admits(self.free() >= bytes);
         let mut went = Vec::new();
         while self.free() < bytes {
-            let gone = by_use.victim(waits || !passes, &self.presence)?;
+            let gone = by_use.victim(passes, waits, &self.presence)?;
             self.set(gone, Presence::Missing);
             went.push(gone);
         }
@@ -536,7 +552,9 @@ impl<'t> Node<'t> {
             let (from, before) = job.counted.unwrap_or((self.now, job.end));
             let bytes = job.end - before;
             let whole = (job.done.unwrap_or(self.now) - from) as f64 / SECOND;
-            busy.push((job.reader.name.clone(), bytes as f64 / job.reader.rate / whole.max(1e-6)));
+            let busy_for = bytes as f64 / job.reader.rate;
+            // Moments are whole microseconds.
+            busy.push((job.reader.name.clone(), (busy_for / whole.max(1e-6)).min(1.0)));
             since = since.min(from);
         }
         Report {
@@ -557,12 +575,6 @@ impl Running<'_> {
 }
 
 impl ByUse {
-    fn claim(&mut self, shard: Option<Shard>, is_claimed: bool) {
-        let Some(shard) = shard else { return };
-        let claims = &mut self.claims[shard as usize];
-        *claims = if is_claimed { *claims + 1 } else { *claims - 1 };
-    }
-
     fn used(&mut self, shard: Shard) {
         let is_first = std::mem::take(&mut self.fresh[shard as usize]);
         if !is_first && !self.passes[shard as usize] {
@@ -579,19 +591,24 @@ impl ByUse {
         }
     }
 
-    /// Takes the shard out that goes first; `may_push`: also one that stays.
-    fn victim(&mut self, may_push: bool, presence: &[Presence]) -> Option<Shard> {
-        let claims = &self.claims;
-        let mut may_go = |shard: Shard| {
-            claims[shard as usize] == 0 && presence[shard as usize] == Presence::Here
-        };
-        if let Some(shard) = self.passing.oldest_that(&mut may_go) {
-            self.passing.remove(shard);
-            return Some(shard);
+    /// Takes the shard out that goes first for one that passes or stays, and for which a job waits or not: what others are
+    /// about to need goes only for what is needed now.
+    fn victim(&mut self, passes: bool, waits: bool, presence: &[Presence]) -> Option<Shard> {
+        let is_here = |shard: Shard| presence[shard as usize] == Presence::Here;
+        for needed in [&self.claims, &self.open].into_iter().take(1 + usize::from(waits)) {
+            let mut may_go = |shard: Shard| needed[shard as usize] == 0 && is_here(shard);
+            if let Some(shard) = self.passing.oldest_that(&mut may_go) {
+                self.passing.remove(shard);
+                return Some(shard);
+            }
+            if (waits || !passes)
+                && let Some(shard) = self.policy.victim(&mut may_go)
+            {
+                self.policy.remove(shard, true);
+                return Some(shard);
+            }
         }
-        let shard = may_push.then(|| self.policy.victim(&mut may_go)).flatten()?;
-        self.policy.remove(shard, true);
-        Some(shard)
+        None
     }
 }
 

@@ -67,7 +67,10 @@ fn steps_and_links_that_vary_cost_little() {
 
 /// The share of what is read that every scheme has in the cache.
 fn hits(trace: &Trace) -> Vec<(Scheme, f64)> {
-    Scheme::all().map(|scheme| (scheme, simulate(trace, scheme).unwrap().hit_ratio)).collect()
+    Scheme::ALL
+        .into_iter()
+        .map(|scheme| (scheme, simulate(trace, scheme).unwrap().hit_ratio))
+        .collect()
 }
 
 /// By how much foresight beats the best of the others.
@@ -137,9 +140,39 @@ fn windows_are_open_whole() {
     let trace = trace(320, 0.5, 1.2, vec![job.clone()]);
     let report = simulate(&trace, Scheme::Clairvoyant).unwrap();
     assert!(report.hit_ratio > 0.45, "{}", report.hit_ratio);
-    // Two windows side by side need room for both.
+    // A cache of no more than one window is one that every policy can do with.
+    let least = Trace { capacity: 16 * SHARD, ..trace.clone() };
+    for scheme in Scheme::ALL {
+        assert!(simulate(&least, scheme).is_ok(), "{}", scheme.name());
+    }
     let small = Trace { capacity: 15 * SHARD, ..trace };
     assert_eq!(simulate(&small, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Full);
+}
+
+/// With what it says is lacking there is enough, and with a little less there is not.
+#[test]
+fn what_is_lacking_is_told() {
+    let trace = trace(200, 0.3, 0.4, vec![reader("a", 200, 1)]);
+    let remedy = trace.remedy().unwrap().unwrap();
+    // From min(1, b / (1 − c)) = 1: a cache of 0.6, or a link of 0.7.
+    let cache = remedy.cache.unwrap() as f64 / (200 * SHARD) as f64;
+    let bandwidth = remedy.bandwidth.unwrap() / SHARD as f64;
+    assert!((cache - 0.3).abs() < 0.02, "{cache}");
+    assert!((bandwidth - 0.3).abs() < 0.03, "{bandwidth}");
+    let enough = Trace { capacity: trace.capacity + remedy.cache.unwrap(), ..trace };
+    assert_eq!(enough.remedy().unwrap(), None);
+}
+
+#[test]
+fn nobody_passes_the_bound() {
+    for (cached, bandwidth) in [(0.1, 0.4), (0.5, 0.2), (0.5, 0.6), (1.0, 0.1)] {
+        let trace = trace(200, cached, bandwidth, vec![reader("a", 200, 1)]);
+        assert!((trace.bound() - bound(cached, bandwidth)).abs() < 1e-9 || cached == 1.0);
+        for scheme in Scheme::ALL {
+            let busy = simulate(&trace, scheme).unwrap().busy_share();
+            assert!(busy <= trace.bound() + 0.005, "{}: {busy}", scheme.name());
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! How busy jobs could be at best, and what would make them so.
+
+use forebay_error::Result;
+
+use super::{Order, Scheme, Trace, simulate};
+
+/// Who waits for less than this share of its time is as good as never waiting.
+const BUSY: f64 = 0.99;
+
+/// Halvings until the answer is known to a thousandth.
+const HALVINGS: u32 = 10;
+
+/// What would let every job read on without waiting: one or the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Remedy {
+    /// Bytes of cache that are missing; none where no cache is large enough.
+    pub cache: Option<u64>,
+    /// Bytes a second that the link lacks.
+    pub bandwidth: Option<f64>,
+}
+
+impl Trace {
+    /// The share of its time in which no job can be busier, on average over jobs, whatever decides. Of what a job reads again
+    /// in each epoch, at least what is not cached comes over the link in the meantime; each job is looked at as if it
+    /// were alone.
+    #[must_use]
+    pub fn bound(&self) -> f64 {
+        let bounds = self.jobs.iter().map(|job| {
+            let bytes: u64 = job.shards.iter().map(|shard| self.shards[*shard as usize]).sum();
+            // What it will not draw next need not come.
+            let comes = match job.order {
+                Order::Fixed | Order::Reshuffled => bytes.saturating_sub(self.capacity),
+                Order::Drawn { .. } => 0,
+            };
+            if comes == 0 {
+                return 1.0;
+            }
+            let seconds_to_read = bytes as f64 / job.rate;
+            (seconds_to_read * self.bandwidth / comes as f64).min(1.0)
+        });
+        bounds.sum::<f64>() / (self.jobs.len() as f64).max(1.0)
+    }
+
+    /// What is lacking for all jobs to be busy with foresight; nothing if they are.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    pub fn remedy(&self) -> Result<Option<Remedy>> {
+        if self.is_enough()? {
+            return Ok(None);
+        }
+        let all: u64 = self.shards.iter().sum();
+        let cache = self.least(self.capacity as f64, all as f64, |trace, capacity| {
+            trace.capacity = capacity.ceil() as u64;
+        })?;
+        let demand: f64 = self.jobs.iter().map(|job| job.rate).sum();
+        // Twice what all read leaves room for fetches that come in a bad order.
+        let most = 2.0 * demand.max(self.bandwidth);
+        let bandwidth =
+            self.least(self.bandwidth, most, |trace, bandwidth| trace.bandwidth = bandwidth)?;
+        Ok(Some(Remedy {
+            cache: cache.map(|bytes| bytes.ceil() as u64 - self.capacity),
+            bandwidth: bandwidth.map(|bandwidth| bandwidth - self.bandwidth),
+        }))
+    }
+
+    /// The least value up to `most` that is enough; `from` is not.
+    fn least(&self, from: f64, most: f64, set: impl Fn(&mut Self, f64)) -> Result<Option<f64>> {
+        let is_enough = |value| {
+            let mut trace = self.clone();
+            set(&mut trace, value);
+            trace.is_enough()
+        };
+        if most <= from || !is_enough(most)? {
+            return Ok(None);
+        }
+        let (mut short, mut enough) = (from, most);
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(short, enough);
+            match is_enough(middle)? {
+                true => enough = middle,
+                false => short = middle,
+            }
+        }
+        Ok(Some(enough))
+    }
+
+    fn is_enough(&self) -> Result<bool> {
+        let report = simulate(self, Scheme::Clairvoyant)?;
+        Ok(report.busy.iter().all(|(_, busy)| *busy >= BUSY))
+    }
+}
