@@ -22,14 +22,23 @@ fn document(arguments: &[&str]) -> Value {
 /// A table of every policy, what no policy can pass, and what would help.
 #[test]
 fn a_node_that_is_too_small_is_told_what_it_lacks() {
-    let output = simulate(&["--data", "32GiB", "--cache", "8GiB", "--bandwidth", "400Mbit/s"]);
+    let output = simulate(&[
+        "--data",
+        "32GiB",
+        "--cache",
+        "16GiB",
+        "--window",
+        "4",
+        "--bandwidth",
+        "400Mbit/s",
+    ]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{text}");
     let words: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let policies = ["clairvoyant", "static", "sieve", "s3fifo", "lfu", "lru", "none", "bound"];
     assert_eq!(words[2..10], policies, "{text}");
     assert!(
-        text.starts_with("128 shards, 32.0 GiB; cache 8.0 GiB (25 %); link 400 Mbit/s; 1 job, 1.6"),
+        text.starts_with("128 shards, 32.0 GiB; cache 16.0 GiB (50 %); link 400 Mbit/s; 1 job, 1.6"),
         "{text}"
     );
     assert!(text.contains("no job would wait with clairvoyant and +"), "{text}");
@@ -98,7 +107,12 @@ fn what_makes_no_sense_is_refused_with_its_exit_code() {
     refused(&["--policy", "fifo"], 2, "s3fifo");
     refused(&["--epochs", "2"], 2, "epochs");
     refused(&["--cache", "100MiB"], 1, "Full");
-    refused(&["--data", "1GiB", "--plot", "/nonexistent/picture.svg"], 1, "/nonexistent");
+    refused(
+        &["--data", "8GiB", "--window", "1", "--plot", "/nonexistent/picture.svg"],
+        1,
+        "/nonexistent",
+    );
+    refused(&["--data", "32GiB", "--cache", "1GiB"], 1, "smaller windows");
     let path = |path: &Path| path.display().to_string();
     refused(&[&path(&trace)], 1, "trace.json");
     for (text, word) in [("{", "EOF"), ("{\"capacity\": 1, \"cap\": 2}", "cap"), ("[]", "trace")] {

@@ -9,6 +9,7 @@
 //! Moments are estimates: how fast each job reads while it does not wait, and how fast the link brings, are learnt. They are
 //! worked out anew a few shards with each step, so that no step costs more than O(log n).
 
+mod epochs;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use epochs::{Epoch, Epochs};
 use pace::Pace;
 use timeline::Timeline;
 
@@ -38,7 +40,7 @@ pub const NOW: Moment = 0;
 /// link that is now three times faster and now slower than usual makes jobs wait; more gives up shards too early.
 const SLACK: f64 = 4.0;
 
-/// Shards whose moments are worked out anew with each step of a job.
+/// Shards whose moments are worked out anew for each that a job begins with or is done with.
 const RENEWED: usize = 8;
 
 /// One use of a shard: it is needed from where the job has read `start` bytes until it has read `end`.
@@ -175,10 +177,10 @@ impl Foresight {
         let took = now.saturating_sub(job.at).saturating_sub(waited);
         job.pace.saw(read.saturating_sub(job.read), took, usual);
         (job.read, job.at) = (read, now);
-        for shard in self.begin_and_end(id) {
-            self.renew(shard);
-        }
-        for _ in 0..RENEWED.min(self.shards.len()) {
+        let changed = self.begin_and_end(id);
+        let others = (RENEWED * changed.len().max(1)).min(self.shards.len());
+        changed.into_iter().for_each(|shard| self.renew(shard));
+        for _ in 0..others {
             self.stalest = (self.stalest + 1) % self.shards.len() as Shard;
             self.renew(self.stalest);
         }
@@ -223,13 +225,15 @@ impl Foresight {
         self.missing.first()
     }
 
-    /// Whether a fetch must begin now, that nothing comes late. What is fetched where there is room need not wait for it.
+    /// When the next fetch must begin, that nothing comes late; none if nothing is to come. What is fetched where there is
+    /// room need not wait for it.
     #[must_use]
-    pub fn is_due(&self, now: Moment) -> bool {
+    pub fn due(&self) -> Option<Moment> {
         let busy = self.link.takes(self.arriving);
         let slack = (SLACK * self.link.takes(self.usual()) as f64) as u64;
-        let latest = self.missing.latest_start();
-        latest.is_some_and(|latest| latest.saturating_sub_unsigned(busy) <= signed(now + slack))
+        let latest =
+            self.missing.latest_start()?.saturating_sub_unsigned(busy.saturating_add(slack));
+        Some(Moment::try_from(latest).unwrap_or(NOW))
     }
 
     /// The shards to give up for `bytes` bytes of what is needed at `than`: those that are needed last, all of them later than

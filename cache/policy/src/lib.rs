@@ -10,4 +10,6 @@ mod foresight;
 pub mod simulate;
 
 pub use evict::{Evict, List, Newcomer, Policy, Slot};
-pub use foresight::{Foresight, Future, JobId, Moment, NEVER, NOW, Presence, Shard, Use};
+pub use foresight::{
+    Epoch, Epochs, Foresight, Future, JobId, Moment, NEVER, NOW, Presence, Shard, Use,
+};

@@ -3,17 +3,18 @@
 //! Its rule: what decides here is what decides on a node, [`Foresight`] or an [`evict`](crate::evict) policy; the rest is the
 //! least that lets them: a job reads on when all that it has open is here, at its own speed.
 
-mod epochs;
 mod limits;
+mod orders;
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeSet;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::evict::{Evict, List, Newcomer, Policy};
 use crate::foresight::{Foresight, Future, Moment, NOW, Presence, Shard};
-use epochs::Epochs;
 pub use limits::Remedy;
 
 /// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
@@ -138,7 +139,7 @@ pub struct Report {
     pub read_bytes: u64,
     /// Bytes that were fetched.
     pub origin_bytes: u64,
-    /// The share of what jobs read that was not fetched for it.
+    /// The share of what jobs read that was not fetched for it; 0 where more was fetched than was read.
     pub hit_ratio: f64,
     /// Of each job, by its name, the share of the time in which it did not wait.
     pub busy: Vec<(String, f64)>,
@@ -175,7 +176,19 @@ pub struct Decision {
 /// at once.
 pub fn simulate(trace: &Trace, scheme: Scheme) -> Result<Report> {
     trace.check()?;
-    Node::new(trace, scheme).run()
+    simulate_with(trace, scheme, &|job| trace.future(job))
+}
+
+/// What each job will read, by its number; asked for more than once.
+pub type Futures<'f> = dyn Fn(usize) -> Box<dyn Future> + 'f;
+
+/// The same for jobs whose futures somebody else makes; of their orders in the trace nothing is read then.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_with(trace: &Trace, scheme: Scheme, futures: &Futures<'_>) -> Result<Report> {
+    trace.check()?;
+    Node::new(trace, scheme, futures).run()
 }
 
 impl Trace {
@@ -224,20 +237,24 @@ impl Trace {
 /// A job under way.
 struct Running<'t> {
     reader: &'t Reader,
-    uses: Epochs,
+    uses: Box<dyn Future>,
     /// The first use that has not begun.
     next: u64,
-    /// What it has open, from where to where.
-    open: Vec<Shard>,
-    start: u64,
-    end: u64,
-    /// When it is done with that; nothing while it waits.
+    /// Uses under way, by their end.
+    open: BTreeSet<(u64, u64, Shard)>,
+    /// Of these, those of which it has read nothing yet.
+    begun: Vec<Shard>,
+    /// How far it has read, and how far it reads on before it needs another shard or is done with one.
+    read: u64,
+    target: u64,
+    /// When it is there; nothing while it waits.
     until: Option<Moment>,
-    /// Since when it waits.
+    /// Since when it waits, and for how long it did.
     waits: Moment,
-    /// Claimed uses: those that are open and those fetched ahead.
+    waited: u64,
+    /// Uses that are claimed: up to this one.
     claimed: u64,
-    /// Bytes read, and since when they count.
+    /// Since when it counts, and what it had read then.
     counted: Option<(Moment, u64)>,
     has_joined: bool,
     /// When it was over.
@@ -260,6 +277,7 @@ struct ByUse {
 
 struct Node<'t> {
     trace: &'t Trace,
+    futures: &'t Futures<'t>,
     jobs: Vec<Running<'t>>,
     presence: Vec<Presence>,
     used: u64,
@@ -276,7 +294,7 @@ struct Node<'t> {
 }
 
 impl<'t> Node<'t> {
-    fn new(trace: &'t Trace, scheme: Scheme) -> Self {
+    fn new(trace: &'t Trace, scheme: Scheme, futures: &'t Futures<'t>) -> Self {
         let mut foresight = Foresight::new(trace.bandwidth);
         for bytes in &trace.shards {
             foresight.add(*bytes);
@@ -293,27 +311,25 @@ impl<'t> Node<'t> {
                 open: vec![0; shards],
             }),
         };
-        let running = |reader: &'t Reader| {
-            let with_bytes = |shard: &Shard| (*shard, trace.shards[*shard as usize]);
-            let shards = reader.shards.iter().map(with_bytes).collect();
-            let order = (reader.order, reader.window);
-            Running {
-                reader,
-                uses: Epochs::new(reader.seed, shards, order, reader.epochs),
-                next: 0,
-                open: Vec::new(),
-                start: 0,
-                end: 0,
-                until: None,
-                waits: 0,
-                claimed: 0,
-                counted: None,
-                has_joined: false,
-                done: None,
-            }
+        let running = |(at, reader): (usize, &'t Reader)| Running {
+            reader,
+            uses: futures(at),
+            next: 0,
+            open: BTreeSet::new(),
+            begun: Vec::new(),
+            read: 0,
+            target: 0,
+            until: None,
+            waits: NOW,
+            waited: 0,
+            claimed: 0,
+            counted: None,
+            has_joined: false,
+            done: None,
         };
         Self {
-            jobs: trace.jobs.iter().map(running).collect(),
+            futures,
+            jobs: trace.jobs.iter().enumerate().map(running).collect(),
             presence: vec![Presence::Missing; shards],
             used: 0,
             foresight,
@@ -358,61 +374,74 @@ impl<'t> Node<'t> {
             }
             job.has_joined = true;
             if self.by_use.is_none() {
-                let future = Box::new(job.uses.clone());
+                let future = (self.futures)(at);
                 self.foresight.join(at as u64, future, job.reader.rate, self.now);
             }
-            self.open_next(at);
+            self.begin_and_end(at);
         }
     }
 
-    /// Begins the next window of a job; it waits until all of it is here.
-    fn open_next(&mut self, at: usize) {
+    /// Begins and ends the uses of a job that it has come to; it waits until all that are under way are here.
+    fn begin_and_end(&mut self, at: usize) {
         let job = &mut self.jobs[at];
-        let before = job.next - job.open.len() as u64;
-        job.open.clear();
-        let Some(first) = job.uses.at(job.next) else {
-            job.done = Some(self.now);
-            self.foresight.leave(at as u64);
-            return;
-        };
-        (job.start, job.end) = (first.start, first.end);
-        while let Some(one) = job.uses.at(job.next).filter(|one| one.start == first.start) {
-            job.open.push(one.shard);
-            job.next += 1;
+        (job.until, job.waits) = (None, self.now);
+        let mut ended = Vec::new();
+        while let Some(&(end, _, shard)) = job.open.first()
+            && end <= job.read
+        {
+            job.open.pop_first();
+            ended.push(shard);
         }
-        job.waits = self.now;
+        let mut upcoming = job.uses.at(job.next);
+        while let Some(one) = upcoming.filter(|one| one.start <= job.read) {
+            job.open.insert((one.end, job.next, one.shard));
+            job.begun.push(one.shard);
+            job.next += 1;
+            upcoming = job.uses.at(job.next);
+        }
+        let ends = job.open.first().map(|(end, ..)| *end);
+        match upcoming.map(|one| one.start).into_iter().chain(ends).min() {
+            Some(target) => job.target = target,
+            None => {
+                job.done = Some(self.now);
+                self.foresight.leave(at as u64);
+            }
+        }
         let Some(by_use) = &mut self.by_use else { return };
-        let opened = job.next - job.open.len() as u64;
-        for shard in (before..opened).filter_map(|index| Some(job.uses.at(index)?.shard)) {
+        for shard in ended {
             by_use.claims[shard as usize] -= 1;
             by_use.open[shard as usize] -= 1;
         }
-        job.open.iter().for_each(|shard| by_use.open[*shard as usize] += 1);
         for index in job.claimed..job.next + AHEAD {
             if let Some(one) = job.uses.at(index) {
                 by_use.claims[one.shard as usize] += 1;
             }
         }
         job.claimed = job.next + AHEAD;
+        for shard in &job.begun {
+            by_use.open[*shard as usize] += 1;
+        }
     }
 
     /// Jobs that have all that they need read on.
     fn go_on(&mut self) {
-        for job in &mut self.jobs {
-            let is_here = |shard: &Shard| self.presence[*shard as usize] == Presence::Here;
-            if job.until.is_some() || job.open.is_empty() || !job.open.iter().all(is_here) {
+        for job in self.jobs.iter_mut().filter(|job| job.has_joined && job.done.is_none()) {
+            let is_here = |(_, _, shard): &(u64, u64, Shard)| {
+                self.presence[*shard as usize] == Presence::Here
+            };
+            if job.until.is_some() || !job.open.iter().all(is_here) {
                 continue;
             }
-            let took = (job.end - job.start) as f64 / job.reader.rate * SECOND;
+            let took = (job.target - job.read) as f64 / job.reader.rate * SECOND;
             let took = took * factor(&mut self.dice, self.trace.jitter.step);
             job.until = Some(self.now + took as u64);
-            job.waits = self.now - job.waits;
-            let first = job.next - job.open.len() as u64;
-            if first >= self.trace.warm_epochs * job.uses.uses_per_epoch() {
-                job.counted.get_or_insert((self.now, job.start));
+            job.waited = self.now - job.waits;
+            if job.read >= self.trace.warm_epochs * self.trace.epoch_bytes(job.reader) {
+                job.counted.get_or_insert((self.now, job.read));
             }
+            let begun = std::mem::take(&mut job.begun);
             if let Some(by_use) = &mut self.by_use {
-                job.open.iter().for_each(|shard| by_use.used(*shard));
+                begun.into_iter().for_each(|shard| by_use.used(shard));
             }
         }
     }
@@ -448,7 +477,7 @@ impl<'t> Node<'t> {
         if short == 0 {
             return Some((shard, Vec::new()));
         }
-        if !self.foresight.is_due(self.now) {
+        if self.foresight.due().is_none_or(|due| due > self.now) {
             return None;
         }
         let went = self.foresight.victims(needed, short, &mut |_| true)?;
@@ -459,17 +488,20 @@ impl<'t> Node<'t> {
     /// The same by what is next, and how shards were used.
     fn upcoming(&mut self, by_use: &mut ByUse) -> Option<(Shard, Vec<Shard>)> {
         let mut next: Option<(u64, Shard, bool)> = None;
-        for job in self.jobs.iter_mut().filter(|job| !job.open.is_empty()) {
-            let first = job.next - job.open.len() as u64;
-            let missing = (first..job.next + AHEAD).find_map(|index| {
+        for job in self.jobs.iter_mut().filter(|job| job.has_joined && job.done.is_none()) {
+            let is_missing = |shard: Shard| self.presence[shard as usize] == Presence::Missing;
+            // What it waits for first.
+            let open = job.open.iter().map(|(_, index, shard)| (*index, *shard));
+            let waits_for = open.filter(|(_, shard)| is_missing(*shard)).min();
+            let ahead = (job.next..job.next + AHEAD).find_map(|index| {
                 let shard = job.uses.at(index)?.shard;
-                (self.presence[shard as usize] == Presence::Missing).then_some((index, shard))
+                is_missing(shard).then_some((index + 1 - job.next, shard))
             });
-            if let Some((index, shard)) = missing {
-                let (ahead, waits) = (index.saturating_sub(job.next - 1), index < job.next);
-                if next.is_none_or(|(least, ..)| ahead < least) {
-                    next = Some((ahead, shard, waits));
-                }
+            let first = waits_for.map(|(_, shard)| (0, shard)).or(ahead);
+            if let Some((ahead, shard)) = first
+                && next.is_none_or(|(least, ..)| ahead < least)
+            {
+                next = Some((ahead, shard, ahead == 0));
             }
         }
         let (_, shard, waits) = next?;
@@ -509,7 +541,12 @@ impl<'t> Node<'t> {
     fn next_event(&self) -> Option<Moment> {
         let steps = self.jobs.iter().filter_map(|job| job.until);
         let joins = self.jobs.iter().filter(|job| !job.has_joined).map(Running::joins);
-        steps.chain(joins).chain(self.arriving.map(|(_, _, until)| until)).min()
+        let next = steps.chain(joins).chain(self.arriving.map(|(_, _, until)| until)).min();
+        // What is due already waits for something to go.
+        let due = self.by_use.is_none().then(|| self.foresight.due()).flatten();
+        let due = due.filter(|due| self.arriving.is_none() && *due > self.now);
+        // Nobody is woken if nothing else is to happen.
+        next.map(|next| due.map_or(next, |due| due.min(next)))
     }
 
     fn arrive(&mut self) {
@@ -528,19 +565,22 @@ impl<'t> Node<'t> {
         self.jobs.iter().all(is_warm)
     }
 
-    /// Ends what jobs are done with.
+    /// Ends the steps whose time has come.
     fn finish_steps(&mut self) {
+        let counts = self.counts();
         for at in 0..self.jobs.len() {
-            if self.jobs[at].until.is_some_and(|until| until <= self.now) {
-                self.jobs[at].until = None;
-                if self.counts() {
-                    self.read += self.jobs[at].end - self.jobs[at].start;
-                }
-                let waited = self.jobs[at].waits;
-                self.open_next(at);
-                if self.by_use.is_none() && self.jobs[at].done.is_none() {
-                    self.foresight.advance(at as u64, self.jobs[at].start, self.now, waited);
-                }
+            let job = &mut self.jobs[at];
+            if job.until.is_none_or(|until| until > self.now) {
+                continue;
+            }
+            if counts {
+                self.read += job.target - job.read;
+            }
+            job.read = job.target;
+            let (read, waited) = (job.read, job.waited);
+            self.begin_and_end(at);
+            if self.by_use.is_none() && self.jobs[at].done.is_none() {
+                self.foresight.advance(at as u64, read, self.now, waited);
             }
         }
     }
@@ -549,8 +589,8 @@ impl<'t> Node<'t> {
         let mut busy = Vec::new();
         let (read, mut since) = (self.read, self.now);
         for job in &self.jobs {
-            let (from, before) = job.counted.unwrap_or((self.now, job.end));
-            let bytes = job.end - before;
+            let (from, before) = job.counted.unwrap_or((self.now, job.read));
+            let bytes = job.read - before;
             let whole = (job.done.unwrap_or(self.now) - from) as f64 / SECOND;
             let busy_for = bytes as f64 / job.reader.rate;
             // Moments are whole microseconds.
@@ -560,7 +600,7 @@ impl<'t> Node<'t> {
         Report {
             read_bytes: read,
             origin_bytes: self.fetched,
-            hit_ratio: 1.0 - self.fetched as f64 / (read as f64).max(1.0),
+            hit_ratio: (1.0 - self.fetched as f64 / (read as f64).max(1.0)).max(0.0),
             busy,
             seconds: (self.now - since) as f64 / SECOND,
             decisions: self.decisions,

@@ -22,6 +22,7 @@ mod lane;
 mod learning;
 mod mix;
 mod need;
+mod outlook;
 mod permute;
 mod sequence;
 mod share;
@@ -29,8 +30,9 @@ mod share;
 pub use epoch::Epoch;
 pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
 pub use need::{Need, Part, need};
+pub use outlook::outlook;
 pub use permute::{Key, permute};
-pub use sequence::{Known, Located, Sequence};
+pub use sequence::{Known, Located, Sequence, Span};
 pub use share::Share;
 
 use forebay_error::{Error, ErrorKind, Result};

@@ -2,7 +2,7 @@
 
 use forebay_error::Result;
 
-use super::{Order, Scheme, Trace, simulate};
+use super::{Futures, Order, Scheme, Trace, simulate_with};
 
 /// Who waits for less than this share of its time is as good as never waiting.
 const BUSY: f64 = 0.99;
@@ -44,49 +44,55 @@ impl Trace {
     /// What is lacking for all jobs to be busy with foresight; nothing if they are.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`super::simulate`].
     pub fn remedy(&self) -> Result<Option<Remedy>> {
-        if self.is_enough()? {
+        self.remedy_with(&|job| self.future(job))
+    }
+
+    /// The same for jobs whose futures somebody else makes.
+    ///
+    /// # Errors
+    /// As [`super::simulate`].
+    pub fn remedy_with(&self, futures: &Futures<'_>) -> Result<Option<Remedy>> {
+        if self.is_enough(futures)? {
             return Ok(None);
         }
         let all: u64 = self.shards.iter().sum();
-        let cache = self.least(self.capacity as f64, all as f64, |trace, capacity| {
-            trace.capacity = capacity.ceil() as u64;
+        let with_cache = |bytes: f64| Self { capacity: bytes.ceil() as u64, ..self.clone() };
+        let cache = least((self.capacity as f64, all as f64), |bytes| {
+            with_cache(bytes).is_enough(futures)
         })?;
         let demand: f64 = self.jobs.iter().map(|job| job.rate).sum();
         // Twice what all read leaves room for fetches that come in a bad order.
         let most = 2.0 * demand.max(self.bandwidth);
+        let with_link = |bandwidth: f64| Self { bandwidth, ..self.clone() };
         let bandwidth =
-            self.least(self.bandwidth, most, |trace, bandwidth| trace.bandwidth = bandwidth)?;
+            least((self.bandwidth, most), |bandwidth| with_link(bandwidth).is_enough(futures))?;
         Ok(Some(Remedy {
             cache: cache.map(|bytes| bytes.ceil() as u64 - self.capacity),
             bandwidth: bandwidth.map(|bandwidth| bandwidth - self.bandwidth),
         }))
     }
 
-    /// The least value up to `most` that is enough; `from` is not.
-    fn least(&self, from: f64, most: f64, set: impl Fn(&mut Self, f64)) -> Result<Option<f64>> {
-        let is_enough = |value| {
-            let mut trace = self.clone();
-            set(&mut trace, value);
-            trace.is_enough()
-        };
-        if most <= from || !is_enough(most)? {
-            return Ok(None);
-        }
-        let (mut short, mut enough) = (from, most);
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(short, enough);
-            match is_enough(middle)? {
-                true => enough = middle,
-                false => short = middle,
-            }
-        }
-        Ok(Some(enough))
-    }
-
-    fn is_enough(&self) -> Result<bool> {
-        let report = simulate(self, Scheme::Clairvoyant)?;
+    fn is_enough(&self, futures: &Futures<'_>) -> Result<bool> {
+        let report = simulate_with(self, Scheme::Clairvoyant, futures)?;
         Ok(report.busy.iter().all(|(_, busy)| *busy >= BUSY))
     }
+}
+
+/// The least value between two that is enough, where the first is not; none if the second is not, either.
+fn least((from, most): (f64, f64), is_enough: impl Fn(f64) -> Result<bool>) -> Result<Option<f64>> {
+    if most <= from || !is_enough(most)? {
+        return Ok(None);
+    }
+    let (mut short, mut enough) = (from, most);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(short, enough);
+        if is_enough(middle)? {
+            enough = middle;
+        } else {
+            short = middle;
+        }
+    }
+    Ok(Some(enough))
 }

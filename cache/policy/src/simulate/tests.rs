@@ -1,6 +1,7 @@
 //! The figures that were promised, on the clock of the simulation.
 
 use super::*;
+use crate::foresight::{Epoch, Epochs, Use};
 
 /// Bytes of a shard, and bytes a second that a job reads: so a shard is a second's worth.
 const SHARD: u64 = 1_000_000;
@@ -194,4 +195,63 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(simulate(&trace, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert!(simulate(&good, Scheme::Clairvoyant).is_ok());
+}
+
+/// Epochs of 24 lanes side by side, of five shards each: as a loader deals them. `are_staggered`: they come to their next
+/// shards one after the other, and the rest of the first is read at the end.
+fn dealt(are_staggered: bool, number: u64) -> Epoch {
+    const LANES: u64 = 24;
+    const EACH: u64 = 5;
+    let span = LANES * SHARD;
+    let total = EACH * span;
+    let mut order: Vec<Shard> = (0..(LANES * EACH) as Shard).collect();
+    fastrand::Rng::with_seed(number * 7919 + 13).shuffle(&mut order);
+    let mut uses = Vec::new();
+    for (lane, shards) in (0..LANES).zip(order.chunks(EACH as usize)) {
+        let early = if are_staggered { lane * SHARD } else { 0 };
+        for (at, shard) in (0..).zip(shards) {
+            let start = (at * span).saturating_sub(early);
+            uses.push(Use { shard: *shard, start, end: (at + 1) * span - early });
+        }
+        if early > 0 {
+            uses.push(Use { shard: shards[0], start: total - early, end: total });
+        }
+    }
+    uses.sort_by_key(|one| one.start);
+    Epoch { uses, bytes: total }
+}
+
+/// However little room is left beside what lanes have open, and however they come to their next shards: foresight waits
+/// least, and of those that wait as little fetches least.
+#[test]
+fn lanes_side_by_side_are_foreseen_together() {
+    const SHARDS: u32 = 120;
+    for are_staggered in [false, true] {
+        for (room, bandwidth) in [(32, 0.5), (32, 2.0), (48, 2.0), (60, 0.6), (60, 2.0)] {
+            let capacity = room * SHARD;
+            let trace =
+                Trace { capacity, ..trace(SHARDS, 0.5, bandwidth, vec![reader("a", SHARDS, 1)]) };
+            let future = |_| -> Box<dyn Future> {
+                let make = move |number: u64| (number < 8).then(|| dealt(are_staggered, number));
+                Box::new(Epochs::new(0..SHARDS, make))
+            };
+            let figures = |scheme| {
+                let report = simulate_with(&trace, scheme, &future).unwrap();
+                (report.busy_share(), report.origin_bytes)
+            };
+            let (busy, fetched) = figures(Scheme::Clairvoyant);
+            for scheme in Scheme::ALL {
+                let (theirs, also) = figures(scheme);
+                let case = format!("{} of {room}, {bandwidth}, {are_staggered}", scheme.name());
+                assert!(busy > theirs - 0.01, "{case}: {busy} against {theirs}");
+                // Who never waits may have to fetch what who waits does not.
+                assert!(
+                    fetched <= also || busy > theirs + 0.05,
+                    "{case}: {fetched} against {also}"
+                );
+            }
+            // With room for two thirds of the next windows, and a link that is fast enough, nobody waits.
+            assert!(room < 48 || bandwidth < 2.0 || busy > 0.99, "{room}: {busy}");
+        }
+    }
 }

@@ -8,8 +8,13 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::ValueEnum;
+use forebay_engine::plan;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_policy::simulate::{Jitter, Order, Reader, Remedy, Report, Scheme, Trace, simulate};
+use forebay_policy::Future;
+use forebay_policy::simulate::{
+    Jitter, Order, Reader, Remedy, Report, Scheme, Trace, simulate_with,
+};
+use forebay_wire::message::{self, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -21,8 +26,8 @@ const SHARDS_MAX: u32 = 10_000_000;
 
 /// Play jobs on a node through every policy, and tell how busy their GPUs are.
 ///
-/// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every job reads in an order of
-/// its own. Time is that of the simulation, so hours take a second. `clairvoyant` fetches and gives up by what jobs
+/// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every job reads as its loader
+/// would, in an order of its own. Time is that of the simulation, so hours take a second. `clairvoyant` fetches and gives up by what jobs
 /// will read; the others fetch eight shards ahead and give up as their names say. One shard comes at a time,
 /// as fast as the link brings.
 ///
@@ -56,9 +61,12 @@ pub(in crate::cli) struct Arguments {
     /// How often each job reads the data, twice before it counts.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(3..=10_000))]
     epochs: u64,
-    /// Whole shards that a job mixes at once.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Whole shards that a job mixes at once, as `window=` of its loader.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
+    /// Bytes of a sample. ImageNet's have 115 kB.
+    #[arg(long, value_name = "SIZE", default_value = "115kB")]
+    sample: ByteSize,
     /// Of so many shards each epoch draws one; 1: it reads all.
     #[arg(long, value_name = "K", default_value_t = 1)]
     one_in: u32,
@@ -107,6 +115,14 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(path) => read(path)?,
         None => arguments.made_up().map_err(Failure::Usage)?,
     };
+    let plans = match &arguments.trace {
+        Some(_) => None,
+        None => arguments.plans(&trace).map_err(Failure::Usage)?,
+    };
+    let futures = |job: usize| match &plans {
+        Some(plans) => plans.future(job),
+        None => trace.future(job),
+    };
     let schemes: Vec<Scheme> = match arguments.policy.is_empty() {
         true => Scheme::ALL.to_vec(),
         false => arguments.policy.iter().map(|name| name.0).collect(),
@@ -118,11 +134,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     let mut reports = Vec::new();
     for scheme in schemes {
         bar.set_message(scheme.name());
-        reports.push((scheme, simulate(&trace, scheme)?));
+        reports.push((scheme, simulate_with(&trace, scheme, &futures)?));
         bar.inc(1);
     }
     bar.set_message("remedies");
-    let remedy = trace.remedy()?;
+    let remedy = trace.remedy_with(&futures)?;
     bar.finish_and_clear();
     if let Some(path) = &arguments.plot {
         plot::draw(path, &trace, &reports)?;
@@ -165,7 +181,7 @@ impl Arguments {
             shards: (0..shards).collect(),
             rate: self.rate.bytes() as f64,
             order,
-            window: self.window as usize,
+            window: 1,
             // As many bytes as whole epochs.
             epochs: self.epochs.saturating_mul(u64::from(self.one_in.max(1))),
             seed: u64::from(number),
@@ -184,6 +200,56 @@ impl Arguments {
         };
         trace.check()?;
         Ok(trace)
+    }
+}
+
+/// The orders of jobs that are made up: those of their loaders.
+struct Plans {
+    order: message::Order,
+    lanes: u32,
+    counts: Vec<u64>,
+    epochs: u64,
+    bytes: f64,
+}
+
+impl Plans {
+    fn future(&self, job: usize) -> Box<dyn Future> {
+        let order = message::Order { seed: job as u64, ..self.order.clone() };
+        let shards = (0..).take(self.counts.len()).collect();
+        plan::outlook(
+            order,
+            (self.lanes, self.counts.clone()),
+            shards,
+            (0, self.epochs),
+            self.bytes,
+        )
+    }
+}
+
+impl Arguments {
+    /// The plans of the jobs; none of those that draw from the data, as no loader does.
+    fn plans(&self, trace: &Trace) -> Result<Option<Plans>> {
+        if self.one_in > 1 {
+            return Ok(None);
+        }
+        let each = self.shard.as_u64().checked_div(self.sample.as_u64()).unwrap_or(0).max(1);
+        let order = message::Order {
+            shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
+            window: self.window,
+            seed: 0,
+            lanes: None,
+            batch_size: 1,
+            rank: 0,
+            world_size: 1,
+            tail: Tail::Even,
+            epoch_samples: None,
+        };
+        let counts = vec![each; trace.shards.len()];
+        plan::check(&order, counts.len(), Some(&counts))?;
+        // As many as `u32` holds: checked when they were made up.
+        let lanes = plan::lanes(&order, counts.len() as u32, true)?;
+        let bytes = self.shard.as_u64() as f64 / each as f64;
+        Ok(Some(Plans { order, lanes, counts, epochs: self.epochs, bytes }))
     }
 }
 

@@ -124,6 +124,17 @@ impl Deal {
             .map(move |(place, shard)| (self.before + offset + place * lanes, shard))
     }
 
+    /// From which position on one lane needs a shard, up to which, and which; a shard comes once for each of its
+    /// pieces.
+    pub(super) fn spans(&self, lane: u32) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
+        let lanes = self.lanes.len() as u64;
+        let first = self.before + turn(u64::from(lane), self.before, lanes);
+        let pieces = self.lanes[lane as usize].spans(0, &self.row);
+        pieces.filter(|(from, past, _)| from < past).map(move |(from, past, shard)| {
+            (first + from * lanes, first + (past - 1) * lanes + 1, shard)
+        })
+    }
+
     fn place(&self, position: u64) -> Option<(usize, u64)> {
         let lanes = self.lanes.len() as u64;
         let place = position.checked_sub(self.before)? / lanes;

@@ -1,6 +1,6 @@
 //! An epoch's order, be it over one data set or over a mixture.
 
-use super::{Known, Located, Mixed, Sequence, Share};
+use super::{Known, Located, Mixed, Sequence, Share, Span};
 
 /// One epoch's order. Ask in ascending order for speed; any order is right.
 #[derive(Debug)]
@@ -44,6 +44,16 @@ impl Epoch {
         match self {
             Self::One(sequence) => sequence.open(|lane| share.owns(lane)),
             Self::Mixed(mixed) => mixed.open(),
+        }
+    }
+
+    /// From where to where a rank needs each shard, in the order in which that begins; a shard comes as often as it is
+    /// needed anew. None where sample counts are learnt on the way.
+    #[must_use]
+    pub fn spans(&self, share: &Share) -> Option<Vec<Span>> {
+        match self {
+            Self::One(sequence) => sequence.spans(|lane| share.owns(lane)),
+            Self::Mixed(mixed) => mixed.spans(),
         }
     }
 

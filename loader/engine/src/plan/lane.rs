@@ -145,15 +145,27 @@ impl Lane {
             Shuffle::None => self.piece(place, row),
             Shuffle::Window | Shuffle::Global => self.block(place, row).pieces.0,
         };
-        (first..self.pieces()).map(move |piece| {
-            let from = match self.shuffle {
-                Shuffle::Window if piece > 0 => self.window_around(piece).1,
-                Shuffle::Window | Shuffle::None => piece,
-                Shuffle::Global => 0,
+        self.spans(first, row).map(|(from, _, shard)| (from, shard))
+    }
+
+    /// Its pieces from `piece` on: the first place that may need each, one past the last, and its shard.
+    pub(super) fn spans<'a>(
+        &'a self,
+        piece: u64,
+        row: &'a Row,
+    ) -> impl Iterator<Item = (u64, u64, u32)> + 'a {
+        (piece..self.pieces()).map(move |piece| {
+            let (from, past) = match self.shuffle {
+                Shuffle::Window if piece > 0 => {
+                    let (_, from, past) = self.window_around(piece);
+                    (from, past.min(self.pieces()))
+                }
+                Shuffle::Window | Shuffle::None => (piece, piece + 1),
+                Shuffle::Global => (0, self.pieces()),
             };
             // A piece past the shards is the rest of the first.
             let index = self.first + piece % self.shards;
-            (self.place(from, row), row.shard(index))
+            (self.place(from, row), self.place(past, row), row.shard(index))
         })
     }
 

@@ -47,6 +47,20 @@ pub enum Located {
     },
 }
 
+/// A shard that is needed from one position on, up to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The shard, as an index into the list.
+    pub shard: u32,
+    /// The first position that may need it.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+/// Spans of an epoch that are told, at most: four million, as of a hundred thousand shards read forty times.
+const SPANS_MAX: usize = 1 << 22;
+
 /// Positions looked at for each shard that [`Sequence::upcoming`] may name, where it goes by
 /// positions: enough to meet nine in ten of as many shards as there are when they come at random.
 const LOOKS_PER_SHARD: u64 = 3;
@@ -212,6 +226,31 @@ impl Sequence {
             next.extend(heads[head].next().map(|need| Reverse((need, head))));
             Some(need)
         }))
+    }
+
+    /// From where to where the lanes for which `mine` holds need shards; none where counts are learnt. Of an epoch of
+    /// very many passes the first [`SPANS_MAX`].
+    pub(super) fn spans(&self, mine: impl Fn(u32) -> bool) -> Option<Vec<Span>> {
+        let Form::Dealt(Dealt { counts, total, .. }) = &self.form else { return None };
+        let end = self.epoch_samples.unwrap_or(*total);
+        let own: Vec<u32> = (0..self.passes.lanes).filter(|lane| mine(*lane)).collect();
+        let mut spans = Vec::new();
+        for pass in 0..end.checked_div(*total).map_or(0, |whole| whole + 1) {
+            let before = pass * total;
+            if before >= end || spans.len() >= SPANS_MAX {
+                break;
+            }
+            let deal = self.passes.deal(counts, pass, before);
+            let all = own.iter().flat_map(|lane| deal.spans(*lane));
+            let inside = all.filter(|(start, ..)| *start < end);
+            spans.extend(inside.map(|(start, past, shard)| Span {
+                shard,
+                start,
+                end: past.min(end),
+            }));
+        }
+        spans.sort_unstable_by_key(|span| (span.start, span.end, span.shard));
+        Some(spans)
     }
 
     /// The shard at a position of the pass under way, if that is known.

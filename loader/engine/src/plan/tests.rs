@@ -13,6 +13,7 @@ mod elastic;
 mod golden;
 mod mixtures;
 mod needs;
+mod spans;
 
 fn order(shuffle: Shuffle, window: u32, seed: u64) -> Order {
     Order {

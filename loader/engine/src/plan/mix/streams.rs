@@ -13,7 +13,7 @@ use forebay_wire::message::{Order, Proportion};
 
 use super::{Mix, repeats, weights};
 use crate::plan::permute::Key;
-use crate::plan::sequence::{Known, Located, Sequence};
+use crate::plan::sequence::{Known, Located, Sequence, Span};
 use crate::plan::{check_counts, lanes};
 
 /// Sets the keys of streams apart from those of passes, whose numbers stay below it.
@@ -133,6 +133,25 @@ impl Mixed {
             }
         }
         found
+    }
+}
+
+impl Mixed {
+    /// From where to where each stream's shards are needed; none where counts are learnt.
+    pub(in crate::plan) fn spans(&self) -> Option<Vec<Span>> {
+        let mut all = Vec::new();
+        for (stream, (first, sequence)) in self.streams.iter().enumerate() {
+            all.extend(sequence.spans(|_| true)?.into_iter().map(|Span { shard, start, end }| {
+                Span {
+                    shard: first + shard,
+                    // Each stream has its share of any number of positions to within one sample.
+                    start: self.mix.distance(stream, start),
+                    end: self.mix.distance(stream, end).saturating_add(1).min(self.total),
+                }
+            }));
+        }
+        all.sort_unstable_by_key(|span| (span.start, span.end, span.shard));
+        Some(all)
     }
 }
 
