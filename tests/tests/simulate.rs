@@ -38,7 +38,9 @@ fn a_node_that_is_too_small_is_told_what_it_lacks() {
     let policies = ["clairvoyant", "static", "sieve", "s3fifo", "lfu", "lru", "none", "bound"];
     assert_eq!(words[2..10], policies, "{text}");
     assert!(
-        text.starts_with("128 shards, 32.0 GiB; cache 16.0 GiB (50 %); link 400 Mbit/s; 1 job, 1.6"),
+        text.starts_with(
+            "128 shards, 32.0 GiB; cache 16.0 GiB (50 %); link 400 Mbit/s; 1 job, 1.6"
+        ),
         "{text}"
     );
     assert!(text.contains("no job would wait with clairvoyant and +"), "{text}");
