@@ -96,6 +96,44 @@ fn no_choice_of_what_goes_fetches_less() {
     }
 }
 
+/// A job comes to shard 1 after 100 seconds; each shard takes a link of the speed that it is taken for a second.
+fn in_a_while() -> Foresight {
+    let mut foresight = Foresight::new(1e6);
+    (0..2).map(|_| foresight.add(1_000_000)).for_each(drop);
+    let only = |number| {
+        let one = Use { shard: 1, start: 100_000_000, end: 101_000_000 };
+        (number == 0).then(|| Epoch { uses: vec![one], bytes: 101_000_000 })
+    };
+    foresight.join(1, Box::new(Epochs::new([1], only)), 1e6, 0);
+    foresight
+}
+
+#[test]
+fn a_fetch_begins_before_it_must_and_after_what_is_on_its_way() {
+    let mut foresight = in_a_while();
+    assert_eq!(foresight.wanted(), Some((100_000_000, 1)));
+    // One second for itself, and four of slack.
+    assert_eq!(foresight.due(), Some(95_000_000));
+    foresight.began(0);
+    assert_eq!(foresight.due(), Some(94_000_000));
+    foresight.began(1);
+    assert_eq!((foresight.due(), foresight.wanted()), (None, None));
+}
+
+#[test]
+fn how_fast_a_link_is_becomes_known() {
+    let mut foresight = in_a_while();
+    for _ in 0..1000 {
+        foresight.began(0);
+        foresight.arrived(0, 2_000_000);
+        foresight.left(0);
+    }
+    // What is known of shard 1 is worked out anew in its turn.
+    (0..4).for_each(|_| foresight.advance(1, 0, 0, 0));
+    let due = foresight.due().unwrap();
+    assert!((89_000_000..=90_010_000).contains(&due), "{due}");
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Join(u64, Vec<Shard>),
