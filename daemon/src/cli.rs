@@ -7,6 +7,7 @@ mod config;
 mod credentials;
 mod daemon;
 mod dataset;
+mod doctor;
 mod fsck;
 mod index;
 mod pack;
@@ -57,6 +58,7 @@ enum Verb {
     Dataset(dataset::Verb),
     #[command(subcommand)]
     Config(config::Verb),
+    Doctor(doctor::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -177,6 +179,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Config(verb) => config::run(&verb),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {
