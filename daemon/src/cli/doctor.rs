@@ -1,6 +1,6 @@
 //! `forebay doctor`: is this machine ready for the daemon, and what mends it if not.
 //!
-//! One rule: it changes nothing, and a check that cannot look says so instead of guessing.
+//! One rule: it changes nothing of the machine, and a check that cannot look says so instead of guessing.
 //!
 //! ```text
 //!   Plan ── what the daemon would be            plan.rs
@@ -49,8 +49,8 @@ use crate::compose::NodeTier;
 /// order stands what mends it: a command, or the file and line to change.
 ///
 /// Limits (memlock, open files, control group) are those of the daemon if one answers, else those that
-/// one started from here would have: run it as the daemon's user, in its container. Nothing is changed
-/// or left behind; each disk gets one block written that has no name.
+/// one started from here would have: run it as the daemon's user, in its container. Nothing is changed,
+/// and no daemon started; on each disk one block is written to a file without a name, and read back.
 ///
 /// Exit codes: 0 nothing is wrong, 1 something is.
 ///

@@ -84,7 +84,11 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
             format!(
                 "the directory is not there, and would be made on the root file system ({kind})"
             ),
-            format!("mount the disk first (`findmnt {}`), or {place}", ground.nearest.display()),
+            format!(
+                "mount the disk below {} first (`lsblk -f` names them), or {place}: name another \
+                 directory",
+                ground.nearest.display()
+            ),
         )
     } else if let Some((_, why, cure)) = POOR.iter().find(|(poor, _, _)| *poor == kind) {
         Finding::warn(CHECK, told(&format!("{kind}: {why}")), *cure)
@@ -176,7 +180,7 @@ mod tests {
         ground.nearest = "/mnt".into();
         let finding = of(&ground);
         assert_eq!(finding.verdict, Verdict::Warn);
-        assert!(finding.mend.unwrap().contains("findmnt"));
+        assert!(finding.mend.unwrap().contains("lsblk"));
         ground.exists = true;
         assert_eq!(of(&ground).verdict, Verdict::Ok, "it is meant to be there");
         ground.mount = None;

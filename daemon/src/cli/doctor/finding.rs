@@ -152,7 +152,7 @@ impl fmt::Display for Report {
             }
         }
         let Counts { ok, warn, wrong, skipped } = self.counts;
-        write!(f, "{ok} ok, {warn} to better, {wrong} wrong, {skipped} skipped")
+        write!(f, "{ok} ok, {warn} warn, {wrong} wrong, {skipped} skipped")
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(lines[0], "ok       clock          in time");
         assert_eq!(lines[1], "warn     disk of nvme0  spins");
         assert_eq!(lines[2], "                        mend: use another");
-        assert_eq!(lines[6], "1 ok, 1 to better, 1 wrong, 1 skipped");
+        assert_eq!(lines[6], "1 ok, 1 warn, 1 wrong, 1 skipped");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["checks"][1]["figures"]["n"], 3);
         assert_eq!(json["checks"][0].get("mend"), None);

@@ -149,7 +149,8 @@ fn read(path: &Path) -> Option<String> {
 /// A recorded machine, for tests.
 #[cfg(test)]
 pub(super) struct Recorded {
-    root: tempfile::TempDir,
+    /// Where it is recorded, until it drops.
+    _root: tempfile::TempDir,
     /// It, as checks see it.
     pub(super) machine: Machine,
 }
@@ -160,7 +161,7 @@ impl Recorded {
     pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let (proc, sys) = (root.path().join("proc"), root.path().join("sys"));
-        Self { root, machine: Machine { proc, sys, daemon: None } }
+        Self { _root: root, machine: Machine { proc, sys, daemon: None } }
     }
 
     fn put(&self, path: PathBuf, text: &str) {
@@ -193,11 +194,6 @@ impl Recorded {
         self = self.proc(&format!("{pid}/cmdline"), "forebay\0daemon\0");
         self.machine = self.machine.clone().with_daemon(pid);
         self
-    }
-
-    /// A folder of its own.
-    pub(super) fn root(&self) -> &Path {
-        self.root.path()
     }
 }
 

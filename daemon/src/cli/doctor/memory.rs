@@ -4,7 +4,7 @@
 
 use super::finding::{Finding, size};
 use super::machine::Machine;
-use super::plan::Plan;
+use super::plan::{Plan, SLABS_LEAST};
 
 const CHECK: &str = "memory";
 
@@ -17,6 +17,7 @@ pub(super) fn check(machine: &Machine, plan: &Plan, in_memory: u64) -> Finding {
     };
     let need = plan.memory;
     let place = plan.place("daemon", 0, "memory");
+    let least = plan.least().saturating_add(in_memory);
     let found = format!(
         "{} may be taken of {}, of which {} are available",
         size(need),
@@ -26,9 +27,9 @@ pub(super) fn check(machine: &Machine, plan: &Plan, in_memory: u64) -> Finding {
     let finding = if need > total {
         let mend = format!("{place}: set memory below {}", size(total));
         Finding::wrong(CHECK, format!("{found}: more than there is"), mend)
-    } else if in_memory > 0 && in_memory.saturating_add(plan.memory - plan.registered()) >= need {
-        let mend = format!("{place}: set memory above {}", size(in_memory));
-        Finding::wrong(CHECK, format!("{found}; tiers on tmpfs take it all"), mend)
+    } else if in_memory > 0 && need <= least {
+        let mend = format!("{place}: set memory to {} at least", size(least + SLABS_LEAST));
+        Finding::wrong(CHECK, format!("{found}; tiers on tmpfs and frames take it all"), mend)
     } else if need > available && !machine.has_daemon() {
         let mend = format!("free some memory, or {place}: set memory below {}", size(available));
         Finding::warn(CHECK, format!("{found}: others have it"), mend)

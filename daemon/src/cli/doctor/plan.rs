@@ -69,6 +69,7 @@ impl Plan {
     }
 
     fn of_private(cache: Option<&Path>) -> (Self, Finding) {
+        // Made if it is missing, as any command makes it.
         let socket = RuntimeDirectory::of_this_user().map(|directory| directory.socket()).ok();
         let memory = embedded::memory() as u64;
         let mut plan = Self { file: None, tiers: Vec::new(), memory, socket };
@@ -95,7 +96,7 @@ impl Plan {
 
     /// What it comes to, unless its memory cannot hold even the daemon's own.
     fn told(&self, of: &str) -> Finding {
-        let least = (FRAME_BYTES as u64).saturating_add(self.memory_tiers());
+        let least = self.least();
         let (memory, names) = (size(self.memory), self.tiers.iter().map(|tier| &tier.name));
         let names = listed(&names.collect::<Vec<_>>());
         let finding = if self.memory > least {
@@ -121,6 +122,11 @@ impl Plan {
     fn memory_tiers(&self) -> u64 {
         let plain = self.tiers.iter().filter(|tier| tier.path.is_none());
         plain.fold(0, |sum, tier| sum.saturating_add(tier.capacity))
+    }
+
+    /// Bytes of frames and tiers in memory, which leave the rest to slabs.
+    pub(super) fn least(&self) -> u64 {
+        (FRAME_BYTES as u64).saturating_add(self.memory_tiers())
     }
 
     /// Tiers that have a directory, with their place among all.
@@ -157,7 +163,7 @@ impl Plan {
 }
 
 /// What the daemon advises to have beside frames and tiers in memory, for slabs.
-const SLABS_LEAST: u64 = 512 << 20;
+pub(super) const SLABS_LEAST: u64 = 512 << 20;
 
 /// A configuration that cannot be gone by.
 fn refused(path: &Path, error: &Error) -> Finding {

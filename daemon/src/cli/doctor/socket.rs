@@ -1,6 +1,6 @@
 //! Where trainers find the daemon: the socket's folder, and whether one answers.
 //!
-//! One rule: nothing is started for it, and nothing is made.
+//! One rule: no daemon is started for it, and no folder made.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -99,7 +99,8 @@ fn nobody(path: &Path, error: &Error, place: &str) -> Finding {
             let found = format!("{shown} is there and is no socket");
             return Finding::wrong(CHECK, found, format!("`rm {shown}`, or {place}: name another"));
         }
-        // A daemon that starts takes the place of one that is gone; one that hangs is in the way.
+        // A daemon that starts takes the place of one that is gone, whose socket the kernel refuses; one
+        // that hangs is in the way.
         Ok(_) if !error.message().contains("refused") => {
             let mend = "`ss -xlp` names the process that holds it: end that one";
             return Finding::wrong(CHECK, without_advice(error), mend);
