@@ -37,6 +37,7 @@ use self::finding::{Finding, Report};
 use self::ground::Ground;
 use self::machine::Machine;
 use self::plan::{Plan, without_advice};
+use self::socket::Listener;
 use self::trial::Trial;
 use super::daemon::Io;
 use super::{Done, print, print_json};
@@ -101,7 +102,7 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
     let (plan, config) = Plan::make(arguments.config.as_deref(), arguments.cache.as_deref());
     let asked = plan.socket.as_deref().map(socket::ask);
     let machine = match &asked {
-        Some(Ok(answer)) => Machine::this().with_daemon(answer.pid),
+        Some(Ok(Some(Listener { pid: Some(pid), .. }))) => Machine::this().with_daemon(*pid),
         _ => Machine::this(),
     };
     let trial = Trial::start(arguments.io.into())?;

@@ -34,8 +34,8 @@ impl Machine {
         Self { proc: "/proc".into(), sys: "/sys".into(), daemon: None }
     }
 
-    /// The same with the limits of a daemon that runs, if this is its process: in another namespace
-    /// the number may be anybody's.
+    /// The same with the limits of a daemon that runs, if this is its process: who listens may have been
+    /// given the socket by another, and have ended.
     pub(super) fn with_daemon(mut self, pid: u32) -> Self {
         let command = fs::read(self.proc.join(format!("{pid}/cmdline"))).unwrap_or_default();
         let is_daemon = command.split(|byte| *byte == 0).any(|word| word == b"daemon");

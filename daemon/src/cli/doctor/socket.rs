@@ -7,9 +7,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use forebay_client::{Connection, Deadline};
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::message::{Reply, Request};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{UnixCredentials, getsockopt};
 use rustix::fs::Access;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -26,19 +31,60 @@ const PATH_MAX: usize = 108;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// A daemon that answered.
+/// Who listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// Its process.
-    pub(super) pid: u32,
-    /// Its release.
+pub(super) struct Listener {
+    /// Its process, if this namespace knows it.
+    pub(super) pid: Option<u32>,
+    /// Its user.
+    uid: u32,
+    /// What it said of itself; nothing, if it is another user's.
+    told: Option<Told>,
+}
+
+/// What a daemon says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
     release: String,
     /// Jobs connected to it.
     jobs: usize,
 }
 
-/// Asks whoever listens at `path` who it is.
-pub(super) fn ask(path: &Path) -> Result<Answer> {
+/// Who listens at `path`, if anybody does.
+///
+/// # Errors
+/// If the socket cannot be reached, or a daemon of this user's does not answer.
+pub(super) fn ask(path: &Path) -> Result<Option<Listener>> {
+    let Some(credentials) = peer(path).map_err(|error| error.at("socket", path.display()))? else {
+        return Ok(None);
+    };
+    let (uid, pid) = (credentials.uid(), u32::try_from(credentials.pid()).ok());
+    // Another's daemon turns us away: no need to ask.
+    let told = if uid == geteuid().as_raw() { Some(tell(path)?) } else { None };
+    Ok(Some(Listener { pid: pid.filter(|pid| *pid > 0), uid, told }))
+}
+
+/// Who listens, by the kernel's word.
+fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
+    let doing = "connect to the daemon";
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.doing("make a socket")?;
+    let address = SocketAddrUnix::new(path).doing(doing)?;
+    match connect(&socket, &address) {
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Ok(None),
+        // Its line is full, and stays so: one that is well takes everybody at once.
+        Err(Errno::AGAIN) => {
+            return Err(Error::new(ErrorKind::Unavailable, "the daemon takes nobody: it hangs"));
+        }
+        tried => tried.doing(doing)?,
+    }
+    let credentials = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
+    credentials.doing("ask who listens").map(Some)
+}
+
+/// Asks this user's own daemon what it is.
+fn tell(path: &Path) -> Result<Told> {
     let deadline = Deadline::after(ANSWER_TIMEOUT);
     let connection = Connection::open(path, &deadline)?;
     let Reply::Status(json) = connection.ask(&Request::Status, &deadline)? else {
@@ -49,11 +95,11 @@ pub(super) fn ask(path: &Path) -> Result<Answer> {
     })?;
     let release = status.get("release").and_then(Value::as_str).unwrap_or("unknown").to_owned();
     let jobs = status.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
-    Ok(Answer { pid: connection.daemon_pid, release, jobs })
+    Ok(Told { release, jobs })
 }
 
 /// `asked`: what [`ask`] came to.
-pub(super) fn check(plan: &Plan, asked: Option<&Result<Answer>>) -> Finding {
+pub(super) fn check(plan: &Plan, asked: Option<&Result<Option<Listener>>>) -> Finding {
     let (Some(path), Some(asked)) = (&plan.socket, asked) else {
         return Finding::wrong(
             CHECK,
@@ -68,44 +114,54 @@ pub(super) fn check(plan: &Plan, asked: Option<&Result<Answer>>) -> Finding {
         return Finding::wrong(CHECK, found, format!("{}: choose a shorter path", place()));
     }
     match asked {
-        Ok(answer) => {
-            let Answer { pid, release, jobs } = answer;
+        Ok(Some(listener)) => somebody(path, listener),
+        Ok(None) => nobody(path, &place()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::skipped(
+            CHECK,
+            format!("this user may not reach it: {}", without_advice(error)),
+        ),
+        Err(error) => {
+            let hold = "`ss -xlp` names the process that holds the socket: end that one";
+            Finding::wrong(CHECK, without_advice(error), advice(error, hold))
+        }
+    }
+}
+
+/// Somebody listens: who.
+fn somebody(path: &Path, listener: &Listener) -> Finding {
+    let Listener { pid, uid, told } = listener;
+    let shown = path.display();
+    let whose = pid.map_or_else(|| "not of this namespace".to_owned(), |pid| format!("pid {pid}"));
+    let finding = match told {
+        None => Finding::ok(
+            CHECK,
+            format!("uid {uid}'s daemon listens at {shown}, {whose}; it tells only its user more"),
+        ),
+        Some(Told { release, jobs }) => {
             let ours = env!("CARGO_PKG_VERSION");
             let found =
-                format!("a daemon answers at {shown}: release {release}, pid {pid}, {jobs} jobs");
-            let finding = match release == ours {
+                format!("a daemon answers at {shown}: release {release}, {whose}, {jobs} jobs");
+            match release == ours {
                 true => Finding::ok(CHECK, found),
                 false => Finding::warn(
                     CHECK,
                     format!("{found}; installed is {ours}"),
                     "restart it when jobs allow: `systemctl restart UNIT`; they reconnect",
                 ),
-            };
-            finding.figure("pid", *pid).figure("daemon_release", release.as_str())
+            }
+            .figure("daemon_release", release.as_str())
         }
-        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unavailable) => {
-            let mend = advice(error, "see who holds the socket: `ss -xlp`");
-            Finding::wrong(CHECK, without_advice(error), mend)
-        }
-        Err(error) => nobody(path, error, &place()),
-    }
+    };
+    finding.figure("pid", *pid).figure("uid", *uid)
 }
 
 /// Nobody answers: whether somebody could.
-fn nobody(path: &Path, error: &Error, place: &str) -> Finding {
+fn nobody(path: &Path, place: &str) -> Finding {
     let shown = path.display();
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            let found = format!("{shown} is there and is no socket");
-            return Finding::wrong(CHECK, found, format!("`rm {shown}`, or {place}: name another"));
-        }
-        // A daemon that starts takes the place of one that is gone, whose socket the kernel refuses; one
-        // that hangs is in the way.
-        Ok(_) if !error.message().contains("refused") => {
-            let mend = "`ss -xlp` names the process that holds it: end that one";
-            return Finding::wrong(CHECK, without_advice(error), mend);
-        }
-        _ => {}
+    // A daemon that starts takes the place of a socket whose daemon is gone, and of nothing else.
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        let found = format!("{shown} is there and is no socket");
+        return Finding::wrong(CHECK, found, format!("`rm {shown}`, or {place}: name another"));
     }
     let Some(folder) = path.parent() else {
         return Finding::wrong(CHECK, format!("{shown} has no folder"), place.to_owned());
@@ -181,13 +237,52 @@ mod tests {
     #[test]
     fn a_daemon_that_answers_is_named_and_an_older_one_is_to_be_restarted() {
         let (plan, _folder) = plan("/run/f.sock".as_ref());
-        let answer = |release: &str| Answer { pid: 7, release: release.to_owned(), jobs: 2 };
-        let ours = check(&plan, Some(&Ok(answer(env!("CARGO_PKG_VERSION")))));
+        let listener = |release: Option<&str>| Listener {
+            pid: Some(7),
+            uid: 4242,
+            told: release.map(|release| Told { release: release.to_owned(), jobs: 2 }),
+        };
+        let of = |release| check(&plan, Some(&Ok(Some(listener(release)))));
+        let ours = of(Some(env!("CARGO_PKG_VERSION")));
         assert_eq!(ours.verdict, Verdict::Ok);
         assert!(ours.found.contains("pid 7, 2 jobs"), "{ours:?}");
-        let older = check(&plan, Some(&Ok(answer("0.0.1"))));
+        let older = of(Some("0.0.1"));
         assert_eq!(older.verdict, Verdict::Warn);
         assert!(older.mend.unwrap().contains("restart"));
+        let others = of(None);
+        assert_eq!((others.verdict, &others.figures["pid"]), (Verdict::Ok, &7.into()));
+        assert!(others.found.contains("uid 4242's"), "{others:?}");
+        let closed = Error::new(ErrorKind::PermissionDenied, "Permission denied");
+        assert_eq!(check(&plan, Some(&Err(closed))).verdict, Verdict::Skipped);
+    }
+
+    #[test]
+    fn who_listens_is_the_kernels_word_and_one_that_hangs_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("f.sock");
+        let listening = UnixListener::bind(&socket).unwrap();
+        let credentials = peer(&socket).unwrap().unwrap();
+        assert_eq!(credentials.pid().unsigned_abs(), std::process::id());
+        // Nobody takes these connections: its line fills up.
+        rustix::net::listen(&listening, 0).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match peer_and_stay(&socket) {
+                Ok(stays) => waiting.push(stays),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(full, Errno::AGAIN);
+        let finding = of(&socket);
+        assert_eq!(finding.verdict, Verdict::Wrong);
+        assert!(finding.mend.unwrap().contains("ss -xlp"));
+    }
+
+    fn peer_and_stay(path: &Path) -> std::result::Result<std::os::fd::OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
     }
 
     #[test]
