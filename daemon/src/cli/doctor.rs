@@ -157,6 +157,12 @@ fn tried(trial: &Trial, ground: &Ground, probe: bool) -> Vec<Finding> {
     if !ground.writable {
         return vec![Finding::skipped("direct_io", "this user may not write there")];
     }
+    if trial.engine().is_err() {
+        return vec![Finding::skipped(
+            "direct_io",
+            "there is no engine to write with: see io_uring",
+        )];
+    }
     let mut found = vec![direct::check(&ground.nearest, &trial.direct(&ground.nearest))];
     if probe {
         found.push(direct::measured(&trial.measure(&ground.nearest)));

@@ -117,7 +117,7 @@ impl<'a> Groups<'a> {
                  --memory`, in Kubernetes `resources.limits.memory`; or {place}: lower memory (the \
                  group: {})",
                 need.saturating_add(BESIDE),
-                group.display()
+                self.machine.sys_path(group).display()
             )
         };
         let whose = machine.whose();
@@ -182,7 +182,7 @@ impl<'a> Groups<'a> {
                 format!(
                     "systemd: `systemctl set-property UNIT CPUQuota=`; a container: `docker run \
                      --cpus`, in Kubernetes `resources.limits.cpu` (the group: {})",
-                    group.display()
+                    self.machine.sys_path(group).display()
                 ),
             )
             .figure("cpus", cpus),
@@ -206,7 +206,7 @@ impl<'a> Groups<'a> {
                     "systemd: `systemctl set-property UNIT TasksMax={}`; a container: `docker run \
                      --pids-limit` (the group: {})",
                     4 * THREADS,
-                    group.display()
+                    self.machine.sys_path(group).display()
                 ),
             )
             .figure("max", most),
@@ -276,7 +276,7 @@ mod tests {
         let tight = second(&[(above, "1073741824\n")]);
         let mend = check(&tight.machine, &plan)[0].mend.clone().unwrap();
         assert!(mend.contains("MemoryMax=4831838208") && mend.contains("forebay.toml:2"), "{mend}");
-        assert!(mend.ends_with("fs/cgroup/system.slice)"), "{mend}");
+        assert!(mend.ends_with("/sys/fs/cgroup/system.slice)"), "{mend}");
     }
 
     #[test]

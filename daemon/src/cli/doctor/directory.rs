@@ -29,6 +29,8 @@ pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
     } else if let Err(error) = &ground.occupant {
         let mend = format!("{place}: {}", advice(error, "name an empty directory"));
         Finding::wrong(CHECK, format!("{shown}: {}", without_advice(error)), mend)
+    } else if !ground.writable && ground.mount.as_ref().is_some_and(|mount| mount.has("ro")) {
+        Finding::skipped(CHECK, format!("nobody may write to {shown}: it is mounted read-only"))
     } else if !ground.writable {
         let owner = of(ground.owner);
         Finding::wrong(
@@ -92,6 +94,11 @@ mod tests {
         });
         assert_eq!(closed.verdict, Verdict::Wrong);
         assert!(closed.found.contains("uid 4242's"), "{closed:?}");
+        let read_only = of(|ground| {
+            *ground = Ground::on("ext4", &["ro", "relatime"]);
+            ground.writable = false;
+        });
+        assert_eq!(read_only.verdict, Verdict::Skipped, "the mount is what is wrong");
         assert_eq!(of(|ground| ground.mode = 0o100_600).verdict, Verdict::Wrong, "a file");
     }
 
