@@ -7,6 +7,7 @@ mod config;
 mod credentials;
 mod daemon;
 mod dataset;
+mod doctor;
 mod fsck;
 mod index;
 mod pack;
@@ -60,6 +61,7 @@ enum Verb {
     Config(config::Verb),
     #[command(subcommand)]
     Policy(policy::Verb),
+    Doctor(doctor::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -181,6 +183,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Config(verb) => config::run(&verb),
         Verb::Policy(verb) => policy::run(&verb),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {

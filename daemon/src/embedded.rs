@@ -117,11 +117,12 @@ fn network(directory: &Path) -> Result<Option<&'static str>> {
 }
 
 /// The nearest directory above that exists.
-fn existing(directory: &Path) -> &Path {
+pub(crate) fn existing(directory: &Path) -> &Path {
     directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
-fn held_bytes(directory: &Path) -> u64 {
+/// Bytes of the shards in a cache directory.
+pub(crate) fn held_bytes(directory: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory.join("shards")) else { return 0 };
     entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
 }

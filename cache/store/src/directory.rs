@@ -339,9 +339,38 @@ fn lock(root: &Path) -> Result<File> {
 
 /// Refuses a directory that holds something else: eviction deletes files.
 fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
-    let path = root.join("FORMAT");
-    match fs::read_to_string(&path) {
-        Ok(text) if text == FORMAT => Ok(()),
+    match occupant(root)? {
+        Occupant::Cache => Ok(()),
+        Occupant::Nobody => {
+            // Aside and renamed: half a format would keep every later start out.
+            let aside = root.join(FORMAT_ASIDE);
+            // Synced before anything else is made here, which without it would be taken for foreign.
+            files
+                .write(&aside, FORMAT.as_bytes())
+                .and_then(|()| files.rename(&aside, &root.join("FORMAT")))
+                .and_then(|()| files.sync_directory(root))
+                .doing("write the cache directory's format")
+        }
+    }
+}
+
+/// Who is in a directory that a cache may be kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occupant {
+    /// Nobody yet.
+    Nobody,
+    /// A cache of this layout.
+    Cache,
+}
+
+/// Who is in the directory `root`. It changes nothing.
+///
+/// # Errors
+/// `Invalid` if it is another release's cache, or holds something else: a daemon would refuse it, too;
+/// whatever keeps it from being read.
+pub fn occupant(root: &Path) -> Result<Occupant> {
+    match fs::read_to_string(root.join("FORMAT")) {
+        Ok(text) if text == FORMAT => Ok(Occupant::Cache),
         Ok(text) => Err(Error::new(ErrorKind::Invalid, "the cache directory has another format")
             .at("found", text.trim())
             .at("wanted", FORMAT.trim())
@@ -357,14 +386,7 @@ fn check_format(root: &Path, files: &dyn Files) -> Result<()> {
                 return Err(Error::new(ErrorKind::Invalid, message)
                     .advise("name an empty directory: files in a cache directory get deleted"));
             }
-            // Aside and renamed: half a format would keep every later start out.
-            let aside = root.join(FORMAT_ASIDE);
-            // Synced before anything else is made here, which without it would be taken for foreign.
-            files
-                .write(&aside, FORMAT.as_bytes())
-                .and_then(|()| files.rename(&aside, &path))
-                .and_then(|()| files.sync_directory(root))
-                .doing("write the cache directory's format")
+            Ok(Occupant::Nobody)
         }
         Err(error) => Err(error).doing("read the cache directory's format"),
     }

@@ -30,7 +30,7 @@ mod tenant;
 mod tier;
 
 pub use dataset::{Cache, Dataset};
-pub use directory::ShardName;
+pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
@@ -39,6 +39,6 @@ pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};
 pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Mode, Scrub,
-    TierConfig, TierReport, Urgency, Watermarks,
+    Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Mode, OPEN_SHARDS,
+    Scrub, TierConfig, TierReport, Urgency, Watermarks,
 };

@@ -47,6 +47,7 @@ use health::Health;
 pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
 pub use room::Urgency;
 pub use scrub::{Flaw, Scrub};
+pub use table::OPEN_SHARDS;
 use table::Table;
 pub(crate) use table::{OpenShards, State};
 use tally::Tally;

@@ -160,9 +160,18 @@ fn open_direct(path: &Path, open: Open) -> Result<(OwnedFd, bool)> {
         }
         other => other.doing("open a file")?,
     };
-    match rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT) {
-        Ok(()) => Ok((fd, true)),
-        Err(Errno::INVAL) => Ok((fd, false)),
+    let direct = ask_for_direct(fd.as_fd())?;
+    Ok((fd, direct))
+}
+
+/// Asks for O_DIRECT on a file that is open; false where the file system answers that it has none.
+///
+/// # Errors
+/// By errno, if the descriptor cannot be asked.
+pub fn ask_for_direct(fd: BorrowedFd<'_>) -> Result<bool> {
+    match rustix::fs::fcntl_setfl(fd, OFlags::DIRECT) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL) => Ok(false),
         Err(errno) => Err(errno).doing("ask for direct I/O"),
     }
 }

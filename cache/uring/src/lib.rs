@@ -44,7 +44,7 @@ pub use engine::{
     EngineReport, Fate, Faults, Operation, Read,
 };
 pub use exec::close_on_exec;
-pub use file::{Alignment, DiskFile, Open};
+pub use file::{Alignment, DiskFile, Open, ask_for_direct};
 pub use region::{CHUNK, PageReport, Region};
 pub use span::{Frozen, Span};
 

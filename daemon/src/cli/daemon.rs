@@ -69,13 +69,23 @@ pub(super) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Io {
+pub(super) enum Io {
     /// io_uring if it works, else threads.
     Auto,
     /// io_uring, or an error.
     Ring,
     /// A pool of threads.
     Threads,
+}
+
+impl From<Io> for EngineChoice {
+    fn from(io: Io) -> Self {
+        match io {
+            Io::Auto => Self::Auto,
+            Io::Ring => Self::Ring,
+            Io::Threads => Self::Threads,
+        }
+    }
 }
 
 /// Where a daemon lives and when it ends.
@@ -99,11 +109,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         .with_writer(log)
         .with_ansi(false)
         .try_init();
-    let io = match arguments.io {
-        Io::Auto => EngineChoice::Auto,
-        Io::Ring => EngineChoice::Ring,
-        Io::Threads => EngineChoice::Threads,
-    };
+    let io = arguments.io.into();
     raise_descriptor_limit();
     let mut place = if arguments.embedded {
         match embedded(arguments, io, launcher)? {
@@ -235,16 +241,23 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
 
 /// The capacity asked for, by the flag or by the environment.
 fn capacity(arguments: &Arguments) -> Done<Option<u64>> {
-    let wanted = std::env::var(CAPACITY).ok().filter(|text| !text.is_empty());
-    let size = match (arguments.capacity, wanted) {
-        (Some(size), _) => Some(size),
-        (None, Some(text)) => Some(text.parse().map_err(|why: String| {
-            let error = Error::new(ErrorKind::Invalid, format!("this is no size: {why}"));
-            Failure::Usage(error.at(CAPACITY, &text).advise("write it like '200GB'"))
-        })?),
-        (None, None) => None,
+    match arguments.capacity {
+        Some(size) => Ok(Some(bytes(size))),
+        None => wanted_capacity().map_err(Failure::Usage),
+    }
+}
+
+/// The capacity that the environment asks for.
+pub(super) fn wanted_capacity() -> Result<Option<u64>> {
+    let Some(text) = std::env::var(CAPACITY).ok().filter(|text| !text.is_empty()) else {
+        return Ok(None);
     };
-    Ok(size.map(bytes))
+    let size = text.parse().map_err(|why: String| {
+        Error::new(ErrorKind::Invalid, format!("this is no size: {why}"))
+            .at(CAPACITY, &text)
+            .advise("write it like '200GB'")
+    })?;
+    Ok(Some(bytes(size)))
 }
 
 /// Takes the lock of this user's daemon, waiting for one that is just ending; `None` if its holder

@@ -21,7 +21,7 @@ use forebay_policy::Slot;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.
-const OPEN_SHARDS: usize = 256;
+pub const OPEN_SHARDS: usize = 256;
 
 /// Bytes of indexes kept with them. A sample takes some 150 bytes, so this holds 1.7 million: all
 /// shards of a large window.

@@ -1,0 +1,112 @@
+//! Whether a tier's directory can be the daemon's: who is in it, whose it is, who may write.
+//!
+//! One rule: what a daemon would refuse at its start is wrong, and what it would accept never is.
+
+use forebay_store::Occupant;
+use rustix::process::geteuid;
+
+use super::finding::Finding;
+use super::ground::Ground;
+use super::plan::{Plan, advice, without_advice};
+
+const CHECK: &str = "directory";
+
+/// Of a mode: directories, and who but the owner may write.
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+pub(super) fn check(plan: &Plan, at: usize, ground: &Ground) -> Finding {
+    let shown = ground.nearest.display();
+    let place = plan.place("tier", at, "path");
+    let mode = ground.mode & 0o7777;
+    let of = |uid: u32| match uid {
+        uid if uid == geteuid().as_raw() => "this user's".to_owned(),
+        uid => format!("uid {uid}'s"),
+    };
+    let finding = if ground.mode & TYPE != DIRECTORY {
+        Finding::wrong(CHECK, format!("{shown} is no directory"), format!("{place}: name one"))
+    } else if let Err(error) = &ground.occupant {
+        let mend = format!("{place}: {}", advice(error, "name an empty directory"));
+        Finding::wrong(CHECK, format!("{shown}: {}", without_advice(error)), mend)
+    } else if !ground.writable && ground.mount.as_ref().is_some_and(|mount| mount.has("ro")) {
+        Finding::skipped(CHECK, format!("nobody may write to {shown}: it is mounted read-only"))
+    } else if !ground.writable {
+        let owner = of(ground.owner);
+        Finding::wrong(
+            CHECK,
+            format!("this user may not write to {shown}, which is {owner} (mode {mode:o})"),
+            format!("run as its owner, or `chown USER {shown}`, USER being the daemon's"),
+        )
+    } else if !ground.exists {
+        Finding::ok(CHECK, format!("not there yet: a daemon makes it below {shown}"))
+    } else if mode & WRITABLE_BY_OTHERS != 0 {
+        Finding::warn(
+            CHECK,
+            format!("others may write to {shown} (mode {mode:o}), and put files in shards' place"),
+            format!("`chmod 700 {shown}`"),
+        )
+    } else {
+        let what = match ground.occupant {
+            Ok(Occupant::Cache) => "a cache of ours",
+            _ => "empty",
+        };
+        Finding::ok(CHECK, format!("{shown} is {what}, {}, mode {mode:o}", of(ground.owner)))
+    };
+    finding.figure("owner", ground.owner).figure("mode", format!("{mode:o}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_error::{Error, ErrorKind};
+
+    use super::super::finding::Verdict;
+    use super::super::plan::test_plan;
+    use super::*;
+
+    fn of(change: impl FnOnce(&mut Ground)) -> Finding {
+        let (plan, _folder) =
+            test_plan("[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\n");
+        let mut ground = Ground::sound();
+        change(&mut ground);
+        check(&plan, 0, &ground)
+    }
+
+    #[test]
+    fn empty_ours_and_not_there_are_ok() {
+        assert!(of(|_| ()).found.contains("empty, this user's, mode 700"));
+        assert!(of(|ground| ground.occupant = Ok(Occupant::Cache)).found.contains("ours"));
+        let unmade = of(|ground| ground.exists = false);
+        assert_eq!(unmade.verdict, Verdict::Ok);
+        assert!(unmade.found.contains("makes it"), "{unmade:?}");
+    }
+
+    #[test]
+    fn what_a_daemon_would_refuse_is_wrong() {
+        let foreign = Error::new(ErrorKind::Invalid, "not empty").advise("name an empty one");
+        let foreign = of(|ground| ground.occupant = Err(foreign));
+        assert_eq!(foreign.verdict, Verdict::Wrong);
+        let mend = foreign.mend.unwrap();
+        assert!(mend.contains("forebay.toml:3") && mend.contains("name an empty one"), "{mend}");
+        let closed = of(|ground| {
+            ground.writable = false;
+            ground.owner = 4242;
+        });
+        assert_eq!(closed.verdict, Verdict::Wrong);
+        assert!(closed.found.contains("uid 4242's"), "{closed:?}");
+        let read_only = of(|ground| {
+            *ground = Ground::on("ext4", &["ro", "relatime"]);
+            ground.writable = false;
+        });
+        assert_eq!(read_only.verdict, Verdict::Skipped, "the mount is what is wrong");
+        assert_eq!(of(|ground| ground.mode = 0o100_600).verdict, Verdict::Wrong, "a file");
+    }
+
+    #[test]
+    fn others_should_not_write_there() {
+        let open = of(|ground| ground.mode = 0o40_775);
+        assert_eq!(open.verdict, Verdict::Warn);
+        assert!(open.mend.unwrap().contains("chmod 700"));
+        assert_eq!(of(|ground| ground.mode = 0o40_755).verdict, Verdict::Ok);
+    }
+}

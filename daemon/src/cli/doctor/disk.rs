@@ -1,0 +1,236 @@
+//! The block device under a tier: whether it is what the tier says it is, and how it is driven.
+//!
+//! One rule: only the kernel's own words count, device by device down a stack of volumes; how worn a
+//! drive is, is for its maker's tools to say.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay_store::Class;
+
+use super::finding::{Finding, listed};
+use super::ground::Ground;
+use super::machine::Machine;
+use super::plan::Plan;
+
+const CHECK: &str = "disk";
+
+/// Devices deep that a stack (LVM on RAID on partitions) is looked through: real ones have three.
+const MAX_STACK: u32 = 8;
+
+/// Names of devices that a host lends: whether they spin is the host's to know.
+const LENT: [&str; 3] = ["vd", "xvd", "nbd"];
+
+/// A block device, a whole one.
+struct Device {
+    name: String,
+    directory: PathBuf,
+}
+
+pub(super) fn check(machine: &Machine, plan: &Plan, at: usize, ground: &Ground) -> Finding {
+    let Some(tier) = plan.tiers.get(at) else {
+        return Finding::skipped(CHECK, "there is no such tier");
+    };
+    let Some(device) = find(machine, ground) else {
+        return Finding::skipped(CHECK, format!("no block device is under {}", ground.kind()));
+    };
+    let drives = drives(&device, MAX_STACK);
+    let names: Vec<_> = drives.iter().map(|drive| drive.name.as_str()).collect();
+    let whole = match names.as_slice() {
+        [only] if *only == device.name => device.name.clone(),
+        names => format!("{} of {}", device.name, listed(names)),
+    };
+    let one =
+        |file: &str, value: &str| read(&device.directory.join(file)).as_deref() == Some(value);
+    let spins = drives.iter().any(|drive| {
+        let lent = LENT.iter().any(|lent| drive.name.starts_with(lent));
+        !lent && read(&drive.directory.join("queue/rotational")).as_deref() == Some("1")
+    });
+    let is_nvme = !drives.is_empty() && drives.iter().all(|drive| drive.name.starts_with("nvme"));
+    let slow = drives.iter().find_map(|drive| Some((drive, slow_scheduler(drive)?)));
+    let finding = if one("ro", "1") {
+        let name = &device.name;
+        let mend =
+            format!("`blockdev --setrw /dev/{name}`; if it is write-protected, another disk");
+        Finding::wrong(CHECK, format!("{whole} is read-only"), mend)
+    } else if whole.starts_with("zram") {
+        let mend = format!("{}: name a directory on a disk", plan.place("tier", at, "path"));
+        Finding::warn(CHECK, format!("{whole} is compressed memory"), mend)
+    } else if spins && matches!(tier.class, Class::Nvme | Class::Ssd) {
+        let mend = match plan.is_node() {
+            true => format!("{}: set class = \"hdd\"", plan.place("tier", at, "class")),
+            false => "set FOREBAY_CACHE to a directory on a solid-state drive".to_owned(),
+        };
+        Finding::warn(CHECK, format!("{whole} spins: a few hundred reads a second"), mend)
+    } else if let Some((drive, scheduler)) = slow.filter(|_| is_nvme || !spins) {
+        let name = &drive.name;
+        Finding::warn(
+            CHECK,
+            format!("{whole}: {name} is driven by {scheduler}, which costs a fast drive requests"),
+            format!(
+                "`echo none > /sys/block/{name}/queue/scheduler`; to keep it, in \
+                 /etc/udev/rules.d/60-forebay.rules: ACTION==\"add|change\", KERNEL==\"{name}\", \
+                 ATTR{{queue/scheduler}}=\"none\""
+            ),
+        )
+    } else {
+        let kind = match (spins, is_nvme) {
+            (true, _) => "spins, as its class says",
+            (_, true) => "an NVMe drive",
+            _ if LENT.iter().any(|lent| names.iter().any(|name| name.starts_with(lent))) => {
+                "lent by a host"
+            }
+            _ => "does not spin",
+        };
+        Finding::ok(CHECK, format!("{whole}: {kind}"))
+    };
+    finding.figure("device", device.name.as_str()).figure("rotational", spins)
+}
+
+/// The scheduler of a drive that is better off without: NVMe ones sort requests by themselves, and the
+/// fair one is too dear for any that does not spin.
+fn slow_scheduler(drive: &Device) -> Option<String> {
+    let text = read(&drive.directory.join("queue/scheduler"))?;
+    let (_, rest) = text.split_once('[')?;
+    let chosen = rest.split_once(']')?.0;
+    let dear = match drive.name.starts_with("nvme") {
+        true => chosen != "none",
+        false => chosen == "bfq",
+    };
+    dear.then(|| chosen.to_owned())
+}
+
+/// The device of a file system: by its number, or, where that stands for no device (btrfs, overlay), by
+/// what is mounted.
+fn find(machine: &Machine, ground: &Ground) -> Option<Device> {
+    let (major, minor) = ground.device;
+    let by_number = machine.sys_path(format!("dev/block/{major}:{minor}"));
+    let directory = fs::canonicalize(by_number).ok().or_else(|| {
+        let source = Path::new(&ground.mount.as_ref()?.source);
+        source.strip_prefix("/dev").ok()?;
+        // Names of volumes are links to devices.
+        let source = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
+        fs::canonicalize(machine.sys_path("class/block").join(source.file_name()?)).ok()
+    })?;
+    whole(&directory)
+}
+
+/// The whole device that a partition is of.
+fn whole(directory: &Path) -> Option<Device> {
+    let directory = match directory.join("partition").exists() {
+        true => directory.parent()?,
+        false => directory,
+    };
+    let name = directory.file_name()?.to_string_lossy().into_owned();
+    Some(Device { name, directory: directory.to_owned() })
+}
+
+/// The drives at the bottom of a stack.
+fn drives(device: &Device, stack: u32) -> Vec<Device> {
+    let slaves = fs::read_dir(device.directory.join("slaves")).into_iter().flatten().flatten();
+    let below = slaves.filter_map(|slave| whole(&fs::canonicalize(slave.path()).ok()?));
+    let mut found: Vec<Device> = match stack.checked_sub(1) {
+        Some(stack) => below.flat_map(|part| drives(&part, stack)).collect(),
+        None => Vec::new(),
+    };
+    if found.is_empty() {
+        let (name, directory) = (device.name.clone(), device.directory.clone());
+        found.push(Device { name, directory });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup_by(|a, b| a.name == b.name);
+    found
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::super::machine::Recorded;
+    use super::super::plan::test_plan;
+    use super::*;
+
+    /// A whole drive `name`, as device 259:1 if it is to be.
+    fn drive(recorded: Recorded, name: &str, rotational: &str, scheduler: &str) -> Recorded {
+        let at = format!("devices/{name}");
+        recorded
+            .sys(&format!("{at}/queue/rotational"), &format!("{rotational}\n"))
+            .sys(&format!("{at}/queue/scheduler"), &format!("{scheduler}\n"))
+            .sys(&format!("{at}/ro"), "0\n")
+    }
+
+    fn of(recorded: &Recorded, class: &str) -> Finding {
+        let (plan, _folder) = test_plan(&format!(
+            "[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\nclass = '{class}'\n"
+        ));
+        check(&recorded.machine, &plan, 0, &Ground::sound())
+    }
+
+    fn single(name: &str, rotational: &str, scheduler: &str) -> Recorded {
+        let recorded = drive(Recorded::new(), name, rotational, scheduler);
+        recorded.link("dev/block/259:1", &format!("devices/{name}"))
+    }
+
+    #[test]
+    fn a_drive_is_what_its_tier_says() {
+        let nvme = single("nvme0n1", "0", "[none] mq-deadline");
+        assert!(of(&nvme, "nvme").found.contains("an NVMe drive"));
+        let hdd = single("sda", "1", "none [mq-deadline]");
+        assert_eq!(of(&hdd, "hdd").verdict, Verdict::Ok);
+        let spins = of(&hdd, "nvme");
+        assert_eq!(spins.verdict, Verdict::Warn);
+        assert!(spins.mend.as_deref().unwrap().contains("forebay.toml:5"), "{spins:?}");
+        assert_eq!(of(&single("sda", "0", "none [mq-deadline]"), "ssd").verdict, Verdict::Ok);
+        // Hosts say of any disk that it spins.
+        assert_eq!(of(&single("vda", "1", "none [mq-deadline]"), "nvme").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn fast_drives_need_no_scheduler() {
+        let sorted = of(&single("nvme0n1", "0", "none [mq-deadline] kyber"), "nvme");
+        assert_eq!(sorted.verdict, Verdict::Warn);
+        assert!(sorted.mend.unwrap().contains("/sys/block/nvme0n1/queue/scheduler"));
+        assert_eq!(of(&single("sda", "0", "none [bfq]"), "ssd").verdict, Verdict::Warn);
+        assert_eq!(of(&single("sda", "1", "none [bfq]"), "hdd").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn stacks_are_looked_through() {
+        let recorded = drive(Recorded::new(), "nvme0n1", "0", "[none]");
+        let recorded = drive(recorded, "nvme1n1", "0", "none [bfq]")
+            .sys("devices/nvme1n1/nvme1n1p1/partition", "1\n")
+            .sys("devices/md0/ro", "0\n")
+            .link("devices/md0/slaves/nvme0n1", "devices/nvme0n1")
+            .link("devices/md0/slaves/nvme1n1p1", "devices/nvme1n1/nvme1n1p1")
+            .link("dev/block/259:1", "devices/md0");
+        let finding = of(&recorded, "nvme");
+        assert!(finding.found.starts_with("md0 of nvme0n1 and nvme1n1: nvme1n1"), "{finding:?}");
+        // One made of itself ends somewhere.
+        let round = Recorded::new()
+            .sys("devices/dm-0/ro", "0\n")
+            .link("devices/dm-0/slaves/dm-0", "devices/dm-0")
+            .link("dev/block/259:1", "devices/dm-0");
+        assert_eq!(of(&round, "nvme").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_device_is_found_by_what_is_mounted_too() {
+        let recorded = drive(Recorded::new(), "nvme0n1", "0", "[none]")
+            .sys("devices/nvme0n1/nvme0n1p1/partition", "1\n")
+            .link("class/block/nvme0n1p1", "devices/nvme0n1/nvme0n1p1");
+        assert_eq!(of(&recorded, "nvme").figures["device"], "nvme0n1");
+    }
+
+    #[test]
+    fn read_only_is_wrong_and_no_device_is_skipped() {
+        let recorded = single("nvme0n1", "0", "[none]").sys("devices/nvme0n1/ro", "1\n");
+        let finding = of(&recorded, "nvme");
+        assert_eq!(finding.verdict, Verdict::Wrong);
+        assert!(finding.mend.unwrap().contains("blockdev --setrw"));
+        assert_eq!(of(&Recorded::new(), "nvme").verdict, Verdict::Skipped);
+        assert_eq!(of(&single("zram0", "0", "none"), "nvme").verdict, Verdict::Warn);
+    }
+}

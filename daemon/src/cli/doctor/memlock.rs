@@ -1,0 +1,128 @@
+//! Whether the engines may register the daemon's memory.
+//!
+//! One rule: what counts is what the kernel counts: every engine's registration by itself, against the
+//! soft limit of its process, unless a capability of the machine's spares it.
+
+use forebay_error::Result;
+use forebay_store::FRAME_BYTES;
+use forebay_uring::{EngineKind, EngineReport};
+
+use super::finding::{Finding, size};
+use super::machine::Machine;
+use super::plan::Plan;
+
+const CHECK: &str = "memlock";
+
+/// The limit's name in `/proc/PID/limits`.
+const LIMIT: &str = "Max locked memory";
+
+pub(super) fn check(machine: &Machine, plan: &Plan, engine: &Result<EngineReport>) -> Finding {
+    if !engine.as_ref().is_ok_and(|report| report.kind == EngineKind::Ring) {
+        return Finding::skipped(CHECK, "only io_uring registers memory");
+    }
+    let disks = plan.on_disk().count() as u64;
+    if disks == 0 {
+        return Finding::skipped(CHECK, "no tier on a disk, no engine");
+    }
+    let need = plan.registered().saturating_mul(disks);
+    let whose = machine.whose();
+    let wanted = match disks {
+        1 => format!("{} are to be registered", size(need)),
+        _ => format!("{} are to be registered, for {disks} disks", size(need)),
+    };
+    let finding = if machine.may_lock_any() {
+        Finding::ok(CHECK, format!("{whose} has CAP_IPC_LOCK: no limit counts; {wanted}"))
+    } else {
+        let Some(limit) = machine.limit(LIMIT) else {
+            return Finding::skipped(CHECK, "the kernel does not tell the limit");
+        };
+        let told = finding_of(limit.soft, need, &format!("{whose} may lock"), &wanted, disks);
+        told.figure("limit_bytes", (limit.soft != u64::MAX).then_some(limit.soft))
+    };
+    finding.figure("needed_bytes", need)
+}
+
+fn finding_of(limit: u64, need: u64, may: &str, wanted: &str, disks: u64) -> Finding {
+    if limit == u64::MAX {
+        return Finding::ok(CHECK, format!("{may} any amount; {wanted}"));
+    }
+    let found = format!("{may} {}; {wanted}", size(limit));
+    if limit >= need {
+        return Finding::ok(CHECK, found);
+    }
+    let frames = (FRAME_BYTES as u64).saturating_mul(disks);
+    let left_out = if limit < frames { "nothing will be" } else { "not all jobs' memory will be" };
+    Finding::warn(
+        CHECK,
+        format!("{found}; {left_out}, and each read pins its pages anew"),
+        "systemd: `systemctl edit UNIT`, [Service] LimitMEMLOCK=infinity; a shell: `ulimit -l \
+         unlimited`, which a line `USER - memlock unlimited` in /etc/security/limits.conf allows; \
+         a container: `docker run --ulimit memlock=-1`",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_uring::{Engine, EngineChoice, EngineConfig};
+
+    use super::super::finding::Verdict;
+    use super::super::machine::Recorded;
+    use super::super::plan::test_plan;
+    use super::*;
+
+    const PLAN: &str = "[daemon]\nmemory = '4GiB'\n\
+        [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '1GiB'\n\
+        [[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '2GiB'\n\
+        [[tier]]\nname = 'b'\npath = '/mnt/b'\ncapacity = '2GiB'\n";
+
+    fn engine(kind: EngineKind) -> Result<EngineReport> {
+        let choice = EngineChoice::Threads;
+        let engine = Engine::start(EngineConfig { choice, ..EngineConfig::default() })?;
+        Ok(EngineReport { kind, ..engine.report() })
+    }
+
+    fn of(limit: &str, capabilities: &str) -> Finding {
+        let (plan, _folder) = test_plan(PLAN);
+        let recorded = Recorded::new()
+            .proc("self/limits", &format!("Max locked memory         {limit} {limit} bytes\n"))
+            .proc("self/status", &format!("CapEff:\t{capabilities}\n"));
+        check(&recorded.machine, &plan, &engine(EngineKind::Ring))
+    }
+
+    #[test]
+    fn every_disks_engine_registers_all_that_is_no_tier() {
+        let finding = of("unlimited", "0");
+        assert_eq!(finding.verdict, Verdict::Ok);
+        assert_eq!(finding.figures["needed_bytes"], 6_u64 << 30, "{finding:?}");
+        assert_eq!(of("6442450944", "0").verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_low_limit_costs_speed_and_says_how_to_raise_it() {
+        let some = of("6442450943", "0");
+        assert_eq!(some.verdict, Verdict::Warn);
+        assert!(some.found.contains("not all"), "{some:?}");
+        let none = of("8388608", "0");
+        assert!(none.found.contains("8.0 MiB") && none.found.contains("nothing"), "{none:?}");
+        let mend = none.mend.unwrap();
+        assert!(mend.contains("LimitMEMLOCK=infinity") && mend.contains("ulimit -l"), "{mend}");
+    }
+
+    #[test]
+    fn the_capability_spares_the_limit() {
+        assert_eq!(of("8388608", "0000000000004000").verdict, Verdict::Ok);
+        assert_eq!(of("8388608", "0000000000002000").verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn where_nothing_is_registered_nothing_is_looked_at() {
+        let (plan, _folder) = test_plan(PLAN);
+        let machine = Recorded::new().machine;
+        let threads = engine(EngineKind::Threads { reason: "chosen".to_owned() });
+        assert_eq!(check(&machine, &plan, &threads).verdict, Verdict::Skipped);
+        let ring = engine(EngineKind::Ring);
+        assert_eq!(check(&machine, &plan, &ring).verdict, Verdict::Skipped, "no limits told");
+        let (plan, _folder) = test_plan(&PLAN[..PLAN.find("[[tier]]\nname = 'a'").unwrap()]);
+        assert_eq!(check(&machine, &plan, &ring).verdict, Verdict::Skipped, "no disk");
+    }
+}

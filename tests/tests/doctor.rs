@@ -1,0 +1,226 @@
+//! `forebay doctor` as scripts and people see it: its document, its exit codes, what it leaves behind.
+//!
+//! One rule: what this machine is like is its own business; what holds on every machine is asserted.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use forebay_tests::{Daemon, Household};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+
+/// What a look came to.
+struct Looked {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// What every look at a machine tells of.
+const OF_THE_MACHINE: [&str; 11] = [
+    "config",
+    "io_uring",
+    "memlock",
+    "huge_pages",
+    "memory",
+    "cgroup_memory",
+    "cgroup_cpu",
+    "cgroup_pids",
+    "descriptors",
+    "socket",
+    "clock",
+];
+
+/// What it tells of each tier on a disk.
+const OF_A_TIER: [&str; 5] = ["directory", "file_system", "space", "disk", "direct_io"];
+
+fn look(household: &Household, arguments: &[&str]) -> Looked {
+    let mut command = household.forebay(&[&["doctor"], arguments].concat());
+    let output = command.env_remove("FOREBAY_IO").stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Looked {
+        code: output.status.code().unwrap(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// The document, after what holds of every one.
+fn document(looked: &Looked) -> Value {
+    let document: Value = serde_json::from_str(&looked.out).unwrap();
+    assert_eq!(document["release"], env!("CARGO_PKG_VERSION"));
+    let checks = document["checks"].as_array().unwrap();
+    for verdict in ["ok", "warn", "wrong", "skipped"] {
+        let count = checks.iter().filter(|check| check["verdict"] == verdict).count();
+        assert_eq!(document["counts"][verdict], count, "{verdict}");
+    }
+    let mut counted = 0;
+    for check in checks {
+        counted += 1;
+        assert!(check["check"].is_string() && !check["found"].as_str().unwrap().is_empty());
+        let to_mend = ["warn", "wrong"].map(Value::from).contains(&check["verdict"]);
+        assert_eq!(to_mend, check["mend"].is_string(), "{check}");
+        assert!(!check["found"].as_str().unwrap().contains('\n'), "one line: {check}");
+    }
+    let counts = document["counts"].as_object().unwrap().values();
+    assert_eq!(counts.filter_map(Value::as_u64).sum::<u64>(), counted);
+    let wrong = document["counts"]["wrong"].as_u64().unwrap();
+    assert_eq!(looked.code, i32::from(wrong > 0), "{}", looked.err);
+    assert_eq!(looked.err.is_empty(), wrong == 0, "{}", looked.err);
+    for name in OF_THE_MACHINE {
+        assert!(checks.iter().any(|check| check["check"] == name), "no {name}");
+    }
+    document
+}
+
+/// The one finding of a check, of a tier or of none.
+fn finding<'a>(document: &'a Value, check: &str, tier: Option<&str>) -> &'a Value {
+    let is_it = |one: &&Value| one["check"] == check && one["tier"].as_str() == tier;
+    let mut found = document["checks"].as_array().unwrap().iter().filter(is_it);
+    let one = found.next().unwrap_or_else(|| panic!("no {check} of {tier:?} in {document:#}"));
+    assert!(found.next().is_none(), "{check} of {tier:?} twice");
+    one
+}
+
+/// A configuration with one tier in `cache`.
+fn config(folder: &Path, socket: &Path, cache: &Path, capacity: &str) -> PathBuf {
+    let path = folder.join("forebay.toml");
+    let text = format!(
+        "[daemon]\nsocket = {socket:?}\nmemory = \"512MiB\"\n\
+         [[tier]]\nname = \"nvme0\"\npath = {cache:?}\ncapacity = \"{capacity}\"\n\
+         [[tier]]\nname = \"ram\"\nclass = \"memory\"\ncapacity = \"64MiB\"\n"
+    );
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn a_private_daemons_machine_is_looked_at_and_left_as_it_was() {
+    let household = Household::new(ACTOR);
+    let looked = look(&household, &["--json"]);
+    let document = document(&looked);
+    for check in OF_A_TIER {
+        finding(&document, check, Some("cache"));
+    }
+    assert_eq!(finding(&document, "config", None)["verdict"], "ok");
+    assert_eq!(finding(&document, "directory", Some("cache"))["verdict"], "ok");
+    assert_ne!(finding(&document, "direct_io", Some("cache"))["verdict"], "skipped");
+    let socket = finding(&document, "socket", None);
+    assert!(socket["found"].as_str().unwrap().contains("no daemon"), "{socket}");
+    assert!(household.daemons().is_empty());
+    assert_eq!(names(household.shards().parent().unwrap()), [""; 0]);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_not_made() {
+    let household = Household::new(ACTOR);
+    let folder = Daemon::disk();
+    let cache = folder.path().join("a/b");
+    let document = document(&look(&household, &["--cache", cache.to_str().unwrap(), "--json"]));
+    let directory = finding(&document, "directory", Some("cache"));
+    assert_eq!(directory["verdict"], "ok");
+    assert!(directory["found"].as_str().unwrap().contains("not there yet"), "{directory}");
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn a_configuration_is_gone_by_and_a_daemon_that_answers_is_named() {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let cache = folder.path().join("cache");
+    let path = config(folder.path(), daemon.socket(), &cache, "8MiB");
+    let document = document(&look(&household, &["--config", path.to_str().unwrap(), "--json"]));
+    let read = finding(&document, "config", None);
+    assert_eq!((&read["verdict"], &read["figures"]["tiers"]), (&"ok".into(), &2.into()));
+    for check in OF_A_TIER {
+        finding(&document, check, Some("nvme0"));
+    }
+    let space = finding(&document, "space", Some("nvme0"));
+    assert_eq!(
+        (&space["verdict"], &space["figures"]["capacity_bytes"]),
+        (&"ok".into(), &(8 << 20).into())
+    );
+    let socket = finding(&document, "socket", None);
+    assert_eq!(
+        (&socket["verdict"], &socket["figures"]["pid"]),
+        (&"ok".into(), &std::process::id().into())
+    );
+    assert!(!cache.exists());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line_and_ends_with_one() {
+    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let cache = folder.path().join("cache");
+    fs::create_dir(&cache).unwrap();
+    fs::write(cache.join("thesis.tex"), "dear to somebody").unwrap();
+    let socket = folder.path().join("f.sock");
+    let path = config(folder.path(), &socket, &cache, "1EiB");
+    let arguments = ["--config", path.to_str().unwrap()];
+    let looked = look(&household, &[&arguments[..], &["--json"]].concat());
+    let document = document(&looked);
+    assert_eq!(looked.code, 1);
+    let line = |line: u32| format!("{}:{line}", path.display());
+    for (check, place) in [("directory", line(6)), ("space", line(7))] {
+        let finding = finding(&document, check, Some("nvme0"));
+        assert_eq!(finding["verdict"], "wrong", "{finding}");
+        assert!(finding["mend"].as_str().unwrap().contains(&place), "{finding}");
+    }
+    assert_eq!(names(&cache), ["thesis.tex"]);
+    let told = look(&household, &arguments);
+    assert_eq!(told.code, 1);
+    assert!(told.out.contains("\nwrong    space of nvme0"), "{}", told.out);
+    assert!(told.out.contains("mend: ") && told.err.contains("not ready"), "{}", told.err);
+    assert!(told.out.trim_end().ends_with("skipped"), "{}", told.out);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_leaves_the_machine_to_look_at() {
+    let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
+    let path = folder.path().join("forebay.toml");
+    for text in [None, Some("[[tier]]\nname = 'a'\ncolour = 'red'\n")] {
+        if let Some(text) = text {
+            fs::write(&path, text).unwrap();
+        }
+        let looked = look(&household, &["--config", path.to_str().unwrap(), "--json"]);
+        let document = document(&looked);
+        assert_eq!(looked.code, 1);
+        assert_eq!(finding(&document, "config", None)["verdict"], "wrong");
+        assert_eq!(finding(&document, "memlock", None)["verdict"], "skipped");
+    }
+}
+
+#[test]
+fn another_engine_and_a_measurement_are_there_for_the_asking() {
+    let household = Household::new(ACTOR);
+    let document = document(&look(&household, &["--io", "threads", "--probe", "--json"]));
+    assert_eq!(finding(&document, "io_uring", None)["verdict"], "skipped");
+    assert_eq!(finding(&document, "memlock", None)["verdict"], "skipped");
+    let probe = finding(&document, "probe", Some("cache"));
+    assert!(probe["figures"]["read_bytes_per_second"].as_f64().unwrap() > 0.0, "{probe}");
+    assert_eq!(names(household.shards().parent().unwrap()), [""; 0]);
+}
+
+#[test]
+fn wrong_usage_is_two_and_help_teaches() {
+    let household = Household::new(ACTOR);
+    assert_eq!(look(&household, &["--config", "/a", "--cache", "/b"]).code, 2);
+    assert_eq!(look(&household, &["--io", "magic"]).code, 2);
+    let help = look(&household, &["--help"]);
+    assert_eq!(help.code, 0);
+    for word in ["wrong", "Exit codes", "--probe", "sudo -u", "--json"] {
+        assert!(help.out.contains(word), "no {word:?} in {}", help.out);
+    }
+    assert!(help.out.lines().all(|line| line.chars().count() <= 110), "{}", help.out);
+}
