@@ -14,8 +14,8 @@ mod dice;
 use std::time::Instant;
 
 use dice::Dice;
-use forebay_store::Evict;
 use forebay_policy::{Newcomer, Slot};
+use forebay_store::Evict;
 
 /// Shards on the tier: 500 TB in shards of 500 MB.
 const SHARDS: u32 = 1_000_000;

@@ -3,13 +3,16 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
 
 mod bench;
+mod completions;
 mod config;
 mod credentials;
 mod daemon;
 mod dataset;
 mod fsck;
 mod index;
+mod man;
 mod pack;
+mod policy;
 mod reader;
 mod scrub;
 mod status;
@@ -56,7 +59,12 @@ enum Verb {
     #[command(subcommand)]
     Dataset(dataset::Verb),
     #[command(subcommand)]
+    Policy(policy::Verb),
+    #[command(subcommand)]
     Config(config::Verb),
+    Completions(completions::Arguments),
+    #[command(hide = true)]
+    Man(man::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -176,7 +184,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
+        Verb::Policy(verb) => policy::run(&verb),
         Verb::Config(verb) => config::run(&verb),
+        Verb::Completions(arguments) => completions::run(&arguments),
+        Verb::Man(arguments) => man::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {
