@@ -40,13 +40,13 @@ pub(crate) use source::Source;
 /// `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["tier"]))]
 pub struct Config {
     /// The process.
     #[serde(default)]
     pub daemon: Daemon,
     /// Where shards rest: at least one.
     #[serde(default)]
-    #[schemars(required)]
     pub tier: Vec<Tier>,
     /// Which stores may be read and how; the first whose pattern matches a shard's URL counts. None
     /// at all: any, as jobs say.

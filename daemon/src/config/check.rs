@@ -42,8 +42,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
 
 /// Refuses a data set that cannot come after others.
 pub(super) fn dataset_after(before: &[Rule], rule: &Rule) -> Result<()> {
-    let covers = |before: &&Rule| before.matches == rule.matches || before.matches.as_str() == "**";
-    if let Some(before) = before.iter().find(covers) {
+    if let Some(before) = before.iter().find(|before| before.covers(rule)) {
         return Err(Error::new(ErrorKind::Invalid, "this rule can never match")
             .at("dataset", &rule.name)
             .at("shadowed_by", &before.name)
@@ -266,5 +265,268 @@ impl Check<'_> {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::read::Language;
+
+    const TIER: &str = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
+
+    /// Each mistake as a linter writes it, with the file's name left out.
+    fn told(text: &str, language: Language) -> Vec<String> {
+        let mistakes = Config::understand(text, language).unwrap_err();
+        let line = |mistake: &Mistake| mistake.line(Path::new("F")).to_string();
+        mistakes.iter().map(|mistake| line(mistake)[2..].to_owned()).collect()
+    }
+
+    fn assert_told(told: &[String], wanted: &[(&str, &str)]) {
+        assert_eq!(told.len(), wanted.len(), "{told:#?}");
+        for (told, (place, words)) in told.iter().zip(wanted) {
+            assert!(told.starts_with(&format!("{place}: ")), "{place}: {told}");
+            assert!(told.contains(words), "{words}: {told}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_told_in_one_go_where_it_is() {
+        let text = format!(
+            "[deamon]\n{TIER}clas = 'nvme'\n\
+             [[tier]]\nname = 'hdd'\nclass = 'hd'\npath = '/h'\ncapacity = '1TiB'\n\
+             [[source]]\nmatch = 's3://a/'\nbandwith = '1GB/s'\nconnections = -1\n\
+             [[dataset]]\nname = 'a'\nmatch = 's3://a/**'\nevict = 'lruu'\nquota = {{ mx = 1, min = 'x' }}\n\
+             [[dataset]]\nname = 'b'\nmatch = 's3://b/**'\ntiers = ['nvm', 'hdd']\n\
+             [[dataset]]\nname = 'c'\nmatch = 's3://b/c/*.tar'\n\
+             [[dataset]]\nmatch = 's3://d/**'\n\
+             [[dataset]]\nname = 'e'\nmatch = 's3://e/**'\npin = true\nttl = '1d'\n\
+             [[tenant]]\nname = 'v'\ngroups = [1, true, 'no-such-group']\n\
+             [[tenant]]\nname = 'w'\ngroups = [1]\n[[tenant]]\nname = 'x'\ngroups = [1]\n"
+        );
+        assert_told(
+            &told(&text, Language::Toml),
+            &[
+                ("1:2", "unknown key `deamon`; did you mean `daemon`?"),
+                ("6:1", "unknown key `clas` (tier=nvme); did you mean `class`?"),
+                ("9:9", "`class` cannot be `hd` (tier=hdd); did you mean `hdd`?"),
+                ("14:1", "unknown key `bandwith` (match=s3://a/); did you mean `bandwidth`?"),
+                (
+                    "15:15",
+                    "`connections`: expected a whole number, not below 0, found integer `-1`",
+                ),
+                ("19:9", "`evict` cannot be `lruu` (dataset=a); did you mean `lru`?"),
+                ("20:11", "unknown key `mx` (dataset=a); did you mean"),
+                ("20:25", "`min`: "),
+                ("24:10", "no tier of this name (dataset=b, tier=nvm); did you mean `nvme`?"),
+                ("27:9", "can never match (dataset=c, shadowed_by=b)"),
+                ("28:1", "the key `name` is missing (dataset=s3://d/**)"),
+                ("30:1", "pinned"),
+                ("37:14", "a group's name or its gid"),
+                ("43:10", "all its groups"),
+            ],
+        );
+    }
+
+    #[test]
+    fn mistakes_of_syntax_are_told_together_and_one_a_line() {
+        let text = format!("{TIER}class = nvme\n[[dataset]]\nname = 'a\nmatch = 's3://a/**'\n");
+        let told = told(&text, Language::Toml);
+        assert_eq!(told.len(), 2, "{told:#?}");
+        assert!(told[0].starts_with("5:9: ") && told[1].starts_with("7:"), "{told:#?}");
+        let twice = super::tests::told(&format!("{TIER}name = 'x'\n"), Language::Toml);
+        assert!(twice[0].starts_with("5:1: ") && twice[0].contains("duplicate"), "{twice:?}");
+    }
+
+    #[test]
+    fn what_only_follows_from_a_mistake_is_not_told() {
+        for (text, wanted) in [
+            // Without its class the tier would need a path.
+            ("[[tier]]\nname = 'a'\nclass = 'mem'\ncapacity = '1GiB'\n", ("3:9", "`class`")),
+            // A name that cannot be read is not one that is missing.
+            ("[[tier]]\nname = 1\npath = '/m'\ncapacity = '1GiB'\n", ("2:8", "`name`")),
+            (
+                "[[tier]]\nname = 'a'\npath = '/m'\ncapacity = '1GiB'\nwatermarks = { low = 'x', high = 1.0 }\n",
+                ("5:22", "`low`"),
+            ),
+            // The tiers of the data set may be the one that cannot be read.
+            (
+                "[[tier]]\nname = 1\npath = '/m'\ncapacity = '1GiB'\n\
+                 [[dataset]]\nname = 'a'\nmatch = '**'\ntiers = ['b']\n",
+                ("2:8", "`name`"),
+            ),
+            ("tier = 5\n", ("1:8", "`tier`")),
+            ("[tier]\nname = 'a'\n", ("1:1", "`[[name]]`")),
+        ] {
+            assert_told(&told(text, Language::Toml), &[wanted]);
+        }
+    }
+
+    #[test]
+    fn rules_that_can_never_match_are_told_at_their_patterns() {
+        let text = format!(
+            "{TIER}[[source]]\nmatch = 's3://a/'\n[[source]]\nmatch = 's3://a/b/'\n\
+             [[dataset]]\nname = 'a'\nmatch = 's3://*/**'\n\
+             [[dataset]]\nname = 'b'\nmatch = 's3://b/**'\n\
+             [[dataset]]\nname = 'a'\nmatch = '/d/**'\n"
+        );
+        assert_told(
+            &told(&text, Language::Toml),
+            &[
+                ("8:9", "this source can never match (match=s3://a/b/, shadowed_by=s3://a/)"),
+                ("14:9", "this rule can never match (dataset=b, shadowed_by=a)"),
+                ("16:8", "two data sets have one name (dataset=a)"),
+            ],
+        );
+    }
+
+    #[test]
+    fn yaml_and_json_say_the_same_as_toml_and_have_the_same_mistakes() {
+        let toml = format!(
+            "{TIER}watermarks = {{ low = 0.5, high = 0.9 }}\n\
+            [[dataset]]\nname = 'a'\nmatch = '**'\nevict = 'none'\npriority = -3\npin = false\n\
+            [[tenant]]\nname = 'no'\ngroups = [16, '17']\n"
+        );
+        let yaml = "tier:\n- name: nvme\n  path: /m\n  capacity: 1GiB\n  watermarks: {low: 0.5, high: 9e-1}\n\
+            dataset:\n  # A comment: with a colon.\n  - name: \"a\"\n    match: '**'\n    evict: none\n    priority: -3\n    pin: False\n    ttl: ~\n\
+            tenant:\n- name: no\n  groups: [0x10, \"17\"]\n";
+        let json = "{\n\t\"tier\": [{\"name\":\"nvme\", \"path\": \"\\/m\",\n\t\t\"capacity\":\"1GiB\",\n\
+            \t\t\"watermarks\": {\"low\": 5e-1, \"high\": 0.9}\n\t}],\n\t\"dataset\": [\n\t{\"name\": \"a\", \"match\": \"**\", \"evict\": \"none\",\n\
+            \"priority\": -3, \"pin\": false}], \"tenant\": [{\"name\": \"no\", \"groups\": [16, \"17\"]}]\n}\n";
+        let shown = |text: &str, language| {
+            let config = Config::understand(text, language)
+                .unwrap_or_else(|mistakes| panic!("{language:?}: {mistakes:?}"));
+            crate::config::document(&config, "/run/f.sock", 1)
+        };
+        let wanted = shown(&toml, Language::Toml);
+        assert_eq!(wanted["tenant"][0]["name"], "no");
+        assert_eq!(shown(yaml, Language::Yaml), wanted.clone());
+        assert_eq!(shown(json, Language::Json), wanted);
+        let wrong = |text: &str| text.replacen("evict", "evct", 1);
+        let suggestion = "unknown key `evct` (dataset=a); did you mean `evict`?";
+        for (language, text, place) in [
+            (Language::Toml, wrong(&toml), "9:1"),
+            (Language::Yaml, wrong(yaml), "10:5"),
+            (Language::Json, wrong(json), "7:33"),
+        ] {
+            assert_told(&told(&text, language), &[(place, suggestion)]);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_says_its_language() {
+        for (name, language) in [
+            ("forebay.toml", Language::Toml),
+            ("forebay.yaml", Language::Yaml),
+            ("forebay.YML", Language::Yaml),
+            ("/etc/forebay.d/a.json", Language::Json),
+            ("forebay.conf", Language::Toml),
+            ("forebay", Language::Toml),
+        ] {
+            assert_eq!(Language::of(Path::new(name)), language, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_yaml_and_json_hide_is_refused() {
+        let bomb = "a: &a [x, x]\nb: &b [*a, *a]\ntier: [*b, *b]\n";
+        let deep = |open: &str, close: &str| {
+            format!("{{\"tier\": {}{}}}", open.repeat(100), close.repeat(100))
+        };
+        for (language, text, wanted) in [
+            (Language::Yaml, bomb.to_owned(), ("1:7", "anchors")),
+            (Language::Yaml, "tier: !!seq []\n".to_owned(), ("1:13", "tags")),
+            (Language::Yaml, "tier: []\n---\ntier: []\n".to_owned(), ("2:1", "second document")),
+            (Language::Yaml, deep("[", "]"), ("1:41", "nested too deeply")),
+            (Language::Yaml, "tier: [\n".to_owned(), ("2:1", "no YAML")),
+            (Language::Yaml, "? [a]\n: b\n".to_owned(), ("1:3", "a key is a plain word")),
+            (Language::Json, "{\"tier\": [],}".to_owned(), ("1:13", "no JSON: trailing comma")),
+            (Language::Json, "tier: []".to_owned(), ("1:2", "no JSON")),
+            (Language::Json, deep("[", "]"), ("1:41", "nested too deeply")),
+            (Language::Json, String::new(), ("1:1", "no JSON: EOF")),
+            (Language::Json, "[]".to_owned(), ("1:1", "a list where a table is meant")),
+        ] {
+            assert_told(&told(&text, language), &[wanted]);
+        }
+        let twice = "tier:\n- name: a\n  name: b\n  path: /m\n  capacity: 1GiB\n";
+        assert_told(&told(twice, Language::Yaml), &[("3:3", "`name` is here twice")]);
+        let twice = "{\"tier\": [{\"name\": \"a\", \"name\": \"b\"}]}";
+        assert_told(&told(twice, Language::Json), &[("1:25", "`name` is here twice")]);
+        for language in [Language::Yaml, Language::Toml] {
+            let told = told("", language);
+            assert!(told[0].contains("at least one [[tier]]"), "{told:?}");
+        }
+        let date = told("tier = 1979-05-27\n", Language::Toml);
+        assert_told(&date, &[("1:8", "a date means nothing here")]);
+    }
+
+    /// Files that are cut off, or of which a character is another one: nothing but an answer comes of it.
+    #[test]
+    fn nothing_that_is_written_is_more_than_a_mistake() {
+        let toml =
+            format!("{TIER}[[dataset]]\nname = 'é'\nmatch = '**'\nquota = {{ max = '1GiB' }}\n");
+        let yaml =
+            "tier:\n- {name: é, path: /m, capacity: 1GiB}\ndataset:\n- name: a\n  match: '**'\n";
+        let json =
+            "{\"tier\": [{\"name\": \"\\u00e9\", \"path\": \"/m\", \"capacity\": \"1GiB\"}]}";
+        for (language, text) in
+            [(Language::Toml, toml.as_str()), (Language::Yaml, yaml), (Language::Json, json)]
+        {
+            for (at, _) in text.char_indices() {
+                let _ = Config::understand(&text[..at], language);
+                let rest: String = text[at..].chars().skip(1).collect();
+                for other in
+                    ["", "\"", "'", "[", "}", "\n", "\0", "\t", "&", "*", "9", "\u{85}", "\r"]
+                {
+                    let text = format!("{}{other}{rest}", &text[..at]);
+                    if let Err(mistakes) = Config::understand(&text, language) {
+                        assert!(!mistakes.is_empty(), "{text}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_told_where_it_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"[[tier]]\nname = 'n\xff'\n").unwrap();
+        let error = Config::read(file.path()).unwrap_err();
+        assert_eq!((error.kind(), error.place("line")), (ErrorKind::Invalid, Some("2")));
+        assert_eq!(error.place("column"), Some("10"), "{error}");
+    }
+
+    #[test]
+    fn of_many_mistakes_the_first_is_told_and_where_the_others_are() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{TIER}evct = 1\ncolour = 1\n")).unwrap();
+        let error = Config::read(file.path()).unwrap_err().to_string();
+        for word in ["unknown key `evct`", "tier=nvme", "line=5", "policy check", "tells 1 more"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        let many =
+            format!("{TIER}{}", (0..10_000).map(|n| format!("k{n} = 1\n")).collect::<String>());
+        assert_eq!(told(&many, Language::Toml).len(), MAX_MISTAKES);
+    }
+
+    /// The examples of the documents, but for the groups that only their readers have.
+    #[test]
+    fn the_examples_of_the_documents_are_right() {
+        let document = include_str!("../../../docs/CONFIGURATION.md");
+        let mut read = 0;
+        for (word, language) in
+            [("toml", Language::Toml), ("yaml", Language::Yaml), ("json", Language::Json)]
+        {
+            for block in document.split(&format!("\n```{word}\n")).skip(1) {
+                let text = block.split("\n```").next().unwrap();
+                let mistakes = Config::understand(text, language).err().unwrap_or_default();
+                let other = mistakes.iter().find(|mistake| mistake.error.place("group").is_none());
+                assert!(other.is_none(), "{other:?} in {text}");
+                read += 1;
+            }
+        }
+        assert!(read >= 2, "{read} examples");
     }
 }
