@@ -119,7 +119,7 @@ fn nvme() -> Class {
 
 /// A size, or a share of the disk.
 fn keep_free<'de, D: Deserializer<'de>>(from: D) -> Result<Option<KeepFree>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let share = text.trim().strip_suffix('%').map(|percent| percent.trim().parse::<f64>());
     let wrong = || de::Error::custom(format!("`{text}` is neither a share like \"5%\" nor a size"));
     match share {
@@ -223,7 +223,7 @@ pub struct Quota {
 }
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     humantime::parse_duration(&text).map(Some).map_err(|error| {
         de::Error::custom(format!("`{text}` is no duration like \"30d\": {error}"))
     })

@@ -119,7 +119,12 @@ fn unexpected<'t>(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Fau
         "f32" | "f64" => "a number".to_owned(),
         other => other.to_owned(),
     };
-    de::Error::custom(format_args!("expected {expected}, found {found}"))
+    match found {
+        de::Unexpected::Unit => {
+            de::Error::custom(format_args!("expected {expected}, found nothing"))
+        }
+        found => de::Error::custom(format_args!("expected {expected}, found {found}")),
+    }
 }
 
 /// Reads one value.
