@@ -14,12 +14,12 @@ use tempfile::TempDir;
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
 const TOML: &str = "[[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TiB'\n\
-    [[source]]\nmatch = 's3://ml/'\nendpoint = 'https://user:hunter2@store.example'\n\
+    [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
     [[dataset]]\nname = 'imagenet'\nmatch = 's3://ml/imagenet/**'\nquota = { max = '500GiB' }\n\
     [[dataset]]\nname = 'rest'\nmatch = '**'\n";
 
 const YAML: &str = "tier:\n- {name: nvme, path: /mnt/nvme0, capacity: 3TiB}\nsource:\n- match: s3://ml/\n  \
-    endpoint: https://user:hunter2@store.example\ndataset:\n- name: imagenet\n  match: s3://ml/imagenet/**\n  \
+    proxy: http://user:hunter2@proxy.example:3128\ndataset:\n- name: imagenet\n  match: s3://ml/imagenet/**\n  \
     quota: {max: 500GiB}\n- {name: rest, match: '**'}\n";
 
 /// Code, standard output and standard error of a command that asks no daemon.
@@ -104,7 +104,7 @@ fn what_changes_between_two_files_is_told_and_no_secret() {
     let (code, out, err) = forebay(&household, &["policy", "diff", &old, &same]);
     assert_eq!((code, out.as_str(), err.as_str()), (0, "nothing changes\n", ""));
     let (code, out, err) = forebay(&household, &["policy", "diff", &old, &new]);
-    let wanted = "source s3://ml/: endpoint changed in what is not shown of it\n\
+    let wanted = "source s3://ml/: proxy changed in what is not shown of it\n\
         data set imagenet: quota.max 500GiB -> 600GiB\n";
     let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     assert_eq!((code, sorted(&out), err.as_str()), (0, sorted(wanted), ""));

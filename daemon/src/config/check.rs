@@ -117,9 +117,10 @@ impl<'t> Check<'t> {
         pairs.filter(|(node, _)| !self.dirty.contains(&std::ptr::from_ref(*node))).collect()
     }
 
-    /// Tells of a key of a table; of the table itself where it has no such key.
-    fn tell(&mut self, table: &Node, key: &str, error: Error) {
-        let place = table.get(key).map_or(table.place, |node| node.place);
+    /// Tells of the first key of a table that the message names; of the table where it names none.
+    fn tell(&mut self, table: &Node, error: Error) {
+        let words = error.message().split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let place = words.filter_map(|word| table.get(word)).next().unwrap_or(table).place;
         self.mistakes.push(Mistake::at(place, error));
     }
 }
@@ -152,12 +153,12 @@ impl Check<'_> {
         let mut names = HashSet::new();
         for (table, tier) in self.clean("tier", &config.tier) {
             if let Err(error) = tier.node() {
-                self.tell(table, "", error);
+                self.tell(table, error);
             }
             if !names.insert(&tier.name) {
                 let error = Error::new(ErrorKind::Invalid, "two tiers have one name");
                 let error = error.at("tier", &tier.name).advise("give each a name of its own");
-                self.tell(table, "name", error);
+                self.tell(table, error);
             }
         }
         if self
@@ -179,8 +180,7 @@ impl Check<'_> {
         let mut rules = Rules::none();
         for (table, source) in self.clean("source", &config.source) {
             if let Err(error) = source.rule().and_then(|rule| rules.add(rule)) {
-                let key = if error.place("shadowed_by").is_some() { "match" } else { "" };
-                self.tell(table, key, error);
+                self.tell(table, error);
             }
         }
     }
@@ -192,13 +192,12 @@ impl Check<'_> {
             let rule = match dataset.rule() {
                 Ok(rule) => rule,
                 Err(error) => {
-                    self.tell(table, "", error);
+                    self.tell(table, error);
                     continue;
                 }
             };
             if let Err(error) = dataset_after(&rules, &rule) {
-                let key = if error.place("shadowed_by").is_some() { "match" } else { "name" };
-                self.tell(table, key, error);
+                self.tell(table, error);
             }
             rules.push(rule);
         }
@@ -237,14 +236,11 @@ impl Check<'_> {
             match tenant.node() {
                 Ok(node) => {
                     if let Err(error) = tenant_after(&tenants, &node) {
-                        let same = tenants
-                            .iter()
-                            .any(|before: &NodeTenant| before.rule.name == node.rule.name);
-                        self.tell(table, if same { "name" } else { "groups" }, error);
+                        self.tell(table, error);
                     }
                     tenants.push(node);
                 }
-                Err(error) => self.tell(table, "", error),
+                Err(error) => self.tell(table, error),
             }
         }
     }
@@ -323,7 +319,7 @@ mod tests {
                 ("24:10", "no tier of this name (dataset=b, tier=nvm); did you mean `nvme`?"),
                 ("27:9", "can never match (dataset=c, shadowed_by=b)"),
                 ("28:1", "the key `name` is missing (dataset=s3://d/**)"),
-                ("30:1", "pinned"),
+                ("34:7", "pinned"),
                 ("37:14", "a group's name or its gid"),
                 ("43:10", "all its groups"),
             ],
@@ -443,7 +439,11 @@ mod tests {
             (Language::Yaml, deep("[", "]"), ("1:41", "nested too deeply")),
             (Language::Yaml, "tier: [\n".to_owned(), ("2:1", "no YAML")),
             (Language::Yaml, "? [a]\n: b\n".to_owned(), ("1:3", "a key is a plain word")),
-            (Language::Json, "{\"tier\": [],}".to_owned(), ("1:13", "no JSON: key must be a string")),
+            (
+                Language::Json,
+                "{\"tier\": [],}".to_owned(),
+                ("1:13", "no JSON: key must be a string"),
+            ),
             (Language::Json, "tier: []".to_owned(), ("1:2", "no JSON")),
             (Language::Json, deep("[", "]"), ("1:41", "nested too deeply")),
             (Language::Json, String::new(), ("1:1", "no JSON: EOF")),
