@@ -497,6 +497,22 @@ mod tests {
         }
     }
 
+    /// What is nested without end, and what is merely long.
+    #[test]
+    fn depth_and_length_cost_nothing() {
+        for open in ["[", "{a: ", "- ", "a = [", "a = {b = ", "{\"a\":", "a.", "[[", "? ", "a:\n "] {
+            let text = open.repeat(20_000);
+            for language in [Language::Toml, Language::Yaml, Language::Json] {
+                assert!(Config::understand(&text, language).is_err(), "{open} {language:?}");
+            }
+        }
+        let sets: String = (0..1000)
+            .map(|n| format!("[[dataset]]\nname = 'n{n}'\nmatch = 's3://bucket/{n:04}/**/*.tar'\n"))
+            .collect();
+        let config = Config::parse(&format!("{TIER}{sets}")).unwrap();
+        assert_eq!(config.datasets().unwrap().len(), 1000);
+    }
+
     #[test]
     fn a_file_that_is_no_text_is_told_where_it_is_not() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -52,22 +52,28 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, Mistake> {
     String::from_utf8(bytes).map_err(|error| {
         let good = error.utf8_error().valid_up_to();
         let before = String::from_utf8_lossy(&error.as_bytes()[..good]);
-        Mistake::at(
-            place(&before, before.len()),
-            forebay_error::Error::new(
-                forebay_error::ErrorKind::Invalid,
-                "the file is no text: this byte is not UTF-8",
-            ),
-        )
+        let place = Lines::of(&before).place(before.len());
+        Mistake::of_syntax(Some(place), "the file is no text: this byte is not UTF-8")
     })
 }
 
-/// Where byte `offset` of `text` is.
-fn place(text: &str, offset: usize) -> Place {
-    let before = &text[..text.floor_char_boundary(offset)];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    Place {
-        line: before.bytes().filter(|byte| *byte == b'\n').count() + 1,
-        column: before[line_start..].chars().count() + 1,
+/// Where the lines of a text begin.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self { text, starts: std::iter::once(0).chain(newlines).collect() }
+    }
+
+    /// Where byte `offset` is.
+    fn place(&self, offset: usize) -> Place {
+        let offset = self.text.floor_char_boundary(offset);
+        let line = self.starts.partition_point(|start| *start <= offset);
+        let start = self.starts[line - 1];
+        Place { line, column: self.text[start..offset].chars().count() + 1 }
     }
 }

@@ -61,6 +61,11 @@ pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     if wide == narrow {
         return true;
     }
+    // Nearly all that is ever compared begins otherwise.
+    let literal = wide.split(['*', '?', '[']).next().unwrap_or_default();
+    if !narrow.starts_with(literal) {
+        return false;
+    }
     let (wide, narrow) = (tokens(wide), tokens(narrow));
     // At which tokens of `wide` one may be once so much of `narrow` is taken, and in which of its folders.
     let mut here = vec![false; wide.len() + 1];

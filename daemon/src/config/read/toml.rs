@@ -7,32 +7,33 @@ use std::collections::HashSet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{MAX_DEPTH, place};
+use super::{Lines, MAX_DEPTH};
 use crate::config::mistake::Mistake;
 use crate::config::tree::{Key, Node, Place, Value};
 
 /// The tree of a file.
 pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let at = |error: &toml::de::Error| error.span().map(|span| place(text, span.start));
+    let lines = Lines::of(text);
+    let at = |error: &toml::de::Error| error.span().map(|span| lines.place(span.start));
     let mut mistakes: Vec<_> = errors
         .iter()
         .map(|error| Mistake::of_syntax(at(error), error.message().trim().replace('\n', ", ")))
         .collect();
     // Of one slip the parser may tell several things: the first on a line is the one to mend.
-    let mut lines = HashSet::new();
+    let mut told = HashSet::new();
     mistakes.sort_by_key(|mistake| mistake.place);
-    mistakes.retain(|mistake| mistake.place.is_none_or(|place| lines.insert(place.line)));
+    mistakes.retain(|mistake| mistake.place.is_none_or(|place| told.insert(place.line)));
     if !mistakes.is_empty() {
         return Err(mistakes);
     }
-    let mut reader = Reader { text, mistakes };
+    let mut reader = Reader { lines, mistakes };
     let node = reader.table(Place::START, table.get_ref(), MAX_DEPTH);
     if reader.mistakes.is_empty() { Ok(node) } else { Err(reader.mistakes) }
 }
 
 struct Reader<'a> {
-    text: &'a str,
+    lines: Lines<'a>,
     mistakes: Vec<Mistake>,
 }
 
@@ -49,7 +50,7 @@ impl Reader<'_> {
     }
 
     fn place<T>(&self, spanned: &Spanned<T>) -> Place {
-        place(self.text, spanned.span().start)
+        self.lines.place(spanned.span().start)
     }
 
     fn node(&mut self, spanned: &Spanned<DeValue<'_>>, depth: usize) -> Node {
