@@ -72,9 +72,13 @@ fn a_wrong_file_is_told_all_that_is_wrong_with_it() {
     assert_eq!(code, 1, "{err}");
     assert_eq!(
         out,
-        format!("{file}:11:1: unknown key `quotta` (dataset=imagenet); did you mean `quota`?\n")
+        format!(
+            "{file}:11:1: unknown key `quotta` (dataset=imagenet); did you mean `quota`?\n\
+             {file}:14:9: this rule can never match (dataset=rest, shadowed_by=imagenet); put the \
+             narrower pattern first: the first that matches counts\n"
+        )
     );
-    assert!(err.contains("Invalid: the configuration has a mistake"), "{err}");
+    assert!(err.contains("Invalid: the configuration has 2 mistakes"), "{err}");
 
     let wrong = wrong.replace("quotta", "quota").replace("3TiB", "3 parsecs");
     let file = files.put("wrong.toml", &wrong);

@@ -1,7 +1,6 @@
 //! Everything that is wrong with a configuration, at once.
 //!
-//! One rule: a table with a mistake in it is not compared with others, so that no mistake is told of which
-//! another is the cause.
+//! One rule: what could not be read is not judged, so that no mistake is told of which another is the cause.
 
 use std::collections::HashSet;
 
@@ -109,12 +108,17 @@ impl<'t> Check<'t> {
         step.node.get(key).is_some()
     }
 
-    /// What goes for each table of a list that has no mistake in it.
-    fn clean<T>(&self, section: &str, read: &'t [T]) -> Vec<(&'t Node, &'t T)> {
+    /// What goes for each table of a list that was read, whether all of it was or not.
+    fn read<T>(&self, section: &str, read: &'t [T]) -> Vec<(&'t Node, &'t T)> {
         let nodes = self.root.get(section).map_or(&[][..], Node::elements);
         let counts = |node: &&Node| !self.skipped.contains(&std::ptr::from_ref(*node));
-        let pairs = nodes.iter().filter(counts).zip(read);
-        pairs.filter(|(node, _)| !self.dirty.contains(&std::ptr::from_ref(*node))).collect()
+        nodes.iter().filter(counts).zip(read).collect()
+    }
+
+    /// The same for those that have no mistake in them.
+    fn clean<T>(&self, section: &str, read: &'t [T]) -> Vec<(&'t Node, &'t T)> {
+        let all = self.read(section, read).into_iter();
+        all.filter(|(node, _)| !self.is_dirty(node)).collect()
     }
 
     /// Tells of the first key of a table that the message names; of the table where it names none.
@@ -187,9 +191,15 @@ impl Check<'_> {
 
     fn datasets(&mut self, config: &Config) {
         let mut rules = Vec::new();
-        for (table, dataset) in self.clean("dataset", &config.dataset) {
-            self.tiers_of(config, table, &dataset.name, &dataset.tiers);
-            let rule = match dataset.rule() {
+        for (table, dataset) in self.read("dataset", &config.dataset) {
+            // Name and pattern were read of each; whatever else is wrong with it, they are compared.
+            let rule = if self.is_dirty(table) {
+                Rule::new(&dataset.name, &dataset.r#match, dataset.evict)
+            } else {
+                self.tiers_of(config, table, &dataset.name, &dataset.tiers);
+                dataset.rule()
+            };
+            let rule = match rule {
                 Ok(rule) => rule,
                 Err(error) => {
                     self.tell(table, error);
@@ -500,7 +510,8 @@ mod tests {
     /// What is nested without end, and what is merely long.
     #[test]
     fn depth_and_length_cost_nothing() {
-        for open in ["[", "{a: ", "- ", "a = [", "a = {b = ", "{\"a\":", "a.", "[[", "? ", "a:\n "] {
+        for open in ["[", "{a: ", "- ", "a = [", "a = {b = ", "{\"a\":", "a.", "[[", "? ", "a:\n "]
+        {
             let text = open.repeat(20_000);
             for language in [Language::Toml, Language::Yaml, Language::Json] {
                 assert!(Config::understand(&text, language).is_err(), "{open} {language:?}");
