@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
 
 mod bench;
+mod completions;
 mod config;
 mod credentials;
 mod daemon;
@@ -10,6 +11,7 @@ mod dataset;
 mod doctor;
 mod fsck;
 mod index;
+mod man;
 mod pack;
 mod policy;
 mod reader;
@@ -58,10 +60,13 @@ enum Verb {
     #[command(subcommand)]
     Dataset(dataset::Verb),
     #[command(subcommand)]
-    Config(config::Verb),
-    #[command(subcommand)]
     Policy(policy::Verb),
+    #[command(subcommand)]
+    Config(config::Verb),
     Doctor(doctor::Arguments),
+    Completions(completions::Arguments),
+    #[command(hide = true)]
+    Man(man::Arguments),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
@@ -181,9 +186,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
-        Verb::Config(verb) => config::run(&verb),
         Verb::Policy(verb) => policy::run(&verb),
+        Verb::Config(verb) => config::run(&verb),
         Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Completions(arguments) => completions::run(&arguments),
+        Verb::Man(arguments) => man::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),
     };
     match done {

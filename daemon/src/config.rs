@@ -3,7 +3,6 @@
 //! One rule: what is not understood is refused, with the line; a daemon never runs on half of what
 //! an admin wrote.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,26 +11,42 @@ use bytesize::ByteSize;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::Rules;
 use forebay_store::{Cache, Class, Dataset as Rule, Evict, KeepFree, Tenant as Limits, Watermarks};
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::compose::{NodeTenant, NodeTier};
 
+mod check;
+mod diff;
+
+mod mistake;
 mod rate;
+mod read;
+mod schema;
 mod show;
 mod source;
+mod suggest;
+mod tree;
+mod values;
 
+pub(crate) use diff::{Change, diff};
+pub(crate) use mistake::Mistake;
 pub(crate) use rate::Rate;
-pub(crate) use show::{document, text};
+use read::Language;
+pub(crate) use schema::schema;
+pub(crate) use show::{document, policy, text};
 pub(crate) use source::Source;
 
 /// `/etc/forebay/forebay.toml`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["tier"]))]
 pub struct Config {
     /// The process.
     #[serde(default)]
     pub daemon: Daemon,
-    /// Where shards rest.
+    /// Where shards rest: at least one.
+    #[serde(default)]
     pub tier: Vec<Tier>,
     /// Which stores may be read and how; the first whose pattern matches a shard's URL counts. None
     /// at all: any, as jobs say.
@@ -49,7 +64,7 @@ pub struct Config {
 }
 
 /// `[leases]`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Leases {
     /// The server that keeps their queues, for jobs on several nodes; none: this daemon does.
@@ -57,12 +72,13 @@ pub struct Leases {
 }
 
 /// `[daemon]`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
     /// Where trainers connect.
     pub socket: Option<PathBuf>,
     /// Frames and slabs together, at most.
+    #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
     /// Groups whose members' jobs are served, too, on files that they can open; none named: only the
     /// daemon's own user is served.
@@ -71,24 +87,29 @@ pub struct Daemon {
 }
 
 /// `[[tier]]`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
     /// What admins call it.
     pub name: String,
     /// What it is made of.
     #[serde(default = "nvme")]
+    #[schemars(with = "schema::Word<Class>")]
     pub class: Class,
     /// The cache directory; none for memory.
     pub path: Option<PathBuf>,
     /// What it may hold, at most.
+    #[schemars(with = "schema::Size")]
     pub capacity: ByteSize,
     /// What of its disk is left to others.
     #[serde(default, deserialize_with = "keep_free")]
+    #[schemars(with = "schema::KeepFree")]
     pub keep_free: Option<KeepFree>,
     /// Where given, shards leave ahead of need.
+    #[schemars(with = "Option<schema::Watermarks>")]
     pub watermarks: Option<Watermarks>,
     /// What may be written a day without anybody waiting for it.
+    #[schemars(with = "Option<schema::Size>")]
     pub writes_per_day: Option<ByteSize>,
 }
 
@@ -98,7 +119,7 @@ fn nvme() -> Class {
 
 /// A size, or a share of the disk.
 fn keep_free<'de, D: Deserializer<'de>>(from: D) -> Result<Option<KeepFree>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let share = text.trim().strip_suffix('%').map(|percent| percent.trim().parse::<f64>());
     let wrong = || de::Error::custom(format!("`{text}` is neither a share like \"5%\" nor a size"));
     match share {
@@ -146,7 +167,7 @@ impl Tier {
 }
 
 /// `[[dataset]]`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
     /// What admins call it.
@@ -155,18 +176,22 @@ pub struct Dataset {
     pub r#match: String,
     /// Whether copies of its shards are kept.
     #[serde(default)]
+    #[schemars(with = "schema::Word<Cache>")]
     pub cache: Cache,
     /// Which of its shards goes first.
     #[serde(default)]
+    #[schemars(with = "schema::Word<Evict>")]
     pub evict: Evict,
     /// Never evicted.
     #[serde(default)]
     pub pin: bool,
     /// Copies are dropped this long after they were fetched.
     #[serde(default, deserialize_with = "duration")]
+    #[schemars(with = "schema::Time")]
     pub ttl: Option<Duration>,
     /// Copies are not evicted before.
     #[serde(default, deserialize_with = "duration")]
+    #[schemars(with = "schema::Time")]
     pub dont_evict_time: Option<Duration>,
     /// Bytes it is left with, and may hold.
     #[serde(default)]
@@ -185,18 +210,20 @@ pub struct Dataset {
 }
 
 /// `quota = { min, max }`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
     /// Others do not push it below this.
     #[serde(default)]
+    #[schemars(with = "schema::Size")]
     pub min: ByteSize,
     /// It holds this much at most.
+    #[schemars(with = "Option<schema::Size>")]
     pub max: Option<ByteSize>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     humantime::parse_duration(&text).map(Some).map_err(|error| {
         de::Error::custom(format!("`{text}` is no duration like \"30d\": {error}"))
     })
@@ -224,7 +251,7 @@ impl Dataset {
 }
 
 /// `[[tenant]]`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// What admins call it.
@@ -312,21 +339,11 @@ impl Config {
     /// `Invalid` naming the tenant whose limits contradict each other, whose group there is none of, or
     /// which can have no jobs.
     pub fn tenants(&self) -> Result<Vec<NodeTenant>> {
-        let tenants = self.tenant.iter().map(Tenant::node).collect::<Result<Vec<_>>>()?;
-        let (mut names, mut taken) = (HashSet::new(), HashSet::<u32>::new());
-        for tenant in &tenants {
-            let name = tenant.rule.name.as_str();
-            if !names.insert(name) {
-                let error = Error::new(ErrorKind::Invalid, "two tenants have one name");
-                return Err(error.at("tenant", name).advise("name all groups of a tenant in one"));
-            }
-            if tenant.groups.iter().all(|gid| taken.contains(gid)) {
-                let what = "tenants before this one have all its groups: it can have no jobs";
-                return Err(Error::new(ErrorKind::Invalid, what)
-                    .at("tenant", name)
-                    .advise("put it first, or give it a group of its own: the first counts"));
-            }
-            taken.extend(&tenant.groups);
+        let mut tenants = Vec::with_capacity(self.tenant.len());
+        for tenant in &self.tenant {
+            let tenant = tenant.node()?;
+            check::tenant_after(&tenants, &tenant)?;
+            tenants.push(tenant);
         }
         Ok(tenants)
     }
@@ -360,51 +377,45 @@ impl Config {
     /// # Errors
     /// `Invalid` naming the data set whose rule contradicts itself, or can never match.
     pub fn datasets(&self) -> Result<Vec<Rule>> {
-        let rules = self.dataset.iter().map(Dataset::rule).collect::<Result<Vec<_>>>()?;
-        for (at, rule) in rules.iter().enumerate() {
-            let shadow = rules[..at]
-                .iter()
-                .find(|before| before.matches == rule.matches || before.matches.as_str() == "**");
-            if let Some(before) = shadow {
-                return Err(Error::new(ErrorKind::Invalid, "this rule can never match")
-                    .at("dataset", &rule.name)
-                    .at("shadowed_by", &before.name)
-                    .advise("put the narrower pattern first: the first that matches counts"));
-            }
-            if rules[..at].iter().any(|before| before.name == rule.name) {
-                return Err(Error::new(ErrorKind::Invalid, "two data sets have one name")
-                    .at("dataset", &rule.name));
-            }
+        let mut rules = Vec::with_capacity(self.dataset.len());
+        for dataset in &self.dataset {
+            let rule = dataset.rule()?;
+            check::dataset_after(&rules, &rule)?;
+            rules.push(rule);
         }
         Ok(rules)
     }
 
-    /// Reads a file.
+    /// Reads a file; its name says in which language it is.
     ///
     /// # Errors
     /// `NotFound` if there is none, `Invalid` with line and column for anything not understood.
     pub fn read(path: &Path) -> Result<Self> {
-        let at = |error: Error| error.at("config", path.display());
-        let text = std::fs::read_to_string(path).doing("read the configuration").map_err(at)?;
-        Self::parse(&text).map_err(at)
+        Self::inspect(path)?.map_err(|mistakes| mistake::first(&mistakes, Some(path)))
     }
 
-    /// Parses a file's text.
+    /// The configuration that a file says, or everything that is wrong with it.
+    ///
+    /// # Errors
+    /// As the file cannot be read at all.
+    pub(crate) fn inspect(path: &Path) -> Result<Result<Self, Vec<Mistake>>> {
+        let at = |error: Error| error.at("config", path.display());
+        let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
+        Ok(read::text(bytes)
+            .map_err(|mistake| vec![mistake])
+            .and_then(|text| Self::understand(&text, Language::of(path))))
+    }
+
+    /// Parses a file's text, in TOML.
     ///
     /// # Errors
     /// As [`Config::read`].
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text)
-            .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string().trim().to_owned()))?;
-        config.sources()?;
-        config.datasets()?;
-        config.tenants()?;
-        config.groups()?;
-        config.tiers()?;
-        match config.tier.is_empty() {
-            false => Ok(config),
-            true => Err(Error::new(ErrorKind::Invalid, "at least one [[tier]] is needed")),
-        }
+        Self::understand(text, Language::Toml).map_err(|mistakes| mistake::first(&mistakes, None))
+    }
+
+    fn understand(text: &str, language: Language) -> Result<Self, Vec<Mistake>> {
+        check::check(&language.tree(text)?)
     }
 }
 
@@ -471,9 +482,9 @@ mod tests {
         let b = "[[dataset]]\nname = 'b'\nmatch = 's3://a/**'\n";
         let all = "[[dataset]]\nname = 'all'\nmatch = '**'\n";
         for (text, words) in [
-            (format!("{a}evict = 'lifo'\n"), ["line 8", "s3fifo"]),
-            (format!("{a}ttl = 'soon'\n"), ["line 8", "no duration"]),
-            (format!("{a}colour = 'red'\n"), ["line 8", "unknown field `colour`"]),
+            (format!("{a}evict = 'lifo'\n"), ["line=8", "s3fifo"]),
+            (format!("{a}ttl = 'soon'\n"), ["line=8", "no duration"]),
+            (format!("{a}colour = 'red'\n"), ["line=8", "unknown key `colour`"]),
             (
                 format!("{a}quota = {{ min = '2GiB', max = '1GiB' }}\n"),
                 ["below its min", "dataset=a"],
@@ -481,7 +492,7 @@ mod tests {
             (format!("{a}pin = true\nttl = '1d'\n"), ["pinned", "dataset=a"]),
             (format!("{a}cache = 'never'\n"), ["must be a path", "dataset=a"]),
             (format!("{a}cache = 'never'\npin = true\n"), ["never cached", "dataset=a"]),
-            (format!("{a}cache = 'sometimes'\n"), ["line 8", "always"]),
+            (format!("{a}cache = 'sometimes'\n"), ["line=8", "always"]),
             (format!("{a}ttl = '1h'\ndont_evict_time = '1d'\n"), ["dont_evict_time", "dataset=a"]),
             (a.replace("s3://a/**", "s3://[a"), ["no pattern", "dataset=a"]),
             (format!("{a}{b}"), ["never match", "shadowed_by=a"]),
@@ -527,10 +538,10 @@ mod tests {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         let a = "[[source]]\nmatch = 's3://a/'\n";
         for (text, words) in [
-            (format!("{a}bandwith = '1GB/s'\n"), ["line 7", "`bandwidth`"]),
-            (format!("{a}bandwidth = '10Gb/s'\n"), ["line 7", "10Gbit/s"]),
-            (format!("{a}bandwidth = 10\n"), ["line 7", "bandwidth"]),
-            (format!("{a}connections = -1\n"), ["line 7", "connections"]),
+            (format!("{a}bandwith = '1GB/s'\n"), ["line=7", "`bandwidth`"]),
+            (format!("{a}bandwidth = '10Gb/s'\n"), ["line=7", "10Gbit/s"]),
+            (format!("{a}bandwidth = 10\n"), ["line=7", "bandwidth"]),
+            (format!("{a}connections = -1\n"), ["line=7", "connections"]),
             (format!("{a}connections = 0\n"), ["at least 1", "match=s3://a/"]),
             (format!("{a}path_style = true\nvirtual_host = true\n"), ["path_style", "s3://a/"]),
             (format!("{a}endpoint = 'store'\n"), ["http://", "match=s3://a/"]),
@@ -538,7 +549,7 @@ mod tests {
             (format!("{a}proxy = 'socks'\n"), ["proxy", "match=s3://a/"]),
             (format!("{a}{a}"), ["never match", "shadowed_by=s3://a/"]),
             (a.replace("s3://a/", "a/"), ["names no source", "match=a/"]),
-            ("[[source]]\nregion = 'r'\n".to_owned(), ["line 5", "missing field `match`"]),
+            ("[[source]]\nregion = 'r'\n".to_owned(), ["line=5", "the key `match`"]),
         ] {
             let error = Config::parse(&format!("{tier}{text}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -568,13 +579,13 @@ mod tests {
         let quota = |of: &str| format!("{a}quota = {{ {of} }}\n");
         for (text, words) in [
             (quota("min = '2GiB', max = '1GiB'"), ["below its min", "tenant=a"]),
-            (quota("least = '2GiB'"), ["line 8", "unknown field `least`"]),
-            (quota("max = '2 parsecs'"), ["line 8", "parsecs"]),
-            (format!("{a}colour = 'red'\n"), ["line 8", "unknown field `colour`"]),
-            (a.replace("groups = [1]\n", ""), ["line 5", "missing field `groups`"]),
+            (quota("least = '2GiB'"), ["line=8", "unknown key `least`"]),
+            (quota("max = '2 parsecs'"), ["line=8", "parsecs"]),
+            (format!("{a}colour = 'red'\n"), ["line=8", "unknown key `colour`"]),
+            (a.replace("groups = [1]\n", ""), ["line=5", "the key `groups`"]),
             (a.replace("[1]", "[]"), ["without groups", "tenant=a"]),
-            (a.replace("[1]", "[-1]"), ["line 7", "a group's name or its gid"]),
-            (a.replace("[1]", "[true]"), ["line 7", "a group's name or its gid"]),
+            (a.replace("[1]", "[-1]"), ["line=7", "a group's name or its gid"]),
+            (a.replace("[1]", "[true]"), ["line=7", "a group's name or its gid"]),
             (a.replace("[1]", "['no-such-group']"), ["no group of this name", "tenant=a"]),
             (a.replace("[1]", "['no-such-group']"), ["group=no-such-group", "getent group"]),
             (a.replace("'a'", "''"), ["name has 1 to", "tenant="]),
@@ -591,15 +602,15 @@ mod tests {
     fn mistakes_are_named_with_their_line() {
         let tier = "[[tier]]\nname = 'nvme'\npath = '/m'\ncapacity = '1GiB'\n";
         for (text, words) in [
-            (format!("{tier}colour = 'red'\n"), ["line 5", "unknown field `colour`"]),
-            (tier.replace("1GiB", "1 parsec"), ["line 4", "capacity"]),
+            (format!("{tier}colour = 'red'\n"), ["line=5", "unknown key `colour`"]),
+            (tier.replace("1GiB", "1 parsec"), ["line=4", "capacity"]),
             (tier.replace("path = '/m'\n", ""), ["needs a path", "tier=nvme"]),
             (tier.replace("/m", "m"), ["absolute", "tier=nvme"]),
             (format!("{tier}class = 'memory'\n"), ["has no path", "tier=nvme"]),
-            (format!("{tier}class = 'tape'\n"), ["line 5", "tape"]),
-            (format!("{tier}keep_free = '110%'\n"), ["line 5", "5%"]),
-            (format!("{tier}keep_free = 'some'\n"), ["line 5", "nor a size"]),
-            (tier.replace("1GiB", "-1GiB"), ["line 4", "capacity"]),
+            (format!("{tier}class = 'tape'\n"), ["line=5", "tape"]),
+            (format!("{tier}keep_free = '110%'\n"), ["line=5", "5%"]),
+            (format!("{tier}keep_free = 'some'\n"), ["line=5", "nor a size"]),
+            (tier.replace("1GiB", "-1GiB"), ["line=4", "capacity"]),
             ("tier = []".to_owned(), ["at least one", "[[tier]]"]),
         ] {
             let error = Config::parse(&text).unwrap_err();

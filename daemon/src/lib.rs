@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cli        what people type                          cli.rs, cli/
-//!   config     the TOML file, and an embedded daemon's own choices   config.rs, embedded.rs
+//!   config     the file (TOML, YAML, JSON), and an embedded daemon's own choices   config.rs, config/, embedded.rs
 //!   compose    the only file that names concrete parts   compose.rs
 //!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
 //!   leases     who keeps the queues of leased shards    leases.rs

@@ -232,18 +232,33 @@ impl Rules {
     /// # Errors
     /// `Invalid` naming the rule that contradicts itself, or can never match.
     pub fn new(rules: Vec<Rule>) -> Result<Self> {
-        for (at, rule) in rules.iter().enumerate() {
-            let named = |error: Error| error.at("match", rule.matches.text());
-            rule.check().map_err(named)?;
-            if let Some(before) =
-                rules[..at].iter().find(|before| before.matches.covers(&rule.matches))
-            {
-                return Err(named(invalid("this source can never match"))
-                    .at("shadowed_by", before.matches.text())
-                    .advise("put the narrower one first: the first that matches counts"));
-            }
+        let mut list = Self::none();
+        for rule in rules {
+            list.add(rule)?;
         }
-        Ok(Self { list: rules, guarded: true })
+        Ok(list)
+    }
+
+    /// An administrator's rules before the first of them.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { list: Vec::new(), guarded: true }
+    }
+
+    /// Adds the rule that comes next.
+    ///
+    /// # Errors
+    /// As [`Rules::new`]; the rules are then what they were.
+    pub fn add(&mut self, rule: Rule) -> Result<()> {
+        let named = |error: Error| error.at("match", rule.matches.text());
+        rule.check().map_err(named)?;
+        if let Some(before) = self.list.iter().find(|before| before.matches.covers(&rule.matches)) {
+            return Err(named(invalid("this source can never match"))
+                .at("shadowed_by", before.matches.text())
+                .advise("put the narrower one first: the first that matches counts"));
+        }
+        self.list.push(rule);
+        Ok(())
     }
 
     /// What connections may be made to.

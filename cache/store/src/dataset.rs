@@ -3,6 +3,8 @@
 //! One rule: a shard belongs to the first data set whose pattern its URL matches, and to the rest
 //! of the tier if it matches none.
 
+mod covers;
+
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -98,6 +100,12 @@ impl Dataset {
     #[must_use]
     pub fn has(&self, url: &str) -> bool {
         self.matches.matches_with(url, MATCHING)
+    }
+
+    /// Whether it leaves `other` nothing to match, behind it; a yes is certain.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        covers::covers(self.matches.as_str(), other.matches.as_str())
     }
 
     /// Refuses rules that contradict themselves.

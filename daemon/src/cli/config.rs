@@ -1,4 +1,6 @@
 //! `forebay config`.
+//!
+//! One rule: what is shown may be shown to anybody.
 
 use std::path::PathBuf;
 
@@ -17,6 +19,8 @@ pub(super) enum Verb {
     /// What URLs may hide (user names, passwords, queries) is left out. It says what a daemon started
     /// now would go by; one that runs goes by what it read when it started.
     Show(Show),
+    /// Print the JSON Schema of a configuration file, by which editors complete and check it.
+    Schema,
 }
 
 #[derive(Debug, clap::Args)]
@@ -30,7 +34,13 @@ pub(super) struct Show {
 }
 
 pub(super) fn run(verb: &Verb) -> Done {
-    let Verb::Show(arguments) = verb;
+    match verb {
+        Verb::Show(arguments) => show(arguments),
+        Verb::Schema => Ok(print_json(&config::schema())?),
+    }
+}
+
+fn show(arguments: &Show) -> Done {
     let config = Config::read(&arguments.config)?;
     let document = config::document(&config, NODE_SOCKET, embedded::memory() as u64);
     if arguments.json {

@@ -15,8 +15,28 @@ use super::{Config, Dataset, Group, Quota, Rate, Source, Tenant, Tier};
 const UNITS: [(&str, u64); 4] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
+/// The sections of a policy.
+const POLICY: [&str; 4] = ["tier", "source", "dataset", "tenant"];
+
 /// The document, by section; `socket` and `memory` are what holds where the file says nothing.
 pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
+    written(config, socket, memory, shown)
+}
+
+/// What of a document decides where shards lie, who may have them and for how long.
+pub(crate) fn policy(document: &Value) -> Value {
+    let has = |(name, _): &(&String, &Value)| POLICY.contains(&name.as_str());
+    let sections = document.as_object().into_iter().flatten().filter(has);
+    sections.map(|(name, section)| (name.clone(), section.clone())).collect::<Map<_, _>>().into()
+}
+
+/// The document, with URLs as `url` writes them.
+pub(super) fn written(
+    config: &Config,
+    socket: &str,
+    memory: u64,
+    url: fn(&str) -> String,
+) -> Value {
     let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
     let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
     json!({
@@ -26,10 +46,10 @@ pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
             "groups": groups(&config.daemon.groups),
         },
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
-        "source": config.source.iter().map(source).collect::<Vec<_>>(),
-        "dataset": config.dataset.iter().map(dataset).collect::<Vec<_>>(),
+        "source": config.source.iter().map(|one| source(one, url)).collect::<Vec<_>>(),
+        "dataset": config.dataset.iter().map(|one| dataset(one, url)).collect::<Vec<_>>(),
         "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
-        "leases": said(json!({ "redis": config.leases.redis.as_deref().map(shown) })),
+        "leases": said(json!({ "redis": config.leases.redis.as_deref().map(url) })),
     })
 }
 
@@ -80,16 +100,16 @@ fn tier(tier: &Tier) -> Value {
     }))
 }
 
-fn source(source: &Source) -> Value {
+fn source(source: &Source, url: fn(&str) -> String) -> Value {
     said(json!({
-        "match": shown(&source.r#match),
-        "endpoint": source.endpoint.as_deref().map(shown),
+        "match": url(&source.r#match),
+        "endpoint": source.endpoint.as_deref().map(url),
         "region": source.region,
         "profile": source.profile,
         "bandwidth": source.bandwidth.map(rate),
         "connections": source.connections,
         "ca_bundle": source.ca_bundle,
-        "proxy": source.proxy.as_deref().map(shown),
+        "proxy": source.proxy.as_deref().map(url),
         "path_style": source.path_style,
         "virtual_host": source.virtual_host,
         "request_payer": source.request_payer,
@@ -97,12 +117,12 @@ fn source(source: &Source) -> Value {
     }))
 }
 
-fn dataset(dataset: &Dataset) -> Value {
+fn dataset(dataset: &Dataset, url: fn(&str) -> String) -> Value {
     let duration =
         |wanted: Option<_>| wanted.map(|time| humantime::format_duration(time).to_string());
     said(json!({
         "name": dataset.name,
-        "match": shown(&dataset.r#match),
+        "match": url(&dataset.r#match),
         "cache": dataset.cache,
         "evict": dataset.evict,
         "pin": dataset.pin,

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{RateLimits, Rule};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::rate::Rate;
 
 /// `[[source]]`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// URLs that belong to it: what they start with, or a pattern (`*` stays within a folder, `**`

@@ -1,0 +1,80 @@
+//! What is wrong with a configuration, and where.
+//!
+//! One rule: a mistake names its line and column wherever the file has the words that are wrong.
+
+use std::fmt;
+use std::path::Path;
+
+use forebay_error::{Error, ErrorKind};
+
+use super::tree::Place;
+
+/// One thing that is wrong with a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Mistake {
+    /// Where; none: of the file as a whole.
+    pub(crate) place: Option<Place>,
+    /// What, and what to write instead. It does not name the file.
+    pub(crate) error: Error,
+}
+
+impl Mistake {
+    /// Of what stands at `place`.
+    pub(super) fn at(place: Place, error: Error) -> Self {
+        Self { place: Some(place), error }
+    }
+
+    /// What the file's language does not know.
+    pub(super) fn of_syntax(place: Option<Place>, what: impl Into<String>) -> Self {
+        Self { place, error: Error::new(ErrorKind::Invalid, what) }
+    }
+
+    /// As an error that names the place in `file`.
+    pub(crate) fn located(&self, file: Option<&Path>) -> Error {
+        let error = match self.place {
+            Some(Place { line, column }) => {
+                self.error.clone().at("line", line).at("column", column)
+            }
+            None => self.error.clone(),
+        };
+        match file {
+            Some(file) => error.at("config", file.display()),
+            None => error,
+        }
+    }
+
+    /// As linters write it: `FILE:LINE:COLUMN: what; advice`.
+    pub(crate) fn line<'a>(&'a self, file: &'a Path) -> impl fmt::Display + 'a {
+        Line(self, file)
+    }
+}
+
+struct Line<'a>(&'a Mistake, &'a Path);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(mistake, file) = self;
+        write!(f, "{}:", file.display())?;
+        if let Some(place) = mistake.place {
+            write!(f, "{place}:")?;
+        }
+        write!(f, " {}", mistake.error)
+    }
+}
+
+/// All of them as one error: the first, and how to see the others.
+pub(super) fn first(mistakes: &[Mistake], file: Option<&Path>) -> Error {
+    let Some(first) = mistakes.first() else {
+        return Error::new(ErrorKind::Invalid, "the configuration cannot be used");
+    };
+    let error = first.located(file);
+    let (more, Some(file)) = (mistakes.len() - 1, file) else { return error };
+    if more == 0 {
+        return error;
+    }
+    let others = format!("`forebay policy check {}` tells {more} more", file.display());
+    match error.advice().map(str::to_owned) {
+        Some(advice) => error.advise(format!("{advice} ({others})")),
+        None => error.advise(others),
+    }
+}

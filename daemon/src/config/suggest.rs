@@ -1,0 +1,57 @@
+//! What somebody may have meant to write.
+//!
+//! One rule: what is suggested is near; where nothing is, every word that would do is told.
+
+/// A word of `words` that `wrong` may have been meant to be.
+pub(super) fn nearest<'a>(
+    wrong: &str,
+    words: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let plain = |word: &str| word.to_lowercase().replace(['-', ' '], "_");
+    let wrong = plain(wrong);
+    // Of a word of many letters more may be wrong; of one of three, one is a third already.
+    let allowed = (wrong.chars().count() / 3).clamp(1, 3);
+    let distance = |word: &str| strsim::osa_distance(&wrong, &plain(word));
+    let near = words.into_iter().map(|word| (distance(word), word));
+    near.filter(|(far, word)| *far <= allowed && *far < word.chars().count())
+        .min_by_key(|(far, _)| *far)
+        .map(|(_, word)| word)
+}
+
+/// Advice for whoever wrote `wrong` where one of `words` was meant.
+pub(super) fn advice(wrong: &str, words: &[&str]) -> Option<String> {
+    match nearest(wrong, words.iter().copied()) {
+        Some(word) => Some(format!("did you mean `{word}`?")),
+        None if words.is_empty() => None,
+        None => {
+            let all: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+            Some(format!("what may be written here: {}", all.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognised_and_other_words_are_not() {
+        let words = ["evict", "match", "max", "dont_evict_time", "lru", "lfu", "nvme"];
+        for (wrong, meant) in [
+            ("evct", Some("evict")),
+            ("eivct", Some("evict")),
+            ("Evict", Some("evict")),
+            ("dont-evict-time", Some("dont_evict_time")),
+            ("maxx", Some("max")),
+            ("lruu", Some("lru")),
+            ("NVMe", Some("nvme")),
+            ("colour", None),
+            ("", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(wrong, words), meant, "{wrong}");
+        }
+        assert!(advice("colour", &words).unwrap().contains("`max`, `dont_evict_time`"));
+        assert_eq!(advice("colour", &[]), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! A configuration file as an admin meets it: checked, shown, compared, completed.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use forebay_tests::Household;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+
+const TOML: &str = "[[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TiB'\n\
+    [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
+    [[dataset]]\nname = 'imagenet'\nmatch = 's3://ml/imagenet/**'\nquota = { max = '500GiB' }\n\
+    [[dataset]]\nname = 'rest'\nmatch = '**'\n";
+
+const YAML: &str = "tier:\n- {name: nvme, path: /mnt/nvme0, capacity: 3TiB}\nsource:\n- match: s3://ml/\n  \
+    proxy: http://user:hunter2@proxy.example:3128\ndataset:\n- name: imagenet\n  match: s3://ml/imagenet/**\n  \
+    quota: {max: 500GiB}\n- {name: rest, match: '**'}\n";
+
+/// Code, standard output and standard error of a command that asks no daemon.
+fn forebay(household: &Household, arguments: &[&str]) -> (i32, String, String) {
+    let mut command: Command = household.forebay(arguments);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert!(household.daemons().is_empty(), "{arguments:?} started a daemon");
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn put(&self, name: &str, text: &str) -> String {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn a_right_file_is_good_in_every_language() {
+    let (household, files) = (Household::new(ACTOR), Files::new());
+    for (name, text) in [("f.toml", TOML), ("f.yaml", YAML), ("f.yml", YAML)] {
+        let file = files.put(name, text);
+        let (code, out, err) = forebay(&household, &["policy", "check", &file]);
+        let good = format!("{file}: good: 1 tier, 1 source, 2 data sets, 0 tenants\n");
+        assert_eq!((code, out, err), (0, good, String::new()));
+    }
+    let (_, shown, _) =
+        forebay(&household, &["policy", "show", &files.put("f.toml", TOML), "--json"]);
+    let file = files.put("shown.json", &shown);
+    let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&told["good"], &told["has"]["datasets"]), (&true.into(), &2.into()));
+}
+
+#[test]
+fn a_wrong_file_is_told_all_that_is_wrong_with_it() {
+    let (household, files) = (Household::new(ACTOR), Files::new());
+    let wrong = TOML.replace("quota", "quotta").replace("'**'", "'s3://ml/imagenet/*.tar'");
+    let file = files.put("wrong.toml", &wrong);
+    let (code, out, err) = forebay(&household, &["policy", "check", &file]);
+    assert_eq!(code, 1, "{err}");
+    assert_eq!(
+        out,
+        format!(
+            "{file}:11:1: unknown key `quotta` (dataset=imagenet); did you mean `quota`?\n\
+             {file}:14:9: this rule can never match (dataset=rest, shadowed_by=imagenet); put the \
+             narrower pattern first: the first that matches counts\n"
+        )
+    );
+    assert!(err.contains("Invalid: the configuration has 2 mistakes"), "{err}");
+
+    let wrong = wrong.replace("quotta", "quota").replace("3TiB", "3 parsecs");
+    let file = files.put("wrong.toml", &wrong);
+    let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
+    assert!(code == 1 && err.contains("2 mistakes"), "{err}");
+    let told: Value = serde_json::from_str(&out).unwrap();
+    let places = told["mistakes"].as_array().unwrap().iter();
+    let places: Vec<_> = places.map(|one| (one["line"].clone(), one["column"].clone())).collect();
+    assert_eq!(places, [(4.into(), 12.into()), (14.into(), 9.into())]);
+    assert_eq!(told["good"], false);
+    assert_eq!(told["mistakes"][1]["places"]["shadowed_by"], "imagenet");
+    assert!(told["mistakes"][1]["advice"].as_str().unwrap().contains("narrower"));
+
+    let (code, out, err) = forebay(&household, &["daemon", "--config", &file]);
+    assert!(code == 1 && out.is_empty(), "{out}");
+    assert!(err.contains("line=4, column=12") && err.contains("tells 1 more"), "{err}");
+    let (code, _, err) = forebay(&household, &["policy", "check", "/no/such/forebay.toml"]);
+    assert!(code == 1 && err.contains("NotFound"), "{err}");
+}
+
+#[test]
+fn what_changes_between_two_files_is_told_and_no_secret() {
+    let (household, files) = (Household::new(ACTOR), Files::new());
+    let old = files.put("old.toml", TOML);
+    let new = files.put("new.yaml", &YAML.replace("500", "600").replace("hunter2", "hunter3"));
+    let same = files.put("same.yaml", YAML);
+    let (code, out, err) = forebay(&household, &["policy", "diff", &old, &same]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "nothing changes\n", ""));
+    let (code, out, err) = forebay(&household, &["policy", "diff", &old, &new]);
+    let wanted = "source s3://ml/: proxy changed in what is not shown of it\n\
+        data set imagenet: quota.max 500GiB -> 600GiB\n";
+    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    assert_eq!((code, sorted(&out), err.as_str()), (0, sorted(wanted), ""));
+    let (_, out, _) = forebay(&household, &["policy", "diff", &old, &new, "--json"]);
+    assert!(!out.contains("hunter"), "{out}");
+    let told: Value = serde_json::from_str(&out).unwrap();
+    let changes = told["changes"].as_array().unwrap();
+    let quota = changes.iter().find(|change| change["section"] == "dataset").unwrap();
+    assert_eq!((&quota["key"], &quota["to"]), (&"quota.max".into(), &"600GiB".into()));
+    assert_eq!((&quota["change"], &quota["name"]), (&"changed".into(), &"imagenet".into()));
+    let (code, _, err) = forebay(&household, &["policy", "diff", &old, "/no/such.toml"]);
+    assert!(code == 1 && err.contains("/no/such.toml"), "{err}");
+}
+
+#[test]
+fn what_is_shown_of_a_policy_is_the_policy_alone() {
+    let (household, files) = (Household::new(ACTOR), Files::new());
+    let file = files.put("f.toml", TOML);
+    let (code, out, _) = forebay(&household, &["policy", "show", &file]);
+    assert!(code == 0 && out.contains("evict = \"lru\"") && !out.contains("hunter2"), "{out}");
+    assert!(!out.contains("[daemon]"), "{out}");
+    let (_, all, _) = forebay(&household, &["config", "show", "--config", &file]);
+    assert!(all.contains("[daemon]") && out.lines().all(|line| all.contains(line)), "{all}");
+}
+
+#[test]
+fn editors_and_shells_are_told_what_there_is() {
+    let (household, files) = (Household::new(ACTOR), Files::new());
+    let (code, out, _) = forebay(&household, &["config", "schema"]);
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    let evict = &schema["$defs"]["Dataset"]["properties"]["evict"];
+    assert!(evict["enum"].as_array().unwrap().contains(&"s3fifo".into()), "{evict}");
+    assert!(evict["description"].as_str().unwrap().contains("goes first"), "{evict}");
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let (code, out, _) = forebay(&household, &["completions", shell]);
+        assert_eq!(code, 0);
+        assert!(out.contains("scrub") && out.contains("policy"), "{shell}");
+        assert!(!out.contains("actor"), "{shell}: the command's own name counts");
+    }
+    assert_eq!(forebay(&household, &["completions", "tcsh"]).0, 2);
+    let directory = files.0.path().join("a/manual");
+    let (code, _, err) = forebay(&household, &["man", directory.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    let page = |name: &str| -> PathBuf { directory.join(format!("{name}.1")) };
+    for name in ["forebay", "forebay-status", "forebay-policy-check", "forebay-tier-drain"] {
+        assert!(page(name).is_file(), "{name}");
+    }
+    let check = fs::read_to_string(page("forebay-policy-check")).unwrap();
+    assert!(check.contains("everything that is wrong") && check.contains("json"), "{check}");
+    for hidden in ["forebay-reader", "forebay-credentials", "forebay-man"] {
+        assert!(!page(hidden).exists(), "{hidden}");
+    }
+    let taken = files.put("file", "");
+    let (code, _, err) = forebay(&household, &["man", Path::new(&taken).to_str().unwrap()]);
+    assert!(code == 1 && err.contains("directory="), "{err}");
+}
