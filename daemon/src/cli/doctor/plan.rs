@@ -169,7 +169,11 @@ pub(super) const SLABS_LEAST: u64 = 512 << 20;
 fn refused(path: &Path, error: &Error) -> Finding {
     let otherwise = match error.kind() {
         ErrorKind::NotFound => "write one with a [[tier]] (name, path, capacity)".to_owned(),
-        _ => format!("edit {}", path.display()),
+        _ => {
+            let line = error.place("line").map(|line| format!(":{line}")).unwrap_or_default();
+            let path = path.display();
+            format!("edit {path}{line}; `forebay policy check {path}` tells all that is wrong")
+        }
     };
     Finding::wrong(CHECK, without_advice(error), advice(error, &otherwise))
 }
@@ -249,8 +253,8 @@ mod tests {
         std::fs::write(&path, TEXT.replace("4GiB", "4 parsecs")).unwrap();
         let broken = look();
         assert_eq!(broken.verdict, Verdict::Wrong);
-        assert!(broken.found.contains("line 2") && !broken.found.contains('\n'), "{broken:?}");
-        assert!(broken.mend.unwrap().contains("forebay.toml"));
+        assert!(broken.found.contains("line=2") && !broken.found.contains('\n'), "{broken:?}");
+        assert!(broken.mend.unwrap().contains("forebay.toml:2; `forebay policy check"));
     }
 
     #[test]
