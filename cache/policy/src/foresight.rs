@@ -14,12 +14,14 @@ mod pace;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use epochs::{Epoch, Epochs};
 use pace::Pace;
 use timeline::Timeline;
+pub(crate) use walk::{Changed, Walk};
 
 /// Microseconds since a beginning of the caller's choice.
 pub type Moment = u64;
@@ -87,22 +89,17 @@ struct Known {
 }
 
 struct Job {
-    future: Box<dyn Future>,
+    walk: Walk,
     /// While it does not wait.
     pace: Pace,
-    /// Bytes that it has read, and when it had.
-    read: u64,
+    /// When it was where it is.
     at: Moment,
-    /// Its first use that has not begun.
-    next: u64,
-    /// Uses under way, by their end.
-    open: BTreeSet<(u64, u64, Shard)>,
 }
 
 impl Job {
     /// When it comes to what begins after `start` bytes.
     fn comes_to(&self, start: u64) -> Moment {
-        let ahead = self.pace.takes(start.saturating_sub(self.read));
+        let ahead = self.pace.takes(start.saturating_sub(self.walk.read()));
         self.at.saturating_add(ahead).clamp(NOW + 1, NEVER - 1)
     }
 }
@@ -154,17 +151,15 @@ impl Foresight {
 
     /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs O(n log n).
     pub fn join(&mut self, id: JobId, future: Box<dyn Future>, rate: f64, now: Moment) {
-        let pace = Pace::new(rate);
-        self.jobs
-            .insert(id, Job { future, pace, read: 0, at: now, next: 0, open: BTreeSet::new() });
-        self.begin_and_end(id);
+        self.jobs.insert(id, Job { walk: Walk::new(future), pace: Pace::new(rate), at: now });
+        self.walk(id, 0);
         self.renew_all();
     }
 
     /// A job goes. Costs O(n log n).
     pub fn leave(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        for (_, _, shard) in job.open {
+        for (_, shard) in job.walk.open() {
             self.shards[shard as usize].open -= 1;
         }
         self.renew_all();
@@ -175,9 +170,9 @@ impl Foresight {
         let usual = self.usual();
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let took = now.saturating_sub(job.at).saturating_sub(waited);
-        job.pace.saw(read.saturating_sub(job.read), took, usual);
-        (job.read, job.at) = (read, now);
-        let changed = self.begin_and_end(id);
+        job.pace.saw(read.saturating_sub(job.walk.read()), took, usual);
+        job.at = now;
+        let changed = self.walk(id, read);
         let others = (RENEWED * changed.len().max(1)).min(self.shards.len());
         changed.into_iter().for_each(|shard| self.renew(shard));
         for _ in 0..others {
@@ -263,24 +258,14 @@ impl Foresight {
         self.bytes / (self.shards.len() as u64).max(1)
     }
 
-    /// Begins and ends a job's uses as far as it has read; of which shards.
-    fn begin_and_end(&mut self, id: JobId) -> Vec<Shard> {
-        let mut changed = Vec::new();
-        let Some(job) = self.jobs.get_mut(&id) else { return changed };
-        while let Some(one) = job.future.at(job.next).filter(|one| one.start <= job.read) {
-            job.open.insert((one.end, job.next, one.shard));
-            job.next += 1;
-            self.shards[one.shard as usize].open += 1;
-            changed.push(one.shard);
-        }
-        while let Some(&(end, _, shard)) = job.open.first()
-            && end <= job.read
-        {
-            job.open.pop_first();
-            self.shards[shard as usize].open -= 1;
-            changed.push(shard);
-        }
-        changed
+    /// Begins and ends a job's uses up to where it has read `read` bytes; of which shards.
+    fn walk(&mut self, id: JobId, read: u64) -> Vec<Shard> {
+        let Some(job) = self.jobs.get_mut(&id) else { return Vec::new() };
+        let Changed { mut begun, ended } = job.walk.to(read);
+        begun.iter().for_each(|shard| self.shards[*shard as usize].open += 1);
+        ended.iter().for_each(|shard| self.shards[*shard as usize].open -= 1);
+        begun.extend(ended);
+        begun
     }
 
     fn next_use(&mut self, shard: Shard) -> Moment {
@@ -288,7 +273,7 @@ impl Foresight {
             return NOW;
         }
         let uses = self.jobs.values_mut().filter_map(|job| {
-            let Use { start, .. } = job.future.next(shard, job.next)?;
+            let Use { start, .. } = job.walk.next_of(shard)?;
             Some(job.comes_to(start))
         });
         uses.min().unwrap_or(NEVER)

@@ -8,13 +8,11 @@ mod orders;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::evict::{Evict, List, Newcomer, Policy};
-use crate::foresight::{Foresight, Future, Moment, NOW, Presence, Shard};
+use crate::foresight::{Changed, Foresight, Future, Moment, NOW, Presence, Shard, Walk};
 pub use limits::Remedy;
 
 /// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
@@ -237,15 +235,10 @@ impl Trace {
 /// A job under way.
 struct Running<'t> {
     reader: &'t Reader,
-    uses: Box<dyn Future>,
-    /// The first use that has not begun.
-    next: u64,
-    /// Uses under way, by their end.
-    open: BTreeSet<(u64, u64, Shard)>,
-    /// Of these, those of which it has read nothing yet.
+    walk: Walk,
+    /// Shards of uses under way of which it has read nothing yet.
     begun: Vec<Shard>,
-    /// How far it has read, and how far it reads on before it needs another shard or is done with one.
-    read: u64,
+    /// How far it reads on before it needs another shard or is done with one.
     target: u64,
     /// When it is there; nothing while it waits.
     until: Option<Moment>,
@@ -279,7 +272,6 @@ struct Node<'t> {
     trace: &'t Trace,
     futures: &'t Futures<'t>,
     jobs: Vec<Running<'t>>,
-    presence: Vec<Presence>,
     used: u64,
     foresight: Foresight,
     by_use: Option<ByUse>,
@@ -313,11 +305,8 @@ impl<'t> Node<'t> {
         };
         let running = |(at, reader): (usize, &'t Reader)| Running {
             reader,
-            uses: futures(at),
-            next: 0,
-            open: BTreeSet::new(),
+            walk: Walk::new(futures(at)),
             begun: Vec::new(),
-            read: 0,
             target: 0,
             until: None,
             waits: NOW,
@@ -330,7 +319,6 @@ impl<'t> Node<'t> {
         Self {
             futures,
             jobs: trace.jobs.iter().enumerate().map(running).collect(),
-            presence: vec![Presence::Missing; shards],
             used: 0,
             foresight,
             by_use,
@@ -385,22 +373,9 @@ impl<'t> Node<'t> {
     fn begin_and_end(&mut self, at: usize) {
         let job = &mut self.jobs[at];
         (job.until, job.waits) = (None, self.now);
-        let mut ended = Vec::new();
-        while let Some(&(end, _, shard)) = job.open.first()
-            && end <= job.read
-        {
-            job.open.pop_first();
-            ended.push(shard);
-        }
-        let mut upcoming = job.uses.at(job.next);
-        while let Some(one) = upcoming.filter(|one| one.start <= job.read) {
-            job.open.insert((one.end, job.next, one.shard));
-            job.begun.push(one.shard);
-            job.next += 1;
-            upcoming = job.uses.at(job.next);
-        }
-        let ends = job.open.first().map(|(end, ..)| *end);
-        match upcoming.map(|one| one.start).into_iter().chain(ends).min() {
+        let Changed { begun, ended } = job.walk.to(job.target);
+        job.begun = begun;
+        match job.walk.turn() {
             Some(target) => job.target = target,
             None => {
                 job.done = Some(self.now);
@@ -412,12 +387,13 @@ impl<'t> Node<'t> {
             by_use.claims[shard as usize] -= 1;
             by_use.open[shard as usize] -= 1;
         }
-        for index in job.claimed..job.next + AHEAD {
-            if let Some(one) = job.uses.at(index) {
+        let claimed = job.walk.next() + AHEAD;
+        for index in job.claimed..claimed {
+            if let Some(one) = job.walk.at(index) {
                 by_use.claims[one.shard as usize] += 1;
             }
         }
-        job.claimed = job.next + AHEAD;
+        job.claimed = claimed;
         for shard in &job.begun {
             by_use.open[*shard as usize] += 1;
         }
@@ -426,18 +402,17 @@ impl<'t> Node<'t> {
     /// Jobs that have all that they need read on.
     fn go_on(&mut self) {
         for job in self.jobs.iter_mut().filter(|job| job.has_joined && job.done.is_none()) {
-            let is_here = |(_, _, shard): &(u64, u64, Shard)| {
-                self.presence[*shard as usize] == Presence::Here
-            };
-            if job.until.is_some() || !job.open.iter().all(is_here) {
+            let is_here =
+                |(_, shard): (u64, Shard)| self.foresight.presence(shard) == Presence::Here;
+            if job.until.is_some() || !job.walk.open().all(is_here) {
                 continue;
             }
-            let took = (job.target - job.read) as f64 / job.reader.rate * SECOND;
+            let took = (job.target - job.walk.read()) as f64 / job.reader.rate * SECOND;
             let took = took * factor(&mut self.dice, self.trace.jitter.step);
             job.until = Some(self.now + took as u64);
             job.waited = self.now - job.waits;
-            if job.read >= self.trace.warm_epochs * self.trace.epoch_bytes(job.reader) {
-                job.counted.get_or_insert((self.now, job.read));
+            if job.walk.read() >= self.trace.warm_epochs * self.trace.epoch_bytes(job.reader) {
+                job.counted.get_or_insert((self.now, job.walk.read()));
             }
             let begun = std::mem::take(&mut job.begun);
             if let Some(by_use) = &mut self.by_use {
@@ -458,7 +433,7 @@ impl<'t> Node<'t> {
                 }
             };
             let Some((shard, went)) = chosen else { return };
-            self.set(shard, Presence::Arriving);
+            self.begin(shard);
             let bytes = self.trace.shards[shard as usize];
             let took = bytes as f64 / self.trace.bandwidth * SECOND;
             let took = (took * factor(&mut self.dice, self.trace.jitter.fetch)) as u64;
@@ -481,7 +456,7 @@ impl<'t> Node<'t> {
             return None;
         }
         let went = self.foresight.victims(needed, short, &mut |_| true)?;
-        went.iter().for_each(|gone| self.set(*gone, Presence::Missing));
+        went.iter().for_each(|gone| self.give_up(*gone));
         Some((shard, went))
     }
 
@@ -489,13 +464,13 @@ impl<'t> Node<'t> {
     fn upcoming(&mut self, by_use: &mut ByUse) -> Option<(Shard, Vec<Shard>)> {
         let mut next: Option<(u64, Shard, bool)> = None;
         for job in self.jobs.iter_mut().filter(|job| job.has_joined && job.done.is_none()) {
-            let is_missing = |shard: Shard| self.presence[shard as usize] == Presence::Missing;
+            let is_missing = |shard: Shard| self.foresight.presence(shard) == Presence::Missing;
             // What it waits for first.
-            let open = job.open.iter().map(|(_, index, shard)| (*index, *shard));
-            let waits_for = open.filter(|(_, shard)| is_missing(*shard)).min();
-            let ahead = (job.next..job.next + AHEAD).find_map(|index| {
-                let shard = job.uses.at(index)?.shard;
-                is_missing(shard).then_some((index + 1 - job.next, shard))
+            let waits_for = job.walk.open().filter(|(_, shard)| is_missing(*shard)).min();
+            let next_use = job.walk.next();
+            let ahead = (next_use..next_use + AHEAD).find_map(|index| {
+                let shard = job.walk.at(index)?.shard;
+                is_missing(shard).then_some((index + 1 - next_use, shard))
             });
             let first = waits_for.map(|(_, shard)| (0, shard)).or(ahead);
             if let Some((ahead, shard)) = first
@@ -509,8 +484,8 @@ impl<'t> Node<'t> {
         let passes = !by_use.policy.admits(self.free() >= bytes);
         let mut went = Vec::new();
         while self.free() < bytes {
-            let gone = by_use.victim(passes, waits, &self.presence)?;
-            self.set(gone, Presence::Missing);
+            let gone = by_use.victim(passes, waits, &self.foresight)?;
+            self.give_up(gone);
             went.push(gone);
         }
         by_use.enter(shard, bytes, passes);
@@ -521,21 +496,17 @@ impl<'t> Node<'t> {
         self.trace.capacity - self.used
     }
 
-    fn set(&mut self, shard: Shard, presence: Presence) {
-        let bytes = self.trace.shards[shard as usize];
-        match presence {
-            Presence::Missing => {
-                self.used -= bytes;
-                self.foresight.left(shard);
-            }
-            Presence::Arriving => {
-                self.used += bytes;
-                self.foresight.began(shard);
-            }
-            Presence::Here => {}
-        }
+    /// Begins to fetch a shard, for which there is room.
+    fn begin(&mut self, shard: Shard) {
+        self.used += self.trace.shards[shard as usize];
         assert!(self.used <= self.trace.capacity, "over budget");
-        self.presence[shard as usize] = presence;
+        self.foresight.began(shard);
+    }
+
+    /// Gives a shard up.
+    fn give_up(&mut self, shard: Shard) {
+        self.used -= self.trace.shards[shard as usize];
+        self.foresight.left(shard);
     }
 
     fn next_event(&self) -> Option<Moment> {
@@ -555,7 +526,6 @@ impl<'t> Node<'t> {
         {
             self.arriving = None;
             self.foresight.arrived(shard, until - since);
-            self.set(shard, Presence::Here);
         }
     }
 
@@ -574,10 +544,9 @@ impl<'t> Node<'t> {
                 continue;
             }
             if counts {
-                self.read += job.target - job.read;
+                self.read += job.target - job.walk.read();
             }
-            job.read = job.target;
-            let (read, waited) = (job.read, job.waited);
+            let (read, waited) = (job.target, job.waited);
             self.begin_and_end(at);
             if self.by_use.is_none() && self.jobs[at].done.is_none() {
                 self.foresight.advance(at as u64, read, self.now, waited);
@@ -589,8 +558,8 @@ impl<'t> Node<'t> {
         let mut busy = Vec::new();
         let (read, mut since) = (self.read, self.now);
         for job in &self.jobs {
-            let (from, before) = job.counted.unwrap_or((self.now, job.read));
-            let bytes = job.read - before;
+            let (from, before) = job.counted.unwrap_or((self.now, job.walk.read()));
+            let bytes = job.walk.read() - before;
             let whole = (job.done.unwrap_or(self.now) - from) as f64 / SECOND;
             let busy_for = bytes as f64 / job.reader.rate;
             // Moments are whole microseconds.
@@ -633,8 +602,8 @@ impl ByUse {
 
     /// Takes the shard out that goes first for one that passes or stays, and for which a job waits or not: what others are
     /// about to need goes only for what is needed now.
-    fn victim(&mut self, passes: bool, waits: bool, presence: &[Presence]) -> Option<Shard> {
-        let is_here = |shard: Shard| presence[shard as usize] == Presence::Here;
+    fn victim(&mut self, passes: bool, waits: bool, node: &Foresight) -> Option<Shard> {
+        let is_here = |shard: Shard| node.presence(shard) == Presence::Here;
         for needed in [&self.claims, &self.open].into_iter().take(1 + usize::from(waits)) {
             let mut may_go = |shard: Shard| needed[shard as usize] == 0 && is_here(shard);
             if let Some(shard) = self.passing.oldest_that(&mut may_go) {

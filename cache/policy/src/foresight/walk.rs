@@ -1,0 +1,80 @@
+//! Where a job is in what it reads: what it has begun with and is not done with, and what is next.
+
+use std::collections::BTreeSet;
+
+use super::{Future, Shard, Use};
+
+/// A future, and how far a job came with it.
+pub(crate) struct Walk {
+    future: Box<dyn Future>,
+    /// Bytes that it has read.
+    read: u64,
+    /// The first use that has not begun.
+    next: u64,
+    /// Uses under way, by their end.
+    open: BTreeSet<(u64, u64, Shard)>,
+}
+
+/// What a step of a walk changed: the shards of uses that began with it, and of those that ended.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) begun: Vec<Shard>,
+    pub(crate) ended: Vec<Shard>,
+}
+
+impl Walk {
+    /// One that has begun with nothing.
+    pub(crate) fn new(future: Box<dyn Future>) -> Self {
+        Self { future, read: 0, next: 0, open: BTreeSet::new() }
+    }
+
+    /// Goes to where `read` bytes have been read: begins and ends what lies on the way.
+    pub(crate) fn to(&mut self, read: u64) -> Changed {
+        self.read = read;
+        let mut changed = Changed::default();
+        while let Some(one) = self.future.at(self.next).filter(|one| one.start <= read) {
+            self.open.insert((one.end, self.next, one.shard));
+            self.next += 1;
+            changed.begun.push(one.shard);
+        }
+        while let Some(&(end, _, shard)) = self.open.first()
+            && end <= read
+        {
+            self.open.pop_first();
+            changed.ended.push(shard);
+        }
+        changed
+    }
+
+    /// Bytes that it has read.
+    pub(crate) fn read(&self) -> u64 {
+        self.read
+    }
+
+    /// The number of the first use that has not begun.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The uses under way: their numbers and shards, the one that ends first first.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (u64, Shard)> + '_ {
+        self.open.iter().map(|(_, index, shard)| (*index, *shard))
+    }
+
+    /// The use number `index`: see [`Future::at`].
+    pub(crate) fn at(&mut self, index: u64) -> Option<Use> {
+        self.future.at(index)
+    }
+
+    /// The first use of `shard` that has not begun, as far as is known.
+    pub(crate) fn next_of(&mut self, shard: Shard) -> Option<Use> {
+        self.future.next(shard, self.next)
+    }
+
+    /// How far it may read before a use begins or ends; none at the end of all.
+    pub(crate) fn turn(&mut self) -> Option<u64> {
+        let begins = self.future.at(self.next).map(|one| one.start);
+        let ends = self.open.first().map(|(end, ..)| *end);
+        begins.into_iter().chain(ends).min()
+    }
+}
