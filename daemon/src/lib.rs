@@ -4,22 +4,28 @@
 //!   cli        what people type                          cli.rs, cli/
 //!   config     the file (TOML, YAML, JSON), and an embedded daemon's own choices   config.rs, config/, embedded.rs
 //!   compose    the only file that names concrete parts   compose.rs
-//!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
+//!   serve      listen, greet, one task per trainer       serve.rs, language.rs, peer.rs
+//!   admin      what admins ask, over HTTP                admin.rs, admin/
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
+//!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
 //! ```
 
+mod admin;
 pub mod cli;
 mod compose;
 mod config;
 mod embedded;
+mod language;
 mod leases;
 mod peer;
+mod scrubs;
 mod serve;
 mod status;
 mod warm;
 
+pub use admin::{HttpConfig, HttpListener, Token};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;

@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Client, Ending, Handover, Options, Rate};
-use forebay_store::{Mode, Scrub, Store, Urgency};
+use forebay_store::{Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::Sharing;
-use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
+use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream};
 use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
@@ -24,13 +24,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::compose::Node;
-use crate::status::{self, BadSamples, Job, Status, Told};
-use crate::warm::{self, Named};
+use crate::status::{self, BadSamples, Job, Told};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
 
-/// Shards indexed or checked at once for one peer; more requests wait in the socket.
+/// Shards indexed at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
@@ -53,6 +52,16 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// Its number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its trainer gets an error, and no more batches.
+    pub(crate) fn stop(&self) {
+        self.lock().stop();
+    }
+
     pub(crate) fn describe(&self) -> Job {
         let session = self.lock();
         let memory = session.memory();
@@ -137,7 +146,6 @@ impl Handover for ToClient {
 
 /// Serves one peer to its end.
 pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
-    let _present = node.present();
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
@@ -149,10 +157,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
-        bandwidth: None,
         pace: None,
-        named: Named::default(),
-        warm: None,
         session: None,
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
@@ -178,13 +183,8 @@ struct Peer {
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
-    /// What is fetched for tools comes at this rate at most, in bytes a second.
-    bandwidth: Option<u64>,
+    /// What is fetched for tools comes at this rate at most.
     pace: Option<Arc<Rate>>,
-    /// Shards for the next warm-up.
-    named: Named,
-    /// A warm-up that ends with the connection.
-    warm: Option<warm::Registered>,
     session: Option<Registered>,
     /// What both sides speak.
     protocol: u32,
@@ -194,35 +194,6 @@ struct Peer {
     extent: Option<Extent>,
     /// Whether it is the daemon's own user.
     is_own: bool,
-}
-
-/// Whether a request is about more than the peer's own job.
-fn is_for_admins(request: &Request) -> bool {
-    match request {
-        Request::Hello { .. }
-        | Request::Open(_)
-        | Request::Start { .. }
-        | Request::Play { .. }
-        | Request::Mix { .. }
-        | Request::Extent(_)
-        | Request::Pick { .. }
-        | Request::Bad(_)
-        | Request::Decoded(_)
-        | Request::Share { .. }
-        | Request::Acknowledge { .. }
-        | Request::Release { .. }
-        | Request::Index { .. }
-        | Request::List { .. }
-        | Request::Pace { .. } => false,
-        Request::Status
-        | Request::Scrub { .. }
-        | Request::Tier { .. }
-        | Request::Forget { .. }
-        | Request::Name { .. }
-        | Request::Warm { .. }
-        | Request::StopWarm { .. }
-        | Request::Check { .. } => true,
-    }
 }
 
 impl Peer {
@@ -254,14 +225,7 @@ impl Peer {
             handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         });
         loop {
-            let request = self.receive().await?;
-            if !self.is_own && is_for_admins(&request) {
-                let what = "this daemon lets other users run jobs, and nothing else";
-                let error = Error::new(ErrorKind::PermissionDenied, what);
-                self.reply(&Reply::Failed { run: None, error }).await?;
-                continue;
-            }
-            match request {
+            match self.receive().await? {
                 Request::Hello { .. } => {
                     return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
                 }
@@ -282,40 +246,12 @@ impl Peer {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
-                Request::Status => {
-                    let status = Status::of(&self.node).await.to_json();
-                    self.reply(&Reply::Status(status)).await?;
-                }
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
                 Request::Pace { bandwidth } => {
-                    self.bandwidth = Some(bandwidth);
                     self.pace = Some(Arc::new(Rate::new(bandwidth)));
-                }
-                Request::Name { urls } => self.named.add(urls),
-                Request::Warm { origin, stay } => self.warm(Options::from(origin), stay).await?,
-                Request::StopWarm { number } => {
-                    let stopped = self.node.warm_ups.stop(number);
-                    self.answer(stopped.map(|()| Reply::Changed)).await?;
-                }
-                Request::Check { number, url, origin, verify } => {
-                    self.check(number, url, Options::from(origin), verify).await?;
-                }
-                Request::Scrub { keep } => self.scrub(keep).await?,
-                Request::Tier { name, change } => {
-                    let mode = match change {
-                        TierChange::Drain => Mode::Draining,
-                        TierChange::Disable => Mode::Disabled,
-                        TierChange::Enable => Mode::Enabled,
-                    };
-                    let changed = self.node.store.set_mode(&name, mode).await;
-                    self.answer(changed.map(|()| Reply::Changed)).await?;
-                }
-                Request::Forget { url, dry } => {
-                    let forgot = self.node.store.forget(&url, dry).await;
-                    self.answer(forgot.map(|copies| Reply::Forgot { copies })).await?;
                 }
             }
         }
@@ -396,101 +332,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Begins a warm-up, and tells how far it has come: once if it goes on without this peer, else again and
-    /// again beside everything else.
-    async fn warm(&mut self, origin: Options, stay: bool) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let named = std::mem::take(&mut self.named);
-        let store = self.store.paced(self.pace.clone());
-        let warm = match warm::begin(&self.node, &store, named, origin, self.bandwidth) {
-            Ok(warm) => warm,
-            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
-        };
-        let mut progress = warm.progress();
-        if stay {
-            let told = warm::document(&progress.borrow_and_update());
-            return self.reply(&Reply::Warm(told)).await;
-        }
-        // One at a time: the one before is not wanted any more.
-        if let Some(before) = self.warm.replace(warm) {
-            before.stop();
-        }
-        let outgoing = self.outgoing.clone();
-        self.tasks.spawn(async move {
-            loop {
-                let (told, done) = {
-                    let told = progress.borrow_and_update();
-                    (warm::document(&told), told.done)
-                };
-                let sent = send(&outgoing, &Reply::Warm(told)).await;
-                // A peer that left does not want it any more.
-                if done || sent.is_err() || progress.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(())
-    }
-
-    /// Compares a shard with its origin beside everything else; at the limit, requests wait.
-    async fn check(
-        &mut self,
-        number: u64,
-        url: String,
-        origin: Options,
-        verify: bool,
-    ) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
-        self.tasks.spawn(async move {
-            let found = store.check(&url, &origin, verify).await;
-            let found = found.map(|found| {
-                serde_json::to_string(&found).expect("numbers and strings always encode")
-            });
-            // A peer that left does not want it any more.
-            let _ = send(&outgoing, &Reply::Checked { number, found }).await;
-            drop(permit);
-        });
-        Ok(())
-    }
-
-    /// Checks every byte at rest beside everything else, one peer's request at a time; it ends with
-    /// the connection.
-    async fn scrub(&mut self, keep: bool) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let Ok(permit) = self.node.scrubbing.clone().try_acquire_owned() else {
-            let error = Error::new(ErrorKind::Unavailable, "a scrub is under way already")
-                .advise("wait for its end, or end the `forebay scrub` that runs");
-            return self.reply(&Reply::Failed { run: None, error }).await;
-        };
-        let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
-        self.tasks.spawn(async move {
-            let tell = |scrub: &Scrub| {
-                if let Ok(frame) = frame::encode(&report(scrub)) {
-                    // A peer that reads slowly misses a step of the bar, not the report.
-                    let _ = outgoing.try_send((frame, None));
-                }
-            };
-            let last = match node.store.scrub(keep, tell).await {
-                Ok(scrub) => report(&scrub),
-                Err(error) => Reply::Failed { run: None, error },
-            };
-            // A peer that left does not want it any more.
-            let _ = send(&outgoing, &last).await;
-            drop(permit);
-        });
-        Ok(())
-    }
-
     async fn reply(&self, reply: &Reply) -> Result<()> {
         send(&self.outgoing, reply).await
-    }
-
-    /// What an admin asked for, or why it failed; the connection lives on either way.
-    async fn answer(&self, outcome: Result<Reply>) -> Result<()> {
-        self.reply(&outcome.unwrap_or_else(|error| Reply::Failed { run: None, error })).await
     }
 
     async fn receive(&mut self) -> Result<Request> {
@@ -502,9 +345,6 @@ impl Peer {
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);
-        }
-        if let Some(warm) = self.warm.take() {
-            warm.stop();
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
@@ -553,10 +393,6 @@ async fn tell(outgoing: &mpsc::Sender<Outgoing>, urls: &[String]) -> Result<()> 
         send(outgoing, &Reply::Listed { urls: piece.to_vec(), more: left > 0 }).await?;
     }
     Ok(())
-}
-
-fn report(scrub: &Scrub) -> Reply {
-    Reply::Scrub(serde_json::to_string(scrub).expect("numbers and strings always encode"))
 }
 
 /// The bytes and samples of a shard, fetched if need be.

@@ -1,4 +1,5 @@
-//! Listening: one Unix socket, one task per connection, nobody but whom the node serves.
+//! Listening: one Unix socket, one task per connection, nobody but whom the node serves. Trainers and admins
+//! come to the same one, each with a language of their own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +15,9 @@ use forebay_wire::peer::Credentials;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
+use crate::admin::{Api, Caller};
 use crate::compose::Node;
+use crate::language::{self, Language};
 use crate::peer;
 
 /// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
@@ -92,6 +95,7 @@ pub async fn serve(
         listener.let_everybody_knock();
     }
     let users = Users::default();
+    let api = Api::new(&node);
     tokio::pin!(stop);
     loop {
         while peers.try_join_next().is_some() {}
@@ -105,10 +109,10 @@ pub async fn serve(
             accepted = listener.listener.accept(), if peers.len() < PEERS => {
                 match accepted {
                     Ok((stream, _)) => {
-                        if let Some(place) = admit(&node, &users, &stream) {
-                            let (node, stream) = (node.clone(), Arc::new(stream));
+                        if let Some((peer, place)) = admit(&node, &users, &stream) {
+                            let (node, api) = (node.clone(), api.clone());
                             peers.spawn(async move {
-                                peer::serve(node, stream).await;
+                                talk(node, &api, stream, peer).await;
                                 drop(place);
                             });
                         }
@@ -130,6 +134,17 @@ pub async fn serve(
     drop(listener);
     peers.shutdown().await;
     node.store.close().await;
+}
+
+/// Serves a peer in its own language, to its end.
+async fn talk(node: Arc<Node>, api: &Api, stream: UnixStream, peer: Credentials) {
+    let present = node.present();
+    match language::spoken(&stream).await {
+        Some(Language::Frames) => peer::serve(node, Arc::new(stream)).await,
+        Some(Language::Http) => api.serve(stream, Caller::Peer(Arc::new(peer))).await,
+        None => {}
+    }
+    drop(present);
 }
 
 /// Completes once nobody was connected for `idle`; never without a limit.
@@ -165,8 +180,8 @@ impl Drop for Place {
     }
 }
 
-/// The place of a peer, if it is served: who it is, the kernel says.
-fn admit(node: &Node, users: &Users, stream: &UnixStream) -> Option<Option<Place>> {
+/// A peer and its place, if it is served: who it is, the kernel says.
+fn admit(node: &Node, users: &Users, stream: &UnixStream) -> Option<(Credentials, Option<Place>)> {
     let peer = match Credentials::of(stream.as_fd()) {
         Ok(peer) => peer,
         Err(error) => {
@@ -175,7 +190,7 @@ fn admit(node: &Node, users: &Users, stream: &UnixStream) -> Option<Option<Place
         }
     };
     if node.is_own(&peer) {
-        return Some(None);
+        return Some((peer, None));
     }
     if !node.serves(&peer) {
         tracing::warn!(uid = peer.uid, "turned away another user");
@@ -188,5 +203,6 @@ fn admit(node: &Node, users: &Users, stream: &UnixStream) -> Option<Option<Place
         return None;
     }
     *connections += 1;
-    Some(Some(Place { users: users.clone(), user: peer.uid }))
+    let place = Place { users: users.clone(), user: peer.uid };
+    Some((peer, Some(place)))
 }

@@ -9,13 +9,14 @@ use forebay_store::{Counters, Fills, Holdings, TierReport};
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::compose::Node;
 use crate::peer::Registered;
 use crate::warm::Warming;
 
 /// A daemon's state.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Status {
     /// Its release.
     pub release: &'static str,
@@ -46,7 +47,7 @@ pub struct Status {
 }
 
 /// A piece of pinned memory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Memory {
     /// Its size.
     pub bytes: usize,
@@ -57,7 +58,8 @@ pub struct Memory {
 }
 
 /// All tiers together.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AllTiers)]
 pub struct Cache {
     /// What they counted.
     #[serde(flatten)]
@@ -68,7 +70,7 @@ pub struct Cache {
 }
 
 /// A job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its number.
     pub session: u64,
@@ -94,7 +96,7 @@ pub struct Job {
 }
 
 /// What only a trainer knows of its job. It is that trainer's word, so it is bounded here.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Told {
     /// What it passed over.
     #[serde(default)]
@@ -105,7 +107,7 @@ pub struct Told {
 }
 
 /// What a trainer says that it could not use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BadSamples {
     /// How many, by the kind of error.
     pub counts: BTreeMap<String, u64>,
@@ -114,7 +116,8 @@ pub struct BadSamples {
 }
 
 /// A sample or shard that a trainer could not use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BadSample)]
 pub struct Named {
     /// The kind of error.
     pub kind: String,
@@ -198,10 +201,6 @@ impl Status {
             jobs: sessions.iter().map(Registered::describe).collect(),
             warm_ups: node.warm_ups.describe(),
         }
-    }
-
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and strings always encode")
     }
 }
 
@@ -360,6 +359,32 @@ impl fmt::Display for DecoderLine<'_> {
     }
 }
 
+/// A job of a status document, as lines of text.
+pub(crate) struct JobLines<'a>(pub(crate) &'a serde_json::Value);
+
+impl fmt::Display for JobLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = Part(self.0);
+        write!(
+            f,
+            "{} {}  slab {} for {} batches, {} with the trainer",
+            job.count("/session"),
+            job.text("/name"),
+            job.size("/slab_bytes"),
+            job.count("/slab_batches"),
+            job.count("/lent_slots"),
+        )?;
+        if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
+            write!(f, ", {wrong} shards turned out wrong")?;
+        }
+        match job.0.pointer("/tenant") {
+            Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
+            None => writeln!(f)?,
+        }
+        write!(f, "{}{}", DecoderLine(&job), BadLines(&job))
+    }
+}
+
 /// What a job passed over, as lines of text; none if there is nothing.
 struct BadLines<'a>(&'a Part<'a>);
 
@@ -446,23 +471,7 @@ impl fmt::Display for Screen<'_> {
         let (used, all) = (status.size("/slab_bytes"), status.size("/slab_limit_bytes"));
         writeln!(f, "slabs   {used} of {all}")?;
         for job in status.parts("/jobs") {
-            write!(
-                f,
-                "job     {} {}  slab {} for {} batches, {} with the trainer",
-                job.count("/session"),
-                job.text("/name"),
-                job.size("/slab_bytes"),
-                job.count("/slab_batches"),
-                job.count("/lent_slots"),
-            )?;
-            if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
-                write!(f, ", {wrong} shards turned out wrong")?;
-            }
-            match job.0.pointer("/tenant") {
-                Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
-                None => writeln!(f)?,
-            }
-            write!(f, "{}{}", DecoderLine(&job), BadLines(&job))?;
+            write!(f, "job     {}", JobLines(job.0))?;
         }
         for warm in status.parts("/warm_ups") {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use forebay_error::{Error, ErrorKind, Result};
 use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use forebay_policy::Evict;
 
@@ -21,7 +22,7 @@ const MATCHING: MatchOptions = MatchOptions {
 };
 
 /// Whether copies of a data set's shards are kept at all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
     /// On the tiers that take them.

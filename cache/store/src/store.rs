@@ -10,6 +10,7 @@
 
 mod bring;
 mod check;
+mod explain;
 mod identity;
 mod in_place;
 mod moves;
@@ -43,6 +44,7 @@ use crate::tier::{
 };
 pub use bring::Brought;
 pub use check::{Checked, Copy};
+pub use explain::{Explained, Quota, Room, Said};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
 use moves::Promotions;
@@ -583,6 +585,12 @@ impl Store {
                 .collect(),
             tenants: tenants.map(|(share, shards)| Holding::of(share, None, shards)).collect(),
         }
+    }
+
+    /// What is said of each data set, in the order of their rules; last the defaults, for what belongs to none.
+    #[must_use]
+    pub fn datasets(&self) -> Vec<Dataset> {
+        self.inner.commons.shares.datasets.iter().map(|kept| kept.rule.clone()).collect()
     }
 
     /// Changes what is wanted of a tier, at run time.

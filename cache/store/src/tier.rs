@@ -33,6 +33,7 @@ use forebay_uring::{Arena, Engine, EngineReport, PageReport};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use utoipa::ToSchema;
 
 use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
@@ -45,6 +46,7 @@ pub(crate) use growth::Allotment;
 pub use health::Condition;
 use health::Health;
 pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
+pub use presence::Kept;
 pub use room::Urgency;
 pub use scrub::{Flaw, Scrub};
 pub use table::OPEN_SHARDS;
@@ -55,7 +57,7 @@ pub use tally::{Counters, Holding, Holdings};
 use wear::Wear;
 
 /// What a tier is made of, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Memory of the daemon's.
@@ -69,7 +71,7 @@ pub enum Class {
 }
 
 /// What an admin wants of a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// It is used.
@@ -214,7 +216,7 @@ struct Disk {
 }
 
 /// What a tier is and does now.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct TierReport {
     /// What admins call it.
     pub name: String,

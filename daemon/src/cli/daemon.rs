@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
+use crate::admin::{HttpConfig, HttpListener};
 use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
@@ -92,6 +93,8 @@ impl From<Io> for EngineChoice {
 struct Place {
     node: NodeConfig,
     socket: PathBuf,
+    /// How it is to be had over TCP, if it is.
+    http: Option<HttpConfig>,
     idle: Option<Duration>,
     /// Told once the daemon listens.
     announce: bool,
@@ -147,6 +150,10 @@ async fn live(place: Place) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
     let node = Node::start(place.node).await?;
     let listener = Listener::bind(&place.socket)?;
+    let http = match place.http {
+        Some(http) => Some(HttpListener::bind(http).await?),
+        None => None,
+    };
     tracing::info!(socket = %place.socket.display(), "listening");
     if place.announce {
         announce()?;
@@ -155,6 +162,8 @@ async fn live(place: Place) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         tracing::info!("stopping");
     };
+    // It ends with the runtime.
+    let _http = http.map(|http| tokio::spawn(http.serve(node.clone())));
     serve(node, listener, place.idle, stop).await;
     Ok(())
 }
@@ -167,7 +176,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         _ => error,
     })?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
-    let (sources, groups) = (config.sources()?, config.groups()?);
+    let (sources, groups, http) = (config.sources()?, config.groups()?, config.http()?);
     let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
@@ -196,7 +205,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         files: Arc::new(LocalFiles),
         faults: None,
     };
-    Ok(Place { node, socket, idle: None, announce: false, lock: None })
+    Ok(Place { node, socket, http, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
@@ -233,6 +242,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
     Ok(Some(Place {
         node,
         socket: runtime.socket(),
+        http: None,
         idle: Some(Duration::from_secs(arguments.idle)),
         announce: true,
         lock: Some(lock),

@@ -40,11 +40,14 @@ pub(super) fn written(
     let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
     let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
     json!({
-        "daemon": {
+        "daemon": said(json!({
             "socket": named.unwrap_or_else(|| socket.to_owned()),
             "memory": size(memory),
             "groups": groups(&config.daemon.groups),
-        },
+            "http": config.daemon.http,
+            "http_names": Some(&config.daemon.http_names).filter(|names| !names.is_empty()),
+            "token_file": config.daemon.token_file,
+        })),
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
         "source": config.source.iter().map(|one| source(one, url)).collect::<Vec<_>>(),
         "dataset": config.dataset.iter().map(|one| dataset(one, url)).collect::<Vec<_>>(),

@@ -5,18 +5,20 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 
+use super::presence::Kept;
 use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::shard::{Body, Shard};
 use crate::shares::{Charge, Shares};
+use crate::store::Copy;
 use forebay_policy::Slot;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
@@ -540,6 +542,33 @@ impl Table {
     /// The end of a claim.
     pub(super) fn unclaim(&mut self, name: &ShardName) {
         decrease(&mut self.claims, name);
+    }
+
+    /// A copy on the tier of this name, as it stands.
+    pub(super) fn kept(&self, name: &ShardName, tier: &str) -> Option<Kept> {
+        let entry = self.get(name)?;
+        let shelf = &self.shelves[entry.shelf];
+        let (rule, age) = (shelf.rule(), age(entry.at.since, SystemTime::now()));
+        let left = |of: Option<Duration>| Some(of?.saturating_sub(age).as_secs());
+        Some(Kept {
+            tier: tier.to_owned(),
+            state: match entry.state {
+                State::Arriving => Copy::Arriving,
+                State::Partial => Copy::Partial,
+                State::Whole => Copy::Whole,
+                State::Broken => Copy::Broken,
+            },
+            bytes: entry.at.bytes,
+            tenant: self.shares.tenant_name(shelf.charge.tenant).map(str::to_owned),
+            age_seconds: age.as_secs(),
+            uses: entry.uses,
+            in_use: !is_idle(entry, &self.open, &self.opening),
+            claimed: self.claims.contains_key(name),
+            passes: entry.at.passes,
+            within_minimum: shelf.terms(None).may_lose < entry.at.bytes,
+            kept_for_seconds: left(rule.dont_evict_time).filter(|left| *left > 0),
+            stale_in_seconds: left(rule.ttl),
+        })
     }
 
     /// Whether waiting may make room: bytes are on their way out, or somebody uses a shard that
