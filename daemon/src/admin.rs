@@ -8,7 +8,7 @@
 //!     tcp, token     the same where the kernel names nobody            admin/tcp.rs, admin/token.rs
 //!     document       what is said of all routes alike                  admin/document.rs
 //!     lines          work that is told step by step                    admin/lines.rs
-//!     state, jobs, tiers, datasets, shards, explain, warm_ups, scrubs  a file for each kind of thing
+//!     state, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs   a file for each kind of thing
 //! ```
 //! One rule: a route is declared once, with its description, so that the document cannot differ from what
 //! is served.
@@ -20,6 +20,7 @@ mod document;
 mod explain;
 mod jobs;
 mod lines;
+mod pins;
 mod refusal;
 mod scrubs;
 mod shards;
@@ -42,6 +43,7 @@ use forebay_error::{Error, ErrorKind};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+pub(crate) use pins::{Pin, Wanted};
 use refusal::Refusal;
 use serde::Deserialize;
 pub(crate) use shards::{Check, Evicted, Finding, Shards};
@@ -127,6 +129,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(explain::explain))
         .routes(routes!(shards::evict))
         .routes(routes!(shards::check))
+        .routes(routes!(pins::list, pins::pin, pins::unpin))
         .routes(routes!(warm_ups::list, warm_ups::begin))
         .routes(routes!(warm_ups::show, warm_ups::stop))
         .routes(routes!(scrubs::list, scrubs::begin))

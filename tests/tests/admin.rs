@@ -12,7 +12,7 @@ use std::process::Command;
 use forebay_client::{Deadline, Next};
 use forebay_daemon::NodeConfig;
 use forebay_error::{Error, ErrorKind};
-use forebay_store::{Dataset, Evict};
+use forebay_store::{Dataset, Evict, Mode};
 use forebay_tests::{
     Answer, Daemon, Origin, PATIENCE, admin, daemon_status, epoch, eventually, followed, job,
     loader, next, play,
@@ -452,4 +452,193 @@ fn the_command_line_tells_what_the_api_does() {
         assert!(code == 1 && err.contains("forebay: NotFound: "), "{arguments:?}: {code} {err}");
     }
     assert_eq!(run(&["job", "show", "x"]).0, 2);
+}
+
+/// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when it is taken back.
+#[test]
+fn a_pin_holds_until_it_is_taken_back() {
+    let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
+    let shard = origin.bytes("0.tar").len() as u64;
+    let shard =
+        (0..6).fold(shard, |most, n| most.max(origin.bytes(&format!("{n}.tar")).len() as u64));
+    let start = || {
+        let mut config = Daemon::config(disk.path(), 3 * shard);
+        config.datasets = vec![Dataset::new("two", "s3://bucket/2.tar", Evict::Lru).unwrap()];
+        Daemon::try_start(config).unwrap()
+    };
+    let ask = |daemon: &Daemon, method: &str, path: &str, body: &Value| {
+        exchange(daemon.socket(), method, path, JSON, &body.to_string())
+    };
+    let read = |daemon: &Daemon, n: u64| {
+        epoch(daemon.address(), job(&origin, vec![Origin::url(&format!("{n}.tar"))])).unwrap();
+        daemon.settle();
+    };
+    let is_here = |daemon: &Daemon, n: u64| {
+        let url = Origin::url(&format!("{n}.tar")).replace('/', "%2F");
+        let told =
+            ask(daemon, "GET", &format!("/api/v1/shards?url={url}"), &Value::Null).document();
+        told["copies"].as_array().unwrap().iter().any(|copy| copy["state"] == "whole")
+    };
+    let daemon = start();
+    // One that is here, one that comes later, by a URL and by a data set's name.
+    read(&daemon, 0);
+    let wanted = json!({ "pins": [Origin::url("0.tar"), "two"] });
+    let would = ask(&daemon, "POST", "/api/v1/pins?dry_run=true", &wanted).document();
+    assert_eq!((&would[0]["shards"], &would[1]["shards"]), (&1.into(), &0.into()), "{would}");
+    assert_eq!(ask(&daemon, "GET", "/api/v1/pins", &Value::Null).document(), json!([]));
+    assert_eq!(ask(&daemon, "POST", "/api/v1/pins", &wanted).status, 200);
+    let pins = json!([Origin::url("0.tar"), "s3://bucket/2.tar"]);
+    assert_eq!(ask(&daemon, "GET", "/api/v1/pins", &Value::Null).document(), pins);
+    for n in [2, 1, 3, 4, 5, 1] {
+        read(&daemon, n);
+    }
+    assert!(is_here(&daemon, 0) && is_here(&daemon, 2) && is_here(&daemon, 1));
+    daemon.stop();
+    let daemon = start();
+    for n in [3, 4, 5] {
+        read(&daemon, n);
+    }
+    assert_eq!(ask(&daemon, "GET", "/api/v1/pins", &Value::Null).document(), pins);
+    assert!(is_here(&daemon, 0) && is_here(&daemon, 2));
+    let url = Origin::url("0.tar").replace('/', "%2F");
+    let told = ask(&daemon, "GET", &format!("/api/v1/shards?url={url}"), &Value::Null).document();
+    assert!(told["next"][0].as_str().unwrap().contains("an admin pinned it"), "{told}");
+    let taken = ask(&daemon, "DELETE", &format!("/api/v1/pins?pin={url}"), &Value::Null);
+    assert_eq!(taken.document(), json!(["s3://bucket/2.tar"]));
+    ask(&daemon, "DELETE", &format!("/api/v1/pins?pin={url}"), &Value::Null)
+        .assert_problem(404, "NotFound");
+    for n in [3, 4, 5] {
+        read(&daemon, n);
+    }
+    assert!(!is_here(&daemon, 0) && is_here(&daemon, 2));
+    ask(&daemon, "POST", "/api/v1/pins", &json!({ "pins": ["s3://b/***"] }))
+        .assert_problem(422, "Invalid");
+    ask(&daemon, "POST", "/api/v1/pins", &json!({ "pins": [""] })).assert_problem(422, "Invalid");
+    // By a pattern, and back: what is pinned by another stays pinned.
+    assert_eq!(
+        ask(&daemon, "POST", "/api/v1/pins", &json!({ "pins": ["s3://bucket/[25].tar"] }))
+            .document()[0]["shards"],
+        2
+    );
+    read(&daemon, 0);
+    read(&daemon, 1);
+    assert!(is_here(&daemon, 5) && is_here(&daemon, 2));
+    assert_eq!(
+        ask(&daemon, "DELETE", "/api/v1/pins?pin=s3%3A%2F%2Fbucket%2F%5B25%5D.tar", &Value::Null)
+            .status,
+        200
+    );
+    read(&daemon, 0);
+    read(&daemon, 1);
+    read(&daemon, 0);
+    assert!(!is_here(&daemon, 5) && is_here(&daemon, 2));
+}
+
+#[test]
+fn what_is_here_is_dropped_by_a_pattern_and_by_a_name() {
+    let bench = Bench::with(5, |config, _| {
+        config.datasets = vec![Dataset::new("low", "s3://bucket/[01].tar", Evict::Lru).unwrap()];
+    });
+    epoch(bench.daemon.address(), job(&bench.origin, Origin::urls(5))).unwrap();
+    bench.daemon.settle();
+    let evict = |what: &str, dry: bool| {
+        let path = format!("/api/v1/evictions?dry_run={dry}");
+        let told = bench.ask("POST", &path, &json!({ "urls": [what] })).document();
+        let urls =
+            told.as_array().unwrap().iter().map(|one| one["url"].as_str().unwrap().to_owned());
+        urls.collect::<Vec<_>>()
+    };
+    let urls =
+        |all: &[u64]| all.iter().map(|n| Origin::url(&format!("{n}.tar"))).collect::<Vec<_>>();
+    assert_eq!(evict("low", true), urls(&[0, 1]));
+    assert_eq!(evict("(rest)", true), urls(&[2, 3, 4]));
+    assert_eq!(evict("s3://bucket/[34].tar", false), urls(&[3, 4]));
+    assert_eq!(evict("s3://bucket/**", true), urls(&[0, 1, 2]));
+    assert_eq!(evict("low", false), urls(&[0, 1]));
+    assert_eq!(bench.daemon.tier("nvme").counters.shards, 1);
+    assert_eq!(evict("s3://bucket/none-*.tar", false), urls(&[]));
+    // Of a tier that is away nobody knows what it holds.
+    bench.daemon.change("nvme", Mode::Disabled).unwrap();
+    bench
+        .ask("POST", "/api/v1/evictions", &json!({ "urls": ["low"] }))
+        .assert_problem(503, "Unavailable");
+}
+
+/// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces a file.
+#[test]
+fn a_support_bundle_is_packed() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new(1);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bundle.tar");
+    let config = folder.path().join("forebay.toml");
+    let tier = "[[tier]]\nname = 'n'\npath = '/mnt/n'\ncapacity = '1GiB'\n";
+    std::fs::write(&config, format!("{tier}[leases]\nredis = 'redis://u:secret@h:1'\n")).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
+        command.args([
+            "support-bundle",
+            "--output",
+            file.to_str().unwrap(),
+            "--config",
+            config.to_str().unwrap(),
+        ]);
+        command.args(more).env("XDG_RUNTIME_DIR", folder.path());
+        command.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
+        command.output().unwrap()
+    };
+    assert!(run(&["--dry-run"]).status.success() && !file.exists());
+    let told = run(&["--json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(
+        told["files"].as_array().unwrap().iter().any(|one| one["missing"].is_string()),
+        "{told}"
+    );
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut names = Vec::new();
+    let mut bundle = tar::Archive::new(std::fs::File::open(&file).unwrap());
+    for entry in bundle.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().display().to_string();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        assert!(!text.contains("secret"), "{name}");
+        if name.ends_with("status.json") {
+            let status: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(status["tiers"][0]["name"], "nvme");
+        }
+        names.push(name);
+    }
+    for name in [
+        "about.json",
+        "status.json",
+        "config.toml",
+        "doctor.txt",
+        "private-daemon.log.missing",
+        "machine/meminfo",
+    ] {
+        assert!(names.contains(&format!("forebay-support/{name}")), "{name}: {names:?}");
+    }
+    let again = run(&[]);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(
+        !again.status.success() && said.contains("name a file that is not there yet"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_live_view_looks_as_often_as_asked() {
+    let bench = Bench::new(1);
+    let mut top = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
+    top.args(["top", "--json", "--count", "2"]);
+    top.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
+    let ended = top.output().unwrap();
+    let lines = String::from_utf8(ended.stdout).unwrap();
+    let looks: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(looks.len(), 2);
+    assert!(looks[0]["uptime_seconds"].as_f64() < looks[1]["uptime_seconds"].as_f64());
+    let mut screen = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
+    screen.arg("top").env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
+    assert_eq!(screen.output().unwrap().status.code(), Some(2), "nobody sees it");
 }

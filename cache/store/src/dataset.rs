@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use forebay_policy::Evict;
 
 /// `*` stays within one folder, `**` crosses them, as in every other tool.
-const MATCHING: MatchOptions = MatchOptions {
+pub(crate) const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,

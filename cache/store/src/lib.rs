@@ -23,6 +23,7 @@ mod directory;
 mod files;
 mod fill;
 mod fsck;
+mod pins;
 mod shard;
 mod shares;
 mod store;

@@ -13,7 +13,9 @@ mod check;
 mod explain;
 mod identity;
 mod in_place;
+mod meant;
 mod moves;
+mod pin;
 mod place;
 mod room;
 
@@ -35,6 +37,7 @@ use tokio::sync::Notify;
 use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
 use crate::fill::{Fills, Flights, Job, Running, Start};
+use crate::pins::Pins;
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, Shares};
 use crate::tenant::Tenant;
@@ -47,6 +50,7 @@ pub use check::{Checked, Copy};
 pub use explain::{Explained, Quota, Room, Said};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
+pub(crate) use meant::IsMeant;
 use moves::Promotions;
 
 /// How often the order of use is kept on the disk: a crash loses that much of it, and of a million
@@ -100,6 +104,8 @@ struct Inner {
     opening: Mutex<HashMap<ShardName, (Asker, Shared<Opened>)>>,
     promotions: Promotions,
     through_misses: AtomicU64,
+    /// One change of pins at a time.
+    pinning: tokio::sync::Mutex<()>,
 }
 
 impl Drop for Inner {
@@ -191,10 +197,16 @@ impl Store {
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
         let shares = Arc::new(Shares::new(config.datasets, config.tenants, &sizes)?);
         let rest = shares.tenant(None);
+        let disks = config.tiers.iter().filter_map(|tier| Some(tier.disk.as_ref()?.path.clone()));
+        let disks: Vec<_> = disks.collect();
+        let pins =
+            tokio::task::spawn_blocking(move || Pins::load(disks.iter().map(|disk| &**disk)));
+        let pins = pins.await.map_err(|_| shutting_down())??;
         let commons = Arc::new(Commons {
             frames,
             flights: Flights::new(),
             shares,
+            pins,
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
             traffic: Arc::default(),
@@ -214,6 +226,7 @@ impl Store {
             opening: Mutex::default(),
             promotions: Promotions::default(),
             through_misses: AtomicU64::new(0),
+            pinning: tokio::sync::Mutex::default(),
         };
         let store =
             Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None, pace: None };

@@ -15,6 +15,7 @@ mod attach;
 mod growth;
 mod health;
 mod open;
+mod pinned;
 mod presence;
 mod room;
 mod scrub;
@@ -39,6 +40,7 @@ use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
+use crate::pins::Pins;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, Shares};
 use crate::store::Identity;
@@ -146,6 +148,8 @@ pub(crate) struct Commons {
     /// The right to run a fill.
     pub(crate) flights: Flights,
     pub(crate) shares: Arc<Shares>,
+    /// What admins keep, beside what data sets' rules keep.
+    pub(crate) pins: Pins,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
     /// Shards that no tier holds, and are read from their origin.

@@ -196,6 +196,8 @@ fn next_of(kept: &Kept, facts: &Explained) -> String {
         format!("on {tier}: it moves to another tier, or goes: {tier} is being drained")
     } else if kept.in_use {
         format!("on {tier}: somebody reads it, so it stays until they are done")
+    } else if kept.pinned {
+        format!("on {tier}: it stays: an admin pinned it, until `forebay dataset unpin`")
     } else if facts.pinned && !kept.passes {
         format!("on {tier}: it stays: its data set is pinned")
     } else if let Some(left) = kept.kept_for_seconds {

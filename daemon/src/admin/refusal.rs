@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forebay_error::{Error, PROBLEM, Problem};
+use forebay_error::{Error, ErrorKind, PROBLEM, Problem};
 
 /// A problem on its way out.
 #[derive(Debug)]
@@ -13,6 +13,14 @@ impl Refusal {
     /// An error that HTTP has a status of its own for.
     pub(super) fn with_status(error: &Error, status: StatusCode) -> Self {
         Self(Problem { status: status.as_u16(), ..Problem::from(error) })
+    }
+
+    /// Of what is well formed, and makes no sense all the same: no schema can say so.
+    pub(super) fn of_meaning(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Invalid => Self::with_status(&error, StatusCode::UNPROCESSABLE_ENTITY),
+            _ => error.into(),
+        }
     }
 }
 

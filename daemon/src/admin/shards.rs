@@ -23,10 +23,11 @@ use crate::compose::Node;
 /// Shards looked for at once for one request.
 const AT_ONCE: usize = 8;
 
-/// Shards by their URLs, as jobs name them.
+/// Shards that are here.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shards {
+    /// URLs, as jobs name them; patterns of URLs (`*`, `**`, `[ab]`); names of data sets.
     pub(crate) urls: Vec<String>,
 }
 
@@ -53,9 +54,11 @@ pub(super) async fn evict(
     List(Shards { urls }): List<Shards>,
 ) -> Result<Json<Vec<Evicted>>, Refusal> {
     let mut evicted = Vec::new();
-    for url in urls {
-        let copies = node.store.forget(&url, dry_run).await?;
-        evicted.push(Evicted { url, copies, dropped: !dry_run });
+    for text in urls {
+        for url in node.store.meant(&text).await.map_err(Refusal::of_meaning)? {
+            let copies = node.store.forget(&url, dry_run).await?;
+            evicted.push(Evicted { url, copies, dropped: !dry_run });
+        }
     }
     Ok(Json(evicted))
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use forebay_error::Result;
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Options, Rate};
 use futures::{Stream, stream};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ use super::refusal::Refusal;
 use crate::compose::Node;
 use crate::warm::{self, Registered, Warming};
 
+/// Bytes a second that a limit may say: a petabyte is none.
+const BANDWIDTH: std::ops::RangeInclusive<u64> = 1..=1_000_000_000_000_000;
+
 /// What is to be fetched.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +36,7 @@ pub(crate) struct WarmUp {
     pub(crate) origin: BTreeMap<String, String>,
     /// Bytes a second, at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 1_000_000_000_000_000_u64)]
     pub(crate) bandwidth: Option<u64>,
 }
 
@@ -68,6 +71,11 @@ pub(super) async fn begin(
     Query(Begun { follow }): Query<Begun>,
     List(WarmUp { urls, origin, bandwidth }): List<WarmUp>,
 ) -> Result<Response, Refusal> {
+    if let Some(wrong) = bandwidth.filter(|bandwidth| !BANDWIDTH.contains(bandwidth)) {
+        let what = "the bandwidth is out of its range";
+        let error = Error::new(ErrorKind::Invalid, what).at("bandwidth", wrong);
+        return Err(error.advise("give bytes a second, from 1 to 10^15, or nothing").into());
+    }
     let pace = bandwidth.map(|bandwidth| Arc::new(Rate::new(bandwidth)));
     let store = store_for(&node, &caller).paced(pace);
     let warm = warm::begin(&node, &store, urls, Options::from(origin), bandwidth)?;

@@ -1,14 +1,17 @@
 //! `forebay dataset`.
 
 mod check;
+mod pin;
 mod warm;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
 use forebay_client::Deadline;
+use forebay_error::{ErrorKind, Result};
 use forebay_shard::Commands;
 use serde_json::Value;
 
@@ -30,6 +33,8 @@ pub(super) enum Verb {
     /// Pinned ones, too; jobs that read one finish with the old copy. The next use asks the origin
     /// which version there is and fetches it anew.
     Evict(Evict),
+    Pin(pin::Pin),
+    Unpin(pin::Unpin),
     Warm(warm::Warm),
     Check(check::Check),
 }
@@ -56,8 +61,9 @@ pub(super) struct Show {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Evict {
-    /// The shards' URLs, as jobs name them.
-    #[arg(required = true, value_name = "URL")]
+    /// Shards' URLs, as jobs name them; quoted patterns of URLs (`*` stays within a folder, `**` crosses
+    /// them); names of data sets.
+    #[arg(required = true, value_name = "URL|PATTERN|NAME")]
     urls: Vec<String>,
     #[command(flatten)]
     target: Target,
@@ -74,6 +80,8 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
         Verb::Ls(arguments) => ls(arguments),
         Verb::Show(arguments) => show(arguments),
         Verb::Evict(arguments) => evict(arguments),
+        Verb::Pin(arguments) => pin::pin(arguments),
+        Verb::Unpin(arguments) => pin::unpin(arguments),
         Verb::Warm(arguments) => warm::run(arguments, launcher),
         Verb::Check(arguments) => check::run(arguments, launcher),
     }
@@ -141,10 +149,28 @@ impl fmt::Display for DatasetLines<'_> {
 /// The shards a command line names, each once.
 fn distinct(arguments: &[String], target: &Target, launcher: &Launcher) -> Done<Vec<String>> {
     // A command is run by a job, and these have none.
-    let mut urls = shards(arguments, Commands::Refused, target, launcher)?;
+    let arguments = arguments.iter().map(|argument| named(argument, target));
+    let arguments = arguments.collect::<Done<Vec<_>>>()?;
+    let mut urls = shards(&arguments, Commands::Refused, target, launcher)?;
     let mut seen = HashSet::with_capacity(urls.len());
     urls.retain(|url| seen.insert(url.clone()));
     Ok(urls)
+}
+
+/// The pattern of the data set that an argument names; itself if it names none.
+fn named(argument: &str, target: &Target) -> Done<String> {
+    if argument.contains(['/', ':', '{', '*', '?', '[']) || Path::new(argument).exists() {
+        return Ok(argument.to_owned());
+    }
+    // Without a daemon there are no data sets, and the argument is a path that does not exist.
+    let Ok(admin) = target.admin_if_running() else { return Ok(argument.to_owned()) };
+    let path = format!("/api/v1/datasets/{}", path_part(argument));
+    let found: Result<Value> = admin.get(&path, &Deadline::after(ANSWER_TIMEOUT));
+    match found {
+        Ok(set) => Ok(set.get("match").and_then(Value::as_str).unwrap_or(argument).to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(argument.to_owned()),
+        Err(error) => Err(Failure::of_request(error)),
+    }
 }
 
 fn evict(arguments: &Evict) -> Done {

@@ -503,3 +503,30 @@ pub struct Stage {
     /// Until when.
     pub end_ns: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer of protocol 3 knows messages by these places.
+    #[test]
+    fn messages_stay_where_they_were() {
+        fn place<T: Serialize>(message: &T) -> u8 {
+            postcard::to_extend(message, Vec::new()).unwrap()[0]
+        }
+        let (url, origin) = (String::new(), BTreeMap::new());
+        let pattern = url.clone();
+        assert_eq!(place(&Request::Hello { protocol: 3, release: url.clone() }), 0);
+        assert_eq!(place(&Request::Start { run: 1, epoch: 0, batch: 0 }), 2);
+        assert_eq!(place(&Request::Release { slab: 0, slot: 0 }), 3);
+        assert_eq!(place(&Request::Index { url: url.clone(), origin: origin.clone() }), 5);
+        assert_eq!(place(&Request::List { pattern, origin }), 9);
+        assert_eq!(place(&Request::Pace { bandwidth: 1 }), 10);
+        let error = Error::new(ErrorKind::Invalid, "x");
+        assert_eq!(place(&Reply::Failed { run: None, error }), 5);
+        assert_eq!(place(&Reply::Shard { url: url.clone(), bytes: 0, samples: 0 }), 7);
+        assert_eq!(place(&Reply::Listed { urls: Vec::new(), more: false }), 11);
+        assert_eq!(place(&Reply::Reader), 12);
+        assert_eq!(place(&Reply::Command { url }), 15);
+    }
+}

@@ -194,7 +194,11 @@ impl Tier {
             let shares = &self.0.commons.shares;
             let charge = shares.charge(&found.url, shares.tenant(found.tenant.as_deref()));
             let space = Space::enter(&self.0.budget, shares.budgets(charge), found.bytes);
+            let name = found.name.clone();
             table.found(found.name, charge, space, (found.written, state));
+            if self.0.commons.pins.has(&found.url) {
+                table.pin(&name);
+            }
         }
     }
 

@@ -272,7 +272,12 @@ impl Tier {
             charge: room.charge,
             space: space.clone(),
         };
-        self.table().begun(&shard, space, &room, since);
+        let mut table = self.table();
+        table.begun(&shard, space, &room, since);
+        if self.0.commons.pins.has(shard.url()) {
+            table.pin(shard.name());
+        }
+        drop(table);
         let frames = match &self.0.medium {
             Medium::Disk(_) => self.0.commons.frames.clone(),
             Medium::Memory(arena) => arena.clone(),

@@ -13,7 +13,7 @@ use super::Tier;
 use super::table::State;
 use crate::directory::{Directory, ShardName};
 use crate::shard::Shard;
-use crate::store::Copy;
+use crate::store::{Copy, IsMeant};
 
 /// A copy of a shard, and what keeps it or lets it go.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -34,6 +34,8 @@ pub struct Kept {
     pub in_use: bool,
     /// A job has it in its window: it leaves only where nothing else can.
     pub claimed: bool,
+    /// An admin pinned it.
+    pub pinned: bool,
     /// It was not admitted: it goes before all others.
     pub passes: bool,
     /// Its data set or its tenant is left with so many bytes that this one does not go for others'.
@@ -118,5 +120,26 @@ impl Tier {
             names.extend(found.await?);
         }
         Ok(names)
+    }
+
+    /// The URLs of shards here that are meant, those on their way included.
+    ///
+    /// # Errors
+    /// If the directory could not be listed.
+    pub(crate) async fn urls(&self, is_meant: IsMeant) -> Result<Vec<String>> {
+        self.scanned().await?;
+        let (live, resting): (Vec<_>, Vec<_>) =
+            self.table().all().into_iter().partition(|(_, shard)| shard.is_some());
+        let live = live.into_iter().filter_map(|(_, shard)| Some(shard?.url().to_owned()));
+        let mut urls: Vec<_> = live.filter(|url| is_meant(url)).collect();
+        if self.disk().is_some() {
+            // Heads are read one by one: 20 µs each.
+            let found = self.on_disk(move |directory: &Directory| {
+                let resting = resting.into_iter().filter_map(|(name, _)| directory.url_of(&name));
+                Ok(resting.filter(|url| is_meant(url)).collect::<Vec<_>>())
+            });
+            urls.extend(found.await?);
+        }
+        Ok(urls)
     }
 }

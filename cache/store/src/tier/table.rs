@@ -3,7 +3,7 @@
 //! One rule: a shard is in use while anybody holds its `Arc`, whatever the list of open shards has
 //! forgotten meanwhile. So no shard is opened twice, and none is evicted under a lease.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -55,6 +55,8 @@ pub(super) struct Table {
     /// Bytes of shards that a newer release left here.
     pub(super) newer: Option<Space>,
     claims: HashMap<ShardName, usize>,
+    /// Shards that an admin keeps.
+    pinned: HashSet<ShardName>,
 }
 
 /// One shard on the tier.
@@ -204,7 +206,20 @@ impl Table {
             stuck: Vec::new(),
             newer: None,
             claims: HashMap::new(),
+            pinned: HashSet::new(),
         }
+    }
+
+    /// An admin keeps a shard, if it is here.
+    pub(super) fn pin(&mut self, name: &ShardName) {
+        if self.names.contains_key(name) {
+            self.pinned.insert(name.clone());
+        }
+    }
+
+    /// An admin keeps a shard no more.
+    pub(super) fn unpin(&mut self, name: &ShardName) {
+        self.pinned.remove(name);
     }
 
     fn shelf_of(&mut self, charge: Charge) -> usize {
@@ -336,6 +351,12 @@ impl Table {
         }
         let label = name.label();
         let entries = self.entries.iter().flatten().filter(|entry| entry.name.label() == label);
+        entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
+    }
+
+    /// Every shard, with those that are arriving or open.
+    pub(super) fn all(&self) -> Vec<(ShardName, Option<Arc<Shard>>)> {
+        let entries = self.entries.iter().flatten();
         entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
     }
 
@@ -509,6 +530,7 @@ impl Table {
     /// Takes a shard out; whoever reads it still may.
     pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
+        self.pinned.remove(name);
         let slot = self.names.remove(name)?;
         if let Some(left) = self.labels.get_mut(&name.label()) {
             *left -= 1;
@@ -564,6 +586,7 @@ impl Table {
             uses: entry.uses,
             in_use: !is_idle(entry, &self.open, &self.opening),
             claimed: self.claims.contains_key(name),
+            pinned: self.pinned.contains(name),
             passes: entry.at.passes,
             within_minimum: shelf.terms(None).may_lose < entry.at.bytes,
             kept_for_seconds: left(rule.dont_evict_time).filter(|left| *left > 0),
@@ -588,7 +611,8 @@ impl Table {
             }
             resting += entry.at.bytes;
             let terms = of.terms(need.charge);
-            let by_rule = (!of.rule().pin || entry.at.passes) && terms.allow(entry.at, now);
+            let is_kept = self.pinned.contains(&entry.name) || of.rule().pin && !entry.at.passes;
+            let by_rule = !is_kept && terms.allow(entry.at, now);
             // Who is short itself, or whose turn has not come, may wait for this very one.
             let ends = !need.grows || entry.state != State::Arriving || entry.pace == Pace::Runs;
             by_rule && ends && !is_idle(entry, &self.open, &self.opening)
@@ -643,9 +667,10 @@ impl Table {
         let priority = need.charge.map_or(i32::MAX, |charge| self.shares.rule(charge).priority);
         let mut order: Vec<usize> = (0..self.shelves.len()).collect();
         order.retain(|at| need.concerns(self.shelves[*at].charge));
-        let Self { entries, shelves, open, opening, claims, .. } = self;
+        let Self { entries, shelves, open, opening, claims, pinned, .. } = self;
         // Shared from here on, so that each shelf's rule can borrow them again.
-        let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
+        let (entries, open, opening, claims, pinned) =
+            (&*entries, &*open, &*opening, &*claims, &*pinned);
         order.sort_by_cached_key(|at| {
             let shelf = &shelves[*at];
             (shelf.rule().priority, std::cmp::Reverse(shelf.above_minimum()))
@@ -657,6 +682,7 @@ impl Table {
                     terms.allow(entry.at, now)
                         && is_idle(entry, open, opening)
                         && (last || !claims.contains_key(&entry.name))
+                        && !pinned.contains(&entry.name)
                 })
             }
         };

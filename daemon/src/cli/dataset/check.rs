@@ -27,7 +27,8 @@ use crate::admin::{Check as Asked, Finding};
 pub(in super::super) struct Check {
     #[command(flatten)]
     target: Target,
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
     #[arg(required = true, value_name = "URLS")]
     urls: Vec<String>,
     /// Also read every whole copy and compare all of its bytes, and so each member, with the checksums of

@@ -41,7 +41,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(in super::super) struct Warm {
     #[command(flatten)]
     target: Target,
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
     #[arg(required_unless_present = "stop", value_name = "URLS")]
     urls: Vec<String>,
     /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
