@@ -14,6 +14,7 @@ use forebay_store::{Cache, Class, Dataset as Rule, Evict, KeepFree, Tenant as Li
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 
+use crate::access::TenantLimits;
 use crate::compose::{NodeTenant, NodeTier};
 
 mod check;
@@ -328,7 +329,7 @@ impl Tenant {
         };
         rule.check()?;
         let groups = self.groups.iter().map(Group::gid).collect::<Result<_>>().map_err(at)?;
-        Ok(NodeTenant { rule, groups })
+        Ok(NodeTenant { rule, groups, limits: TenantLimits::default() })
     }
 }
 

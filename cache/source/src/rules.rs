@@ -5,6 +5,7 @@
 
 pub(crate) mod host;
 mod pattern;
+mod spelling;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use crate::options::Family;
 use crate::remote::{Gate, Network};
 use crate::sources::Scheme;
 use pattern::Matches;
+pub use spelling::settled;
 use url::Url;
 
 /// What one source may be asked for; nothing said: no limit but the process's own.
@@ -190,6 +192,23 @@ impl Rule {
             .said(family)
             .into_iter()
             .fold(options, |options, (name, value)| options.without(name).with(name, value)))
+    }
+
+    /// Refuses a source of which whoever asks says where it is: a data set that others may read is that of
+    /// one store.
+    pub(crate) fn pins(&self, scheme: Scheme, host: &str) -> Result<()> {
+        let key = match scheme {
+            Scheme::S3 if self.region.is_none() => "region",
+            Scheme::Azure if !host.contains('@') => "endpoint",
+            _ => return Ok(()),
+        };
+        if self.endpoint.is_some() {
+            return Ok(());
+        }
+        let what = "the [[source]] does not say which store is meant, and another user may not";
+        Err(Error::new(ErrorKind::PermissionDenied, what)
+            .at("match", self.matches.text())
+            .advise(format!("have `{key}` added to it")))
     }
 
     /// What the rule says, as variables.

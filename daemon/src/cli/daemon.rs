@@ -19,6 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
+use crate::access::AccessConfig;
 use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
@@ -146,7 +147,7 @@ async fn live(place: Place) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).doing("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
     let node = Node::start(place.node).await?;
-    let listener = Listener::bind(&place.socket)?;
+    let listeners = vec![Listener::bind(&place.socket)?];
     tracing::info!(socket = %place.socket.display(), "listening");
     if place.announce {
         announce()?;
@@ -155,7 +156,7 @@ async fn live(place: Place) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         tracing::info!("stopping");
     };
-    serve(node, listener, place.idle, stop).await;
+    serve(node, listeners, place.idle, stop).await;
     Ok(())
 }
 
@@ -190,7 +191,8 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         lender: super::credentials::command(launcher),
         own: false,
         opens_named: false,
-        groups,
+        access: AccessConfig { groups, ..AccessConfig::default() },
+        audit: None,
         leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
@@ -224,7 +226,8 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         lender: super::credentials::command(launcher),
         own: true,
         opens_named: true,
-        groups: Vec::new(),
+        access: AccessConfig::default(),
+        audit: None,
         leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
