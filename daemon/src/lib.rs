@@ -29,6 +29,6 @@ pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
-pub use serve::{Listener, serve};
+pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

@@ -562,7 +562,7 @@ fn a_node_daemon_takes_its_tenants_from_its_file() {
     let text = format!(
         "[daemon]\nsocket = {socket:?}\nmemory = '256MiB'\n\
          [[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n\
-         [[tenant]]\nname = 'vision'\ngroups = ['nogroup', {VISION}]\n\
+         [[tenant]]\nname = 'vision'\ngroups = ['daemon', {VISION}]\n\
          quota = {{ max = '{}B' }}\n",
         at("cache"),
         files.shard_bytes,
