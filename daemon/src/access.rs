@@ -15,11 +15,12 @@ mod permit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Dataset;
 use forebay_wire::peer::Credentials;
+use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::compose::NodeTenant;
@@ -221,18 +222,23 @@ fn owner_behind(tenant: &str, uid: u32) -> u64 {
 /// Decides by what is in force now.
 #[derive(Debug)]
 pub(crate) struct Access {
-    policy: RwLock<Arc<Policy>>,
+    policy: watch::Sender<Arc<Policy>>,
     overflow_uid: u32,
 }
 
 impl Access {
     pub(crate) fn new(policy: Policy) -> Self {
-        Self { policy: RwLock::new(Arc::new(policy)), overflow_uid: overflow(0) }
+        Self { policy: watch::Sender::new(Arc::new(policy)), overflow_uid: overflow(0) }
     }
 
     /// What is in force now.
     pub(crate) fn policy(&self) -> Arc<Policy> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.policy.borrow().clone()
+    }
+
+    /// What is in force, and when it is another.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Policy>> {
+        self.policy.subscribe()
     }
 
     /// Puts another policy in force; who is connected feels it with what it next asks for.
@@ -240,8 +246,14 @@ impl Access {
         not(test),
         expect(dead_code, reason = "what applies a configuration at run time calls it")
     )]
-    pub(crate) fn replace(&self, policy: Policy) {
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+    pub(crate) fn replace(
+        &self,
+        tenants: Vec<NodeTenant>,
+        datasets: &[Dataset],
+        config: AccessConfig,
+    ) {
+        let private = self.policy.borrow().private;
+        self.policy.send_replace(Arc::new(Policy::new(private, tenants, datasets, config)));
     }
 
     /// As whom a peer may come in.
@@ -417,7 +429,7 @@ mod tests {
         let access = Access::new(policy(false));
         let (main, who) = (door(None, true), peer(9, &[MEMBER]));
         assert!(access.admit(&who, &main).is_ok());
-        access.replace(Policy::new(false, Vec::new(), &[], AccessConfig::default()));
+        access.replace(Vec::new(), &[], AccessConfig::default());
         assert!(access.admit(&who, &main).is_err());
     }
 }

@@ -110,11 +110,11 @@ impl Listener {
         &self.door.path
     }
 
-    /// Lets any user connect; who is then served is decided by who it is.
-    fn let_everybody_knock(&self) {
-        let open = fs::Permissions::from_mode(EVERYBODY);
-        if let Err(error) = fs::set_permissions(self.path(), open) {
-            tracing::error!(%error, "no other user can connect to the daemon's socket");
+    /// Lets any user connect, or none but the daemon's own. Who is then served is decided by who it is.
+    fn let_knock(&self, everybody: bool) {
+        let mode = fs::Permissions::from_mode(if everybody { EVERYBODY } else { PRIVATE });
+        if let Err(error) = fs::set_permissions(self.path(), mode) {
+            tracing::error!(%error, everybody, "the mode of the daemon's socket cannot be set");
         }
     }
 }
@@ -187,12 +187,9 @@ pub async fn serve(
 ) {
     let mut peers = JoinSet::new();
     let mut count = node.peers.subscribe();
-    if node.access.policy().serves_others() {
-        listeners
-            .iter()
-            .filter(|listener| listener.is_main)
-            .for_each(Listener::let_everybody_knock);
-    }
+    let mut policy = node.access.subscribe();
+    // Seen at once.
+    policy.mark_changed();
     node.audit.note(audit::Entry::new("start", Outcome::Done));
     let (users, mut next) = (Users::default(), 0);
     tokio::pin!(stop);
@@ -201,6 +198,12 @@ pub async fn serve(
         let quiet = idle_for(&mut count, idle);
         tokio::select! {
             () = &mut stop => break,
+            // The sender lives in the node.
+            _ = policy.changed() => {
+                let others = policy.borrow_and_update().serves_others();
+                let main = listeners.iter().filter(|listener| listener.is_main);
+                main.for_each(|main| main.let_knock(others));
+            }
             () = quiet => {
                 tracing::info!("nobody needs this daemon any more");
                 break;

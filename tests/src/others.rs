@@ -158,14 +158,15 @@ impl OthersNode {
         command
     }
 
-    /// The lines of its audit log, `log/audit.jsonl`.
+    /// The whole lines of its audit log, `log/audit.jsonl`.
     ///
     /// # Panics
     /// If one is no JSON.
     #[must_use]
     pub fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("log/audit.jsonl")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        whole.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
 }
 

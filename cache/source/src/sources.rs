@@ -226,12 +226,15 @@ impl Sources {
             at(Error::new(ErrorKind::Invalid, what))
                 .advise("use s3://, gs://, az://, hf://, https://, http://, file:// or a path")
         })?;
-        if let Some((_, rule)) = rule.filter(|_| is_others) {
-            rule.pins(store, host).map_err(at)?;
-        }
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
         let options = match (rule, store.family()) {
-            (Some((_, rule)), _) => rule.over(options, store).map_err(at)?,
+            (Some((_, rule)), _) => {
+                let ruled = rule.over(options, store).map_err(at)?;
+                match is_others {
+                    true => rule.pinned(ruled, store, host).map_err(at)?,
+                    false => ruled,
+                }
+            }
             (None, Some(family)) => options.of(family),
             (None, None) => Options::default(),
         };

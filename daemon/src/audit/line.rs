@@ -169,7 +169,7 @@ impl Entry {
             Outcome::Failed => {
                 tracing::warn!(event, uid, tenant, by, what, url, dataset, reason, "failed");
             }
-            Outcome::Done => tracing::info!(event, uid, tenant, by, what, url, "changed"),
+            Outcome::Done => tracing::info!(event, uid, tenant, by, what, url, "done"),
         }
     }
 
