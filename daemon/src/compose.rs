@@ -145,7 +145,6 @@ pub struct NodeTenant {
 /// A running node.
 pub struct Node {
     pub(crate) store: Store,
-    has_tenants: bool,
     pub(crate) access: Arc<Access>,
     pub(crate) usage: Usage,
     pub(crate) audit: Arc<Audit>,
@@ -205,7 +204,6 @@ impl Node {
         let audit = Audit::open(config.audit)?;
         let policy = Policy::new(config.own, config.tenants.clone(), &datasets, config.access);
         let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
-        let has_tenants = !tenants.is_empty();
         let store = StoreConfig { tiers, datasets, tenants, look_after };
         let store = Store::open(store, sources, frames.clone()).await?;
         for engine in store.engines() {
@@ -216,7 +214,6 @@ impl Node {
         let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
-            has_tenants,
             access: Arc::new(Access::new(policy)),
             usage: Usage::default(),
             audit: Arc::new(audit),
@@ -242,10 +239,7 @@ impl Node {
 
     /// The store for a tenant's jobs, or for those of none.
     pub(crate) fn store_for(&self, tenant: Option<&str>) -> Store {
-        match self.has_tenants {
-            true => self.store.for_tenant(tenant),
-            false => self.store.clone(),
-        }
+        self.store.for_tenant(tenant)
     }
 
     /// What a session needs that uses the cache through `store`.

@@ -3,13 +3,15 @@
 //! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
+mod admins;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
-use forebay_error::{Doing, Error, ErrorKind, Result, shown};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
@@ -27,6 +29,7 @@ use crate::audit::{Entry, Outcome};
 use crate::compose::Node;
 use crate::status::{self, BadSamples, Job, Status, Told};
 use crate::warm::{self, Named};
+use admins::{for_admins, word};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
@@ -204,47 +207,6 @@ struct Peer {
     place: Option<Place>,
 }
 
-/// What a request is about in a few words, and what it is called, if it is about more than the peer's own job.
-fn for_admins(request: &Request) -> Option<(&'static str, String)> {
-    match request {
-        Request::Hello { .. }
-        | Request::Open(_)
-        | Request::Start { .. }
-        | Request::Play { .. }
-        | Request::Mix { .. }
-        | Request::Extent(_)
-        | Request::Pick { .. }
-        | Request::Bad(_)
-        | Request::Decoded(_)
-        | Request::Share { .. }
-        | Request::Acknowledge { .. }
-        | Request::Release { .. }
-        | Request::Index { .. }
-        | Request::List { .. }
-        | Request::Pace { .. } => None,
-        Request::Status => Some(("status", String::new())),
-        Request::Scrub { keep } => Some(("scrub", if *keep { "tell" } else { "mend" }.to_owned())),
-        Request::Tier { name, change } => Some(("tier", format!("{} {name}", word(*change)))),
-        Request::Forget { url, dry } => {
-            let what = if *dry { "count" } else { "drop" };
-            Some(("evict", format!("{what} {}", shown(url))))
-        }
-        Request::Name { urls } => Some(("warm", format!("{} shards", urls.len()))),
-        Request::Warm { .. } => Some(("warm", String::new())),
-        Request::StopWarm { number } => Some(("warm", format!("stop {number}"))),
-        Request::Check { url, .. } => Some(("check", shown(url))),
-    }
-}
-
-/// What admins call a change of a tier.
-fn word(change: TierChange) -> &'static str {
-    match change {
-        TierChange::Drain => "drain",
-        TierChange::Disable => "disable",
-        TierChange::Enable => "enable",
-    }
-}
-
 impl Peer {
     async fn run(&mut self) -> Result<()> {
         let Request::Hello { protocol, .. } = self.receive().await? else {
@@ -371,6 +333,8 @@ impl Peer {
             Ok(place) => place,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };
+        // It may be another's by the policy in force now.
+        self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
         let number = self.node.next_session();
         let host = self.node.host(self.store.for_job(number));
         let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {

@@ -11,6 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::frame;
+use forebay_wire::message::Reply;
 use forebay_wire::peer::Credentials;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
@@ -282,6 +284,14 @@ impl Drop for Place {
     }
 }
 
+/// Tells a peer why it is not served, if it can be told at once.
+fn turn_away<T>(stream: &UnixStream, error: Error) -> Option<T> {
+    let refusal = frame::encode(&Reply::Failed { run: None, error });
+    // A peer that is gone, or that asks no questions, needs no answer.
+    refusal.ok().and_then(|refusal| stream.try_write(&refusal).ok());
+    None
+}
+
 /// The rights and the place of a peer, if it is served: who it is, the kernel says.
 fn admit(
     node: &Node,
@@ -289,15 +299,19 @@ fn admit(
     stream: &UnixStream,
     door: &Arc<Door>,
 ) -> Option<(Arc<Rights>, Option<Place>)> {
+    let turned_away = |error: Error| turn_away(stream, error);
     let peer = match Credentials::of(stream.as_fd()) {
         Ok(peer) => peer,
         Err(error) => {
             node.audit.note(audit::Entry::denied("connect", &error));
-            return None;
+            return turned_away(error);
         }
     };
     let (uid, whom) = (peer.uid, Whom::of(&peer, door.tenant.as_deref(), &door.path));
-    let rights = Arc::new(Rights::of(&node.access, &node.audit, peer, door).ok()?);
+    let rights = match Rights::of(&node.access, &node.audit, peer, door) {
+        Ok(rights) => Arc::new(rights),
+        Err(error) => return turned_away(error),
+    };
     if rights.last().is_admin {
         return Some((rights, None));
     }
@@ -310,8 +324,9 @@ fn admit(
     let connections = counted.get(&caller).copied().unwrap_or_default();
     if connections >= limit || all >= PEERS_OF_OTHERS {
         let error = Error::new(ErrorKind::Unavailable, "there are as many connections as may be");
+        let error = error.at("limit", limit.min(PEERS_OF_OTHERS)).advise("run fewer jobs at once");
         node.audit.note(audit::Entry::denied("connect", &error).by(&whom));
-        return None;
+        return turned_away(error);
     }
     counted.insert(caller.clone(), connections + 1);
     Some((rights, Some(Place { users: users.clone(), caller })))

@@ -128,7 +128,7 @@ impl Entry {
 
     /// What it was, in a few words.
     pub(crate) fn what(self, what: &str) -> Self {
-        Self { what: Some(bounded(what)), ..self }
+        Self { what: Some(bounded(what)).filter(|what| !what.is_empty()), ..self }
     }
 
     /// The shard, or pattern, that it was about.
