@@ -230,39 +230,3 @@ mod tests {
         }
     }
 }
-
-#[cfg(test)]
-mod timing {
-    use super::*;
-    #[test]
-    fn million() {
-        let sets: Vec<_> = (0..100)
-            .map(|n| {
-                Dataset::new(
-                    &format!("d{n}"),
-                    &format!("s3://bucket-{n:03}/train/**"),
-                    forebay_store::Evict::Lru,
-                )
-                .unwrap()
-            })
-            .collect();
-        let allow = Allow { groups: vec![1], ..Allow::default() };
-        let sets =
-            Datasets::new(&sets, (0..100).map(|n| (format!("d{n}"), allow.clone())).collect());
-        let who = Who { uid: Some(1), groups: vec![1], tenant: None };
-        let urls: Vec<_> = (0..1_000_000)
-            .map(|n| format!("s3://bucket-099/train/part-{:03}/shard-{n:08}.tar", n / 1000))
-            .collect();
-        let web: Vec<_> = (0..1_000_000)
-            .map(|n| {
-                format!("https://host/train/part-{:03}/shard-{n:08}.tar?signature=abcdef", n / 1000)
-            })
-            .collect();
-        let began = std::time::Instant::now();
-        assert!(urls.iter().all(|url| sets.may_read(&who, url).is_ok()));
-        eprintln!("TIMING s3 {:?}", began.elapsed());
-        let began = std::time::Instant::now();
-        assert!(web.iter().all(|url| sets.may_read(&who, url).is_err()));
-        eprintln!("TIMING web {:?}", began.elapsed());
-    }
-}
