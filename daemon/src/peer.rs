@@ -235,9 +235,8 @@ impl Peer {
         loop {
             let request = self.receive().await?;
             if let Some((event, what)) = for_admins(&request)
-                && let Err(error) = self.administers()
+                && let Err(error) = self.rights.administers(event, &what)
             {
-                self.rights.note(Entry::denied(event, &error).what(&what));
                 self.reply(&Reply::Failed { run: None, error }).await?;
                 continue;
             }
@@ -305,17 +304,6 @@ impl Peer {
                 }
             }
         }
-    }
-
-    /// Refuses what only admins may do.
-    fn administers(&self) -> Result<()> {
-        let (_, admitted) = self.rights.now()?;
-        if admitted.is_admin {
-            return Ok(());
-        }
-        let what = "this daemon lets other users run jobs, and nothing else";
-        Err(Error::new(ErrorKind::PermissionDenied, what)
-            .advise("ask as a member of its admin_group, or as its own user, by its own socket"))
     }
 
     fn session(&self) -> Result<&Registered> {

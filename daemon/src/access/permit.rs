@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay_error::{Error, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Permit;
 use forebay_wire::peer::Credentials;
 
@@ -58,6 +58,22 @@ impl Rights {
     /// The same when it came in, or was asked last.
     pub(crate) fn last(&self) -> Arc<Admitted> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Refuses what only admins may do: `what`, which the audit log calls `event`.
+    pub(crate) fn administers(&self, event: &'static str, what: &str) -> Result<()> {
+        let refused = match self.now() {
+            Ok((_, admitted)) if admitted.is_admin => return Ok(()),
+            Ok(_) => {
+                let what = "this daemon lets other users run jobs, and nothing else";
+                Error::new(ErrorKind::PermissionDenied, what).advise(
+                    "ask as a member of its admin_group, or as its own user, by its own socket",
+                )
+            }
+            Err(error) => error,
+        };
+        self.note(Entry::denied(event, &refused).what(what));
+        Err(refused)
     }
 
     /// Refuses a job by the first of its URLs that this peer may not read.
