@@ -15,7 +15,7 @@ use forebay_testkit::shard;
 use forebay_tests::{Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next};
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Reply, Request};
 
 const SIZES: std::ops::Range<usize> = 3_000..3_001;
 const SAMPLES: u64 = 4;
@@ -55,8 +55,12 @@ impl Bench {
                  allow = {{ groups = [{VISION}] }}\n\
                  [[tenant]]\nname = 'pods'\nsessions = 2\nopens = '5/h'\n\
                  [[listen]]\npath = '{{}}/run/pods/f.sock'\ntenant = 'pods'\nmode = '0666'\n\
+                 [[listen]]\npath = '{{}}/run/group.sock'\ntenant = 'pods'\ngroup = {}\n\
+                 [[listen]]\npath = '{{}}/run/jobs.sock'\nmode = '0666'\n\
+                 [[listen]]\npath = '{{}}/run/admin.sock'\nadmin = true\nmode = '0666'\n\
                  [audit]\npath = '{{}}/log/audit.jsonl'\n",
-                origin.rule()
+                origin.rule(),
+                OthersNode::user()
             )
         })
     }
@@ -350,25 +354,51 @@ fn by_a_tenants_socket_everybody_is_that_tenant() {
     let release = "uid=0 admin=true \"tenant\":null\u{1b}[2J\n{}".to_owned();
     let mut open = bench.part(SECRET).open;
     open.job = "forebay-admin".to_owned();
-    let change = TierChange::Disable;
+    let list =
+        |pattern: &str| Request::List { pattern: pattern.to_owned(), origin: BTreeMap::new() };
     for request in [
         Request::Hello { protocol: PROTOCOL, release },
-        Request::Tier { name: "nvme\"}\n{\"event\":\"forged\"".to_owned(), change },
+        list("s3://bucket/secret\"}\n{\"event\":\"forged\"/*.tar"),
         Request::Open(Box::new(open)),
-        Request::Status,
     ] {
         frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
     }
     assert!(matches!(receiver.receive(&socket).unwrap(), Reply::Welcome { .. }));
-    for _ in 0..3 {
+    for _ in 0..2 {
         let Reply::Failed { error, .. } = receiver.receive(&socket).unwrap() else { panic!() };
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     }
     let lines = bench.node.audit();
     assert!(lines.iter().all(|line| line["event"] != "forged"), "{lines:#?}");
-    let tier = lines.iter().find(|line| line["event"] == "tier").unwrap();
-    assert_eq!((&tier["uid"], &tier["tenant"]), (&0.into(), &"pods".into()));
-    assert!(tier["what"].as_str().unwrap().starts_with("disable nvme\"}"), "{tier}");
+    let list = lines.iter().find(|line| line["event"] == "list").unwrap();
+    assert_eq!((&list["uid"], &list["tenant"]), (&0.into(), &"pods".into()));
+    assert!(list["url"].as_str().unwrap().starts_with("s3://bucket/secret\"}"), "{list}");
+}
+
+/// Who may connect to a socket its file says, who is an admin there the configuration; it goes with the
+/// daemon, and comes back with the next.
+#[test]
+fn each_socket_has_its_own_say() {
+    let Some(mut bench) = Bench::new() else { return };
+    let group = "run/group.sock";
+    assert_eq!(fs::metadata(bench.node.path(group)).unwrap().mode() & 0o777, 0o660);
+    bench.assert_served(group, (ALICE, OthersNode::user()), TEXT);
+    let said = bench.assert_refused(group, (ALICE, VISION), TEXT);
+    assert!(said.contains("connect to the daemon"), "not even let in: {said}");
+    let evict = |socket: &str, user| bench.forebay(socket, user, &["dataset", "evict", TEXT]).0;
+    for (socket, code) in [("run/admin.sock", 0), ("run/jobs.sock", 4), (group, 4)] {
+        assert_eq!((evict(socket, ROOT), socket), (code, socket));
+        assert_eq!((evict(socket, ADMIN), socket), (code, socket));
+    }
+    bench.assert_served("run/jobs.sock", MEMBER, IMAGE);
+    bench.assert_refused("run/jobs.sock", ROOT, IMAGE);
+    bench.assert_refused("run/jobs.sock", MEMBER, SECRET);
+    bench.node.end();
+    for socket in [MAIN, PODS, group, "run/jobs.sock", "run/admin.sock"] {
+        assert!(!bench.node.path(socket).exists(), "{socket}");
+    }
+    bench.node.start();
+    bench.assert_served(PODS, ROOT, TEXT);
 }
 
 /// The kernel's stand-in for users whom this machine does not know is nobody, whatever group it shows.

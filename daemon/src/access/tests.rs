@@ -1,8 +1,10 @@
 //! Tests of who may come in, and as what, by credentials that no process needs to have.
 
+use forebay_source::Permit;
 use forebay_store::{Evict, Tenant};
 
 use super::*;
+use crate::audit::Audit;
 
 const MEMBER: u32 = 4_100;
 const ADMINS: u32 = 4_200;
@@ -158,4 +160,35 @@ fn another_policy_counts_from_then_on() {
     assert!(access.admit(&who, &main).is_ok());
     access.replace(Vec::new(), &[], AccessConfig::default());
     assert!(access.admit(&who, &main).is_err());
+}
+
+/// Who is connected is judged by the policy in force when it asks.
+#[test]
+fn rights_change_with_the_policy() {
+    let audit = Arc::new(Audit::open(None).unwrap());
+    let access = Arc::new(Access::new(policy(false)));
+    let main = Arc::new(door(None, true));
+    let came = |groups: &[u32]| Rights::of(&access, &audit, peer(9, groups), &main).unwrap();
+    let (member, admin) = (came(&[VISION]), came(&[ADMINS, VISION]));
+    let url = "s3://images/0.tar";
+    assert!(member.read(url).is_ok() && member.shows(url) && member.list("s3://images/*").is_ok());
+    assert!(admin.administers("tier", "drain nvme").is_ok());
+    let set = Dataset::new("images", "s3://images/**", Evict::Lru).unwrap();
+    let allow = Allow { groups: vec![SPEECH], ..Allow::default() };
+    let config = AccessConfig {
+        groups: vec![VISION],
+        admin_group: None,
+        allow: [("images".to_owned(), allow)].into(),
+    };
+    access.replace(vec![tenant("vision", &[VISION])], &[set], config);
+    assert!(
+        member.read(url).is_err() && !member.shows(url) && member.list("s3://images/*").is_err()
+    );
+    assert!(member.read_all(&[url.to_owned()]).is_err() && member.read("/data/0.tar").is_ok());
+    let error = admin.administers("tier", "drain nvme").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    // Nobody is served any more.
+    access.replace(Vec::new(), &[], AccessConfig::default());
+    let error = member.read("/data/0.tar").unwrap_err();
+    assert!(error.to_string().contains("does not serve this user"), "{error}");
 }
