@@ -90,8 +90,9 @@ impl Api {
     }
 
     /// The same for those of whom the kernel says nothing: each request is judged by itself.
-    fn behind(self, gate: &Arc<Gate>) -> Self {
-        Self { routes: self.routes.layer(from_fn_with_state(gate.clone(), tcp::judged)) }
+    fn behind(self, gate: &Arc<Gate>, node: &Arc<Node>) -> Self {
+        let state = (gate.clone(), node.clone());
+        Self { routes: self.routes.layer(from_fn_with_state(state, tcp::judged)) }
     }
 
     /// Serves a connection of this caller's to its end.

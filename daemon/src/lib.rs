@@ -6,13 +6,17 @@
 //!   compose    the only file that names concrete parts   compose.rs
 //!   serve      listen, greet, one task per trainer       serve.rs, language.rs, peer.rs
 //!   admin      what admins ask, over HTTP                admin.rs, admin/
+//!   access     who may do what, by the kernel's word     access.rs, access/
+//!   audit      who was refused what, who changed what    audit.rs, audit/
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
 //!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
 //! ```
 
+mod access;
 mod admin;
+mod audit;
 pub mod cli;
 mod compose;
 mod config;
@@ -25,10 +29,12 @@ mod serve;
 mod status;
 mod warm;
 
+pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
 pub use admin::{HttpConfig, HttpListener, Token};
+pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
-pub use serve::{Listener, serve};
+pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

@@ -10,19 +10,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Client, Ending, Handover, Options, Rate};
+use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
 use forebay_store::{Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream};
-use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
+use crate::access::{Holder, Place, Rights};
 use crate::compose::Node;
 use crate::status::{self, BadSamples, Job, Told};
 
@@ -37,6 +37,9 @@ const LISTED: usize = 4096;
 
 /// How often a shard is asked for once more that did not come through another client's files.
 const OTHERS: u32 = 8;
+
+/// URLs of a job that are looked at in passing; more take longer than other connections should wait.
+const LONG_LIST: usize = 10_000;
 
 /// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
 /// matter of milliseconds.
@@ -145,12 +148,15 @@ impl Handover for ToClient {
 }
 
 /// Serves one peer to its end.
-pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
+pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>) {
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
     let mut peer = Peer {
-        store: node.store.clone(),
+        // Before a word is heard: what it asks for is charged.
+        store: node.store_for(rights.last().tenant.as_deref()),
+        rights,
+        place: None,
         node: node.clone(),
         stream,
         receiver: Receiver::default(),
@@ -162,7 +168,6 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
         extent: None,
-        is_own: false,
     };
     if let Err(error) = peer.run().await
         && error.kind() != ErrorKind::Closed
@@ -192,16 +197,14 @@ struct Peer {
     streams: Vec<Stream>,
     /// Of the next job, if it says so.
     extent: Option<Extent>,
-    /// Whether it is the daemon's own user.
-    is_own: bool,
+    /// What it may do.
+    rights: Arc<Rights>,
+    /// Its job's, among those of its tenant or user.
+    place: Option<Place>,
 }
 
 impl Peer {
     async fn run(&mut self) -> Result<()> {
-        // Before a word is heard: what it asks for is charged.
-        let who = Credentials::of(self.stream.as_fd())?;
-        self.store = self.node.store_for(&who);
-        self.is_own = self.node.is_own(&who);
         let Request::Hello { protocol, .. } = self.receive().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
@@ -218,10 +221,11 @@ impl Peer {
             pid: std::process::id(),
         })
         .await?;
+        let who = self.rights.last();
         self.store = self.store.for_client(&Client {
             name: format!("connection {}", self.node.next_client()),
-            user: who.uid,
-            own: self.is_own,
+            user: who.owner,
+            permit: (!who.is_admin).then(|| self.rights.clone() as Arc<dyn Permit>),
             handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         });
         loop {
@@ -267,8 +271,14 @@ impl Peer {
         if self.session.is_some() {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
-        let number = self.node.next_session();
         let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
+        let place = match self.may_open(&open) {
+            Ok(place) => place,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        // It may be another's by the policy in force now.
+        self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
+        let number = self.node.next_session();
         let host = self.node.host(self.store.for_job(number));
         let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
             Ok(opened) => opened,
@@ -280,15 +290,36 @@ impl Peer {
         let session = Arc::new(Mutex::new(session));
         let registered = Registered { number, tenant, session, told: Arc::default() };
         self.node.sessions.lock().await.push(registered.clone());
-        self.session = Some(registered);
+        (self.session, self.place) = (Some(registered), place);
         self.reply(&Reply::Opened(opened)).await?;
         self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
         Ok(())
     }
 
+    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose jobs are no
+    /// tenant's have as many as they like.
+    fn may_open(&self, open: &Open) -> Result<Option<Place>> {
+        let (policy, admitted) =
+            self.rights.now().map_err(|error| self.rights.refused("open", error))?;
+        let holder = match (&admitted.tenant, admitted.is_admin) {
+            (Some(tenant), _) => Some(Holder::Tenant(tenant.clone())),
+            (None, false) => Some(Holder::User(admitted.owner)),
+            (None, true) => None,
+        };
+        let limits = policy.limits(admitted.tenant.as_deref());
+        let place = holder.map(|holder| self.node.usage.open(holder, limits)).transpose();
+        let place = place.map_err(|error| self.rights.refused("open", error))?;
+        match open.urls.len() > LONG_LIST {
+            // Other connections are not to wait for it.
+            true => tokio::task::block_in_place(|| self.rights.read_all(&open.urls))?,
+            false => self.rights.read_all(&open.urls)?,
+        }
+        Ok(place)
+    }
+
     /// Begins a run of leased shards, in a queue of this peer's user.
     async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
-        let owner = Credentials::of(self.stream.as_fd())?.uid;
+        let owner = self.rights.last().owner;
         match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
             Ok(leases) => self.session()?.lock().share(run, sharing, leases, owner),
             Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
@@ -342,6 +373,7 @@ impl Peer {
 
     /// Ends the job. What is queued for the peer is still sent if it takes it at once.
     async fn leave(mut self) {
+        self.place = None;
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);

@@ -13,7 +13,7 @@ use forebay_store::{Condition, Copy, Explained, Kept, Mode, Room};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::access::{Caller, store_for};
+use super::access::Caller;
 use super::body::Query;
 use super::refusal::Refusal;
 use crate::compose::Node;
@@ -49,7 +49,7 @@ pub(super) async fn explain(
     Extension(caller): Extension<Caller>,
     Query(Which { url }): Query<Which>,
 ) -> Result<Json<Explanation>, Refusal> {
-    let facts = store_for(&node, &caller).explain(&url).await?;
+    let facts = caller.store(&node).explain(&url).await?;
     let (why, next) = (why(&facts), next(&facts));
     Ok(Json(Explanation { url: shown(&url), why, next, facts }))
 }

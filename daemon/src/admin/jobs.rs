@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use forebay_error::{Error, ErrorKind, Result};
 
 use super::Rehearsal;
+use super::access::Caller;
 use super::body::{Path, Query};
 use super::refusal::Refusal;
+use crate::audit::{Entry, Outcome};
 use crate::compose::Node;
 use crate::peer::Registered;
 use crate::status::Job;
@@ -36,14 +38,16 @@ pub(super) async fn show(
     responses((status = 200, body = Job)))]
 pub(super) async fn stop(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Path(session): Path<u64>,
     Query(Rehearsal { dry_run }): Query<Rehearsal>,
 ) -> Result<Json<Job>, Refusal> {
     let registered = find(&node, session).await?;
     let job = registered.describe();
     if !dry_run {
-        tracing::info!(session, job = job.name, "an admin stops a job");
         registered.stop();
+        let what = format!("stop {session} {}", job.name);
+        caller.note(&node, Entry::new("job", Outcome::Done).what(&what));
     }
     Ok(Json(job))
 }

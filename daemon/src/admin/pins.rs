@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use forebay_error::Result;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Rehearsal;
+use super::access::Caller;
 use super::body::{List, Query};
 use super::refusal::Refusal;
+use crate::audit::Entry;
 use crate::compose::Node;
 
 /// What is to be pinned.
@@ -54,12 +56,17 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<Vec<String>> {
     responses((status = 200, body = Vec<Pin>)))]
 pub(super) async fn pin(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Query(Rehearsal { dry_run }): Query<Rehearsal>,
     List(Wanted { pins }): List<Wanted>,
 ) -> Result<Json<Vec<Pin>>, Refusal> {
     let mut pinned = Vec::with_capacity(pins.len());
     for pin in pins {
-        let shards = node.store.pin(&pin, dry_run).await.map_err(Refusal::of_meaning)?;
+        let done = node.store.pin(&pin, dry_run).await;
+        if !dry_run {
+            caller.note(&node, Entry::of("pin", &done).what("pin").url(&pin));
+        }
+        let shards = done.map_err(Refusal::of_meaning)?;
         pinned.push(Pin { pin, shards });
     }
     Ok(Json(pinned))
@@ -71,8 +78,13 @@ pub(super) async fn pin(
     responses((status = 200, body = Vec<String>)))]
 pub(super) async fn unpin(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Query(Which { pin, dry_run }): Query<Which>,
 ) -> Result<Json<Vec<String>>, Refusal> {
-    node.store.unpin(&pin, dry_run).await?;
+    let done = node.store.unpin(&pin, dry_run).await;
+    if !dry_run {
+        caller.note(&node, Entry::of("pin", &done).what("unpin").url(&pin));
+    }
+    done?;
     Ok(Json(node.store.pins()))
 }

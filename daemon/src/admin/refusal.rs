@@ -15,6 +15,11 @@ impl Refusal {
         Self(Problem { status: status.as_u16(), ..Problem::from(error) })
     }
 
+    /// The error that it is.
+    pub(super) fn error(&self) -> Error {
+        self.0.clone().into_error()
+    }
+
     /// Of what is well formed, and makes no sense all the same: no schema can say so.
     pub(super) fn of_meaning(error: Error) -> Self {
         match error.kind() {

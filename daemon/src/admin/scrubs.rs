@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use forebay_error::Result;
 use futures::{Stream, stream};
 use serde::Deserialize;
 
+use super::access::Caller;
 use super::body::{Path, Query};
 use super::lines::lines;
 use super::refusal::Refusal;
+use crate::audit::Entry;
 use crate::compose::Node;
 use crate::scrubs::{Registered, Scrubbing};
 
@@ -45,9 +47,13 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<Vec<Scrubbing>> 
     ))]
 pub(super) async fn begin(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Query(Begun { dry_run, follow }): Query<Begun>,
 ) -> Result<Response, Refusal> {
-    let scrub = node.scrubs.begin(&node, dry_run)?;
+    let begun = node.scrubs.begin(&node, dry_run);
+    let what = if dry_run { "tell" } else { "mend" };
+    caller.note(&node, Entry::of("scrub", &begun).what(what));
+    let scrub = begun?;
     if follow {
         return Ok(lines(told(Following(scrub))));
     }
@@ -60,9 +66,12 @@ pub(super) async fn begin(
     responses((status = 200, body = Scrubbing)))]
 pub(super) async fn stop(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
 ) -> Result<Json<Scrubbing>, Refusal> {
-    Ok(Json(node.scrubs.stop(number)?))
+    let stopped = node.scrubs.stop(number);
+    caller.note(&node, Entry::of("scrub", &stopped).what(&format!("stop {number}")));
+    Ok(Json(stopped?))
 }
 
 /// A scrub that ends when nobody follows it any more.

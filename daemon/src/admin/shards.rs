@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Rehearsal;
-use super::access::{Caller, store_for};
+use super::access::Caller;
 use super::body::{List, Query};
 use super::lines::lines;
 use super::refusal::Refusal;
+use crate::audit::Entry;
 use crate::compose::Node;
 
 /// Shards looked for at once for one request.
@@ -50,13 +51,18 @@ pub(crate) struct Evicted {
     responses((status = 200, body = Vec<Evicted>)))]
 pub(super) async fn evict(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Query(Rehearsal { dry_run }): Query<Rehearsal>,
     List(Shards { urls }): List<Shards>,
 ) -> Result<Json<Vec<Evicted>>, Refusal> {
     let mut evicted = Vec::new();
     for text in urls {
         for url in node.store.meant(&text).await.map_err(Refusal::of_meaning)? {
-            let copies = node.store.forget(&url, dry_run).await?;
+            let forgot = node.store.forget(&url, dry_run).await;
+            if !dry_run {
+                caller.note(&node, Entry::of("evict", &forgot).url(&url));
+            }
+            let copies = forgot?;
             evicted.push(Evicted { url, copies, dropped: !dry_run });
         }
     }
@@ -149,7 +155,7 @@ pub(super) async fn check(
     if urls.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "a check of no shards").into());
     }
-    let store = store_for(&node, &caller);
+    let store = caller.store(&node);
     let origin = Arc::new(Options::from(origin));
     let check = move |url: String| {
         let (store, origin) = (store.clone(), origin.clone());

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -20,6 +21,7 @@ use super::Api;
 use super::access::Caller;
 use super::refusal::Refusal;
 use super::token::Token;
+use crate::audit::Entry;
 use crate::compose::Node;
 
 /// Connections at once: some scrapers, some people, and room for those that hang.
@@ -74,16 +76,16 @@ impl HttpListener {
 
     /// Serves whoever connects, until it is dropped.
     pub async fn serve(self, node: Arc<Node>) {
-        let api = Api::new(&node).behind(&self.gate);
+        let api = Api::new(&node).behind(&self.gate, &node);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
             tokio::select! {
                 accepted = self.listener.accept(), if connections.len() < CONNECTIONS => {
                     match accepted {
-                        Ok((stream, _)) => {
+                        Ok((stream, from)) => {
                             let api = api.clone();
-                            connections.spawn(async move { api.serve(stream, Caller::Anybody).await });
+                            connections.spawn(async move { api.serve(stream, Caller::Anybody(from)).await });
                         }
                         Err(error) => {
                             tracing::error!(%error, "failed to take a connection for HTTP");
@@ -100,8 +102,8 @@ impl HttpListener {
 }
 
 impl Gate {
-    /// Refuses what does not mean this daemon, and says whether it comes from an admin.
-    fn judge(&self, request: &Request) -> Result<Caller, Refusal> {
+    /// Refuses what does not mean this daemon, and says whether an admin sends it.
+    fn judge(&self, request: &Request) -> Result<bool, Refusal> {
         let host = self.host(request)?;
         if let Some(origin) = request.headers().get(header::ORIGIN) {
             let is_ours = ["http", "https"]
@@ -113,13 +115,13 @@ impl Gate {
             }
         }
         let Some(shown) = one(request.headers(), &header::AUTHORIZATION)? else {
-            return Ok(Caller::Anybody);
+            return Ok(false);
         };
         let bearer = shown.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
         let is_known = bearer.is_some()
             && self.token.as_ref().is_some_and(|token| token.is(shown[7..].trim_ascii()));
         if is_known {
-            return Ok(Caller::Bearer);
+            return Ok(true);
         }
         let error = Error::new(ErrorKind::PermissionDenied, "this is not the daemon's token")
             .advise("send `Authorization: Bearer …` with what `token_file` holds");
@@ -163,18 +165,21 @@ fn one<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Option<&
 
 /// Lets through who means this daemon, and notes who it is.
 pub(super) async fn judged(
-    State(gate): State<Arc<Gate>>,
+    State((gate, node)): State<(Arc<Gate>, Arc<Node>)>,
+    Extension(caller): Extension<Caller>,
     mut request: Request,
     next: Next,
 ) -> Response {
     match gate.judge(&request) {
-        Ok(caller) => {
-            request.extensions_mut().insert(caller);
+        Ok(is_admin) => {
+            if let (true, Caller::Anybody(from)) = (is_admin, &caller) {
+                request.extensions_mut().insert(Caller::Bearer(*from));
+            }
             next.run(request).await
         }
         Err(refusal) => {
-            let (method, path) = (request.method().as_str(), request.uri().path());
-            tracing::warn!(method, path, "refused a request over TCP");
+            let what = format!("{} {}", request.method(), request.uri().path());
+            caller.note(&node, Entry::denied("http", &refusal.error()).what(&what));
             refusal.into_response()
         }
     }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json as Answer};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::{Mode, TierReport};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::Rehearsal;
+use super::access::Caller;
 use super::body::{Json, Path, Query};
 use super::refusal::Refusal;
+use crate::audit::Entry;
 use crate::compose::Node;
 
 /// How a tier is to be used.
@@ -47,20 +49,31 @@ pub(super) async fn show(
     responses((status = 200, body = TierReport)))]
 pub(super) async fn change(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Query(Rehearsal { dry_run }): Query<Rehearsal>,
     Json(Use { mode }): Json<Use>,
 ) -> Result<Answer<TierReport>, Refusal> {
-    let tier = find(&node, &name)?;
     if dry_run {
-        return Ok(Answer(tier));
+        return Ok(Answer(find(&node, &name)?));
     }
-    node.store.set_mode(&name, mode).await.map_err(|error| match error.kind() {
+    let changed = node.store.set_mode(&name, mode).await;
+    caller.note(&node, Entry::of("tier", &changed).what(&format!("{} {name}", verb(mode))));
+    changed.map_err(|error| match error.kind() {
         // It would make sense in another state of the tier's.
         ErrorKind::Invalid => Refusal::with_status(&error, StatusCode::CONFLICT),
         _ => error.into(),
     })?;
     Ok(Answer(find(&node, &name)?))
+}
+
+/// What admins call that.
+fn verb(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enabled => "enable",
+        Mode::Draining => "drain",
+        Mode::Disabled => "disable",
+    }
 }
 
 fn find(node: &Node, name: &str) -> Result<TierReport> {

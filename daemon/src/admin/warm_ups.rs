@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use super::access::{Caller, store_for};
+use super::access::Caller;
 use super::body::{List, Path, Query};
 use super::lines::lines;
 use super::refusal::Refusal;
+use crate::audit::Entry;
 use crate::compose::Node;
 use crate::warm::{self, Registered, Warming};
 
@@ -77,8 +78,11 @@ pub(super) async fn begin(
         return Err(error.advise("give bytes a second, from 1 to 10^15, or nothing").into());
     }
     let pace = bandwidth.map(|bandwidth| Arc::new(Rate::new(bandwidth)));
-    let store = store_for(&node, &caller).paced(pace);
-    let warm = warm::begin(&node, &store, urls, Options::from(origin), bandwidth)?;
+    let store = caller.store(&node).paced(pace);
+    let what = format!("begin with {} shards", urls.len());
+    let begun = warm::begin(&node, &store, urls, Options::from(origin), bandwidth);
+    caller.note(&node, Entry::of("warm", &begun).what(&what));
+    let warm = begun?;
     let progress = warm.progress();
     if follow {
         return Ok(lines(told(progress, Following(warm))));
@@ -104,9 +108,12 @@ pub(super) async fn show(
     responses((status = 200, body = Warming)))]
 pub(super) async fn stop(
     State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     Path(number): Path<u64>,
 ) -> Result<Json<Warming>, Refusal> {
-    node.warm_ups.stop(number)?;
+    let stopped = node.warm_ups.stop(number);
+    caller.note(&node, Entry::of("warm", &stopped).what(&format!("stop {number}")));
+    stopped?;
     Ok(Json(node.warm_ups.find(number)?))
 }
 
