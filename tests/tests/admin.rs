@@ -434,7 +434,7 @@ fn the_command_line_tells_what_the_api_does() {
     for (arguments, words) in [
         (&["job", "ls"][..], name.as_str()),
         (&["job", "stop", &number, "--dry-run"], "would be stopped"),
-        (&["dataset", "ls"], "evict lru"),
+        (&["dataset", "ls"], "evict clairvoyant"),
         (&["explain", &url], "it is on tier nvme"),
         (&["tier", "ls"], "nvme"),
         (&["status"], "tier    nvme"),
@@ -463,7 +463,8 @@ fn a_pin_holds_until_it_is_taken_back() {
         (0..6).fold(shard, |most, n| most.max(origin.bytes(&format!("{n}.tar")).len() as u64));
     let start = || {
         let mut config = Daemon::config(disk.path(), 3 * shard);
-        config.datasets = vec![Dataset::new("two", "s3://bucket/2.tar", Evict::Lru).unwrap()];
+        let rule = |name, matches| Dataset::new(name, matches, Evict::Lru).unwrap();
+        config.datasets = vec![rule("two", "s3://bucket/2.tar"), rule("others", "s3://bucket/*")];
         Daemon::try_start(config).unwrap()
     };
     let ask = |daemon: &Daemon, method: &str, path: &str, body: &Value| {

@@ -40,6 +40,7 @@ use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
+use crate::forecast::Forecast;
 use crate::pins::Pins;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, Shares};
@@ -150,6 +151,8 @@ pub(crate) struct Commons {
     pub(crate) shares: Arc<Shares>,
     /// What admins keep, beside what data sets' rules keep.
     pub(crate) pins: Pins,
+    /// What jobs said they will read.
+    pub(crate) forecast: Arc<Forecast>,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
     /// Shards that no tier holds, and are read from their origin.
@@ -337,6 +340,11 @@ impl Tier {
     pub(crate) fn unclaim(&self, name: &ShardName) {
         self.table().unclaim(name);
         self.0.budget.wake();
+    }
+
+    /// Jobs said that they will read other shards than before.
+    pub(crate) fn look_forward(&self) {
+        self.table().look_forward();
     }
 
     pub(crate) fn used(&self, name: &ShardName) -> u32 {

@@ -216,6 +216,12 @@ fn next_of(kept: &Kept, facts: &Explained) -> String {
     } else {
         format!("on {tier}: it may go when room is needed, in the order of its data set's policy")
     };
+    if let Some(until) = kept.needed_in_seconds {
+        next += &match until {
+            0.0 => "; a job needs it now".to_owned(),
+            until => format!("; a job needs it in some {}", time(until.ceil() as u64)),
+        };
+    }
     if let Some(left) = kept.stale_in_seconds {
         next += &match left {
             0 => "; it is too old to be served, and is fetched anew when a job wants it".to_owned(),

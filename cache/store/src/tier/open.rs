@@ -23,7 +23,7 @@ use super::room::{Room, Urgency};
 use super::table::{Entry, Gone, State, Table};
 use super::{Disk, Medium, Tier};
 use crate::budget::Space;
-use crate::directory::ShardName;
+use crate::directory::{ObjectKey, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
 use crate::shares::Charge;
@@ -273,7 +273,7 @@ impl Tier {
             space: space.clone(),
         };
         let mut table = self.table();
-        table.begun(&shard, space, &room, since);
+        table.begun((&shard, ObjectKey::of(origin)), space, &room, since);
         if self.0.commons.pins.has(shard.url()) {
             table.pin(shard.name());
         }
@@ -427,7 +427,7 @@ impl Tier {
                 return Ok(None);
             }
         }
-        self.table().left(name, room.charge, room.space);
+        self.table().left((name, ObjectKey::of(&wanted.origin)), room.charge, room.space);
         Err(error.at("url", &wanted.origin.url).at("tier", self.name()))
     }
 

@@ -44,6 +44,8 @@ pub struct Kept {
     pub kept_for_seconds: Option<u64>,
     /// Seconds until it is too old to be served.
     pub stale_in_seconds: Option<u64>,
+    /// Seconds until a job that told its order needs it, as far as jobs' speeds tell.
+    pub needed_in_seconds: Option<f64>,
 }
 
 impl Tier {
