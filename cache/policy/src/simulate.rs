@@ -12,11 +12,13 @@ use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::evict::{Evict, List, Newcomer, Policy};
-use crate::foresight::{Changed, Foresight, Future, Moment, NOW, Presence, Shard, Walk};
-pub use limits::Remedy;
+use crate::foresight::{Changed, Foresight, Future, Moment, NOW, Place, Presence, Shard, Walk};
 
 /// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
 pub const AHEAD: u64 = 8;
+
+/// The cache: one place.
+const CACHE: Place = 0;
 
 /// Microseconds of a second.
 const SECOND: f64 = 1e6;
@@ -99,37 +101,6 @@ pub struct Jitter {
     pub seed: u64,
 }
 
-/// What decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// What jobs will read.
-    Clairvoyant,
-    /// How shards were used, with [`AHEAD`] uses of each job fetched ahead.
-    By(Evict),
-}
-
-impl Scheme {
-    /// Every one.
-    pub const ALL: [Self; 7] = [
-        Self::Clairvoyant,
-        Self::By(Evict::Static),
-        Self::By(Evict::Sieve),
-        Self::By(Evict::S3fifo),
-        Self::By(Evict::Lfu),
-        Self::By(Evict::Lru),
-        Self::By(Evict::None),
-    ];
-
-    /// Its name, as in a configuration file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Clairvoyant => "clairvoyant",
-            Self::By(evict) => evict.name(),
-        }
-    }
-}
-
 /// What came of it, after the epochs that are not counted.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -167,14 +138,14 @@ pub struct Decision {
     pub went: Vec<Shard>,
 }
 
-/// Plays a trace to its end.
+/// Plays a trace to its end. Any other policy than `clairvoyant` has [`AHEAD`] uses of each job fetched ahead.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a trace that makes no sense, [`ErrorKind::Full`] if the cache does not hold what jobs have open
 /// at once.
-pub fn simulate(trace: &Trace, scheme: Scheme) -> Result<Report> {
+pub fn simulate(trace: &Trace, evict: Evict) -> Result<Report> {
     trace.check()?;
-    simulate_with(trace, scheme, &|job| trace.future(job))
+    simulate_with(trace, evict, &|job| trace.future(job))
 }
 
 /// What each job will read, by its number; asked for more than once.
@@ -184,9 +155,9 @@ pub type Futures<'f> = dyn Fn(usize) -> Box<dyn Future> + 'f;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn simulate_with(trace: &Trace, scheme: Scheme, futures: &Futures<'_>) -> Result<Report> {
+pub fn simulate_with(trace: &Trace, evict: Evict, futures: &Futures<'_>) -> Result<Report> {
     trace.check()?;
-    Node::new(trace, scheme, futures).run()
+    Node::new(trace, evict, futures).run()
 }
 
 impl Trace {
@@ -286,15 +257,15 @@ struct Node<'t> {
 }
 
 impl<'t> Node<'t> {
-    fn new(trace: &'t Trace, scheme: Scheme, futures: &'t Futures<'t>) -> Self {
+    fn new(trace: &'t Trace, evict: Evict, futures: &'t Futures<'t>) -> Self {
         let mut foresight = Foresight::new(trace.bandwidth);
         for bytes in &trace.shards {
             foresight.add(*bytes);
         }
         let shards = trace.shards.len();
-        let by_use = match scheme {
-            Scheme::Clairvoyant => None,
-            Scheme::By(evict) => Some(ByUse {
+        let by_use = match evict {
+            Evict::Clairvoyant => None,
+            evict => Some(ByUse {
                 policy: evict.policy(),
                 passing: List::default(),
                 passes: vec![false; shards],
@@ -455,7 +426,7 @@ impl<'t> Node<'t> {
         if self.foresight.due().is_none_or(|due| due > self.now) {
             return None;
         }
-        let went = self.foresight.victims(needed, short, &mut |_| true)?;
+        let went = self.foresight.victims(&[CACHE], Some(needed), short, &mut |_| true)?;
         went.iter().for_each(|gone| self.give_up(*gone));
         Some((shard, went))
     }
@@ -506,7 +477,7 @@ impl<'t> Node<'t> {
     /// Gives a shard up.
     fn give_up(&mut self, shard: Shard) {
         self.used -= self.trace.shards[shard as usize];
-        self.foresight.left(shard);
+        self.foresight.left(shard, CACHE);
     }
 
     fn next_event(&self) -> Option<Moment> {
@@ -525,7 +496,7 @@ impl<'t> Node<'t> {
             && until <= self.now
         {
             self.arriving = None;
-            self.foresight.arrived(shard, until - since);
+            self.foresight.arrived(shard, until - since, CACHE);
         }
     }
 

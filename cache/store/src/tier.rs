@@ -38,6 +38,7 @@ use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
+use crate::forecast::Forecast;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, Shares};
 use crate::store::Identity;
@@ -144,6 +145,8 @@ pub(crate) struct Commons {
     /// The right to run a fill.
     pub(crate) flights: Flights,
     pub(crate) shares: Arc<Shares>,
+    /// What jobs said they will read.
+    pub(crate) forecast: Arc<Forecast>,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
     /// Shards that no tier holds, and are read from their origin.
@@ -331,6 +334,11 @@ impl Tier {
     pub(crate) fn unclaim(&self, name: &ShardName) {
         self.table().unclaim(name);
         self.0.budget.wake();
+    }
+
+    /// Jobs said that they will read other shards than before.
+    pub(crate) fn look_forward(&self) {
+        self.table().look_forward();
     }
 
     pub(crate) fn used(&self, name: &ShardName) -> u32 {

@@ -149,7 +149,7 @@ impl Store {
                 && (to.class() > from.class() || drains)
                 && to.is_writable()
                 && to.allows_writing(len)
-                && to.welcomes(wanted.charge, &to.name_for(&logical), len).1;
+                && to.welcomes(wanted.charge, Some(&to.name_for(&logical)), len).1;
             if takes && self.copy(&source, wanted.clone(), uses, to).await? {
                 return Ok(());
             }
@@ -182,7 +182,7 @@ impl Store {
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(wanted.charge, &name, wanted.len);
+            let (has_room, stays) = to.welcomes(wanted.charge, Some(&name), wanted.len);
             let least = to.candidate_for(wanted.charge, wanted.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {

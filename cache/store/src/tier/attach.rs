@@ -100,7 +100,7 @@ impl Tier {
             watermarks: config.watermarks,
             relieving: AtomicBool::new(false),
             budget: Budget::new(capacity),
-            table: Mutex::new(Table::new(commons.shares.clone())),
+            table: Mutex::new(Table::new(commons.shares.clone(), commons.forecast.clone())),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
             traffic: Arc::default(),
@@ -194,7 +194,7 @@ impl Tier {
             let shares = &self.0.commons.shares;
             let charge = shares.charge(&found.url, shares.tenant(found.tenant.as_deref()));
             let space = Space::enter(&self.0.budget, shares.budgets(charge), found.bytes);
-            table.found(found.name, charge, space, (found.written, state));
+            table.found((found.name, found.object), charge, space, (found.written, state));
         }
     }
 

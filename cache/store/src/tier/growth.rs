@@ -67,8 +67,9 @@ impl Allotment {
                 table.resized(&self.name, &self.space, true);
                 let short = tier.short(self.charge, more);
                 let urgency = if is_awaited() { Urgency::Needed } else { Urgency::Ahead };
-                let (charge, passes) = (Some(self.charge), table.passes(&self.name));
-                let need = Need { charge, urgency, short, passes, grows: true };
+                let passes = table.passes(&self.name);
+                let need =
+                    Need { urgency, short, passes, grows: true, ..Need::ahead(Some(self.charge)) };
                 // Asked before the looks below, as for a newcomer.
                 let may_come_free = table.may_come_free(need, &tier.0.budget);
                 if self.space.grow(more + AHEAD_BYTES) || self.space.grow(more) {
@@ -82,7 +83,7 @@ impl Allotment {
                 if tier.short(self.charge, more) != short {
                     continue;
                 }
-                let leaving = tier.push_out(&mut table, need);
+                let leaving = tier.push_out(&mut table, need, None);
                 let waits = leaving.is_some() || urgency == Urgency::Needed && may_come_free;
                 (leaving, (!waits).then_some(short))
             };

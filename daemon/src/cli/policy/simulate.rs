@@ -10,10 +10,8 @@ use bytesize::ByteSize;
 use clap::ValueEnum;
 use forebay_engine::plan;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_policy::Future;
-use forebay_policy::simulate::{
-    Jitter, Order, Reader, Remedy, Report, Scheme, Trace, simulate_with,
-};
+use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_with};
+use forebay_policy::{Evict, Future, Remedy};
 use forebay_wire::message::{self, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -89,15 +87,15 @@ pub(in crate::cli) struct Arguments {
 
 /// A policy's name on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name(Scheme);
+struct Name(Evict);
 
 impl ValueEnum for Name {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Name; Scheme::ALL.len()] = {
-            let mut all = [Name(Scheme::Clairvoyant); Scheme::ALL.len()];
+        const ALL: [Name; Evict::ALL.len()] = {
+            let mut all = [Name(Evict::Clairvoyant); Evict::ALL.len()];
             let mut at = 0;
             while at < all.len() {
-                all[at] = Name(Scheme::ALL[at]);
+                all[at] = Name(Evict::ALL[at]);
                 at += 1;
             }
             all
@@ -123,18 +121,18 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(plans) => plans.future(job),
         None => trace.future(job),
     };
-    let schemes: Vec<Scheme> = match arguments.policy.is_empty() {
-        true => Scheme::ALL.to_vec(),
+    let policies: Vec<Evict> = match arguments.policy.is_empty() {
+        true => Evict::ALL.to_vec(),
         false => arguments.policy.iter().map(|name| name.0).collect(),
     };
-    let bar = ProgressBar::new(schemes.len() as u64 + 1);
+    let bar = ProgressBar::new(policies.len() as u64 + 1);
     bar.set_style(
         ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len}").expect("a template"),
     );
     let mut reports = Vec::new();
-    for scheme in schemes {
-        bar.set_message(scheme.name());
-        reports.push((scheme, simulate_with(&trace, scheme, &futures)?));
+    for policy in policies {
+        bar.set_message(policy.name());
+        reports.push((policy, simulate_with(&trace, policy, &futures)?));
         bar.inc(1);
     }
     bar.set_message("remedies");
@@ -215,14 +213,16 @@ struct Plans {
 impl Plans {
     fn future(&self, job: usize) -> Box<dyn Future> {
         let order = message::Order { seed: job as u64, ..self.order.clone() };
-        let shards = (0..).take(self.counts.len()).collect();
-        plan::outlook(
-            order,
-            (self.lanes, self.counts.clone()),
-            shards,
-            (0, self.epochs),
-            self.bytes,
-        )
+        let share = plan::Share::new(&order, self.lanes, 0);
+        let shards = (0..).map(Some).take(self.counts.len()).collect();
+        let (lanes, epochs, counts) = (self.lanes, self.epochs, self.counts.clone());
+        let make = move |number| {
+            // As many as there are counts, which are fewer than four billion.
+            let shards = u32::try_from(counts.len()).ok().filter(|_| number < epochs)?;
+            let counts = Some(counts.clone());
+            Some(plan::Epoch::One(plan::Sequence::new(&order, shards, counts, lanes, number)))
+        };
+        plan::outlook(make, share, shards, self.bytes)
     }
 }
 
@@ -272,19 +272,19 @@ fn summary(trace: &Trace) -> String {
     )
 }
 
-fn table(trace: &Trace, reports: &[(Scheme, Report)], remedy: Option<Remedy>) -> String {
+fn table(trace: &Trace, reports: &[(Evict, Report)], remedy: Option<Remedy>) -> String {
     let mut text = summary(trace);
     let _ = write!(
         text,
         "\n\n{:<12} {:>7} {:>14} {:>10}  GPUs busy\n",
         "policy", "hits", "from origin", ""
     );
-    for (scheme, report) in reports {
+    for (policy, report) in reports {
         let busy = report.busy_share();
         let _ = writeln!(
             text,
             "{:<12} {:>5.1} % {:>14} {:>8.1} %  {}",
-            scheme.name(),
+            policy.name(),
             100.0 * report.hit_ratio,
             ByteSize(report.origin_bytes).to_string(),
             100.0 * busy,
@@ -329,12 +329,12 @@ fn rate(bytes: f64) -> String {
 
 fn document(
     trace: &Trace,
-    reports: &[(Scheme, Report)],
+    reports: &[(Evict, Report)],
     remedy: Option<Remedy>,
 ) -> serde_json::Value {
-    let policies = reports.iter().map(|(scheme, report)| {
+    let policies = reports.iter().map(|(policy, report)| {
         let mut one = json!(report);
-        one["policy"] = json!(scheme.name());
+        one["policy"] = json!(policy.name());
         let busy = report.busy.iter().map(|(job, busy)| json!({"job": job, "share": busy}));
         one["busy"] = busy.collect();
         one["busy_share"] = json!(report.busy_share());
