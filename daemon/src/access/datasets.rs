@@ -175,6 +175,32 @@ mod tests {
         assert!(error.contains("no data set") && error.contains("`allow`"), "{error}");
     }
 
+    /// What is told by a pattern's beginning alone is what the pattern says.
+    #[test]
+    fn the_short_way_to_a_data_set_ends_where_the_long_one_does() {
+        for pattern in
+            ["**", "s3://b/**", "s3://b/x/**", "s3://*/x/**", "s3://b/*.tar", "s3://b/x", "/d/**"]
+        {
+            let sets = datasets(&[("one", pattern, None)]);
+            for url in [
+                "s3://b/0.tar",
+                "s3://b/x",
+                "s3://b/x/",
+                "s3://b/x/0.tar",
+                "s3://b/x/y/.z/0.tar",
+                "s3://b/",
+                "s3://b",
+                "s3://bb/x/0.tar",
+                "/d/0.tar",
+                "/d/",
+                "/d",
+                "",
+            ] {
+                assert_eq!(sets.0[0].has(url), sets.0[0].rule.has(url), "{pattern} {url}");
+            }
+        }
+    }
+
     #[test]
     fn users_groups_and_tenants_are_named() {
         let set = Dataset::new("all", "s3://b/**", Evict::Lru).unwrap();
