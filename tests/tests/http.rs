@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay_testkit::tool;
-use forebay_tests::{Answer, Daemon, FRAMES, Installation, Installed};
+use forebay_tests::{Answer, Daemon, FRAMES, Installation, Installed, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -195,6 +195,42 @@ fn a_daemon_does_not_start_with_a_token_that_others_know() {
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && said.contains(words), "{said}");
     }
+}
+
+/// Bears promise 8 over TCP: what is refused, and what is changed, is noted, with where it came from.
+#[test]
+fn what_comes_over_tcp_is_noted() {
+    let bench = Bench::with(|disk| {
+        let log = disk.join("audit.jsonl");
+        format!("{}[audit]\npath = {log:?}\n", token(disk, 0o600))
+    });
+    let disabled = json!({ "mode": "disabled" }).to_string();
+    let put = ("PUT", "/api/v1/tiers/ram");
+    assert_eq!(bench.ask(put, JSON, &disabled).status, 401);
+    assert_eq!(bench.ask(put, &format!("{}{JSON}", bearer("guess")), &disabled).status, 401);
+    assert_eq!(bench.ask(("GET", "/healthz"), "host: evil.example\r\n", "").status, 421);
+    assert_eq!(bench.ask(put, &format!("{}{JSON}", bearer(TOKEN)), &disabled).status, 200);
+    let told = || -> Vec<(String, String, String)> {
+        let text = fs::read_to_string(bench.disk.path().join("audit.jsonl")).unwrap();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines = lines.filter(|line| line["by"].to_string().contains("127.0.0.1:"));
+        let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        lines
+            .map(|line| (text(&line, "event"), text(&line, "outcome"), text(&line, "what")))
+            .collect()
+    };
+    eventually("all is noted", || told().len() == 4);
+    let line = |event: &str, outcome: &str, what: &str| (event.into(), outcome.into(), what.into());
+    assert_eq!(
+        told(),
+        [
+            line("tier", "denied", "PUT /api/v1/tiers/ram"),
+            line("http", "denied", "PUT /api/v1/tiers/ram"),
+            line("http", "denied", "GET /healthz"),
+            line("tier", "done", "disable ram"),
+        ]
+    );
 }
 
 /// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.
