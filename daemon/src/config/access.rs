@@ -35,6 +35,9 @@ const MODE: u32 = 0o660;
 /// Every bit that a socket's mode may have.
 const MODE_MAX: u32 = 0o777;
 
+/// What the kernel has for a socket's path and the end of it, in bytes.
+const SOCKET_PATH: usize = 108;
+
 /// Opens in a time, at most: more than a daemon serves.
 const OPENS_MAX: u32 = 1_000_000;
 
@@ -102,6 +105,12 @@ impl Listen {
         };
         if !self.path.is_absolute() {
             return refuse("the socket's `path` must be absolute", "begin it with `/`");
+        }
+        if self.path.as_os_str().len() >= SOCKET_PATH {
+            return refuse(
+                "the socket's `path` is longer than the kernel takes",
+                &format!("give one of {} bytes at most", SOCKET_PATH - 1),
+            );
         }
         if self.tenant.is_some() && self.admin {
             return refuse(

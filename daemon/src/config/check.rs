@@ -422,7 +422,8 @@ mod tests {
              [[listen]]\npath = 'x.sock'\n[[listen]]\npath = '/run/w.sock'\ntenant = 'speech'\nmode = '999'\n\
              [[listen]]\npath = '/run/y.sock'\ntenant = 'vison'\n\
              [[listen]]\npath = '/run/z.sock'\ntenant = 'vision'\nadmin = true\n\
-             [audit]\npath = 'a.jsonl'\n"
+             [[listen]]\npath = '/run/{}'\n[audit]\npath = 'a.jsonl'\n",
+            "x".repeat(103)
         );
         assert_told(
             &told(&text, Language::Toml),
@@ -451,7 +452,8 @@ mod tests {
                 ("38:8", "no mode like"),
                 ("41:10", "did you mean `vision`?"),
                 ("45:9", "`admin` is not for"),
-                ("47:8", "must be absolute"),
+                ("47:8", "longer than the kernel takes"),
+                ("49:8", "must be absolute"),
             ],
         );
         let right = format!(
