@@ -16,6 +16,7 @@ fn reader(name: &str, shards: u32, seed: u64) -> Reader {
         epochs: 8,
         seed,
         joins: 0.0,
+        uses: Vec::new(),
     }
 }
 
@@ -29,6 +30,10 @@ fn trace(shards: u32, cached: f64, bandwidth: f64, jobs: Vec<Reader>) -> Trace {
         jobs,
         warm_epochs: 2,
         jitter: Jitter::default(),
+        here: Vec::new(),
+        names: Vec::new(),
+        at: 0,
+        decisions: Vec::new(),
     }
 }
 
