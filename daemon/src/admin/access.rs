@@ -36,7 +36,7 @@ impl Caller {
         match self {
             Self::Peer(rights) => rights.note(entry),
             Self::Bearer(from) | Self::Anybody(from) => {
-                node.audit.note(entry.by(&Whom::from(*from)))
+                node.audit.note(entry.by(&Whom::from(*from)));
             }
         }
     }
