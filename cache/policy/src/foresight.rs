@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use epochs::{Epoch, Epochs};
 use pace::Pace;
+use serde::{Deserialize, Serialize};
 use timeline::Timeline;
 pub(crate) use walk::{Changed, Walk};
 
@@ -46,7 +47,7 @@ const SLACK: f64 = 4.0;
 const RENEWED: usize = 8;
 
 /// One use of a shard: it is needed from where the job has read `start` bytes until it has read `end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Which.
     pub shard: Shard,
@@ -233,6 +234,11 @@ impl Foresight {
             self.shards[shard as usize].open -= 1;
         }
         self.renew_all();
+    }
+
+    /// What a job will read from where it is, so many bytes on; counted from there.
+    pub fn ahead(&mut self, id: JobId, bytes: u64) -> Vec<Use> {
+        self.jobs.get_mut(&id).map(|job| job.walk.ahead(bytes)).unwrap_or_default()
     }
 
     /// What a job did until now is no measure of its pace.

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::shown;
+use forebay_policy::simulate::{self, Decision, Trace};
 use forebay_policy::{
-    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, Place, Remedy, Shard, shortfall,
+    Foresight, Future, JobId, Mass, Moment, NEVER, NOW, Place, Presence, Remedy, Shard, shortfall,
 };
 use forebay_source::{ByClient, Options};
 use serde::Serialize;
@@ -43,17 +44,6 @@ pub(crate) struct Via {
     pub(crate) client: Option<ByClient>,
     pub(crate) options: Options,
     pub(crate) urls: Arc<[String]>,
-}
-
-/// A fetch ahead of need, and what went for it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Decision {
-    /// Seconds since the daemon began.
-    pub at: f64,
-    /// The shard's URL.
-    pub fetched: String,
-    /// Those of what went, in this order.
-    pub went: Vec<String>,
 }
 
 /// A job that is foreseen.
@@ -89,6 +79,8 @@ pub struct ForecastReport {
 }
 
 struct Reader {
+    /// What admins call it.
+    name: String,
     via: Arc<Via>,
     since: Moment,
     read: u64,
@@ -107,6 +99,7 @@ struct Foreseen {
 
 #[derive(Default)]
 struct Log {
+    /// By the numbers that shards have then.
     decisions: VecDeque<Decision>,
     fetches: u64,
     evictions: u64,
@@ -221,7 +214,7 @@ impl Forecast {
     pub(crate) fn join(
         &self,
         job: JobId,
-        via: Arc<Via>,
+        (name, via): (&str, Arc<Via>),
         objects: &[Option<(ObjectKey, u64)>],
         future: impl FnOnce(Vec<Option<Shard>>) -> Box<dyn Future>,
     ) {
@@ -240,9 +233,17 @@ impl Forecast {
             numbers.push(Some(shard));
         }
         let shards = numbers.iter().flatten().copied().collect();
-        state
-            .readers
-            .insert(job, Reader { via, since: now, read: 0, waited: Duration::ZERO, shards });
+        state.readers.insert(
+            job,
+            Reader {
+                name: name.to_owned(),
+                via,
+                since: now,
+                read: 0,
+                waited: Duration::ZERO,
+                shards,
+            },
+        );
         state.foresight.join(job, future(numbers), UNSEEN, now);
         self.jobs.store(state.readers.len() as u64, Ordering::Release);
     }
@@ -300,8 +301,8 @@ impl Forecast {
     }
 
     /// A fetch ahead of need begins, which is to [end](Self::ended).
-    pub(crate) fn begins(&self, shard: Shard, url: &str) {
-        let at = self.now() as f64 / 1e6;
+    pub(crate) fn begins(&self, shard: Shard) {
+        let at = self.now();
         let mut state = self.state();
         state.foresight.began(shard);
         let log = &mut state.log;
@@ -309,7 +310,7 @@ impl Forecast {
         if log.decisions.len() == REMEMBERED {
             log.decisions.pop_front();
         }
-        log.decisions.push_back(Decision { at, fetched: shown(url), went: Vec::new() });
+        log.decisions.push_back(Decision { at, fetched: shard, went: Vec::new() });
     }
 
     /// A fetch ahead of need ended; where it was not `had`, it is not wanted for a while.
@@ -431,28 +432,70 @@ impl Forecast {
         self.state().refused.first().map(|(until, _)| *until)
     }
 
-    /// Notes what went for the fetch of `url`.
-    pub(crate) fn note_eviction(&self, url: &str, gone: ObjectKey) {
+    /// Notes what went for a fetch.
+    pub(crate) fn note_eviction(&self, fetched: ObjectKey, gone: ObjectKey) {
+        if self.is_idle() {
+            return;
+        }
         let state = &mut *self.state();
-        let number = state.numbers.get(&gone);
-        let foreseen = number.and_then(|shard| state.shards[*shard as usize].as_ref());
-        let reader = foreseen.and_then(|foreseen| foreseen.readers.first());
-        let name = reader.and_then(|(job, at)| {
-            let urls = &state.readers.get(job)?.via.urls;
-            Some(shown(urls.get(*at as usize)?))
-        });
-        let shown = shown(url);
+        let Some(fetched) = state.numbers.get(&fetched) else { return };
         let mut latest = state.log.decisions.iter_mut().rev();
-        if let Some(decision) = latest.find(|decision| decision.fetched == shown) {
+        if let Some(decision) = latest.find(|decision| decision.fetched == *fetched) {
             state.log.evictions += 1;
-            // Of what no job reads nobody here knows the URL.
-            decision.went.push(name.unwrap_or_else(|| "(not foreseen)".to_owned()));
+            // What no job reads has no number.
+            decision.went.extend(state.numbers.get(&gone));
         }
     }
 
-    /// What was decided, the oldest first.
-    pub(crate) fn decisions(&self) -> Vec<Decision> {
-        self.state().log.decisions.iter().cloned().collect()
+    /// What jobs will read in the next so many rounds through their shards, of a node whose cache holds `capacity` bytes, as a trace to
+    /// simulate; with what was decided. Costs O(n).
+    pub(crate) fn trace(&self, capacity: u64, rounds: u64) -> Trace {
+        let at = self.now();
+        let state = &mut *self.state();
+        let mut jobs = Vec::with_capacity(state.readers.len());
+        for (job, reader) in &state.readers {
+            let bytes: u64 = reader.shards.iter().map(|shard| state.foresight.bytes(*shard)).sum();
+            jobs.push(simulate::Reader {
+                name: reader.name.clone(),
+                shards: reader.shards.clone(),
+                rate: state.foresight.rate(*job).unwrap_or(UNSEEN),
+                order: simulate::Order::default(),
+                window: 1,
+                epochs: rounds,
+                seed: 0,
+                joins: 0.0,
+                uses: state.foresight.ahead(*job, bytes.saturating_mul(rounds)),
+            });
+        }
+        jobs.sort_by(|one, other| one.name.cmp(&other.name));
+        let count = Shard::try_from(state.shards.len()).unwrap_or(Shard::MAX);
+        let here = |shard: &Shard| {
+            matches!(state.foresight.presence(*shard), Presence::Here | Presence::Arriving)
+        };
+        let mut left = capacity;
+        let fits = |shard: &Shard| {
+            let fits = state.foresight.bytes(*shard) <= left;
+            left -= if fits { state.foresight.bytes(*shard) } else { 0 };
+            fits
+        };
+        let here = (0..count).filter(here).filter(fits).collect();
+        let name = |foreseen: &Option<Foreseen>| {
+            let (job, at) = foreseen.as_ref()?.readers.first()?;
+            let urls = &state.readers.get(job)?.via.urls;
+            urls.get(*at as usize).map(|url| shown(url))
+        };
+        Trace {
+            capacity,
+            bandwidth: state.foresight.bandwidth(),
+            shards: (0..count).map(|shard| state.foresight.bytes(shard)).collect(),
+            jobs,
+            warm_epochs: 0,
+            jitter: simulate::Jitter::default(),
+            here,
+            names: state.shards.iter().map(|one| name(one).unwrap_or_default()).collect(),
+            at,
+            decisions: state.log.decisions.iter().cloned().collect(),
+        }
     }
 
     /// What is foreseen of a cache of `capacity` bytes, and what came of it. Costs O(n).

@@ -36,7 +36,7 @@ pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
-pub use forecast::{Decision, ForecastReport, ForeseenJob};
+pub use forecast::{ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use store::{Brought, Checked, Claim, Copy, Foreseen, Reading, Store, StoreConfig};

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use forebay_error::{ErrorKind, Result};
+use forebay_policy::simulate::Trace;
 use forebay_policy::{Evict, Future, JobId, Shard};
 use forebay_source::Options;
 use tokio::task::JoinSet;
@@ -15,7 +16,7 @@ use super::{Inner, Store};
 use crate::dataset::Cache;
 use crate::directory::ObjectKey;
 use crate::fill::FILLS;
-use crate::forecast::{Decision, Forecast, ForecastReport, Next, Via};
+use crate::forecast::{Forecast, ForecastReport, Next, Via};
 use crate::tier::{Tier, Urgency};
 
 /// Shards that are asked for ahead of need at once: as many as are fetched at once. What is asked for earlier takes its room
@@ -24,6 +25,8 @@ const AT_ONCE: usize = FILLS;
 
 /// What a job will read.
 pub struct Reading {
+    /// What admins call it.
+    pub name: String,
     /// Its shards.
     pub urls: Arc<[String]>,
     /// Bytes of each.
@@ -96,7 +99,7 @@ impl Store {
     /// # Errors
     /// As [`Store::shard`] for a URL that makes no sense.
     pub fn foresee(&self, reading: Reading) -> Result<Foreseen> {
-        let Reading { urls, bytes, options, future } = reading;
+        let Reading { name, urls, bytes, options, future } = reading;
         let mut objects = Vec::with_capacity(urls.len());
         for (url, bytes) in urls.iter().zip(bytes) {
             let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
@@ -110,7 +113,7 @@ impl Store {
         let via = Arc::new(Via { tenant, owner, client, options, urls });
         {
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            forecast.join(owner, via, &objects, future);
+            forecast.join(owner, (&name, via), &objects, future);
             self.inner.tiers.iter().for_each(Tier::look_forward);
         }
         forecast.changed.notify_one();
@@ -121,15 +124,20 @@ impl Store {
     /// What is foreseen, and what came of it.
     #[must_use]
     pub fn forecast(&self) -> ForecastReport {
-        let lasting = self.inner.tiers.iter().filter(|tier| tier.is_writable());
-        let capacity = lasting.map(|tier| tier.budget().limit()).fold(0, u64::saturating_add);
-        self.inner.commons.forecast.report(capacity)
+        self.inner.commons.forecast.report(self.capacity())
     }
 
-    /// What was fetched ahead of need, and what went for it; the latest of it, the oldest first.
+    /// What jobs will read in the next so many rounds through their shards, as a trace to simulate, and what was decided for them
+    /// lately.
     #[must_use]
-    pub fn decisions(&self) -> Vec<Decision> {
-        self.inner.commons.forecast.decisions()
+    pub fn trace(&self, rounds: u64) -> Trace {
+        self.inner.commons.forecast.trace(self.capacity(), rounds)
+    }
+
+    /// Bytes that tiers may hold now.
+    fn capacity(&self) -> u64 {
+        let tiers = self.inner.tiers.iter().filter(|tier| tier.is_writable());
+        tiers.map(|tier| tier.budget().limit()).fold(0, u64::saturating_add)
     }
 
     /// Bytes of shards that were asked for before, as their origins have them; of others the mean of those. None if half of
@@ -234,7 +242,7 @@ fn fetch_what_is_due(
                 continue;
             }
         }
-        forecast.begins(shard, url);
+        forecast.begins(shard);
         fetches.spawn(async move {
             let forecast = store.inner.commons.forecast.clone();
             let url = &via.urls[at];

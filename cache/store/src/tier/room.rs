@@ -171,7 +171,7 @@ impl Tier {
                 if is_free || self.short(charge, bytes) != short {
                     continue;
                 }
-                (short, self.push_out(&mut table, need, Some(url)), may_come_free)
+                (short, self.push_out(&mut table, need, Some(object)), may_come_free)
             };
             if let Some(gone) = leaving {
                 gone.await;
@@ -257,16 +257,16 @@ impl Tier {
         }
     }
 
-    /// Lets the shard go that goes first for a need, which is that of the shard at `url`; `None` if none may.
+    /// Lets the shard go that goes first for a need, which is that of `newcomer`; `None` if none may.
     pub(super) fn push_out(
         &self,
         table: &mut Table,
         need: Need,
-        url: Option<&str>,
+        newcomer: Option<ObjectKey>,
     ) -> Option<Shared<Gone>> {
         let (name, named) = table.victim(need)?;
-        if let (Some(url), Some(entry)) = (url, table.get(&name)) {
-            self.0.commons.forecast.note_eviction(url, entry.object());
+        if let (Some(newcomer), Some(entry)) = (newcomer, table.get(&name)) {
+            self.0.commons.forecast.note_eviction(newcomer, entry.object());
         }
         tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
         self.0.tally.evictions.inc();

@@ -31,12 +31,13 @@ const SHARDS_MAX: u32 = 10_000_000;
 ///
 /// Examples:
 ///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
-///   forebay policy simulate trace.json --plot policies.svg
+///   forebay policy record trace.json && forebay policy simulate trace.json --plot policies.svg
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {
     /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each), `jobs` (`name`, `shards`,
-    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`.
+    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`; or as `forebay policy record`
+    /// wrote it.
     trace: Option<PathBuf>,
     /// Bytes of the data set that all jobs read.
     #[arg(long, value_name = "SIZE", default_value = "320GiB")]
@@ -62,6 +63,9 @@ pub(in crate::cli) struct Arguments {
     /// Whole shards that a job mixes at once, as `window=` of its loader.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
+    /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's default for as many shards.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    lanes: Option<u32>,
     /// Bytes of a sample. ImageNet's have 115 kB.
     #[arg(long, value_name = "SIZE", default_value = "115kB")]
     sample: ByteSize,
@@ -77,6 +81,10 @@ pub(in crate::cli) struct Arguments {
     /// The policies to play. Unset: all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<Name>,
+    /// Compare what `clairvoyant` decides with what the node did that TRACE was recorded on, as it stands in a trace that was
+    /// recorded on it later.
+    #[arg(long, value_name = "LATER", requires = "trace")]
+    against: Option<PathBuf>,
     /// Draw the result to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -125,6 +133,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         true => Evict::ALL.to_vec(),
         false => arguments.policy.iter().map(|name| name.0).collect(),
     };
+    let later = arguments.against.as_ref().map(read).transpose()?;
     let bar = ProgressBar::new(policies.len() as u64 + 1);
     bar.set_style(
         ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len}").expect("a template"),
@@ -135,6 +144,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         reports.push((policy, simulate_with(&trace, policy, &futures)?));
         bar.inc(1);
     }
+    let agreement = later.map(|later| trace.agreement(&later)).transpose()?;
     bar.set_message("remedies");
     let remedy = trace.remedy_with(&futures)?;
     bar.finish_and_clear();
@@ -142,9 +152,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         plot::draw(path, &trace, &reports)?;
     }
     if arguments.json {
-        return Ok(print_json(&document(&trace, &reports, remedy))?);
+        let mut document = document(&trace, &reports, remedy);
+        document["agreement"] = json!(agreement);
+        return Ok(print_json(&document)?);
     }
-    Ok(print(table(&trace, &reports, remedy).trim_end())?)
+    let mut text = table(&trace, &reports, remedy);
+    if let Some(agreement) = agreement {
+        let _ = writeln!(text, "\n{agreement}");
+    }
+    Ok(print(text.trim_end())?)
 }
 
 fn read(path: &PathBuf) -> Result<Trace> {
@@ -184,6 +200,7 @@ impl Arguments {
             epochs: self.epochs.saturating_mul(u64::from(self.one_in.max(1))),
             seed: u64::from(number),
             joins: 0.0,
+            uses: Vec::new(),
         };
         let trace = Trace {
             capacity: self.cache.map_or(self.data.as_u64() / 2, |cache| cache.as_u64()),
@@ -195,6 +212,10 @@ impl Arguments {
                 true => Jitter { step: 4.0 / 3.0, fetch: 3.0, seed: 1 },
                 false => Jitter::default(),
             },
+            here: Vec::new(),
+            names: Vec::new(),
+            at: 0,
+            decisions: Vec::new(),
         };
         trace.check()?;
         Ok(trace)
@@ -237,7 +258,7 @@ impl Arguments {
             shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
             window: self.window,
             seed: 0,
-            lanes: None,
+            lanes: self.lanes,
             batch_size: 1,
             rank: 0,
             world_size: 1,

@@ -149,7 +149,8 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
         plan::outlook(make, share, shards, sample_bytes)
     };
     let (urls, options) = (job.spec.urls.clone().into(), job.origin.clone());
-    let reading = Reading { urls, bytes, options, future: Box::new(future) };
+    let (name, future) = (job.spec.job.clone(), Box::new(future));
+    let reading = Reading { name, urls, bytes, options, future };
     match job.store.foresee(reading) {
         Ok(foreseen) => Some(Told { first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {
