@@ -14,9 +14,10 @@ use forebay_store::{
     TierConfig, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
-use forebay_wire::peer::Credentials;
 use tokio::sync::{Mutex, Semaphore, watch};
 
+use crate::access::{Access, AccessConfig, Policy, TenantLimits, Usage};
+use crate::audit::{Audit, AuditConfig};
 use crate::leases::{Keepers, LeasesConfig};
 use crate::warm::WarmUps;
 
@@ -47,8 +48,10 @@ pub struct NodeConfig {
     pub own: bool,
     /// Whether it opens files that jobs name, though no source's rule says so; else their clients do.
     pub opens_named: bool,
-    /// Groups whose members' jobs it serves beside its own user's.
-    pub groups: Vec<u32>,
+    /// Who else than its own user is served, and on what.
+    pub access: AccessConfig,
+    /// Where it is noted who was refused what, and who changed what; nowhere but in the log, if not here.
+    pub audit: Option<AuditConfig>,
     /// Where queues of leased shards are kept.
     pub leases: LeasesConfig,
     /// How often devices are looked after.
@@ -135,12 +138,16 @@ pub struct NodeTenant {
     pub rule: Tenant,
     /// Whose members' jobs are its jobs.
     pub groups: Vec<u32>,
+    /// How many jobs it may have, and open.
+    pub limits: TenantLimits,
 }
 
 /// A running node.
 pub struct Node {
     pub(crate) store: Store,
-    tenants: Vec<NodeTenant>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) usage: Usage,
+    pub(crate) audit: Arc<Audit>,
     /// What reads shards that are files.
     pub(crate) readers: Readers,
     pub(crate) frames: Arena,
@@ -155,15 +162,7 @@ pub struct Node {
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
-    groups: Vec<u32>,
-    overflow_uid: u32,
 }
-
-/// Whom the kernel names for a user that this namespace does not know, unless it was told otherwise.
-const OVERFLOW_UID: u32 = 65_534;
-
-/// Where it says so.
-const OVERFLOW_UID_FILE: &str = "/proc/sys/kernel/overflowuid";
 
 impl Node {
     /// Starts the engines, maps the frames and opens the tiers.
@@ -202,7 +201,9 @@ impl Node {
         let sources = if config.opens_named { sources } else { sources.opening_by_rule() };
         let readers = sources.readers().clone();
         let (datasets, look_after) = (config.datasets, config.look_after);
-        let tenants = config.tenants.iter().map(|tenant| tenant.rule.clone()).collect();
+        let audit = Audit::open(config.audit)?;
+        let policy = Policy::new(config.own, config.tenants.clone(), &datasets, config.access);
+        let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
         let store = StoreConfig { tiers, datasets, tenants, look_after };
         let store = Store::open(store, sources, frames.clone()).await?;
         for engine in store.engines() {
@@ -213,7 +214,9 @@ impl Node {
         let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
-            tenants: config.tenants,
+            access: Arc::new(Access::new(policy)),
+            usage: Usage::default(),
+            audit: Arc::new(audit),
             readers,
             frames,
             slabs: SlabMemory::new(slab_bytes),
@@ -225,11 +228,6 @@ impl Node {
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),
-            groups: config.groups,
-            overflow_uid: std::fs::read_to_string(OVERFLOW_UID_FILE)
-                .ok()
-                .and_then(|text| text.trim().parse().ok())
-                .unwrap_or(OVERFLOW_UID),
         }))
     }
 
@@ -239,31 +237,9 @@ impl Node {
         &self.store
     }
 
-    /// The store for a peer: for the first tenant that has one of its groups.
-    pub(crate) fn store_for(&self, peer: &Credentials) -> Store {
-        if self.tenants.is_empty() {
-            return self.store.clone();
-        }
-        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
-        let tenant = self.tenants.iter().find(is_its);
-        self.store.for_tenant(tenant.map(|tenant| tenant.rule.name.as_str()))
-    }
-
-    /// Whether a peer is the daemon's own user.
-    pub(crate) fn is_own(&self, peer: &Credentials) -> bool {
-        peer.uid == rustix::process::geteuid().as_raw()
-    }
-
-    /// Whether a peer is served: the daemon's own user is, and those in its groups; nobody whom this
-    /// namespace does not know.
-    pub(crate) fn serves(&self, peer: &Credentials) -> bool {
-        let is_in_one = self.groups.iter().any(|gid| peer.is_in(*gid));
-        self.is_own(peer) || (is_in_one && peer.uid != self.overflow_uid)
-    }
-
-    /// Whether others than the daemon's own user are served.
-    pub(crate) fn serves_others(&self) -> bool {
-        !self.groups.is_empty()
+    /// The store for a tenant's jobs, or for those of none.
+    pub(crate) fn store_for(&self, tenant: Option<&str>) -> Store {
+        self.store.for_tenant(tenant)
     }
 
     /// What a session needs that uses the cache through `store`.

@@ -3,7 +3,6 @@
 //! One rule: what is not understood is refused, with the line; a daemon never runs on half of what
 //! an admin wrote.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,11 +13,13 @@ use forebay_store::{Cache, Class, Dataset as Rule, Evict, KeepFree, Tenant as Li
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 
+use crate::access::Opens;
 use crate::compose::{NodeTenant, NodeTier};
 
+mod access;
+mod accounts;
 mod check;
 mod diff;
-
 mod mistake;
 mod rate;
 mod read;
@@ -29,6 +30,8 @@ mod suggest;
 mod tree;
 mod values;
 
+pub(crate) use access::{Allow, Audit, Listen};
+pub(crate) use accounts::Group;
 pub(crate) use diff::{Change, diff};
 pub(crate) use mistake::Mistake;
 pub(crate) use rate::Rate;
@@ -58,9 +61,14 @@ pub struct Config {
     /// Who shares the node; a job belongs to the first that has one of its groups.
     #[serde(default)]
     pub tenant: Vec<Tenant>,
+    /// Sockets beside the daemon's own: for pods, whose users mean nothing here.
+    #[serde(default)]
+    pub listen: Vec<Listen>,
     /// Jobs that lease their shards.
     #[serde(default)]
     pub leases: Leases,
+    /// The log of who was refused what, and who changed what.
+    pub audit: Option<Audit>,
 }
 
 /// `[leases]`.
@@ -80,10 +88,12 @@ pub struct Daemon {
     /// Frames and slabs together, at most.
     #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
-    /// Groups whose members' jobs are served, too, on files that they can open; none named: only the
-    /// daemon's own user is served.
+    /// Groups whose members' jobs are served, too, on files that they can open. Whom no group and no data
+    /// set's `allow` names is not.
     #[serde(default)]
     pub groups: Vec<Group>,
+    /// The group whose members administer, beside root and the daemon's own user.
+    pub admin_group: Option<Group>,
 }
 
 /// `[[tier]]`.
@@ -207,6 +217,8 @@ pub struct Dataset {
     pub tiers: Vec<String>,
     /// Bytes a second that its fills take from their origins, at most.
     pub bandwidth: Option<Rate>,
+    /// Who may read it; none named: admins only, but for files that a job opens itself.
+    pub allow: Option<Allow>,
 }
 
 /// `quota = { min, max }`.
@@ -257,69 +269,29 @@ pub struct Tenant {
     /// What admins call it.
     pub name: String,
     /// Whose members' jobs are its jobs.
+    #[serde(default)]
     pub groups: Vec<Group>,
     /// Bytes it is left with, and may hold.
     #[serde(default)]
     pub quota: Quota,
-}
-
-/// A group, by its name or its number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Group {
-    /// As the node's user database has it.
-    Name(String),
-    /// As the kernel does.
-    Gid(u32),
-}
-
-impl<'de> Deserialize<'de> for Group {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Group;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a group's name or its gid")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Group, E> {
-                Ok(text.parse().map_or_else(|_| Group::Name(text.to_owned()), Group::Gid))
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Group, E> {
-                let wrong = |_| E::invalid_value(de::Unexpected::Signed(number), &self);
-                u32::try_from(number).map(Group::Gid).map_err(wrong)
-            }
-        }
-        from.deserialize_any(Visitor)
-    }
-}
-
-impl Group {
-    /// Its number now; who is in it, the kernel says.
-    fn gid(&self) -> Result<u32> {
-        let name = match self {
-            Self::Gid(gid) => return Ok(*gid),
-            Self::Name(name) => name,
-        };
-        let found = nix::unistd::Group::from_name(name).map_err(std::io::Error::from);
-        let found = found.doing("look a group up").map_err(|error| error.at("group", name))?;
-        found.map(|group| group.gid.as_raw()).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, "there is no group of this name")
-                .at("group", name)
-                .advise("see `getent group`: create it, mend its name, or give its gid")
-        })
-    }
+    /// Jobs it may have at once.
+    pub sessions: Option<u32>,
+    /// How often its jobs may be opened; as many as may be at once are opened at once.
+    #[serde(default, deserialize_with = "access::opens")]
+    #[schemars(with = "schema::Opens")]
+    pub opens: Option<Opens>,
 }
 
 impl Tenant {
     /// The tenant as a node knows it.
-    fn node(&self) -> Result<NodeTenant> {
+    fn node(&self, has_socket: bool) -> Result<NodeTenant> {
         let at = |error: Error| error.at("tenant", &self.name);
-        if self.groups.is_empty() {
-            let what = "a tenant without groups has no jobs";
+        if self.groups.is_empty() && !has_socket {
+            let what = "a tenant without groups, and without a socket, has no jobs";
             let error = Error::new(ErrorKind::Invalid, what);
-            return Err(at(error).advise("name the groups whose members' jobs are its jobs"));
+            return Err(at(error).advise(
+                "name the groups whose members' jobs are its jobs, or give it a [[listen]]",
+            ));
         }
         let rule = Limits {
             name: self.name.clone(),
@@ -328,7 +300,7 @@ impl Tenant {
         };
         rule.check()?;
         let groups = self.groups.iter().map(Group::gid).collect::<Result<_>>().map_err(at)?;
-        Ok(NodeTenant { rule, groups })
+        Ok(NodeTenant { rule, groups, limits: self.limits()? })
     }
 }
 
@@ -341,19 +313,12 @@ impl Config {
     pub fn tenants(&self) -> Result<Vec<NodeTenant>> {
         let mut tenants = Vec::with_capacity(self.tenant.len());
         for tenant in &self.tenant {
-            let tenant = tenant.node()?;
-            check::tenant_after(&tenants, &tenant)?;
+            let has_socket = self.has_socket(&tenant.name);
+            let tenant = tenant.node(has_socket)?;
+            check::tenant_after(&tenants, &tenant, has_socket)?;
             tenants.push(tenant);
         }
         Ok(tenants)
-    }
-
-    /// The groups whose members are served, as the node's user database has them now.
-    ///
-    /// # Errors
-    /// `Invalid` naming the group that there is none of.
-    pub fn groups(&self) -> Result<Vec<u32>> {
-        self.daemon.groups.iter().map(Group::gid).collect()
     }
 
     /// The tiers as a node opens them.
@@ -563,6 +528,7 @@ mod tests {
         let config = Config::parse(&format!(
             "{tier}[[tenant]]\nname = 'vision'\ngroups = ['root', 4242, '4243']\n\
              quota = {{ min = '1MiB', max = '2MiB' }}\n\
+             sessions = 7\nopens = '600/min'\n\
              [[tenant]]\nname = 'speech'\ngroups = [4242, 4244]\n"
         ))
         .unwrap();
@@ -570,6 +536,8 @@ mod tests {
         assert_eq!(tenants[0].groups, [0, 4242, 4243]);
         let limits = |at: usize| (tenants[at].rule.min_bytes, tenants[at].rule.max_bytes);
         assert_eq!((limits(0), limits(1)), ((1 << 20, Some(2 << 20)), (0, None)));
+        let (sessions, opens) = (tenants[0].limits.sessions, tenants[0].limits.opens.to_string());
+        assert_eq!((sessions, opens.as_str()), (7, "600/min"));
     }
 
     #[test]
@@ -581,8 +549,12 @@ mod tests {
             (quota("min = '2GiB', max = '1GiB'"), ["below its min", "tenant=a"]),
             (quota("least = '2GiB'"), ["line=8", "unknown key `least`"]),
             (quota("max = '2 parsecs'"), ["line=8", "parsecs"]),
+            (format!("{a}sessions = 0\n"), ["at least 1", "tenant=a"]),
+            (format!("{a}opens = '10'\n"), ["line=8", "\"32/s\""]),
+            (format!("{a}opens = '0/s'\n"), ["line=8", "no rate"]),
+            (format!("{a}opens = '10/parsec'\n"), ["line=8", "no rate"]),
             (format!("{a}colour = 'red'\n"), ["line=8", "unknown key `colour`"]),
-            (a.replace("groups = [1]\n", ""), ["line=5", "the key `groups`"]),
+            (a.replace("groups = [1]\n", ""), ["without groups", "tenant=a"]),
             (a.replace("[1]", "[]"), ["without groups", "tenant=a"]),
             (a.replace("[1]", "[-1]"), ["line=7", "a group's name or its gid"]),
             (a.replace("[1]", "[true]"), ["line=7", "a group's name or its gid"]),

@@ -5,11 +5,15 @@
 //!   config     the file (TOML, YAML, JSON), and an embedded daemon's own choices   config.rs, config/, embedded.rs
 //!   compose    the only file that names concrete parts   compose.rs
 //!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
+//!   access     who may do what, by the kernel's word     access.rs, access/
+//!   audit      who was refused what, who changed what    audit.rs, audit/
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
 //!   status     what an admin sees                        status.rs
 //! ```
 
+mod access;
+mod audit;
 pub mod cli;
 mod compose;
 mod config;
@@ -20,9 +24,11 @@ mod serve;
 mod status;
 mod warm;
 
+pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
+pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
-pub use serve::{Listener, serve};
+pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

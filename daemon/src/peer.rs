@@ -3,6 +3,8 @@
 //! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
+mod admins;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,22 +12,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_source::{Client, Ending, Handover, Options, Rate};
+use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
 use forebay_store::{Mode, Scrub, Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::Sharing;
 use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
-use forebay_wire::peer::Credentials;
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
+use crate::access::{Holder, Place, Rights};
+use crate::audit::{Entry, Outcome};
 use crate::compose::Node;
 use crate::status::{self, BadSamples, Job, Status, Told};
 use crate::warm::{self, Named};
+use admins::{for_admins, word};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
@@ -38,6 +42,9 @@ const LISTED: usize = 4096;
 
 /// How often a shard is asked for once more that did not come through another client's files.
 const OTHERS: u32 = 8;
+
+/// URLs of a job that are looked at in passing; more take longer than other connections should wait.
+const LONG_LIST: usize = 10_000;
 
 /// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
 /// matter of milliseconds.
@@ -136,13 +143,16 @@ impl Handover for ToClient {
 }
 
 /// Serves one peer to its end.
-pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
+pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>) {
     let _present = node.present();
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
     let mut peer = Peer {
-        store: node.store.clone(),
+        // Before a word is heard: what it asks for is charged.
+        store: node.store_for(rights.last().tenant.as_deref()),
+        rights,
+        place: None,
         node: node.clone(),
         stream,
         receiver: Receiver::default(),
@@ -157,7 +167,6 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>) {
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
         extent: None,
-        is_own: false,
     };
     if let Err(error) = peer.run().await
         && error.kind() != ErrorKind::Closed
@@ -192,45 +201,14 @@ struct Peer {
     streams: Vec<Stream>,
     /// Of the next job, if it says so.
     extent: Option<Extent>,
-    /// Whether it is the daemon's own user.
-    is_own: bool,
-}
-
-/// Whether a request is about more than the peer's own job.
-fn is_for_admins(request: &Request) -> bool {
-    match request {
-        Request::Hello { .. }
-        | Request::Open(_)
-        | Request::Start { .. }
-        | Request::Play { .. }
-        | Request::Mix { .. }
-        | Request::Extent(_)
-        | Request::Pick { .. }
-        | Request::Bad(_)
-        | Request::Decoded(_)
-        | Request::Share { .. }
-        | Request::Acknowledge { .. }
-        | Request::Release { .. }
-        | Request::Index { .. }
-        | Request::List { .. }
-        | Request::Pace { .. } => false,
-        Request::Status
-        | Request::Scrub { .. }
-        | Request::Tier { .. }
-        | Request::Forget { .. }
-        | Request::Name { .. }
-        | Request::Warm { .. }
-        | Request::StopWarm { .. }
-        | Request::Check { .. } => true,
-    }
+    /// What it may do.
+    rights: Arc<Rights>,
+    /// Its job's, among those of its tenant or user.
+    place: Option<Place>,
 }
 
 impl Peer {
     async fn run(&mut self) -> Result<()> {
-        // Before a word is heard: what it asks for is charged.
-        let who = Credentials::of(self.stream.as_fd())?;
-        self.store = self.node.store_for(&who);
-        self.is_own = self.node.is_own(&who);
         let Request::Hello { protocol, .. } = self.receive().await? else {
             return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
         };
@@ -247,17 +225,18 @@ impl Peer {
             pid: std::process::id(),
         })
         .await?;
+        let who = self.rights.last();
         self.store = self.store.for_client(&Client {
             name: format!("connection {}", self.node.next_client()),
-            user: who.uid,
-            own: self.is_own,
+            user: who.owner,
+            permit: (!who.is_admin).then(|| self.rights.clone() as Arc<dyn Permit>),
             handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         });
         loop {
             let request = self.receive().await?;
-            if !self.is_own && is_for_admins(&request) {
-                let what = "this daemon lets other users run jobs, and nothing else";
-                let error = Error::new(ErrorKind::PermissionDenied, what);
+            if let Some((event, what)) = for_admins(&request)
+                && let Err(error) = self.rights.administers(event, &what)
+            {
                 self.reply(&Reply::Failed { run: None, error }).await?;
                 continue;
             }
@@ -298,6 +277,7 @@ impl Peer {
                 Request::Warm { origin, stay } => self.warm(Options::from(origin), stay).await?,
                 Request::StopWarm { number } => {
                     let stopped = self.node.warm_ups.stop(number);
+                    self.rights.note(Entry::of("warm", &stopped).what(&format!("stop {number}")));
                     self.answer(stopped.map(|()| Reply::Changed)).await?;
                 }
                 Request::Check { number, url, origin, verify } => {
@@ -311,10 +291,15 @@ impl Peer {
                         TierChange::Enable => Mode::Enabled,
                     };
                     let changed = self.node.store.set_mode(&name, mode).await;
+                    let what = format!("{} {name}", word(change));
+                    self.rights.note(Entry::of("tier", &changed).what(&what));
                     self.answer(changed.map(|()| Reply::Changed)).await?;
                 }
                 Request::Forget { url, dry } => {
                     let forgot = self.node.store.forget(&url, dry).await;
+                    if !dry {
+                        self.rights.note(Entry::of("evict", &forgot).url(&url));
+                    }
                     self.answer(forgot.map(|copies| Reply::Forgot { copies })).await?;
                 }
             }
@@ -331,8 +316,14 @@ impl Peer {
         if self.session.is_some() {
             return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
         }
-        let number = self.node.next_session();
         let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
+        let place = match self.may_open(&open) {
+            Ok(place) => place,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        // It may be another's by the policy in force now.
+        self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
+        let number = self.node.next_session();
         let host = self.node.host(self.store.for_job(number));
         let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
             Ok(opened) => opened,
@@ -344,15 +335,36 @@ impl Peer {
         let session = Arc::new(Mutex::new(session));
         let registered = Registered { number, tenant, session, told: Arc::default() };
         self.node.sessions.lock().await.push(registered.clone());
-        self.session = Some(registered);
+        (self.session, self.place) = (Some(registered), place);
         self.reply(&Reply::Opened(opened)).await?;
         self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
         Ok(())
     }
 
+    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose jobs are no
+    /// tenant's have as many as they like.
+    fn may_open(&self, open: &Open) -> Result<Option<Place>> {
+        let (policy, admitted) =
+            self.rights.now().map_err(|error| self.rights.refused("open", error))?;
+        let holder = match (&admitted.tenant, admitted.is_admin) {
+            (Some(tenant), _) => Some(Holder::Tenant(tenant.clone())),
+            (None, false) => Some(Holder::User(admitted.owner)),
+            (None, true) => None,
+        };
+        let limits = policy.limits(admitted.tenant.as_deref());
+        let place = holder.map(|holder| self.node.usage.open(holder, limits)).transpose();
+        let place = place.map_err(|error| self.rights.refused("open", error))?;
+        match open.urls.len() > LONG_LIST {
+            // Other connections are not to wait for it.
+            true => tokio::task::block_in_place(|| self.rights.read_all(&open.urls))?,
+            false => self.rights.read_all(&open.urls)?,
+        }
+        Ok(place)
+    }
+
     /// Begins a run of leased shards, in a queue of this peer's user.
     async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
-        let owner = Credentials::of(self.stream.as_fd())?.uid;
+        let owner = self.rights.last().owner;
         match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
             Ok(leases) => self.session()?.lock().share(run, sharing, leases, owner),
             Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
@@ -402,7 +414,10 @@ impl Peer {
         while self.tasks.try_join_next().is_some() {}
         let named = std::mem::take(&mut self.named);
         let store = self.store.paced(self.pace.clone());
-        let warm = match warm::begin(&self.node, &store, named, origin, self.bandwidth) {
+        let what = format!("begin with {} shards", named.len());
+        let begun = warm::begin(&self.node, &store, named, origin, self.bandwidth);
+        self.rights.note(Entry::of("warm", &begun).what(&what));
+        let warm = match begun {
             Ok(warm) => warm,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };
@@ -465,6 +480,8 @@ impl Peer {
                 .advise("wait for its end, or end the `forebay scrub` that runs");
             return self.reply(&Reply::Failed { run: None, error }).await;
         };
+        let what = if keep { "tell" } else { "mend" };
+        self.rights.note(Entry::new("scrub", Outcome::Done).what(what));
         let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
         self.tasks.spawn(async move {
             let tell = |scrub: &Scrub| {
@@ -499,6 +516,7 @@ impl Peer {
 
     /// Ends the job. What is queued for the peer is still sent if it takes it at once.
     async fn leave(mut self) {
+        self.place = None;
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);

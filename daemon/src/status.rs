@@ -10,6 +10,7 @@ use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
 
+use crate::audit::AuditReport;
 use crate::compose::Node;
 use crate::peer::Registered;
 use crate::warm::Warming;
@@ -45,6 +46,9 @@ pub struct Status {
     pub jobs: Vec<Job>,
     /// Warm-ups that run, and the last that ended.
     pub warm_ups: Vec<Warming>,
+    /// The audit log, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditReport>,
 }
 
 /// A piece of pinned memory.
@@ -200,6 +204,7 @@ impl Status {
             slab_limit_bytes: node.slabs.limit(),
             jobs: sessions.iter().map(Registered::describe).collect(),
             warm_ups: node.warm_ups.describe(),
+            audit: node.audit.report(),
         }
     }
 
@@ -515,6 +520,14 @@ impl fmt::Display for Screen<'_> {
                 warm.size("/bytes"),
                 warm.count("/failed"),
             )?;
+        }
+        if let Some(audit) = status.0.pointer("/audit").map(Part) {
+            let (path, written) = (audit.text("/path"), audit.count("/written"));
+            write!(f, "audit   {path}  {written} lines, {} lost", audit.count("/lost"))?;
+            match audit.0.pointer("/failing") {
+                Some(_) => writeln!(f, ", cannot be written: {}", audit.text("/failing"))?,
+                None => writeln!(f)?,
+            }
         }
         Ok(())
     }

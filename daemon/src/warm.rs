@@ -101,6 +101,11 @@ impl Named {
         self.urls.extend(urls);
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.urls.len()
+    }
+
     fn take(self) -> Result<Vec<String>> {
         match (self.too_many, self.urls.is_empty()) {
             (true, _) => Err(Error::new(ErrorKind::Invalid, "a warm-up of too many shards")

@@ -14,6 +14,7 @@ mod loops;
 mod mount;
 mod node;
 mod origin;
+mod others;
 mod patience;
 mod process;
 mod rest;
@@ -32,6 +33,7 @@ pub use loops::LoopDisk;
 pub use mount::Mount;
 pub use node::{Daemon, FRAMES, ask, daemon_status, status};
 pub use origin::Origin;
+pub use others::OthersNode;
 pub use patience::{PATIENCE, eventually};
 pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
 pub use rest::{

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Address, Connection, Deadline};
-use forebay_daemon::{LOOK_AFTER, LeasesConfig, Listener, Node, NodeConfig, NodeTier, serve};
+use forebay_daemon::{
+    AccessConfig, LOOK_AFTER, LeasesConfig, Listener, Node, NodeConfig, NodeTier, serve,
+};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles, Store, TierReport};
@@ -53,7 +55,8 @@ impl Daemon {
             lender: vec![actor().into(), "credentials".into()],
             own: false,
             opens_named: true,
-            groups: Vec::new(),
+            access: AccessConfig::default(),
+            audit: None,
             leases: LeasesConfig {
                 directory: Some(cache.join("leases")),
                 redis: None,
@@ -139,7 +142,7 @@ impl Daemon {
         };
         let (stop, stopped) = oneshot::channel();
         let stopped = async move { drop(stopped.await) };
-        let serving = runtime.spawn(serve(node.clone(), listener, None, stopped));
+        let serving = runtime.spawn(serve(node.clone(), vec![listener], None, stopped));
         Ok(Self {
             node: Some(node),
             runtime: Some(runtime),

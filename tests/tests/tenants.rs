@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use forebay_daemon::{NodeTenant, NodeTier};
+use forebay_daemon::{NodeTenant, NodeTier, TenantLimits};
 use forebay_error::{Error, ErrorKind};
 use forebay_shard::{HEAD_BYTES, Head, Partial};
 use forebay_source::Options;
@@ -368,9 +368,10 @@ impl Node {
         let mut config = Daemon::config(disk.path(), 1);
         config.tiers = vec![tier("nvme", Class::Nvme), tier("hdd", Class::Hdd)];
         config.look_after = Duration::from_millis(50);
-        let tenants = tenants.into_iter().zip([VISION, SPEECH]);
+        let (tenants, limits) =
+            (tenants.into_iter().zip([VISION, SPEECH]), TenantLimits::default());
         config.tenants =
-            tenants.map(|(rule, gid)| NodeTenant { rule, groups: vec![gid] }).collect();
+            tenants.map(|(rule, gid)| NodeTenant { rule, groups: vec![gid], limits }).collect();
         config.datasets = datasets;
         let daemon = Daemon::try_start(config).unwrap();
         Self { files, daemon, runtime: tokio::runtime::Runtime::new().unwrap(), disk }
@@ -476,7 +477,12 @@ fn a_job_is_its_groups_tenants() {
     let bytes = origin.bytes("0.tar").len() as u64;
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 30);
-    let of = |name, gid, max| NodeTenant { rule: tenant(name, 0, max), groups: vec![gid, 84_299] };
+    let limits = TenantLimits::default();
+    let of = |name, gid, max| NodeTenant {
+        rule: tenant(name, 0, max),
+        groups: vec![gid, 84_299],
+        limits,
+    };
     config.tenants = vec![of("vision", VISION, Some(2 * bytes)), of("speech", SPEECH, None)];
     let daemon = Daemon::try_start(config).unwrap();
     let play = |n: u64| {
@@ -556,7 +562,7 @@ fn a_node_daemon_takes_its_tenants_from_its_file() {
     let text = format!(
         "[daemon]\nsocket = {socket:?}\nmemory = '256MiB'\n\
          [[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n\
-         [[tenant]]\nname = 'vision'\ngroups = ['nogroup', {VISION}]\n\
+         [[tenant]]\nname = 'vision'\ngroups = ['daemon', {VISION}]\n\
          quota = {{ max = '{}B' }}\n",
         at("cache"),
         files.shard_bytes,
@@ -592,8 +598,12 @@ fn a_node_daemon_takes_its_tenants_from_its_file() {
 fn tenants_minima_beyond_the_capacity_are_refused() {
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 20);
-    let half =
-        |name, gid| NodeTenant { rule: tenant(name, (1 << 19) + 1, None), groups: vec![gid] };
+    let limits = TenantLimits::default();
+    let half = |name, gid| NodeTenant {
+        rule: tenant(name, (1 << 19) + 1, None),
+        groups: vec![gid],
+        limits,
+    };
     config.tenants = vec![half("a", VISION), half("b", SPEECH)];
     let error = Daemon::try_start(config).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -333,8 +333,15 @@ impl Connection {
 
     /// One request and its reply, on a socket that does not block.
     fn exchange(&self, request: &Request, deadline: &Deadline) -> Result<Reply> {
-        self.put(request, deadline)?;
-        self.take(&mut Receiver::default(), deadline)
+        let mut receiver = Receiver::default();
+        let Err(error) = self.put(request, deadline) else {
+            return self.take(&mut receiver, deadline);
+        };
+        // A daemon that does not serve this user says so, and hangs up.
+        match receiver.try_receive(&self.socket) {
+            Ok(Some(refusal @ Reply::Failed { .. })) => Ok(refusal),
+            _ => Err(error),
+        }
     }
 
     fn put(&self, request: &Request, deadline: &Deadline) -> Result<()> {

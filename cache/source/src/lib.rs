@@ -37,10 +37,10 @@ pub use options::Options;
 pub use queue::{Awaited, Place, Queue, Rank};
 pub use rate::Rate;
 pub use readers::{
-    Client, Ending, Handover, MountReport, Opener, Readers, Turn, serve, serve_layouts_of,
+    Client, Ending, Handover, MountReport, Opener, Permit, Readers, Turn, serve, serve_layouts_of,
 };
 pub use remote::{Counters, LinkReport};
-pub use rules::{RateLimits, Rule, Rules};
+pub use rules::{RateLimits, Rule, Rules, settled};
 pub use sources::{ByClient, Sources};
 pub use stat::{Binding, Stat};
 pub use vouch::{Checksums, Comparison};

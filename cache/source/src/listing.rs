@@ -115,6 +115,11 @@ impl Found {
     }
 }
 
+/// Why a pattern means nothing.
+pub(crate) fn none(pattern: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "no object matches the glob").at("urls", pattern)
+}
+
 fn too_many(what: &str) -> Error {
     Error::new(ErrorKind::Invalid, what).advise("write a longer prefix, or braces: {000..099}")
 }

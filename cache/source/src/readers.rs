@@ -31,7 +31,7 @@ use serde::Serialize;
 pub use child::{Opener, serve, serve_layouts_of};
 pub(crate) use client::ClientReaders;
 use client::Users;
-pub use client::{Client, Ending, Handover};
+pub use client::{Client, Ending, Handover, Permit};
 pub(crate) use message::{PIECE, Request};
 pub(crate) use mount::Loan;
 use mount::Mount;

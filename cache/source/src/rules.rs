@@ -5,6 +5,7 @@
 
 pub(crate) mod host;
 mod pattern;
+mod spelling;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ use crate::options::Family;
 use crate::remote::{Gate, Network};
 use crate::sources::Scheme;
 use pattern::Matches;
+pub use spelling::settled;
 use url::Url;
 
 /// What one source may be asked for; nothing said: no limit but the process's own.
@@ -190,6 +192,28 @@ impl Rule {
             .said(family)
             .into_iter()
             .fold(options, |options, (name, value)| options.without(name).with(name, value)))
+    }
+
+    /// The options without what could still mean another store: a data set that others may read is that of
+    /// one store, which this rule has to name.
+    pub(crate) fn pinned(&self, options: Options, scheme: Scheme, host: &str) -> Result<Options> {
+        let key = match scheme {
+            _ if self.endpoint.is_some() => None,
+            Scheme::S3 => self.region.is_none().then_some("region"),
+            Scheme::Azure => (!host.contains('@')).then_some("endpoint"),
+            Scheme::Google | Scheme::Hub | Scheme::Http => None,
+        };
+        if let Some(key) = key {
+            let what = "the [[source]] does not say which store is meant, and another user may not";
+            return Err(Error::new(ErrorKind::PermissionDenied, what)
+                .at("match", self.matches.text())
+                .advise(format!("have `{key}` added to it")));
+        }
+        match self.virtual_host {
+            // Its requests go to a host of another name.
+            None => Ok(options.without("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")),
+            Some(_) => Ok(options),
+        }
     }
 
     /// What the rule says, as variables.
@@ -460,6 +484,41 @@ mod tests {
         assert_eq!(ruled.get("AWS_ACCESS_KEY_ID"), Some("AK"));
         rule.profile = Some("p".into());
         assert_eq!(rule.over(&client, Scheme::S3).unwrap().get("AWS_ACCESS_KEY_ID"), None);
+    }
+
+    #[test]
+    fn others_read_of_a_store_that_the_rule_names() {
+        let rule = |text: &str, change: fn(&mut Rule)| {
+            let mut rule = Rule::new(text).unwrap();
+            change(&mut rule);
+            rule
+        };
+        let client = || Options::default().with("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
+        let is_pinned = |rule: &Rule, scheme, host| {
+            let pinned = rule.pinned(client(), scheme, host);
+            if let Ok(options) = &pinned {
+                let chosen = options.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST");
+                assert_eq!(chosen.is_some(), rule.virtual_host.is_some());
+            }
+            pinned.is_ok()
+        };
+        let endpoint = |rule: &mut Rule| rule.endpoint = Some("http://store:9000".into());
+        let region = |rule: &mut Rule| rule.region = Some("eu-west-1".into());
+        let named =
+            |rule: &mut Rule| (rule.region, rule.virtual_host) = (Some("r".into()), Some(true));
+        for (rule, scheme, host, pinned) in [
+            (rule("s3://a/", |_| ()), Scheme::S3, "a", false),
+            (rule("s3://a/", region), Scheme::S3, "a", true),
+            (rule("s3://a/", named), Scheme::S3, "a", true),
+            (rule("s3://a/", endpoint), Scheme::S3, "a", true),
+            (rule("az://a/", |_| ()), Scheme::Azure, "a", false),
+            (rule("az://a/", endpoint), Scheme::Azure, "a", true),
+            (rule("**", |_| ()), Scheme::Azure, "a@b.dfs.core.windows.net", true),
+            (rule("gs://a/", |_| ()), Scheme::Google, "a", true),
+            (rule("https://h/", |_| ()), Scheme::Http, "h", true),
+        ] {
+            assert_eq!(is_pinned(&rule, scheme, host), pinned, "{}", rule.matches.text());
+        }
     }
 
     #[test]

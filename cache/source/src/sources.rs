@@ -14,7 +14,7 @@ use crate::commands::{self, Commands};
 use crate::credentials::Lending;
 use crate::options::Family;
 use crate::posix::{Posix, path_of};
-use crate::readers::{Client, Readers};
+use crate::readers::{Client, Permit, Readers};
 use crate::remote::{Counters, Gate, Http, Hub, LinkReport, Reach, Remote, Wire, azure, gcs, s3};
 use crate::rules::{Rule, Rules};
 use crate::{Limits, Options, Source};
@@ -64,16 +64,10 @@ impl Scheme {
 pub struct ByClient {
     files: Arc<dyn Source>,
     commands: Arc<dyn Source>,
-    own: bool,
+    permit: Option<Arc<dyn Permit>>,
 }
 
 impl ByClient {
-    /// Whether the client is another user than the daemon's own: it reads nothing but what is its own.
-    #[must_use]
-    pub fn is_others(&self) -> bool {
-        !self.own
-    }
-
     /// This one's source, if `source` is the same of another client.
     #[must_use]
     pub fn instead_of(&self, source: &Arc<dyn Source>) -> Option<Arc<dyn Source>> {
@@ -84,12 +78,17 @@ impl ByClient {
     }
 }
 
-/// Why another user's job reads nothing over the network: what is cached was paid for with the credentials
-/// of whoever brought it in, and nothing says that this one may have it.
-fn only_files() -> Error {
-    let what = "this daemon serves other users only what they open or run themselves";
+/// Why another user's job reads nothing over the network that no source names: where its URL leads would be
+/// that job's word.
+fn unnamed() -> Error {
+    let what = "this daemon serves other users only from stores that a [[source]] names";
     Error::new(ErrorKind::PermissionDenied, what)
-        .advise("name mounted files, or use a private daemon: daemon=\"embedded\"")
+        .advise("have one added, or use a private daemon: daemon=\"embedded\"")
+}
+
+/// Who says what a client may read, if it may not read what the daemon may.
+fn permit(client: Option<&ByClient>) -> Option<&Arc<dyn Permit>> {
+    client.and_then(|client| client.permit.as_ref())
 }
 
 /// Every store that this process reads from.
@@ -167,7 +166,7 @@ impl Sources {
         ByClient {
             files: Arc::new(Posix::of_client(readers.clone(), client, by_client.clone())),
             commands: Arc::new(Commands::new(readers, client, by_client)),
-            own: client.own,
+            permit: client.permit.clone(),
         }
     }
 
@@ -183,8 +182,21 @@ impl Sources {
     ///
     /// # Errors
     /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if a store needs
-    /// credentials and there are none, or if no rule lets the URL be used.
+    /// credentials and there are none, if no rule lets the URL be used, or if this client may not read it.
     pub fn open_for(
+        &self,
+        url: &str,
+        options: &Options,
+        client: Option<&ByClient>,
+    ) -> Result<Arc<dyn Source>> {
+        if let Some(permit) = permit(client) {
+            permit.read(url)?;
+        }
+        self.reach(url, options, client)
+    }
+
+    /// The source of a URL or a pattern that this client may ask about.
+    fn reach(
         &self,
         url: &str,
         options: &Options,
@@ -200,10 +212,11 @@ impl Sources {
             path_of(url)?;
             return self.open_file(url, client);
         };
-        if client.is_some_and(ByClient::is_others) {
-            return Err(at(only_files()));
-        }
         let rule = self.rules.of(url)?;
+        let is_others = permit(client).is_some();
+        if is_others && rule.is_none() {
+            return Err(at(unnamed()));
+        }
         if let Some((_, source)) = self.brought.iter().find(|(brought, _)| brought == scheme) {
             return Ok(Arc::clone(source));
         }
@@ -215,7 +228,13 @@ impl Sources {
         })?;
         // Plain HTTP has no use for options; forgetting them shares its connections among clients.
         let options = match (rule, store.family()) {
-            (Some((_, rule)), _) => rule.over(options, store).map_err(at)?,
+            (Some((_, rule)), _) => {
+                let ruled = rule.over(options, store).map_err(at)?;
+                match is_others {
+                    true => rule.pinned(ruled, store, host).map_err(at)?,
+                    false => ruled,
+                }
+            }
             (None, Some(family)) => options.of(family),
             (None, None) => Options::default(),
         };
@@ -248,7 +267,7 @@ impl Sources {
 
     /// What reads a file for a client: the daemon, or the client's own descriptors.
     fn open_file(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Source>> {
-        let is_others = client.is_some_and(ByClient::is_others);
+        let is_others = permit(client).is_some();
         let named = self.rules.of(url).map(|rule| self.opens_named || rule.is_some());
         match (named, client) {
             (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
@@ -288,12 +307,27 @@ impl Sources {
             let error = Error::new(ErrorKind::Invalid, "a bucket's name may not be a pattern");
             return Err(error.at("urls", pattern));
         }
-        let listed = self.open_for(pattern, options, client)?.list(pattern).await?;
+        let permit = permit(client);
+        if let Some(permit) = permit {
+            permit.list(pattern)?;
+        }
+        let listed = self.reach(pattern, options, client)?.list(pattern).await?;
         // What one pattern lets pass as a text, another may mean more by.
-        let Some((number, _)) = self.rules.of(pattern)? else { return Ok(listed) };
-        let is_same =
-            |url: &String| matches!(self.rules.of(url), Ok(Some((of, _))) if of == number);
-        Ok(listed.into_iter().filter(is_same).collect())
+        let rule = self.rules.of(pattern)?.map(|(number, _)| number);
+        let is_same = |url: &str| match rule {
+            Some(rule) => matches!(self.rules.of(url), Ok(Some((of, _))) if of == rule),
+            None => true,
+        };
+        let Some(permit) = permit else {
+            return Ok(listed.into_iter().filter(|url| is_same(url)).collect());
+        };
+        let may = |url: &String| is_same(url) && permit.shows(url);
+        let urls: Vec<_> = listed.into_iter().filter(may).collect();
+        match urls.is_empty() {
+            false => Ok(urls),
+            // As where there is nothing: that there is something is not for this client to know.
+            true => Err(crate::listing::none(pattern)),
+        }
     }
 
     /// What reads files.

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
-use forebay_client::{NODE_SOCKET, RuntimeDirectory};
+use forebay_client::RuntimeDirectory;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles};
@@ -19,11 +19,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
+use crate::access::AccessConfig;
 use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
 use crate::leases::LeasesConfig;
-use crate::serve::{Listener, serve};
+use crate::serve::{ListenConfig, Listener, serve};
 
 /// The node daemon's configuration unless `--config` names another.
 pub(super) const CONFIG: &str = "/etc/forebay/forebay.toml";
@@ -92,6 +93,8 @@ impl From<Io> for EngineChoice {
 struct Place {
     node: NodeConfig,
     socket: PathBuf,
+    /// Other sockets beside it.
+    listens: Vec<ListenConfig>,
     idle: Option<Duration>,
     /// Told once the daemon listens.
     announce: bool,
@@ -146,8 +149,12 @@ async fn live(place: Place) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).doing("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
     let node = Node::start(place.node).await?;
-    let listener = Listener::bind(&place.socket)?;
+    let mut listeners = vec![Listener::bind(&place.socket)?];
     tracing::info!(socket = %place.socket.display(), "listening");
+    for listen in place.listens {
+        tracing::info!(socket = %listen.door.path.display(), tenant = listen.door.tenant, "listening");
+        listeners.push(Listener::bind_beside(listen)?);
+    }
     if place.announce {
         announce()?;
     }
@@ -155,7 +162,7 @@ async fn live(place: Place) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         tracing::info!("stopping");
     };
-    serve(node, listener, place.idle, stop).await;
+    serve(node, listeners, place.idle, stop).await;
     Ok(())
 }
 
@@ -167,8 +174,8 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         _ => error,
     })?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
-    let (sources, groups) = (config.sources()?, config.groups()?);
-    let socket = config.daemon.socket.unwrap_or_else(|| NODE_SOCKET.into());
+    let (sources, access) = (config.sources()?, config.access()?);
+    let (socket, listens, audit) = (config.socket(), config.listens()?, config.audit()?);
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
     }
@@ -190,13 +197,14 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         lender: super::credentials::command(launcher),
         own: false,
         opens_named: false,
-        groups,
+        access,
+        audit,
         leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
         faults: None,
     };
-    Ok(Place { node, socket, idle: None, announce: false, lock: None })
+    Ok(Place { node, socket, listens, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
@@ -224,7 +232,8 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         lender: super::credentials::command(launcher),
         own: true,
         opens_named: true,
-        groups: Vec::new(),
+        access: AccessConfig::default(),
+        audit: None,
         leases,
         look_after: LOOK_AFTER,
         files: Arc::new(LocalFiles),
@@ -233,6 +242,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
     Ok(Some(Place {
         node,
         socket: runtime.socket(),
+        listens: Vec::new(),
         idle: Some(Duration::from_secs(arguments.idle)),
         announce: true,
         lock: Some(lock),

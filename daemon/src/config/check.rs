@@ -2,6 +2,8 @@
 //!
 //! One rule: what could not be read is not judged, so that no mistake is told of which another is the cause.
 
+mod access;
+
 use std::collections::HashSet;
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -29,7 +31,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.sources(config);
         check.datasets(config);
         check.tenants(config);
-        check.groups("daemon", root.get("daemon"), &config.daemon.groups);
+        check.access(config);
     }
     let mut mistakes = check.mistakes;
     mistakes.sort_by_key(|mistake| mistake.place);
@@ -57,14 +59,18 @@ pub(super) fn dataset_after(before: &[Rule], rule: &Rule) -> Result<()> {
 }
 
 /// Refuses a tenant that cannot come after others.
-pub(super) fn tenant_after(before: &[NodeTenant], tenant: &NodeTenant) -> Result<()> {
+pub(super) fn tenant_after(
+    before: &[NodeTenant],
+    tenant: &NodeTenant,
+    has_socket: bool,
+) -> Result<()> {
     let name = tenant.rule.name.as_str();
     if before.iter().any(|before| before.rule.name == name) {
         let error = Error::new(ErrorKind::Invalid, "two tenants have one name");
         return Err(error.at("tenant", name).advise("name all groups of a tenant in one"));
     }
     let taken: HashSet<_> = before.iter().flat_map(|before| &before.groups).collect();
-    if tenant.groups.iter().all(|gid| taken.contains(gid)) {
+    if !has_socket && tenant.groups.iter().all(|gid| taken.contains(gid)) {
         let what = "tenants before this one have all its groups: it can have no jobs";
         return Err(Error::new(ErrorKind::Invalid, what)
             .at("tenant", name)
@@ -216,36 +222,59 @@ impl Check<'_> {
     /// A data set may lie on tiers that there are.
     fn tiers_of(&mut self, config: &Config, table: &Node, name: &str, tiers: &[String]) {
         // One whose name cannot be read may be the one that is meant.
-        let nodes = self.root.get("tier").map_or(&[][..], Node::elements);
-        if nodes.len() != config.tier.len() {
+        if !self.has_all("tier", &config.tier) {
             return;
         }
         let known: Vec<_> = config.tier.iter().map(|tier| tier.name.as_str()).collect();
         let places = table.get("tiers").map_or(&[][..], Node::elements);
         for (node, tier) in places.iter().zip(tiers) {
-            if known.contains(&tier.as_str()) {
-                continue;
-            }
-            let error = Error::new(ErrorKind::Invalid, "there is no tier of this name")
-                .at("dataset", name)
-                .at("tier", tier);
-            let error = match suggest::advice(tier, &known) {
-                Some(advice) => error.advise(advice),
-                None => error,
-            };
-            self.mistakes.push(Mistake::at(node.place, error));
+            self.is_one_of(node, ("tier", tier), &known, ("dataset", name));
         }
+    }
+
+    /// Whether every table of a list was read.
+    fn has_all<T>(&self, section: &str, read: &[T]) -> bool {
+        self.root.get(section).map_or(&[][..], Node::elements).len() == read.len()
+    }
+
+    /// Tells of a name that nothing has.
+    fn is_one_of(
+        &mut self,
+        node: &Node,
+        (noun, name): (&str, &str),
+        known: &[&str],
+        (whose, of): (&str, &str),
+    ) {
+        if known.contains(&name) {
+            return;
+        }
+        let error = Error::new(ErrorKind::Invalid, format!("there is no {noun} of this name"))
+            .at(whose, of)
+            .at(noun, name);
+        let error = match suggest::advice(name, known) {
+            Some(advice) => error.advise(advice),
+            None => error,
+        };
+        self.mistakes.push(Mistake::at(node.place, error));
     }
 
     fn tenants(&mut self, config: &Config) {
         let mut tenants = Vec::new();
         for (table, tenant) in self.clean("tenant", &config.tenant) {
-            if !self.groups(&tenant.name, Some(table), &tenant.groups) {
+            if !self.are_known(
+                table.get("groups"),
+                &tenant.groups,
+                Some(("tenant", &tenant.name)),
+                Group::gid,
+            ) {
                 continue;
             }
-            match tenant.node() {
+            // A socket that cannot be read may be its.
+            let has_socket =
+                config.has_socket(&tenant.name) || !self.has_all("listen", &config.listen);
+            match tenant.node(has_socket) {
                 Ok(node) => {
-                    if let Err(error) = tenant_after(&tenants, &node) {
+                    if let Err(error) = tenant_after(&tenants, &node, has_socket) {
                         self.tell(table, error);
                     }
                     tenants.push(node);
@@ -253,24 +282,6 @@ impl Check<'_> {
                 Err(error) => self.tell(table, error),
             }
         }
-    }
-
-    /// Whether there is each of the groups that a table names.
-    fn groups(&mut self, tenant: &str, table: Option<&Node>, groups: &[Group]) -> bool {
-        let list = table.and_then(|table| table.get("groups"));
-        if list.is_some_and(|list| self.is_dirty(list)) {
-            return false;
-        }
-        let mut all = true;
-        for (node, group) in list.map_or(&[][..], Node::elements).iter().zip(groups) {
-            if let Err(error) = group.gid() {
-                let is_tenant = table.is_some_and(|table| table.get("name").is_some());
-                let error = if is_tenant { error.at("tenant", tenant) } else { error };
-                self.mistakes.push(Mistake::at(node.place, error));
-                all = false;
-            }
-        }
-        all
     }
 }
 
@@ -386,6 +397,63 @@ mod tests {
                 ("16:8", "two data sets have one name (dataset=a)"),
             ],
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_who_may_do_what_is_told() {
+        let text = format!(
+            "[daemon]\nsocket = '/run/f.sock'\nadmin_group = 'no-such-group'\ngroups = [65534, 1]\n{TIER}\
+             [[dataset]]\nname = 'a'\nmatch = 's3://a/**'\nallow = {{ groups = ['nope'], users = [1, 'nobody-at-all'], tenants = ['visoin'] }}\n\
+             [[dataset]]\nname = 'b'\nmatch = 'gcs://b/**'\nallow = {{}}\n\
+             [[dataset]]\nname = 'c'\nmatch = 'https://Host/d/**'\nallow = {{ groups = [1], group = 2 }}\n\
+             [[tenant]]\nname = 'vision'\n[[tenant]]\nname = 'alone'\n\
+             [[listen]]\npath = '/run/v.sock'\ntenant = 'vision'\n\
+             [[listen]]\npath = '/run/f.sock'\n[[listen]]\npath = '/run/v.sock'\ngroup = 'nope'\n\
+             [[listen]]\npath = 'x.sock'\n[[listen]]\npath = '/run/w.sock'\ntenant = 'speech'\nmode = '999'\n\
+             [[listen]]\npath = '/run/y.sock'\ntenant = 'vison'\n\
+             [[listen]]\npath = '/run/z.sock'\ntenant = 'vision'\nadmin = true\n\
+             [[listen]]\npath = '/run/{}'\n[audit]\npath = 'a.jsonl'\n",
+            "x".repeat(103)
+        );
+        assert_told(
+            &told(&text, Language::Toml),
+            &[
+                (
+                    "3:15",
+                    "there is no group of this name (group=no-such-group); see `getent group`",
+                ),
+                ("4:11", "stands for whoever this machine does not know (group=65534)"),
+                ("12:21", "there is no group of this name (group=nope, dataset=a)"),
+                (
+                    "12:42",
+                    "there is no user of this name (user=nobody-at-all, dataset=a); see `getent passwd`",
+                ),
+                (
+                    "12:71",
+                    "there is no tenant of this name (dataset=a, tenant=visoin); did you mean `vision`?",
+                ),
+                ("15:9", "`match` is written otherwise"),
+                ("16:9", "`allow` names nobody (dataset=b)"),
+                ("20:25", "unknown key `group`"),
+                ("23:1", "without a socket"),
+                ("29:8", "another socket's already (listen=/run/f.sock, other=[daemon])"),
+                ("32:9", "there is no group of this name (group=nope, listen=/run/v.sock)"),
+                ("34:8", "must be absolute"),
+                ("38:8", "no mode like"),
+                ("41:10", "did you mean `vision`?"),
+                ("45:9", "`admin` is not for"),
+                ("47:8", "longer than the kernel takes"),
+                ("49:8", "must be absolute"),
+            ],
+        );
+        let right = format!(
+            "{TIER}[[dataset]]\nname = 'a'\nmatch = 's3://*/**'\nallow = {{ tenants = ['v'] }}\n\
+             [[tenant]]\nname = 'v'\n[[listen]]\npath = '/run/v.sock'\ntenant = 'v'\n"
+        );
+        let config = Config::parse(&right).unwrap();
+        assert_eq!(config.listens().unwrap()[0].mode, 0o660);
+        assert_eq!(config.access().unwrap().allow["a"].tenants, ["v"]);
+        assert!(config.tenants().unwrap()[0].groups.is_empty());
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Both {
 
 impl Table {
     fn of(shown: &Value, whole: &Value) -> Self {
-        let name = ["name", "match"].iter().find_map(|key| shown[key].as_str());
+        let name = ["name", "match", "path"].iter().find_map(|key| shown[key].as_str());
         Self { name: name.unwrap_or_default().to_owned(), keys: flat(shown), whole: flat(whole) }
     }
 }
@@ -163,6 +163,8 @@ fn called(section: &str) -> (&str, &str) {
         "tier" => ("tier", "tiers"),
         "source" => ("source", "sources"),
         "tenant" => ("tenant", "tenants"),
+        "listen" => ("socket", "sockets"),
+        "audit" => ("audit log", "audit logs"),
         other => (other, other),
     }
 }
@@ -250,6 +252,19 @@ mod tests {
                 format!("{a}{b}{c}"),
                 format!("{c}{a}{b}"),
                 vec!["data sets: order changed: a, b, c -> c, a, b"],
+            ),
+            (
+                a.to_owned(),
+                format!(
+                    "{a}allow = {{ groups = [7] }}\n[[listen]]\npath = '/run/x'\n[audit]\npath = '/a'\n"
+                ),
+                vec![
+                    "data set a: allow.groups unset -> 7",
+                    "socket /run/x: added",
+                    "audit log: path unset -> /a",
+                    "audit log: max_size unset -> 64MiB",
+                    "audit log: keep unset -> 7",
+                ],
             ),
             (
                 "[leases]\nredis = 'redis://h:1'\n[daemon]\n".to_owned(),

@@ -11,6 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema, schema_for};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::accounts::User;
 use super::tree::{Node, Place, Value as Said};
 use super::values::{Reader, Skipped, What};
 use super::{Config, Group, Rate};
@@ -95,11 +96,61 @@ impl JsonSchema for Group {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        account("a group's name or its gid")
+    }
+}
+
+impl JsonSchema for User {
+    fn schema_name() -> Cow<'static, str> {
+        "User".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        account("a user's name or uid")
+    }
+}
+
+fn account(description: &str) -> Schema {
+    json_schema!({
+        "description": description,
+        "type": ["string", "integer"],
+        "minimum": 0,
+        "maximum": u32::MAX,
+    })
+}
+
+/// The mode of a socket.
+pub(super) struct Mode;
+
+impl JsonSchema for Mode {
+    fn schema_name() -> Cow<'static, str> {
+        "Mode".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "a group's name or its gid",
-            "type": ["string", "integer"],
-            "minimum": 0,
-            "maximum": u32::MAX,
+            "description": "the mode of the socket, as chmod takes it: who may write to it may connect",
+            "type": "string",
+            "pattern": "^ *0*[0-7]{1,3} *$",
+            "examples": ["0660", "0666"],
+        })
+    }
+}
+
+/// Jobs in a time.
+pub(super) struct Opens;
+
+impl JsonSchema for Opens {
+    fn schema_name() -> Cow<'static, str> {
+        "Opens".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "jobs in a time, like \"32/s\" or \"600/min\"",
+            "type": "string",
+            "pattern": "^ *[0-9]+ */ *(s|min|h) *$",
+            "examples": ["32/s", "600/min"],
         })
     }
 }
@@ -178,7 +229,9 @@ mod tests {
     use forebay_store::{Cache, Class, Evict};
 
     use super::*;
-    use crate::config::{Daemon, Dataset, Leases, Quota, Source, Tenant, Tier};
+    use crate::config::{
+        Allow, Audit, Daemon, Dataset, Leases, Listen, Quota, Source, Tenant, Tier,
+    };
 
     /// A table of the schema.
     fn table<'a>(schema: &'a Value, name: &str) -> &'a Value {
@@ -209,6 +262,9 @@ mod tests {
         same::<Tenant>(&schema, "Tenant");
         same::<Quota>(&schema, "Quota");
         same::<Leases>(&schema, "Leases");
+        same::<Allow>(&schema, "Allow");
+        same::<Listen>(&schema, "Listen");
+        same::<Audit>(&schema, "Audit");
         same::<Marks>(&schema, "Watermarks");
     }
 
@@ -233,7 +289,9 @@ mod tests {
             ("Tier", vec!["name", "capacity"]),
             ("Source", vec!["match"]),
             ("Dataset", vec!["name", "match"]),
-            ("Tenant", vec!["name", "groups"]),
+            ("Tenant", vec!["name"]),
+            ("Listen", vec!["path"]),
+            ("Audit", vec!["path"]),
         ] {
             let told = table(&schema, name)["required"].as_array().unwrap();
             let told: BTreeSet<_> = told.iter().map(|key| key.as_str().unwrap()).collect();

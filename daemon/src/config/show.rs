@@ -9,14 +9,17 @@ use forebay_error::shown;
 use forebay_store::KeepFree;
 use serde_json::{Map, Value, json};
 
-use super::{Config, Dataset, Group, Quota, Rate, Source, Tenant, Tier};
+use super::access::{AUDIT_KEEP, AUDIT_SIZE};
+use super::accounts::User;
+use super::{Allow, Audit, Config, Dataset, Group, Listen, Quota, Rate, Source, Tenant, Tier};
+use crate::access::TenantLimits;
 
 /// Units of sizes, the largest first.
 const UNITS: [(&str, u64); 4] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 /// The sections of a policy.
-const POLICY: [&str; 4] = ["tier", "source", "dataset", "tenant"];
+const POLICY: [&str; 5] = ["tier", "source", "dataset", "tenant", "listen"];
 
 /// The document, by section; `socket` and `memory` are what holds where the file says nothing.
 pub(crate) fn document(config: &Config, socket: &str, memory: u64) -> Value {
@@ -40,16 +43,19 @@ pub(super) fn written(
     let named = config.daemon.socket.as_ref().map(|path| path.display().to_string());
     let memory = config.daemon.memory.map_or(memory, |size| size.as_u64());
     json!({
-        "daemon": {
+        "daemon": said(json!({
             "socket": named.unwrap_or_else(|| socket.to_owned()),
             "memory": size(memory),
             "groups": groups(&config.daemon.groups),
-        },
+            "admin_group": config.daemon.admin_group.as_ref().map(Group::shown),
+        })),
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
         "source": config.source.iter().map(|one| source(one, url)).collect::<Vec<_>>(),
         "dataset": config.dataset.iter().map(|one| dataset(one, url)).collect::<Vec<_>>(),
         "tenant": config.tenant.iter().map(tenant).collect::<Vec<_>>(),
+        "listen": config.listen.iter().map(listen).collect::<Vec<_>>(),
         "leases": said(json!({ "redis": config.leases.redis.as_deref().map(url) })),
+        "audit": config.audit.as_ref().map(audit),
     })
 }
 
@@ -58,6 +64,7 @@ pub(crate) fn text(document: &Value) -> String {
     let mut text = String::new();
     for (name, section) in document.as_object().into_iter().flatten() {
         let (head, tables) = match section {
+            Value::Null => continue,
             Value::Array(tables) => (format!("[[{name}]]"), tables.iter().collect()),
             table => (format!("[{name}]"), vec![table]),
         };
@@ -133,20 +140,50 @@ fn dataset(dataset: &Dataset, url: fn(&str) -> String) -> Value {
         "tiers": (!dataset.tiers.is_empty()).then_some(&dataset.tiers),
         "scan_bypass": dataset.scan_bypass,
         "bandwidth": dataset.bandwidth.map(rate),
+        "allow": dataset.allow.as_ref().map(allow),
     }))
 }
 
 fn groups(groups: &[Group]) -> Value {
-    let group = |group: &Group| match group {
-        Group::Name(name) => json!(name),
-        Group::Gid(gid) => json!(gid),
-    };
-    groups.iter().map(group).collect()
+    groups.iter().map(Group::shown).collect()
+}
+
+fn allow(allow: &Allow) -> Value {
+    let users = allow.users.iter().map(User::shown).collect::<Vec<_>>();
+    said(json!({
+        "users": (!users.is_empty()).then_some(users),
+        "groups": (!allow.groups.is_empty()).then(|| groups(&allow.groups)),
+        "tenants": (!allow.tenants.is_empty()).then_some(&allow.tenants),
+    }))
 }
 
 fn tenant(tenant: &Tenant) -> Value {
-    let groups = groups(&tenant.groups);
-    json!({ "name": tenant.name, "groups": groups, "quota": quota(&tenant.quota) })
+    let default = TenantLimits::default();
+    json!({
+        "name": tenant.name,
+        "groups": groups(&tenant.groups),
+        "quota": quota(&tenant.quota),
+        "sessions": tenant.sessions.unwrap_or(default.sessions),
+        "opens": tenant.opens.unwrap_or(default.opens).to_string(),
+    })
+}
+
+fn listen(listen: &Listen) -> Value {
+    said(json!({
+        "path": listen.path,
+        "tenant": listen.tenant,
+        "admin": listen.admin,
+        "group": listen.group.as_ref().map(Group::shown),
+        "mode": format!("{:04o}", listen.mode()),
+    }))
+}
+
+fn audit(audit: &Audit) -> Value {
+    json!({
+        "path": audit.path,
+        "max_size": size(audit.max_size.map_or(AUDIT_SIZE, |size| size.as_u64())),
+        "keep": audit.keep.unwrap_or(AUDIT_KEEP),
+    })
 }
 
 fn quota(quota: &Quota) -> Value {
@@ -187,24 +224,36 @@ mod tests {
     #[test]
     fn what_is_shown_is_read_back_the_same_and_holds_no_secret() {
         let config = Config::parse(
-            "[daemon]\nmemory = '16GiB'\n\
+            "[daemon]\nmemory = '16GiB'\nadmin_group = 'root'\n\
              [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TB'\nkeep_free = '5%'\n\
              watermarks = { low = 0.9, high = 0.95 }\nwrites_per_day = '10TB'\n\
              [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '1GiB'\n\
              [[source]]\nmatch = 's3://ml/'\nproxy = 'http://user:hunter2@proxy.example:3128'\n\
              bandwidth = '10Gbit/s'\nendpoint = 'https://store.example?token=hunter2'\n\
              [[dataset]]\nname = 'all'\nmatch = '**'\nttl = '30d'\nquota = { min = '1MiB' }\n\
-             bandwidth = '4Gbit/s'\n[[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\n\
+             bandwidth = '4Gbit/s'\nallow = { users = ['root'], groups = [12], tenants = ['vision'] }\n\
+             [[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\nopens = '600/min'\n\
+             [[listen]]\npath = '/run/v.sock'\ntenant = 'vision'\nmode = '666'\ngroup = 12\n\
+             [audit]\npath = '/var/log/a.jsonl'\nmax_size = '1MiB'\n\
              [leases]\nredis = 'redis://user:hunter2@leases.example:6379'\n",
         )
         .unwrap();
         let document = document(&config, "/run/f.sock", 1);
         let text = text(&document);
-        assert!(!text.contains("hunter2") && !text.contains("user"), "{text}");
+        assert!(!text.contains("hunter2") && !text.contains("//user"), "{text}");
         assert!(text.contains("evict = \"clairvoyant\""), "defaults are shown: {text}");
         let again = Config::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert_eq!(super::document(&again, "", 0), document);
         assert_eq!(document["daemon"]["socket"], "/run/f.sock");
         assert_eq!(document["daemon"]["memory"], "16GiB");
+        assert_eq!(document["dataset"][0]["allow"]["users"][0], "root");
+        assert_eq!(
+            (&document["tenant"][0]["opens"], &document["tenant"][0]["sessions"]),
+            (&"600/min".into(), &128.into())
+        );
+        assert_eq!(
+            (&document["listen"][0]["mode"], &document["audit"]["keep"]),
+            (&"0666".into(), &7.into())
+        );
     }
 }

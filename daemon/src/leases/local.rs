@@ -167,7 +167,7 @@ impl Leases for Local {
 }
 
 /// Forgets the oldest queue of a user who has too many, of those in which nobody takes part.
-fn make_room(queues: &mut HashMap<Name, Kept>, owner: u32) -> Result<()> {
+fn make_room(queues: &mut HashMap<Name, Kept>, owner: u64) -> Result<()> {
     let mine = queues.iter().filter(|(name, _)| name.owner == owner);
     if mine.clone().count() < QUEUES_MAX {
         return Ok(());

@@ -23,8 +23,8 @@ use forebay_error::Result;
 /// Which queue: one for each epoch of a job, and for each time the job begins it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// The user whose job it is, by the kernel's word.
-    pub owner: u32,
+    /// Whose job it is: what tells a user from all others, by the kernel's word.
+    pub owner: u64,
     /// The job and what it reads.
     pub group: String,
     /// The epoch.

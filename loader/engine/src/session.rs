@@ -301,7 +301,7 @@ impl Session {
     }
 
     /// Delivers what this trainer takes from a queue of `owner`'s, ending whatever run was under way.
-    pub fn share(&mut self, run: u64, sharing: Sharing, leases: Arc<dyn Leases>, owner: u32) {
+    pub fn share(&mut self, run: u64, sharing: Sharing, leases: Arc<dyn Leases>, owner: u64) {
         let (job, events) = (self.job.clone(), self.events.clone());
         let acknowledgements = Arc::<Acknowledgements>::default();
         let theirs = acknowledgements.clone();

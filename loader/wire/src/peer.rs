@@ -6,7 +6,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use rustix::net::sockopt::socket_peercred;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 /// Groups that most users are in fewer of: one call then tells all.
 const GROUPS_USUAL: usize = 32;
@@ -23,6 +24,8 @@ pub struct Credentials {
     pub gid: u32,
     /// Its supplementary groups.
     pub groups: Vec<u32>,
+    /// Its process, if this namespace has a number for it: for people who look, never to decide by.
+    pub pid: Option<u32>,
 }
 
 impl Credentials {
@@ -31,9 +34,17 @@ impl Credentials {
     /// # Errors
     /// If the kernel does not tell: the socket is none of Unix's, or the kernel is older than 4.13.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self> {
-        let peer = socket_peercred(socket).doing("ask who the peer is")?;
+        // Not rustix's: its process ids are never zero, and the kernel's may be.
+        let peer = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
+        let peer = peer.doing("ask who the peer is")?;
         let groups = groups(socket)?;
-        Ok(Self { uid: peer.uid.as_raw(), gid: peer.gid.as_raw(), groups })
+        Ok(Self {
+            uid: peer.uid(),
+            gid: peer.gid(),
+            groups,
+            // Zero: of a namespace that this one does not see.
+            pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0),
+        })
     }
 
     /// Whether the peer is in a group, be it its own or a supplementary one.
@@ -92,6 +103,7 @@ mod tests {
         let peer = Credentials::of(near.as_fd()).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.gid, rustix::process::getegid().as_raw());
+        assert_eq!(peer.pid, Some(std::process::id()));
         let own = rustix::process::getgroups().unwrap();
         assert_eq!(peer.groups, own.iter().map(|gid| gid.as_raw()).collect::<Vec<_>>());
         assert!(peer.is_in(peer.gid) && peer.groups.iter().all(|gid| peer.is_in(*gid)));

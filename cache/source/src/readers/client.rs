@@ -53,15 +53,33 @@ pub trait Handover: Send + Sync {
     async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending>;
 }
 
+/// Who says what a client may read.
+pub trait Permit: Send + Sync {
+    /// Refuses a URL that the client may not read, whether there is anything behind it or not.
+    ///
+    /// # Errors
+    /// `PermissionDenied` naming the URL, and what would allow it.
+    fn read(&self, url: &str) -> Result<()>;
+
+    /// Refuses a pattern that can mean nothing that the client may read.
+    ///
+    /// # Errors
+    /// As [`Permit::read`].
+    fn list(&self, pattern: &str) -> Result<()>;
+
+    /// Whether a list may name a URL to the client.
+    fn shows(&self, url: &str) -> bool;
+}
+
 /// A client that opens files for the daemon, and runs commands.
 #[derive(Clone)]
 pub struct Client {
     /// What tells its connection from all others.
     pub name: String,
-    /// Whose processes it is among.
-    pub user: u32,
-    /// Whether it is nobody but the daemon's own user, who may read what the daemon may.
-    pub own: bool,
+    /// Whose processes it is among: a user, by whatever number tells one from all others.
+    pub user: u64,
+    /// Who says what it may read; none: it may read what the daemon may.
+    pub permit: Option<Arc<dyn Permit>>,
     /// The way to it.
     pub handover: Arc<dyn Handover>,
 }
@@ -81,7 +99,7 @@ pub(super) struct Right {
 
 /// Users that have connections.
 #[derive(Default)]
-pub(super) struct Users(Mutex<HashMap<u32, Known>>);
+pub(super) struct Users(Mutex<HashMap<u64, Known>>);
 
 /// What is known of a user, while anything of it is there.
 #[derive(Default)]
@@ -113,7 +131,7 @@ impl Users {
         users.retain(|_, known| known.user.strong_count() > 0);
         let known = users.entry(client.user).or_default();
         let user = known.user.upgrade().unwrap_or_else(|| {
-            let turns = if client.own { SHARDS } else { USER_SHARDS };
+            let turns = if client.permit.is_none() { SHARDS } else { USER_SHARDS };
             Arc::new(User {
                 turns: Queue::new(turns),
                 readers: Arc::new(Semaphore::new(USER_READERS)),
@@ -134,7 +152,7 @@ impl Users {
         users.values().flat_map(|known| &known.pools).filter_map(Weak::upgrade).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use super::refusal::Refusals;
 use super::s3::Attributes;
 use super::wire::noting;
 use super::{Reach, Route, Store};
-use crate::listing::{Found, Wanted};
+use crate::listing::{Found, Wanted, none};
 use crate::stat::Stat;
 use crate::vouch::Comparison;
 
@@ -57,6 +57,11 @@ impl Bucket {
         let key = url.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
         let key = key.filter(|key| !key.is_empty());
         let key = key.ok_or_else(|| at(invalid("the URL names no object of this bucket")))?;
+        // Read on without it, as if that were the same object.
+        if key.starts_with('/') || key.ends_with('/') {
+            let error = invalid("the key cannot be used: it begins or ends with `/`");
+            return Err(at(error).advise("write s3://bucket/key with one `/` between names"));
+        }
         Path::parse(key).map_err(|error| at(invalid(&format!("the key cannot be used: {error}"))))
     }
 
@@ -114,7 +119,7 @@ impl Store for Bucket {
         let urls: Vec<_> = found.into_keys().map(|key| format!("{}/{key}", self.root)).collect();
         match urls.is_empty() {
             false => Ok(urls),
-            true => Err(at(Error::new(ErrorKind::NotFound, "no object matches the glob"))),
+            true => Err(none(pattern)),
         }
     }
 }

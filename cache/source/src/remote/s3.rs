@@ -86,8 +86,12 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
 
 /// The region to sign for. Amazon's own is never guessed.
 fn region(options: &Options, custom: bool) -> Result<&str> {
+    // It becomes a part of a host's name.
+    let is_word = |region: &&str| region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     match options.get("AWS_REGION").or(options.get("AWS_DEFAULT_REGION")) {
-        Some(region) => Ok(region),
+        Some(region) if is_word(&region) => Ok(region),
+        Some(_) => Err(invalid("the region's name cannot be used")
+            .advise("set AWS_REGION to a name like eu-west-1")),
         None if custom => Ok(ANY_REGION),
         None => Err(invalid("no region is set for Amazon S3")
             .advise("set AWS_REGION, or AWS_ENDPOINT_URL for a store that is not Amazon's")),

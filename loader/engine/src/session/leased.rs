@@ -201,7 +201,7 @@ impl Leased {
         job: Arc<Job>,
         run: u64,
         sharing: Sharing,
-        (leases, owner): (Arc<dyn Leases>, u32),
+        (leases, owner): (Arc<dyn Leases>, u64),
         acknowledgements: Arc<Acknowledgements>,
         events: &mpsc::Sender<Event>,
     ) -> Result<Self> {

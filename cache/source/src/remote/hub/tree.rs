@@ -11,7 +11,7 @@ use url::Url;
 use super::super::attempts::{Again, Failed};
 use super::super::wire::noting;
 use super::{Hub, Named, Store};
-use crate::listing::{Found, Wanted};
+use crate::listing::{Found, Wanted, none};
 
 /// Bytes of a page, at most: the Hub sends a thousand entries, of half a kilobyte each.
 const PAGE_BYTES: usize = 16 << 20;
@@ -52,7 +52,7 @@ impl Hub {
         let urls: Vec<_> = found.into_keys().map(|key| format!("{root}{key}")).collect();
         match urls.is_empty() {
             false => Ok(urls),
-            true => Err(at(Error::new(ErrorKind::NotFound, "no file matches the glob"))),
+            true => Err(none(pattern)),
         }
     }
 

@@ -1,0 +1,274 @@
+//! Who may do what: told by the kernel's word on a peer, and by the socket that it came by.
+//!
+//! One rule: whom nobody named may nothing. Users and groups are numbers here; names were looked up when the
+//! configuration was read, so no connection waits for a name service.
+//!
+//! ```text
+//!   datasets    which data set a URL belongs to, and who may read it
+//!   limits      how many jobs a tenant or a user may have, and open
+//!   permit      the same questions, as a connection's sources ask them
+//! ```
+
+mod datasets;
+mod limits;
+mod permit;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::Dataset;
+use forebay_wire::peer::Credentials;
+use tokio::sync::watch;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::compose::NodeTenant;
+use datasets::Datasets;
+pub(crate) use limits::{Holder, Place, Usage};
+pub use limits::{Opens, TenantLimits};
+pub(crate) use permit::Rights;
+
+/// Whom the kernel names for a user or a group that this namespace does not know, unless it was told
+/// otherwise.
+const OVERFLOW: u32 = 65_534;
+
+/// Where it says so, of users and of groups.
+const OVERFLOW_FILES: [&str; 2] = ["/proc/sys/kernel/overflowuid", "/proc/sys/kernel/overflowgid"];
+
+/// The kernel's stand-ins for users (0) or groups (1) that this namespace does not know.
+pub(crate) fn overflow(which: usize) -> u32 {
+    let told = std::fs::read_to_string(OVERFLOW_FILES[which]);
+    told.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW)
+}
+
+/// Who may do what on a node, as its administrator says.
+#[derive(Debug, Clone, Default)]
+pub struct AccessConfig {
+    /// Groups whose members' jobs are served, on what they open themselves.
+    pub groups: Vec<u32>,
+    /// The group whose members administer.
+    pub admin_group: Option<u32>,
+    /// Who may read a data set, by its name. One that is not here is for admins only.
+    pub allow: BTreeMap<String, Allow>,
+}
+
+/// Who may read a data set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// These users, …
+    pub users: Vec<u32>,
+    /// … members of these groups, …
+    pub groups: Vec<u32>,
+    /// … and jobs of these tenants.
+    pub tenants: Vec<String>,
+}
+
+impl Allow {
+    fn names(&self, who: &Who) -> bool {
+        let tenant = |name: &String| who.tenant.as_ref() == Some(name);
+        who.uid.is_some_and(|uid| self.users.contains(&uid))
+            || self.groups.iter().any(|gid| who.groups.contains(gid))
+            || self.tenants.iter().any(tenant)
+    }
+}
+
+/// A socket that peers come by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Door {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Whose everybody is who comes by it, whatever the kernel says of user and groups.
+    pub tenant: Option<String>,
+    /// Whether admins are admins here.
+    pub admin: bool,
+}
+
+impl Door {
+    /// The daemon's own socket.
+    #[must_use]
+    pub fn main(path: PathBuf) -> Self {
+        Self { path, tenant: None, admin: true }
+    }
+}
+
+/// As whom a peer counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Who {
+    /// None where numbers mean nothing.
+    uid: Option<u32>,
+    groups: Vec<u32>,
+    tenant: Option<String>,
+}
+
+/// A peer that may come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// Whether it may administer, and read what the daemon may.
+    pub(crate) is_admin: bool,
+    /// The tenant whose jobs its jobs are.
+    pub(crate) tenant: Option<String>,
+    /// What tells its user from all others, whichever way they came: queues of leased shards and what
+    /// commands say are one user's.
+    pub(crate) owner: u64,
+    who: Who,
+}
+
+/// What is decided by, in one piece: it is taken for another as a whole.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    /// The node is its own user's alone.
+    private: bool,
+    groups: Vec<u32>,
+    admin_group: Option<u32>,
+    tenants: Vec<NodeTenant>,
+    datasets: Datasets,
+}
+
+impl Policy {
+    pub(crate) fn new(
+        private: bool,
+        tenants: Vec<NodeTenant>,
+        datasets: &[Dataset],
+        config: AccessConfig,
+    ) -> Self {
+        let AccessConfig { groups, admin_group, allow } = config;
+        let datasets = Datasets::new(datasets, allow);
+        Self { private, groups, admin_group, tenants, datasets }
+    }
+
+    /// Whether others than the daemon's own user are served by its own socket.
+    pub(crate) fn serves_others(&self) -> bool {
+        let has_members =
+            |name: &String| self.tenant(name).is_some_and(|one| !one.groups.is_empty());
+        let names_somebody = |allow: &Allow| {
+            let Allow { users, groups, tenants } = allow;
+            !users.is_empty() || !groups.is_empty() || tenants.iter().any(has_members)
+        };
+        !self.private
+            && (!self.groups.is_empty()
+                || self.admin_group.is_some()
+                || self.datasets.allows().any(names_somebody))
+    }
+
+    fn tenant(&self, name: &str) -> Option<&NodeTenant> {
+        self.tenants.iter().find(|tenant| tenant.rule.name == name)
+    }
+
+    fn admits(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
+        if let Some(name) = &door.tenant {
+            let tenant = self.tenant(name).ok_or_else(|| {
+                let what =
+                    "the tenant whose socket this is has been taken out of the configuration";
+                Error::new(ErrorKind::PermissionDenied, what).at("tenant", name)
+            })?;
+            let (tenant, groups) = (Some(name.clone()), tenant.groups.clone());
+            let owner = owner_behind(name, peer.uid);
+            let who = Who { uid: None, groups, tenant: tenant.clone() };
+            return Ok(Admitted { is_admin: false, tenant, owner, who });
+        }
+        let is_own = peer.uid == rustix::process::geteuid().as_raw();
+        let is_named =
+            !self.private && (peer.uid == 0 || self.admin_group.is_some_and(|gid| peer.is_in(gid)));
+        let is_admin = door.admin && (is_own || is_named);
+        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
+        let tenant = self.tenants.iter().find(is_its).map(|tenant| tenant.rule.name.clone());
+        let groups = std::iter::once(peer.gid).chain(peer.groups.iter().copied()).collect();
+        let who = Who { uid: Some(peer.uid), groups, tenant: tenant.clone() };
+        let is_served = !self.private
+            && (self.groups.iter().any(|gid| peer.is_in(*gid))
+                || self.datasets.allows().any(|allow| allow.names(&who)));
+        if !is_admin && !is_served {
+            let what = "this daemon does not serve this user";
+            return Err(Error::new(ErrorKind::PermissionDenied, what).at("uid", peer.uid).advise(
+                "have one of its groups named in [daemon] groups, or in the `allow` of a [[dataset]]",
+            ));
+        }
+        Ok(Admitted { is_admin, tenant, owner: u64::from(peer.uid), who })
+    }
+
+    /// How many jobs the tenant may have, and open.
+    pub(crate) fn limits(&self, tenant: Option<&str>) -> TenantLimits {
+        tenant
+            .and_then(|name| self.tenant(name))
+            .map_or_else(TenantLimits::default, |one| one.limits)
+    }
+
+    /// Refuses a URL that this peer may not have read.
+    pub(crate) fn may_read(&self, peer: &Admitted, url: &str) -> Result<()> {
+        match peer.is_admin {
+            true => Ok(()),
+            false => self.datasets.may_read(&peer.who, url),
+        }
+    }
+
+    /// Refuses a pattern that can mean nothing that this peer may have read.
+    pub(crate) fn may_list(&self, peer: &Admitted, pattern: &str) -> Result<()> {
+        match peer.is_admin {
+            true => Ok(()),
+            false => self.datasets.may_list(&peer.who, pattern),
+        }
+    }
+}
+
+/// Tells a user behind a tenant's socket from those of this machine, and of other tenants, who have the same
+/// number.
+fn owner_behind(tenant: &str, uid: u32) -> u64 {
+    /// No user of this machine's.
+    const ELSEWHERE: u64 = 1 << 63;
+    ELSEWHERE | (xxh3_64(tenant.as_bytes()) & !u64::from(u32::MAX)) | u64::from(uid)
+}
+
+/// Decides by what is in force now.
+#[derive(Debug)]
+pub(crate) struct Access {
+    policy: watch::Sender<Arc<Policy>>,
+    overflow_uid: u32,
+}
+
+impl Access {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self { policy: watch::Sender::new(Arc::new(policy)), overflow_uid: overflow(0) }
+    }
+
+    /// What is in force now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.policy.borrow().clone()
+    }
+
+    /// What is in force, and when it is another.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Policy>> {
+        self.policy.subscribe()
+    }
+
+    /// Puts another policy in force; who is connected feels it with what it next asks for.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "what applies a configuration at run time calls it")
+    )]
+    pub(crate) fn replace(
+        &self,
+        tenants: Vec<NodeTenant>,
+        datasets: &[Dataset],
+        config: AccessConfig,
+    ) {
+        let private = self.policy.borrow().private;
+        self.policy.send_replace(Arc::new(Policy::new(private, tenants, datasets, config)));
+    }
+
+    /// As whom a peer may come in.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for one that may not.
+    pub(crate) fn admit(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
+        if peer.uid == self.overflow_uid {
+            let what = "this machine does not know the user";
+            return Err(Error::new(ErrorKind::PermissionDenied, what)
+                .at("uid", peer.uid)
+                .advise("run the job as a user that the daemon's namespace knows, too"));
+        }
+        self.policy().admits(peer, door)
+    }
+}

@@ -1,0 +1,258 @@
+//! Which data set a URL belongs to, and who may read it.
+//!
+//! One rule: the first data set that matches decides, as it does about where shards lie; a URL of none, and
+//! one of a data set without `allow`, is for admins. What a job's own process opens or runs, its own rights
+//! decide; an `allow` then only takes away.
+
+use std::collections::BTreeMap;
+
+use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_source::settled;
+use forebay_store::Dataset;
+
+use super::{Allow, Who};
+
+/// The characters of patterns.
+const GLOB: [char; 3] = ['*', '?', '['];
+
+/// A data set, and who may read it.
+#[derive(Debug)]
+struct Guarded {
+    rule: Dataset,
+    /// What all of its URLs begin with.
+    literal: String,
+    /// Whether whatever begins so is its.
+    is_prefix: bool,
+    allow: Option<Allow>,
+}
+
+/// Every data set, in order.
+#[derive(Debug)]
+pub(super) struct Datasets(Vec<Guarded>);
+
+impl Guarded {
+    fn has(&self, url: &str) -> bool {
+        // A job names a million URLs, most of which begin otherwise, or with all that counts.
+        let Some(rest) = url.strip_prefix(&self.literal) else { return false };
+        (self.is_prefix && !rest.is_empty()) || self.rule.has(url)
+    }
+}
+
+impl Datasets {
+    pub(super) fn new(rules: &[Dataset], mut allow: BTreeMap<String, Allow>) -> Self {
+        let guarded = |rule: &Dataset| {
+            let pattern = rule.matches.as_str();
+            let (literal, rest) = pattern.split_at(pattern.find(GLOB).unwrap_or(pattern.len()));
+            let is_prefix = rest == "**";
+            let (literal, allow) = (literal.to_owned(), allow.remove(&rule.name));
+            Guarded { rule: rule.clone(), literal, is_prefix, allow }
+        };
+        Self(rules.iter().map(guarded).collect())
+    }
+
+    /// Each list of those who may read something.
+    pub(super) fn allows(&self) -> impl Iterator<Item = &Allow> {
+        self.0.iter().filter_map(|guarded| guarded.allow.as_ref())
+    }
+
+    pub(super) fn may_read(&self, who: &Who, url: &str) -> Result<()> {
+        let plain = settled(url)?;
+        let found = self.0.iter().find(|guarded| guarded.has(&plain));
+        let named = found.map(|guarded| (guarded, guarded.allow.as_ref()));
+        match named {
+            Some((_, Some(allow))) if allow.names(who) => Ok(()),
+            None | Some((_, None)) if is_the_jobs_own(url) => Ok(()),
+            Some((guarded, allow)) => Err(denied(&guarded.rule.name, allow, who).at("url", url)),
+            None => {
+                let what = "a URL of no data set is for this daemon's admins only";
+                Err(Error::new(ErrorKind::PermissionDenied, what)
+                    .at("url", url)
+                    .advise("have a [[dataset]] added that matches it, with `allow`"))
+            }
+        }
+    }
+
+    pub(super) fn may_list(&self, who: &Who, pattern: &str) -> Result<()> {
+        let prefix = pattern.split(GLOB).next().unwrap_or_default();
+        let may_hold = |guarded: &&Guarded| {
+            prefix.starts_with(&guarded.literal) || guarded.literal.starts_with(prefix)
+        };
+        let is_named =
+            |guarded: &Guarded| guarded.allow.as_ref().is_some_and(|allow| allow.names(who));
+        if self.0.iter().filter(may_hold).any(is_named) {
+            return Ok(());
+        }
+        let what = "no data set that this job may read has URLs of this pattern";
+        Err(Error::new(ErrorKind::PermissionDenied, what)
+            .at("urls", shown(pattern))
+            .advise("name shards of one that it may read, or have it added to that one's `allow`"))
+    }
+}
+
+/// Whether the job's own process reads it, with its own rights.
+fn is_the_jobs_own(url: &str) -> bool {
+    let is_file = || url.starts_with('/') || url.starts_with("file:");
+    is_file() || forebay_error::command(url).is_some()
+}
+
+/// Why a data set is not for somebody.
+fn denied(dataset: &str, allow: Option<&Allow>, who: &Who) -> Error {
+    let (what, advice) = match allow {
+        None => (
+            "a data set without `allow` is for this daemon's admins only",
+            "have `allow` added to it",
+        ),
+        Some(_) => (
+            "this data set is not for this job",
+            "have one of its groups, or its tenant, added to `allow`",
+        ),
+    };
+    let error = Error::new(ErrorKind::PermissionDenied, what).at("dataset", dataset);
+    let error = match &who.tenant {
+        Some(tenant) => error.at("tenant", tenant),
+        None => error,
+    };
+    error.advise(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_store::Evict;
+
+    use super::*;
+
+    fn datasets(rules: &[(&str, &str, Option<u32>)]) -> Datasets {
+        let built =
+            |(name, matches, _): &(&str, &str, _)| Dataset::new(name, matches, Evict::Lru).unwrap();
+        let sets: Vec<_> = rules.iter().map(built).collect();
+        let named = |(name, _, gid): &(&str, &str, Option<u32>)| {
+            let allow = Allow { groups: vec![(*gid)?], ..Allow::default() };
+            Some(((*name).to_owned(), allow))
+        };
+        Datasets::new(&sets, rules.iter().filter_map(named).collect())
+    }
+
+    fn member(gid: u32) -> Who {
+        Who { uid: Some(1000), groups: vec![gid], tenant: None }
+    }
+
+    #[test]
+    fn the_first_that_matches_decides() {
+        let sets = datasets(&[
+            ("secret", "s3://b/secret/**", None),
+            ("val", "s3://b/*/val-*.tar", Some(2)),
+            ("all", "s3://b/**", Some(1)),
+            ("web", "https://host/d/**", Some(1)),
+        ]);
+        for (url, one, two) in [
+            ("s3://b/a/0.tar", true, false),
+            ("s3://b/0.tar", true, false),
+            ("s3://b/a/val-0.tar", false, true),
+            ("s3://b/secret/0.tar", false, false),
+            ("s3://b/secret/val-0.tar", false, false),
+            ("s3://b/secretary/0.tar", true, false),
+            ("s3://bb/0.tar", false, false),
+            ("s3://b//secret/0.tar", false, false),
+            ("s3://b/x/../secret/0.tar", false, false),
+            ("s3://B/secret/0.tar", false, false),
+            ("s3://b/%73ecret/0.tar", true, false),
+            ("https://host/d/0.tar?signature=s", true, false),
+            ("https://host/d/../secret", false, false),
+            ("https://host/other/0.tar", false, false),
+            ("ftp://host/0.tar", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!(sets.may_read(&member(1), url).is_ok(), one, "{url}");
+            assert_eq!(sets.may_read(&member(2), url).is_ok(), two, "{url}");
+            assert!(sets.may_read(&member(3), url).is_err(), "{url}");
+        }
+        let error = sets.may_read(&member(1), "s3://b/secret/0.tar").unwrap_err();
+        assert_eq!(
+            (error.kind(), error.place("dataset")),
+            (ErrorKind::PermissionDenied, Some("secret"))
+        );
+        let error = sets.may_read(&member(1), "s3://c/0.tar").unwrap_err().to_string();
+        assert!(error.contains("no data set") && error.contains("`allow`"), "{error}");
+    }
+
+    /// What is told by a pattern's beginning alone is what the pattern says.
+    #[test]
+    fn the_short_way_to_a_data_set_ends_where_the_long_one_does() {
+        for pattern in
+            ["**", "s3://b/**", "s3://b/x/**", "s3://*/x/**", "s3://b/*.tar", "s3://b/x", "/d/**"]
+        {
+            let sets = datasets(&[("one", pattern, None)]);
+            for url in [
+                "s3://b/0.tar",
+                "s3://b/x",
+                "s3://b/x/",
+                "s3://b/x/0.tar",
+                "s3://b/x/y/.z/0.tar",
+                "s3://b/",
+                "s3://b",
+                "s3://bb/x/0.tar",
+                "/d/0.tar",
+                "/d/",
+                "/d",
+                "",
+            ] {
+                assert_eq!(sets.0[0].has(url), sets.0[0].rule.has(url), "{pattern} {url}");
+            }
+        }
+    }
+
+    #[test]
+    fn users_groups_and_tenants_are_named() {
+        let set = Dataset::new("all", "s3://b/**", Evict::Lru).unwrap();
+        let allow = Allow { users: vec![7], groups: vec![8], tenants: vec!["vision".to_owned()] };
+        let sets = Datasets::new(&[set], [("all".to_owned(), allow)].into());
+        let who = |uid, gid, tenant: Option<&str>| Who {
+            uid,
+            groups: vec![gid],
+            tenant: tenant.map(str::to_owned),
+        };
+        for (who, may) in [
+            (who(Some(7), 1, None), true),
+            (who(Some(1), 8, None), true),
+            (who(Some(1), 1, Some("vision")), true),
+            (who(None, 1, Some("vision")), true),
+            (who(Some(8), 7, Some("speech")), false),
+            (who(None, 7, None), false),
+        ] {
+            assert_eq!(sets.may_read(&who, "s3://b/0.tar").is_ok(), may, "{who:?}");
+        }
+    }
+
+    /// What a file's own rights decide, an `allow` narrows and nothing widens.
+    #[test]
+    fn files_are_their_readers_but_where_an_allow_says_otherwise() {
+        let sets = datasets(&[("kept", "/data/kept/**", Some(1)), ("none", "/data/none/**", None)]);
+        for (url, one, two) in [
+            ("/home/0.tar", true, true),
+            ("/data/none/0.tar", true, true),
+            ("/data/kept/0.tar", true, false),
+            ("file:///data/kept/0.tar", true, false),
+            ("//data/./x/../kept/0.tar", true, false),
+            ("pipe:cat /data/kept/0.tar", true, true),
+        ] {
+            assert_eq!(sets.may_read(&member(1), url).is_ok(), one, "{url}");
+            assert_eq!(sets.may_read(&member(2), url).is_ok(), two, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_asked_for_only_where_it_may_mean_something() {
+        let sets = datasets(&[("secret", "s3://b/secret/**", None), ("a", "s3://b/a/**", Some(1))]);
+        for (pattern, may) in [
+            ("s3://b/a/*.tar", true),
+            ("s3://b/**/*.tar", true),
+            ("s3://b/", true),
+            ("s3://b/a/x/", true),
+            ("s3://b/secret/*.tar", false),
+            ("s3://bb/*.tar", false),
+        ] {
+            assert_eq!(sets.may_list(&member(1), pattern).is_ok(), may, "{pattern}");
+            assert!(sets.may_list(&member(2), pattern).is_err(), "{pattern}");
+        }
+    }
+}

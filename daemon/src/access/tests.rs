@@ -1,0 +1,194 @@
+//! Tests of who may come in, and as what, by credentials that no process needs to have.
+
+use forebay_source::Permit;
+use forebay_store::{Evict, Tenant};
+
+use super::*;
+use crate::audit::Audit;
+
+const MEMBER: u32 = 4_100;
+const ADMINS: u32 = 4_200;
+const VISION: u32 = 4_300;
+const SPEECH: u32 = 4_400;
+
+fn peer(uid: u32, groups: &[u32]) -> Credentials {
+    Credentials { uid, gid: uid, groups: groups.to_vec(), pid: None }
+}
+
+fn own() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn door(tenant: Option<&str>, admin: bool) -> Door {
+    Door { path: "/run/x".into(), tenant: tenant.map(str::to_owned), admin }
+}
+
+fn tenant(name: &str, groups: &[u32]) -> NodeTenant {
+    let rule = Tenant { name: name.to_owned(), min_bytes: 0, max_bytes: None };
+    NodeTenant { rule, groups: groups.to_vec(), limits: TenantLimits::default() }
+}
+
+fn policy(private: bool) -> Policy {
+    let set = |name: &str| Dataset::new(name, &format!("s3://{name}/**"), Evict::Lru).unwrap();
+    let sets = [set("images"), set("texts"), set("kept")];
+    let allow = |groups: &[u32], tenants: &[&str]| Allow {
+        users: vec![7],
+        groups: groups.to_vec(),
+        tenants: tenants.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let config = AccessConfig {
+        groups: vec![MEMBER],
+        admin_group: Some(ADMINS),
+        allow: [
+            ("images".to_owned(), allow(&[VISION], &[])),
+            ("texts".to_owned(), allow(&[], &["speech"])),
+        ]
+        .into(),
+    };
+    let tenants =
+        vec![tenant("vision", &[VISION]), tenant("speech", &[SPEECH]), tenant("pods", &[])];
+    Policy::new(private, tenants, &sets, config)
+}
+
+#[test]
+fn who_may_come_in_and_as_what() {
+    let access = Access::new(policy(false));
+    let (main, plain, admins) = (door(None, true), door(None, false), door(None, true));
+    let pods = door(Some("pods"), false);
+    for (who, at, admitted) in [
+        (peer(own(), &[]), &main, Some((true, None))),
+        (peer(own(), &[]), &pods, Some((false, Some("pods")))),
+        (peer(0, &[]), &main, Some((true, None))),
+        (peer(0, &[]), &admins, Some((true, None))),
+        (peer(0, &[]), &plain, None),
+        (peer(0, &[0, ADMINS]), &pods, Some((false, Some("pods")))),
+        (peer(9, &[1, ADMINS]), &main, Some((true, None))),
+        (peer(9, &[1, ADMINS]), &plain, None),
+        (peer(9, &[MEMBER]), &main, Some((false, None))),
+        (peer(9, &[VISION, MEMBER]), &plain, Some((false, Some("vision")))),
+        (peer(9, &[SPEECH, VISION]), &main, Some((false, Some("vision")))),
+        (peer(9, &[SPEECH]), &main, Some((false, Some("speech")))),
+        (peer(7, &[]), &main, Some((false, None))),
+        (peer(9, &[]), &main, None),
+        (peer(9, &[]), &pods, Some((false, Some("pods")))),
+        (peer(overflow(0), &[ADMINS, MEMBER, VISION]), &main, None),
+        (peer(overflow(0), &[]), &pods, None),
+        (peer(9, &[VISION]), &door(Some("gone"), false), None),
+    ] {
+        let came = access.admit(&who, at);
+        let what = came.as_ref().ok().map(|one| (one.is_admin, one.tenant.as_deref()));
+        assert_eq!(what, admitted, "{who:?} at {at:?}");
+        if let Err(error) = came {
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        }
+    }
+}
+
+/// Tenants share a node's room; that alone lets nobody in.
+#[test]
+fn a_tenants_group_opens_no_door() {
+    let by_default = policy(false);
+    let tenants = vec![tenant("vision", &[VISION])];
+    let policy = Policy::new(false, tenants, &[], AccessConfig::default());
+    assert!(!policy.serves_others());
+    let access = Access::new(policy);
+    assert!(access.admit(&peer(9, &[VISION]), &door(None, true)).is_err());
+    assert!(by_default.serves_others());
+}
+
+#[test]
+fn a_private_daemon_is_its_own_users_alone() {
+    let policy = policy(true);
+    assert!(!policy.serves_others());
+    let access = Access::new(policy);
+    let main = door(None, true);
+    assert!(access.admit(&peer(own(), &[]), &main).unwrap().is_admin);
+    for who in [peer(own() + 1, &[ADMINS, MEMBER, VISION]), peer(7, &[])] {
+        assert!(access.admit(&who, &main).is_err(), "{who:?}");
+    }
+}
+
+#[test]
+fn what_may_be_read_follows_from_who_came_which_way() {
+    let access = Access::new(policy(false));
+    let main = door(None, true);
+    let may = |who: &Credentials, at: &Door, set: &str| {
+        let policy = access.policy();
+        let admitted = access.admit(who, at).unwrap();
+        policy.may_read(&admitted, &format!("s3://{set}/0.tar")).is_ok()
+    };
+    for (who, at, sets) in [
+        (peer(own(), &[]), &main, [true, true, true, true]),
+        (peer(9, &[VISION]), &main, [true, false, false, false]),
+        (peer(9, &[SPEECH]), &main, [false, true, false, false]),
+        // Of two tenants the first counts; of groups all.
+        (peer(9, &[SPEECH, VISION]), &main, [true, false, false, false]),
+        (peer(7, &[]), &main, [true, true, false, false]),
+        (peer(9, &[MEMBER]), &main, [false; 4]),
+        // What the kernel says of users and groups behind a tenant's socket is nothing.
+        (peer(7, &[VISION]), &door(Some("pods"), false), [false; 4]),
+        (peer(own(), &[ADMINS]), &door(Some("speech"), false), [false, true, false, false]),
+        (peer(9, &[]), &door(Some("vision"), false), [true, false, false, false]),
+    ] {
+        let may = ["images", "texts", "kept", "unknown"].map(|set| may(&who, at, set));
+        assert_eq!(may, sets, "{who:?} at {at:?}");
+    }
+}
+
+/// Queues of leased shards and what commands say are one user's: the same number behind another socket is
+/// another user.
+#[test]
+fn a_user_behind_a_tenants_socket_is_nobody_else() {
+    let access = Access::new(policy(false));
+    let owner = |uid, at: &Door| access.admit(&peer(uid, &[MEMBER]), at).unwrap().owner;
+    let owners = [
+        owner(9, &door(None, true)),
+        owner(9, &door(Some("pods"), false)),
+        owner(9, &door(Some("speech"), false)),
+        owner(10, &door(Some("pods"), false)),
+    ];
+    assert_eq!(owners[0], 9);
+    let different: std::collections::HashSet<_> = owners.into_iter().collect();
+    assert_eq!(different.len(), 4);
+    assert_eq!(owner(9, &door(Some("pods"), false)), owners[1]);
+}
+
+#[test]
+fn another_policy_counts_from_then_on() {
+    let access = Access::new(policy(false));
+    let (main, who) = (door(None, true), peer(9, &[MEMBER]));
+    assert!(access.admit(&who, &main).is_ok());
+    access.replace(Vec::new(), &[], AccessConfig::default());
+    assert!(access.admit(&who, &main).is_err());
+}
+
+/// Who is connected is judged by the policy in force when it asks.
+#[test]
+fn rights_change_with_the_policy() {
+    let audit = Arc::new(Audit::open(None).unwrap());
+    let access = Arc::new(Access::new(policy(false)));
+    let main = Arc::new(door(None, true));
+    let came = |groups: &[u32]| Rights::of(&access, &audit, peer(9, groups), &main).unwrap();
+    let (member, admin) = (came(&[VISION]), came(&[ADMINS, VISION]));
+    let url = "s3://images/0.tar";
+    assert!(member.read(url).is_ok() && member.shows(url) && member.list("s3://images/*").is_ok());
+    assert!(admin.administers("tier", "drain nvme").is_ok());
+    let set = Dataset::new("images", "s3://images/**", Evict::Lru).unwrap();
+    let allow = Allow { groups: vec![SPEECH], ..Allow::default() };
+    let config = AccessConfig {
+        groups: vec![VISION],
+        admin_group: None,
+        allow: [("images".to_owned(), allow)].into(),
+    };
+    access.replace(vec![tenant("vision", &[VISION])], &[set], config);
+    assert!(
+        member.read(url).is_err() && !member.shows(url) && member.list("s3://images/*").is_err()
+    );
+    assert!(member.read_all(&[url.to_owned()]).is_err() && member.read("/data/0.tar").is_ok());
+    let error = admin.administers("tier", "drain nvme").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    // Nobody is served any more.
+    access.replace(Vec::new(), &[], AccessConfig::default());
+    let error = member.read("/data/0.tar").unwrap_err();
+    assert!(error.to_string().contains("does not serve this user"), "{error}");
+}

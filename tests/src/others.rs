@@ -1,0 +1,185 @@
+//! A node daemon of a user of its own, and others who use it: processes that the kernel tells apart.
+
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::node::{Daemon, daemon_status};
+use crate::patience::eventually;
+use crate::process::actor;
+use crate::trainer::Part;
+
+/// The daemon's user and group: ones that no system has.
+const DAEMON: u32 = 44_100;
+
+/// A node daemon; it ends, killed, when dropped.
+pub struct OthersNode {
+    folder: TempDir,
+    daemon: Option<Child>,
+}
+
+impl OthersNode {
+    /// One with `more` in its configuration, which may name its folder as `{}`; `None`, with the reason
+    /// printed, where this process may not become others.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn new(daemon: &str, more: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only the superuser can become another user");
+            return None;
+        }
+        let folder = Daemon::disk();
+        let at = |name: &str| folder.path().join(name);
+        permit(folder.path(), 0o755);
+        for name in ["cache", "run", "log"] {
+            fs::create_dir(at(name)).expect("the folder is writable");
+            permit(&at(name), 0o755);
+            chown(at(name), Some(DAEMON), Some(DAEMON)).expect("root gives files away");
+        }
+        let here = folder.path().to_str().expect("a path of words");
+        let text = format!(
+            "[daemon]\nsocket = {:?}\nmemory = '512MiB'\n{daemon}\n\
+             [[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '256MiB'\n{}",
+            at("run/d.sock"),
+            at("cache"),
+            more.replace("{}", here)
+        );
+        fs::write(at("forebay.toml"), text).expect("the folder is writable");
+        let mut node = Self { folder, daemon: None };
+        node.start();
+        Some(node)
+    }
+
+    /// Starts it again, after [`OthersNode::end`].
+    ///
+    /// # Panics
+    /// If it does not listen.
+    pub fn start(&mut self) {
+        let daemon = Command::new(actor())
+            .args(["daemon", "--config"])
+            .arg(self.path("forebay.toml"))
+            .uid(DAEMON)
+            .gid(DAEMON)
+            .spawn()
+            .expect("the actor starts");
+        self.daemon = Some(daemon);
+        eventually("the daemon answers", || daemon_status(&self.socket()).is_ok());
+    }
+
+    /// Ends it as its service manager would, and waits for that.
+    ///
+    /// # Panics
+    /// If it does not end well.
+    pub fn end(&mut self) {
+        let Some(mut daemon) = self.daemon.take() else { return };
+        let pid = i32::try_from(daemon.id()).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.expect("a process id");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+        assert!(daemon.wait().expect("a child can be waited for").success());
+    }
+
+    /// The daemon's user and group.
+    #[must_use]
+    pub fn user() -> u32 {
+        DAEMON
+    }
+
+    /// Something in its folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Its own socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.path("run/d.sock")
+    }
+
+    /// Its status document, as root sees it.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        daemon_status(&self.socket()).expect("the daemon answers root")
+    }
+
+    /// What a trainer of this user and group says that plays a part by the socket of this name.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn play(&self, socket: &str, (uid, gid): (u32, u32), part: &Part) -> Output {
+        let mut trainer = self.actor((uid, gid));
+        trainer.arg("once").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut trainer = trainer.spawn().expect("the actor starts");
+        let part = serde_json::to_string(&(self.path(socket), part)).expect("it is JSON");
+        let mut stdin = trainer.stdin.take().expect("piped just above");
+        stdin.write_all(part.as_bytes()).expect("the actor reads its part");
+        drop(stdin);
+        trainer.wait_with_output().expect("a child can be waited for")
+    }
+
+    /// The command line as a user of this group runs it, by the socket of this name.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn forebay(
+        &self,
+        socket: &str,
+        user: (u32, u32),
+        environment: &BTreeMap<String, String>,
+        arguments: &[&str],
+    ) -> Output {
+        let mut command = self.actor(user);
+        command
+            .args(arguments)
+            .env("FOREBAY_DAEMON", format!("unix:{}", self.path(socket).display()))
+            .envs(environment);
+        command.output().expect("the actor starts")
+    }
+
+    fn actor(&self, (uid, gid): (u32, u32)) -> Command {
+        let mut command = Command::new(actor());
+        command.uid(uid).gid(gid).current_dir(self.folder.path());
+        command
+    }
+
+    /// The whole lines of its audit log, `log/audit.jsonl`.
+    ///
+    /// # Panics
+    /// If one is no JSON.
+    #[must_use]
+    pub fn audit(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("log/audit.jsonl")).unwrap_or_default();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        whole.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+    }
+}
+
+impl Drop for OthersNode {
+    fn drop(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            // It may have ended by itself.
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+fn permit(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("root changes modes");
+}
