@@ -5,13 +5,14 @@
 
 Its rule: all runs are the same jobs over the same shards on the same link, one after the other: a node daemon whose data set is
 kept by each policy in turn, and released WebDataset with its shard cache, which two jobs on one disk share and which gives up
-what was used longest ago. A trainer's step is a pause, so that nothing but data decides. Bytes are those that the server sent.
+what was fetched longest ago. A trainer's step is a pause, so that nothing but data decides. Bytes are those that the server sent.
 The first epochs fill the cache and are not counted. Needs root, for the link.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -104,6 +105,9 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
 
     import webdataset
 
+    # As it is, it looks every half minute whether its folder is too large, which these jobs' data never is for long.
+    strict = functools.partial(webdataset.cache.LRUCleanup, interval=None)
+    webdataset.cache.LRUCleanup = strict
     shards = list(webdataset.shardlists.expand_urls(urls))
     random.Random(arguments.seed * 1000 + epoch).shuffle(shards)
     samples = webdataset.WebDataset(
@@ -196,7 +200,7 @@ def simulated(arguments: argparse.Namespace, capacity: int, total: int, link: fl
         arguments.daemon, "policy", "simulate", "--json", "--data", str(shard * SHARDS), "--shard", str(shard),
         "--cache", str(capacity), "--bandwidth", f"{int(link * 8)}bit/s", "--jobs", str(JOBS),
         "--rate", f"{int(shard * SAMPLES / BATCH / STEP * BATCH / SAMPLES)}B/s", "--epochs", str(WARM + COUNTED),
-        "--window", "1", "--sample", str(shard // SAMPLES),
+        "--window", "1", "--lanes", "1", "--sample", str(shard // SAMPLES),
     ]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     policies: list[dict[str, Any]] = json.loads(told.stdout)["policies"]
