@@ -131,7 +131,7 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.connect(sys.argv[1])
 try:
-    s.sendall(bytes([4, 0, 0, 0, 0, 1, 1, 120]))
+    s.sendall(bytes([4, 0, 0, 0, 0, 4, 1, 120]))
     answer = s.recv(5)
 except (BrokenPipeError, ConnectionResetError):
     answer = b''
