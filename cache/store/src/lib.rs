@@ -36,9 +36,10 @@ pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
-pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig};
+pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig, StoreRules};
 pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Mode, OPEN_SHARDS,
-    Scrub, TierConfig, TierReport, Urgency, Watermarks,
+    Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Mode,
+    OPEN_SHARDS, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
+    Watermarks,
 };

@@ -3,7 +3,11 @@
 //! One rule: a shard is in use while anybody holds its `Arc`, whatever the list of open shards has
 //! forgotten meanwhile. So no shard is opened twice, and none is evicted under a lease.
 
-use std::collections::HashMap;
+mod recharge;
+
+pub(crate) use recharge::Judged;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -16,7 +20,7 @@ use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::shard::{Body, Shard};
-use crate::shares::{Charge, Shares};
+use crate::shares::{Charge, Provenance, Shares};
 use forebay_policy::Slot;
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
@@ -40,6 +44,7 @@ pub(super) struct Table {
     /// Made when they are first needed.
     shelves: Vec<Shelf>,
     places: HashMap<Charge, usize>,
+    /// By the rules that count now.
     shares: Arc<Shares>,
     /// Uses so far, comings in included.
     uses: u64,
@@ -53,11 +58,14 @@ pub(super) struct Table {
     /// Bytes of shards that a newer release left here.
     pub(super) newer: Option<Space>,
     claims: HashMap<ShardName, usize>,
+    /// Shards that the rules do not want here.
+    unwanted: HashSet<ShardName>,
 }
 
 /// One shard on the tier.
 pub(super) struct Entry {
     name: ShardName,
+    of: Provenance,
     shelf: usize,
     at: Standing,
     /// Not used yet: the use it was fetched for is no second one.
@@ -154,7 +162,7 @@ pub(super) struct Need {
 
 /// What is short, and so whose shards can make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Short {
+pub(crate) enum Short {
     /// The tier: anybody's can.
     Tier,
     /// The newcomer's data set, or its tenant: only theirs can.
@@ -202,6 +210,7 @@ impl Table {
             stuck: Vec::new(),
             newer: None,
             claims: HashMap::new(),
+            unwanted: HashSet::new(),
         }
     }
 
@@ -357,7 +366,7 @@ impl Table {
     ) {
         let since = moved.unwrap_or_else(SystemTime::now);
         let state = (State::Arriving, room.passes, Arc::downgrade(shard));
-        self.enter(shard.name().clone(), room.charge, space, since, state);
+        self.enter(shard.name().clone(), room.of.clone(), space, since, state);
         if let Some(entry) = self.get_mut(shard.name()) {
             entry.moves = moved.is_some();
         }
@@ -407,42 +416,41 @@ impl Table {
     pub(super) fn found(
         &mut self,
         name: ShardName,
-        charge: Charge,
+        of: Provenance,
         space: Space,
         (since, state): (SystemTime, State),
     ) {
         let passes = state == State::Partial;
-        self.enter(name, charge, Arc::new(space), since, (state, passes, Weak::new()));
+        self.enter(name, of, Arc::new(space), since, (state, passes, Weak::new()));
     }
 
     /// A fill ended early; the next goes on with what it left, unless that goes before.
     pub(super) fn partial(&mut self, name: &ShardName) {
-        if let Some(Entry { shelf, space, .. }) = self.forget(name, false) {
-            self.left(name, self.shelves[shelf].charge, space);
+        if let Some(Entry { of, space, .. }) = self.forget(name, false) {
+            self.left(name, of, space);
         }
     }
 
     /// A part of a shard is here.
-    pub(super) fn left(&mut self, name: &ShardName, charge: Charge, space: Arc<Space>) {
+    pub(super) fn left(&mut self, name: &ShardName, of: Provenance, space: Arc<Space>) {
         let (since, state) = (SystemTime::now(), State::Partial);
-        self.enter(name.clone(), charge, space, since, (state, true, Weak::new()));
+        self.enter(name.clone(), of, space, since, (state, true, Weak::new()));
     }
 
     /// The room of a shard of which a part is here, for the fill that goes on with it. It stays charged
     /// to whoever brought the part.
     pub(super) fn resume(&mut self, name: &ShardName) -> Option<Room> {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
-        let (space, shelf) = (entry.space.clone(), entry.shelf);
+        let (space, shelf, of) = (entry.space.clone(), entry.shelf, entry.of.clone());
         self.forget(name, false);
-        let shelf = &mut self.shelves[shelf];
-        let passes = shelf.passes(name.hash(), space.bytes(), true);
-        Some(Room { passes, space, charge: shelf.charge })
+        let passes = self.shelves[shelf].passes(name.hash(), space.bytes(), true);
+        Some(Room { passes, space, of })
     }
 
     fn enter(
         &mut self,
         name: ShardName,
-        charge: Charge,
+        of: Provenance,
         space: Arc<Space>,
         since: SystemTime,
         (state, passes, shard): (State, bool, Weak<Shard>),
@@ -456,6 +464,9 @@ impl Table {
             Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
         });
         let at = Standing { slot, bytes: space.bytes(), since, passes };
+        let charge = self.shares.charge_of(&of);
+        // Its room may have been reserved by other rules.
+        space.charge_to(self.shares.budgets(charge));
         let shelf = self.shelf_of(charge);
         self.shelves[shelf].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
@@ -463,6 +474,7 @@ impl Table {
         let fresh = state != State::Whole;
         self.entries[slot as usize] = Some(Entry {
             name,
+            of,
             shelf,
             at,
             fresh,
@@ -507,6 +519,7 @@ impl Table {
     /// Takes a shard out; whoever reads it still may.
     pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
+        self.unwanted.remove(name);
         let slot = self.names.remove(name)?;
         if let Some(left) = self.labels.get_mut(&name.label()) {
             *left -= 1;

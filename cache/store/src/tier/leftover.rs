@@ -1,0 +1,60 @@
+//! What is here though the rules leave no place for it: they were others when it came.
+//!
+//! One rule: it goes as anything else does, without haste and never from under a reader; whoever moves
+//! shards takes one after the other.
+
+use std::sync::atomic::Ordering;
+
+use super::Tier;
+use super::room::Urgency;
+use super::table::{Need, Short};
+use crate::directory::ShardName;
+use crate::shares::{Charge, NOBODY, Shares};
+
+/// Data sets and tenants that hold more than they may, as whose shards can go for it: each a charge, and
+/// what of it is meant.
+pub(crate) fn above_quota(shares: &Shares) -> Vec<(Charge, Short)> {
+    let is_above = |held: u64, max: Option<u64>| max.is_some_and(|max| held > max);
+    let datasets =
+        shares.datasets().filter(|(_, kept)| is_above(kept.share.held(), kept.share.max_bytes()));
+    let mut above: Vec<_> =
+        datasets.map(|(dataset, _)| (Charge { dataset, ..NOBODY }, Short::Dataset)).collect();
+    // A tenant gives up what is least important.
+    let mut order: Vec<_> = shares.datasets().map(|(at, kept)| (kept.rule.priority, at)).collect();
+    order.sort_unstable();
+    for (tenant, _) in
+        shares.tenants().filter(|(_, share)| is_above(share.held(), share.max_bytes()))
+    {
+        above.extend(
+            order.iter().map(|(_, dataset)| (Charge { dataset: *dataset, tenant }, Short::Both)),
+        );
+    }
+    above
+}
+
+impl Tier {
+    /// A shard that may go because its data set or tenant holds more than it may.
+    pub(crate) fn candidate_of(&self, charge: Charge, short: Short) -> Option<ShardName> {
+        let (charge, urgency) = (Some(charge), Urgency::Ahead);
+        let need = Need { charge, urgency, short, passes: false, grows: false };
+        self.table().victim(need).map(|(name, _)| name)
+    }
+
+    /// One of them that nobody reads, and whether its data set is to have no copies anywhere.
+    pub(crate) fn unwanted(&self) -> Option<(ShardName, bool)> {
+        self.table().unwanted()
+    }
+
+    /// Whether anything is here that the rules do not want here.
+    pub(crate) fn has_unwanted(&self) -> bool {
+        self.table().has_unwanted()
+    }
+
+    /// Somebody let go of a shard: what had to stay for it may go.
+    pub(super) fn let_go(&self) {
+        self.0.budget.wake();
+        if self.0.commons.leftover.load(Ordering::Relaxed) {
+            self.0.commons.moves.notify_one();
+        }
+    }
+}
