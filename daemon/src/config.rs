@@ -33,6 +33,7 @@ pub(crate) use diff::{Change, diff};
 pub(crate) use mistake::Mistake;
 pub(crate) use rate::Rate;
 use read::Language;
+pub(crate) use read::Places;
 pub(crate) use schema::schema;
 pub(crate) use show::{document, policy, text};
 pub(crate) use source::Source;
