@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay_engine::session::{Host, SlabMemory};
@@ -18,6 +18,7 @@ use forebay_wire::peer::Credentials;
 use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::leases::{Keepers, LeasesConfig};
+use crate::reload::Reload;
 use crate::warm::WarmUps;
 
 /// What a node is made of.
@@ -140,7 +141,7 @@ pub struct NodeTenant {
 /// A running node.
 pub struct Node {
     pub(crate) store: Store,
-    tenants: Vec<NodeTenant>,
+    tenants: RwLock<Vec<NodeTenant>>,
     /// What reads shards that are files.
     pub(crate) readers: Readers,
     pub(crate) frames: Arena,
@@ -155,8 +156,9 @@ pub struct Node {
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
-    groups: Vec<u32>,
+    groups: watch::Sender<Vec<u32>>,
     overflow_uid: u32,
+    pub(crate) reload: Reload,
 }
 
 /// Whom the kernel names for a user that this namespace does not know, unless it was told otherwise.
@@ -213,7 +215,7 @@ impl Node {
         let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
         Ok(Arc::new(Self {
             store,
-            tenants: config.tenants,
+            tenants: RwLock::new(config.tenants),
             readers,
             frames,
             slabs: SlabMemory::new(slab_bytes),
@@ -225,7 +227,8 @@ impl Node {
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),
-            groups: config.groups,
+            groups: watch::Sender::new(config.groups),
+            reload: Reload::default(),
             overflow_uid: std::fs::read_to_string(OVERFLOW_UID_FILE)
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
@@ -241,11 +244,9 @@ impl Node {
 
     /// The store for a peer: for the first tenant that has one of its groups.
     pub(crate) fn store_for(&self, peer: &Credentials) -> Store {
-        if self.tenants.is_empty() {
-            return self.store.clone();
-        }
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
-        let tenant = self.tenants.iter().find(is_its);
+        let tenant = tenants.iter().find(is_its);
         self.store.for_tenant(tenant.map(|tenant| tenant.rule.name.as_str()))
     }
 
@@ -257,13 +258,19 @@ impl Node {
     /// Whether a peer is served: the daemon's own user is, and those in its groups; nobody whom this
     /// namespace does not know.
     pub(crate) fn serves(&self, peer: &Credentials) -> bool {
-        let is_in_one = self.groups.iter().any(|gid| peer.is_in(*gid));
+        let is_in_one = self.groups.borrow().iter().any(|gid| peer.is_in(*gid));
         self.is_own(peer) || (is_in_one && peer.uid != self.overflow_uid)
     }
 
-    /// Whether others than the daemon's own user are served.
-    pub(crate) fn serves_others(&self) -> bool {
-        !self.groups.is_empty()
+    /// Whether others than the daemon's own user are served, and whenever that may have changed.
+    pub(crate) fn groups(&self) -> watch::Receiver<Vec<u32>> {
+        self.groups.subscribe()
+    }
+
+    /// Who connects from now on is admitted, and charged, by these.
+    pub(crate) fn admit_by(&self, tenants: Vec<NodeTenant>, groups: Vec<u32>) {
+        *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = tenants;
+        self.groups.send_replace(groups);
     }
 
     /// What a session needs that uses the cache through `store`.

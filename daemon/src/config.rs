@@ -30,7 +30,7 @@ mod tree;
 mod values;
 
 pub(crate) use diff::{Change, diff};
-pub(crate) use mistake::Mistake;
+pub(crate) use mistake::{Mistake, Told};
 pub(crate) use rate::Rate;
 use read::Language;
 pub(crate) use read::Places;
@@ -402,9 +402,13 @@ impl Config {
     pub(crate) fn inspect(path: &Path) -> Result<Result<Self, Vec<Mistake>>> {
         let at = |error: Error| error.at("config", path.display());
         let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
-        Ok(read::text(bytes)
-            .map_err(|mistake| vec![mistake])
-            .and_then(|text| Self::understand(&text, Language::of(path))))
+        Ok(Self::judge(path, bytes))
+    }
+
+    /// The configuration that a file of this name says by these bytes, or everything that is wrong with it.
+    pub(crate) fn judge(name: &Path, bytes: Vec<u8>) -> Result<Self, Vec<Mistake>> {
+        let text = read::text(bytes).map_err(|mistake| vec![mistake])?;
+        Self::understand(&text, Language::of(name))
     }
 
     /// Parses a file's text, in TOML.

@@ -7,7 +7,9 @@
 //!   serve      listen, greet, one task per trainer       serve.rs, peer.rs
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
+//!   reload     another configuration while jobs run      reload.rs
 //!   status     what an admin sees                        status.rs
+//!   supervisor what the service manager is told          supervisor.rs
 //! ```
 
 pub mod cli;
@@ -16,13 +18,16 @@ mod config;
 mod embedded;
 mod leases;
 mod peer;
+mod reload;
 mod serve;
 mod status;
+mod supervisor;
 mod warm;
 
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
+pub use reload::{Applied, Configuration, Drift, Sent};
 pub use serve::{Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::compose::Node;
+use crate::reload::Sent;
 use crate::status::{self, BadSamples, Job, Status, Told};
 use crate::warm::{self, Named};
 
@@ -221,6 +222,7 @@ fn is_for_admins(request: &Request) -> bool {
         | Request::Name { .. }
         | Request::Warm { .. }
         | Request::StopWarm { .. }
+        | Request::Apply { .. }
         | Request::Check { .. } => true,
     }
 }
@@ -302,6 +304,15 @@ impl Peer {
                 }
                 Request::Check { number, url, origin, verify } => {
                     self.check(number, url, Options::from(origin), verify).await?;
+                }
+                Request::Apply { file, dry } => {
+                    let sent = file.map(|file| Sent { name: file.name, bytes: file.bytes });
+                    let applied = self.node.apply(sent, dry).await;
+                    let told = |applied| {
+                        let told = serde_json::to_string(&applied);
+                        Reply::Applied(told.expect("numbers and strings always encode"))
+                    };
+                    self.answer(applied.map(told)).await?;
                 }
                 Request::Scrub { keep } => self.scrub(keep).await?,
                 Request::Tier { name, change } => {

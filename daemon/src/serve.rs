@@ -63,11 +63,11 @@ impl Listener {
 }
 
 impl Listener {
-    /// Lets any user connect; who is then served is decided by who it is.
-    fn let_everybody_knock(&self) {
-        let open = fs::Permissions::from_mode(0o666);
-        if let Err(error) = fs::set_permissions(&self.path, open) {
-            tracing::error!(%error, "no other user can connect to the daemon's socket");
+    /// Lets any user connect, or only the daemon's own; who is then served is decided by who it is.
+    fn let_everybody_knock(&self, everybody: bool) {
+        let mode = fs::Permissions::from_mode(if everybody { 0o666 } else { 0o600 });
+        if let Err(error) = fs::set_permissions(&self.path, mode) {
+            tracing::error!(%error, everybody, "failed to change who can connect to the daemon's socket");
         }
     }
 }
@@ -88,9 +88,8 @@ pub async fn serve(
 ) {
     let mut peers = JoinSet::new();
     let mut count = node.peers.subscribe();
-    if node.serves_others() {
-        listener.let_everybody_knock();
-    }
+    let mut groups = node.groups();
+    groups.mark_changed();
     let users = Users::default();
     tokio::pin!(stop);
     loop {
@@ -98,6 +97,11 @@ pub async fn serve(
         let quiet = idle_for(&mut count, idle);
         tokio::select! {
             () = &mut stop => break,
+            // The sender lives in the node.
+            Ok(()) = groups.changed() => {
+                let serves_others = !groups.borrow_and_update().is_empty();
+                listener.let_everybody_knock(serves_others);
+            }
             () = quiet => {
                 tracing::info!("nobody needs this daemon any more");
                 break;
