@@ -205,6 +205,9 @@ pub(crate) struct Charge {
 /// Whom what belongs to nobody is charged to.
 pub(crate) const NOBODY: Charge = Charge { dataset: 0, tenant: 0 };
 
+/// No data set in particular, where only a tenant matters: none of what it holds is more important.
+pub(crate) const ANY: usize = usize::MAX;
+
 /// Every share of a node, by one set of rules.
 ///
 /// A place is one data set's, or one tenant's, as long as it is named, and nobody's afterwards: so a charge
@@ -368,6 +371,11 @@ impl Shares {
 
     pub(crate) fn rule(&self, charge: Charge) -> &Dataset {
         &self.dataset(charge).rule
+    }
+
+    /// How important what is charged like this is.
+    pub(crate) fn priority(&self, charge: Charge) -> i32 {
+        self.datasets.get(charge.dataset).map_or(i32::MAX, |kept| kept.rule.priority)
     }
 
     /// How fast what comes from a URL may come.

@@ -164,7 +164,7 @@ async fn live(place: Place) -> Result<()> {
     if place.announce {
         announce()?;
     }
-    supervisor::ready();
+    supervisor::ready().await;
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -173,7 +173,7 @@ async fn live(place: Place) -> Result<()> {
             () = supervisor::alive() => {}
         }
         tracing::info!("stopping");
-        supervisor::stopping();
+        supervisor::stopping().await;
     };
     serve(node.clone(), listener, place.idle, stop).await;
     Ok(())
@@ -183,7 +183,7 @@ async fn live(place: Place) -> Result<()> {
 async fn reload_on(node: &Node, hangup: Option<Signal>) {
     let Some(mut hangup) = hangup else { return std::future::pending().await };
     while hangup.recv().await.is_some() {
-        supervisor::reloading();
+        supervisor::reloading().await;
         let told = match node.apply(None, false).await {
             Ok(applied) => match applied.why_not() {
                 None => "reloaded the configuration".to_owned(),
@@ -196,8 +196,8 @@ async fn reload_on(node: &Node, hangup: Option<Signal>) {
             Err(error) => format!("failed to reload the configuration: {error}"),
         };
         tracing::info!("{told}");
-        supervisor::status(&told);
-        supervisor::ready();
+        supervisor::status(&told).await;
+        supervisor::ready().await;
     }
 }
 

@@ -9,27 +9,17 @@ use super::Tier;
 use super::room::Urgency;
 use super::table::{Need, Short};
 use crate::directory::ShardName;
-use crate::shares::{Charge, NOBODY, Shares};
+use crate::shares::{ANY, Charge, NOBODY, Share, Shares};
 
 /// Data sets and tenants that hold more than they may, as whose shards can go for it: each a charge, and
 /// what of it is meant.
 pub(crate) fn above_quota(shares: &Shares) -> Vec<(Charge, Short)> {
-    let is_above = |held: u64, max: Option<u64>| max.is_some_and(|max| held > max);
-    let datasets =
-        shares.datasets().filter(|(_, kept)| is_above(kept.share.held(), kept.share.max_bytes()));
-    let mut above: Vec<_> =
-        datasets.map(|(dataset, _)| (Charge { dataset, ..NOBODY }, Short::Dataset)).collect();
-    // A tenant gives up what is least important.
-    let mut order: Vec<_> = shares.datasets().map(|(at, kept)| (kept.rule.priority, at)).collect();
-    order.sort_unstable();
-    for (tenant, _) in
-        shares.tenants().filter(|(_, share)| is_above(share.held(), share.max_bytes()))
-    {
-        above.extend(
-            order.iter().map(|(_, dataset)| (Charge { dataset: *dataset, tenant }, Short::Both)),
-        );
-    }
-    above
+    let is_above = |share: &Share| share.max_bytes().is_some_and(|max| share.held() > max);
+    let datasets = shares.datasets().filter(|(_, kept)| is_above(&kept.share));
+    let datasets = datasets.map(|(dataset, _)| (Charge { dataset, ..NOBODY }, Short::Dataset));
+    let tenants = shares.tenants().filter(|(_, share)| is_above(share));
+    let tenants = tenants.map(|(tenant, _)| (Charge { dataset: ANY, tenant }, Short::Tenant));
+    datasets.chain(tenants).collect()
 }
 
 impl Tier {

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -13,6 +14,9 @@ use super::{Class, KeepFree, Medium, Tier, TierConfig, Watermarks};
 use crate::files::Extent;
 use crate::fill::PART_BYTES;
 use crate::shares::Provenance;
+
+/// How long a disk may take to say how large it is; others who change rules wait as long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a tier may hold.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,7 +140,12 @@ impl Tier {
                 .at("capacity", now.capacity)
                 .advise("leave its capacity as it is, or restart the daemon"));
         };
-        let extent = self.on_disk(|directory| directory.extent()).await?;
+        let extent = self.on_disk(|directory| directory.extent());
+        let late = |_| {
+            let what = "the disk does not answer: how large it is, is not known";
+            Error::new(ErrorKind::Unavailable, what).at("tier", self.name())
+        };
+        let extent = tokio::time::timeout(ANSWER_TIMEOUT, extent).await.map_err(late)??;
         limits.on(&disk.path, extent, self.0.budget.used())
     }
 

@@ -624,7 +624,7 @@ impl Table {
     /// Goes through the shelves, the least important first. As a `last` resort what somebody
     /// claimed may go, and what is more important than the newcomer.
     fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
-        let priority = need.charge.map_or(i32::MAX, |charge| self.shares.rule(charge).priority);
+        let priority = need.charge.map_or(i32::MAX, |charge| self.shares.priority(charge));
         let mut order: Vec<usize> = (0..self.shelves.len()).collect();
         order.retain(|at| need.concerns(self.shelves[*at].charge));
         let Self { entries, shelves, open, opening, claims, .. } = self;

@@ -49,7 +49,8 @@ fn dataset() -> impl Strategy<Value = Dataset> {
         Just("**".to_owned()),
     ];
     let evict = prop::sample::select(Evict::ALL.to_vec());
-    let limits = (0_u64..200, prop::option::of(200_u64..2_000), -1..2);
+    let minimum = prop_oneof![Just(0_u64), 0_u64..200];
+    let limits = (minimum, prop::option::of(200_u64..2_000), -1..2);
     (matches, evict, limits, any::<[bool; 3]>()).prop_map(
         |(matches, evict, (min_bytes, max_bytes, priority), [pin, scan_bypass, ages])| Dataset {
             min_bytes,
@@ -68,7 +69,8 @@ fn rules() -> impl Strategy<Value = Rules> {
     let names = Just(["one", "two", "three", "four"].map(str::to_owned).to_vec()).prop_shuffle();
     let datasets = prop::collection::vec(dataset(), 0..=4);
     let tenants = prop::sample::subsequence(TENANTS.to_vec(), 0..=3);
-    let quotas = prop::collection::vec((0_u64..200, prop::option::of(200_u64..2_000)), 3);
+    let minimum = prop_oneof![Just(0_u64), 0_u64..200];
+    let quotas = prop::collection::vec((minimum, prop::option::of(200_u64..2_000)), 3);
     (names, datasets, tenants, quotas).prop_map(|(names, mut datasets, tenants, quotas)| {
         datasets.iter_mut().zip(names).for_each(|(set, name)| set.name = name);
         let tenants = tenants.into_iter().zip(quotas).map(|(name, (min_bytes, max_bytes))| {
@@ -109,13 +111,15 @@ struct Bench {
     table: Table,
     tier: Arc<Budget>,
     shares: Arc<Shares>,
+    tenants: Vec<Tenant>,
 }
 
 impl Bench {
     fn new(rules: &Rules) -> Self {
         let shares = Arc::new(rules.shares());
         shares.enforce(&shares);
-        Self { table: Table::new(shares.clone()), tier: Budget::new(CAPACITY), shares }
+        let (table, tenants) = (Table::new(shares.clone()), rules.tenants.clone());
+        Self { table, tier: Budget::new(CAPACITY), shares, tenants }
     }
 
     fn enter(&mut self, shard: &Resting) -> ShardName {
@@ -138,7 +142,7 @@ impl Bench {
         let judged = Judged::by(Arc::new(shares), self.table.provenances().into_iter());
         judged.shares.enforce(&self.shares);
         self.table.recharge(&judged);
-        self.shares = judged.shares;
+        (self.shares, self.tenants) = (judged.shares, rules.tenants.clone());
     }
 
     /// Of every shard: the names of whom it is charged to, and whether it only passes.
@@ -174,23 +178,43 @@ impl Bench {
         assert_eq!(all, self.tier.used());
     }
 
-    /// Lets go whatever may go because somebody holds more than it may.
+    /// Lets go whatever may go because somebody holds more than it may: of its own, nothing that is pinned,
+    /// and nothing that another is left with.
     fn trim(&mut self) {
-        while let Some((charge, victim)) = self.above() {
-            let rule = self.shares.rule(charge);
-            let gone = self.table.forget(&victim, true).unwrap();
-            assert!(!rule.pin || gone.at.passes, "what is pinned stays");
+        while let Some((short, victim)) = self.above() {
+            let entry = self.table.get(&victim).unwrap();
+            let (charge, passes) = (self.table.shelves[entry.shelf].charge, entry.at.passes);
+            let [dataset, tenant] = self.shares.of(charge);
+            let other = if short == Short::Dataset { tenant } else { dataset };
+            let before = other.held();
+            drop(self.table.forget(&victim, true).unwrap());
+            assert!(!self.shares.rule(charge).pin || passes, "what is pinned stays");
+            let least = before.min(self.minimum(charge, short));
+            let [dataset, tenant] = self.shares.of(charge);
+            let other = if short == Short::Dataset { tenant } else { dataset };
+            assert!(other.held() >= least, "{} keeps its minimum", other.name);
         }
     }
 
-    fn above(&mut self) -> Option<(Charge, ShardName)> {
+    /// Of the one that is not above its quota.
+    fn minimum(&self, charge: Charge, short: Short) -> u64 {
+        match short {
+            Short::Dataset => {
+                let name = &self.shares.tenant(charge).name;
+                let named = self.tenants.iter().find(|tenant| tenant.name == *name);
+                named.map_or(0, |tenant| tenant.min_bytes)
+            }
+            _ => self.shares.rule(charge).min_bytes,
+        }
+    }
+
+    fn above(&mut self) -> Option<(Short, ShardName)> {
         let shares = self.shares.clone();
         crate::tier::above_quota(&shares).into_iter().find_map(|(charge, short)| {
             let (charge, urgency) = (Some(charge), Urgency::Ahead);
             let need = Need { charge, urgency, short, passes: false, grows: false };
             let (name, _) = self.table.victim(need)?;
-            let of = self.table.shelves[self.table.get(&name)?.shelf].charge;
-            Some((of, name))
+            Some((short, name))
         })
     }
 }
@@ -233,11 +257,17 @@ proptest! {
         }
         changed.trim();
         changed.check_sums();
+        // What others are left with may be in the way, and pins are.
+        let has_minima = after.tenants.iter().any(|tenant| tenant.min_bytes > 0)
+            || after.datasets.iter().any(|set| set.min_bytes > 0);
+        let has_pins = after.datasets.iter().any(|set| set.pin);
         for (_, kept) in changed.shares.datasets() {
             let over = kept.rule.max_bytes.is_some_and(|max| kept.share.held() > max);
-            // What tenants are left with may be in the way, and pins are.
-            let has_minima = after.tenants.iter().any(|tenant| tenant.min_bytes > 0);
             prop_assert!(!over || kept.rule.pin || has_minima, "{}", kept.rule.name);
+        }
+        for (_, share) in changed.shares.tenants() {
+            let over = share.max_bytes().is_some_and(|max| share.held() > max);
+            prop_assert!(!over || has_pins || has_minima, "{}", share.name);
         }
         // It goes on: everything can leave, once each.
         let names = changed.table.names();
