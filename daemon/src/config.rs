@@ -38,7 +38,7 @@ pub(crate) use schema::schema;
 pub(crate) use show::{document, policy, text};
 pub(crate) use source::Source;
 
-/// `/etc/forebay/forebay.toml`.
+/// What a node daemon goes by: `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["tier"]))]
@@ -64,7 +64,7 @@ pub struct Config {
     pub leases: Leases,
 }
 
-/// `[leases]`.
+/// `[leases]`: where the queues are kept from which jobs lease shards.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Leases {
@@ -72,7 +72,7 @@ pub struct Leases {
     pub redis: Option<String>,
 }
 
-/// `[daemon]`.
+/// `[daemon]`: where the daemon listens, what memory it takes, whom it serves.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
@@ -87,7 +87,7 @@ pub struct Daemon {
     pub groups: Vec<Group>,
 }
 
-/// `[[tier]]`.
+/// `[[tier]]`: a drive, or memory, on which shards rest.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
@@ -167,7 +167,7 @@ impl Tier {
     }
 }
 
-/// `[[dataset]]`.
+/// `[[dataset]]`: how the shards that match are kept, and what they may take.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
@@ -210,7 +210,7 @@ pub struct Dataset {
     pub bandwidth: Option<Rate>,
 }
 
-/// `quota = { min, max }`.
+/// `quota = { min, max }`: bytes of all tiers together.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
@@ -251,7 +251,7 @@ impl Dataset {
     }
 }
 
-/// `[[tenant]]`.
+/// `[[tenant]]`: some who share the node, and what they may hold of it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
@@ -408,7 +408,17 @@ impl Config {
     /// The configuration that a file of this name says by these bytes, or everything that is wrong with it.
     pub(crate) fn judge(name: &Path, bytes: Vec<u8>) -> Result<Self, Vec<Mistake>> {
         let text = read::text(bytes).map_err(|mistake| vec![mistake])?;
-        Self::understand(&text, Language::of(name))
+        let config = Self::understand(&text, Language::of(name))?;
+        let promises = config.check_promises();
+        promises.map_err(|error| vec![Mistake { place: None, error }])?;
+        Ok(config)
+    }
+
+    /// Refuses promises to data sets and tenants that its tiers cannot all keep.
+    fn check_promises(&self) -> Result<()> {
+        let tenants: Vec<_> = self.tenants()?.into_iter().map(|tenant| tenant.rule).collect();
+        let tiers = self.tier.iter().map(|tier| (tier.name.as_str(), tier.capacity.as_u64()));
+        forebay_store::check_promises(&self.datasets()?, &tenants, &tiers.collect::<Vec<_>>())
     }
 
     /// Parses a file's text, in TOML.

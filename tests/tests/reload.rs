@@ -361,7 +361,10 @@ fn promises_beyond_the_capacity_are_refused() {
     bench.installation.configure(&bench.rest(4, &dataset("all", "**", &too_much)));
     let ended = bench.forebay(&["policy", "apply"]);
     assert_eq!(ended.code, 1, "{ended:?}");
-    assert!(ended.err.contains("minima exceed the capacity"), "{ended:?}");
+    assert!(ended.out.contains("minima exceed the capacity"), "{ended:?}");
+    let file = bench.installation.config();
+    let checked = bench.forebay(&["policy", "check", file.to_str().unwrap()]);
+    assert!(checked.code == 1 && checked.out.contains("minima exceed"), "{checked:?}");
     assert!(bench.held("datasets", "all").is_none());
     // With the room for it, it is good.
     bench.apply(6, &dataset("all", "**", &too_much));

@@ -36,6 +36,7 @@ pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
+pub use shares::check_promises;
 pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig, StoreRules};
 pub use tenant::Tenant;
 pub use tier::{

@@ -20,6 +20,7 @@ use lru::LruCache;
 use crate::budget::Budget;
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
+pub use check::check_promises;
 use forebay_policy::Evict;
 pub(crate) use in_force::InForce;
 
@@ -254,8 +255,7 @@ impl Shares {
         tenants: Vec<Tenant>,
         tiers: &[(&str, u64)],
     ) -> Result<Self> {
-        check::datasets(&datasets, tiers)?;
-        check::tenants(&tenants, tiers)?;
+        check_promises(&datasets, &tenants, tiers)?;
         // Who is named no more is as good as nobody.
         let mut kept = vec![self.datasets[NOBODY.dataset].clone(); self.datasets.len()];
         let mut rules = Vec::with_capacity(datasets.len());

@@ -5,8 +5,21 @@ use forebay_error::{Error, ErrorKind, Result};
 use crate::dataset::Dataset;
 use crate::tenant::Tenant;
 
+/// Refuses rules that cannot all be kept by `tiers`, each a name and a capacity.
+///
+/// # Errors
+/// `Invalid` naming data set or tenant and the options.
+pub fn check_promises(
+    datasets: &[Dataset],
+    tenants: &[Tenant],
+    tiers: &[(&str, u64)],
+) -> Result<()> {
+    self::datasets(datasets, tiers)?;
+    self::tenants(tenants, tiers)
+}
+
 /// Refuses data sets whose rules cannot all be kept by `tiers`.
-pub(super) fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
+fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
     for set in datasets {
         set.check()?;
         let known = |name: &&String| !tiers.iter().any(|(tier, _)| tier == name);
@@ -54,7 +67,7 @@ pub(super) fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()
 }
 
 /// Refuses tenants whose limits cannot all be kept by `tiers`.
-pub(super) fn tenants(tenants: &[Tenant], tiers: &[(&str, u64)]) -> Result<()> {
+fn tenants(tenants: &[Tenant], tiers: &[(&str, u64)]) -> Result<()> {
     tenants.iter().try_for_each(Tenant::check)?;
     let capacity = total(tiers.iter().map(|(_, bytes)| *bytes));
     let minima = total(tenants.iter().map(|tenant| tenant.min_bytes));

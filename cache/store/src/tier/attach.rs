@@ -188,8 +188,8 @@ impl Tier {
             tracing::debug!(url = shown(&found.url), "found a shard");
             let of = Provenance { url: found.url.into(), tenant: found.tenant.map(Arc::from) };
             let shares = self.0.commons.shares.now();
-            let budgets = shares.budgets(shares.charge_of(&of));
-            let space = Space::enter(&self.0.budget, budgets, found.bytes);
+            // The table charges whom it belongs to.
+            let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
             table.found(found.name, of, space, (found.written, state));
         }
     }
