@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
 use forebay_source::{LinkReport, MountReport};
-use forebay_store::{Counters, Fills, Holdings, TierReport};
+use forebay_store::{Counters, Fills, ForecastReport, Holdings, TierReport};
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,8 @@ pub struct Status {
     pub mounts: Vec<MountReport>,
     /// Shards on their way in.
     pub fills: Fills,
+    /// What jobs said they will read, and what was fetched by it.
+    pub foresight: ForecastReport,
     /// Memory for bytes on their way in.
     pub frames: Memory,
     /// Bytes of all slabs, and the limit.
@@ -193,6 +195,7 @@ impl Status {
             sources: node.store.links(),
             mounts: node.readers.report(),
             fills: node.store.fills(),
+            foresight: node.store.forecast(),
             frames: Memory {
                 bytes: node.frames.capacity(),
                 in_use_bytes: node.frames.in_use(),
@@ -219,7 +222,8 @@ struct Part<'a>(&'a serde_json::Value);
 
 impl Part<'_> {
     fn number(&self, path: &str) -> Option<u64> {
-        self.0.pointer(path).and_then(serde_json::Value::as_u64)
+        let number = self.0.pointer(path)?;
+        number.as_u64().or_else(|| number.as_f64().map(|number| number as u64))
     }
 
     fn count(&self, path: &str) -> u64 {
@@ -384,6 +388,40 @@ impl fmt::Display for BadLines<'_> {
     }
 }
 
+/// What is foreseen, as lines of text; none if nothing is.
+struct ForesightLines<'a>(&'a serde_json::Value);
+
+impl fmt::Display for ForesightLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = Part(self.0);
+        let jobs = part.parts("/foresight/jobs").count();
+        if jobs == 0 {
+            return Ok(());
+        }
+        let slack = match self.0.pointer("/foresight/slack").and_then(serde_json::Value::as_f64) {
+            None => "all they need is here or on its way".to_owned(),
+            Some(late) if late < 0.0 => format!("the next fetch is {:.1} s late", -late),
+            Some(slack) => format!("the next fetch must begin within {slack:.1} s"),
+        };
+        writeln!(
+            f,
+            "foresight  {jobs} jobs; the link brings {}/s; {slack}; {} shards fetched ahead, {} went for them",
+            part.size("/foresight/bandwidth"),
+            part.count("/foresight/fetches"),
+            part.count("/foresight/evictions"),
+        )?;
+        if self.0.pointer("/foresight/lacks/cache").is_some() {
+            writeln!(
+                f,
+                "        jobs wait: {} more of cache, or {}/s more of link would let them read on",
+                part.size("/foresight/lacks/cache"),
+                part.size("/foresight/lacks/bandwidth"),
+            )?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Screen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = Part(self.0);
@@ -405,6 +443,7 @@ impl fmt::Display for Screen<'_> {
             let mount = mount.text("/mount");
             writeln!(f, "mount   {mount} hangs: {stuck} readers wait for it")?;
         }
+        write!(f, "{}", ForesightLines(self.0))?;
         if status.count("/cache/through_bytes") > 0 {
             let through = status.size("/cache/through_bytes");
             writeln!(f, "        read through, past every tier: {through}")?;

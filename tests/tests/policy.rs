@@ -112,7 +112,7 @@ fn quotas_bound_a_data_set_from_below_and_above() {
     assert_eq!(told(1, "used_bytes"), 2 * bench.shard_bytes);
     assert_eq!(told(1, "shards"), 2);
     assert_eq!(told(2, "shards"), 0);
-    assert_eq!(told(2, "evict"), "lru");
+    assert_eq!(told(2, "evict"), "clairvoyant");
     bench.play([7, 8, 9, 7, 8, 9]).unwrap();
     assert!(bench.resting().contains(&1), "one shard is its minimum: {:?}", bench.resting());
     assert!(!bench.resting().contains(&0), "more than the minimum is anybody's");

@@ -9,6 +9,7 @@
 //!
 //! | policy | who goes first | who stays |
 //! |---|---|---|
+//! | `clairvoyant` | what nobody told to need, as `sieve`; then the one that is needed last | everyone |
 //! | `lru` | the one whose last use is longest ago | everyone |
 //! | `lfu` | the one used least, counted with dynamic aging | everyone |
 //! | `sieve` | the oldest not used since the hand passed | everyone |
@@ -81,8 +82,10 @@ pub trait Policy: Send {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evict {
-    /// Least recently used.
+    /// What is needed last, as far as jobs told; see [`crate::Foresight`].
     #[default]
+    Clairvoyant,
+    /// Least recently used.
     Lru,
     /// Least frequently used, with dynamic aging.
     Lfu,
@@ -98,13 +101,21 @@ pub enum Evict {
 
 impl Evict {
     /// Every policy, as a benchmark or a simulation goes through them.
-    pub const ALL: [Self; 6] =
-        [Self::Lru, Self::Lfu, Self::Sieve, Self::S3fifo, Self::Static, Self::None];
+    pub const ALL: [Self; 7] = [
+        Self::Clairvoyant,
+        Self::Static,
+        Self::Sieve,
+        Self::S3fifo,
+        Self::Lfu,
+        Self::Lru,
+        Self::None,
+    ];
 
     /// The name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Clairvoyant => "clairvoyant",
             Self::Lru => "lru",
             Self::Lfu => "lfu",
             Self::Sieve => "sieve",
@@ -114,13 +125,13 @@ impl Evict {
         }
     }
 
-    /// An empty policy of this name.
+    /// An empty policy of this name; of `clairvoyant`, the one for what no job told of.
     #[must_use]
     pub fn policy(self) -> Box<dyn Policy> {
         match self {
             Self::Lru => Box::<lru::Lru>::default(),
             Self::Lfu => Box::<lfu::Lfu>::default(),
-            Self::Sieve => Box::<sieve::Sieve>::default(),
+            Self::Clairvoyant | Self::Sieve => Box::<sieve::Sieve>::default(),
             Self::S3fifo => Box::<s3fifo::S3Fifo>::default(),
             Self::Static => Box::<fixed::Static>::default(),
             Self::None => Box::<none::None>::default(),

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use epochs::{Epoch, Epochs};
 use pace::Pace;
+use serde::{Deserialize, Serialize};
 use timeline::Timeline;
 pub(crate) use walk::{Changed, Walk};
 
@@ -46,7 +47,7 @@ const SLACK: f64 = 4.0;
 const RENEWED: usize = 8;
 
 /// One use of a shard: it is needed from where the job has read `start` bytes until it has read `end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Which.
     pub shard: Shard,
@@ -72,20 +73,76 @@ pub trait Future: Send {
 pub enum Presence {
     /// At its origin alone.
     Missing,
+    /// At its origin, which does not give it now.
+    Refused,
     /// On its way.
     Arriving,
     /// On the node.
     Here,
 }
 
+/// A part of the cache whose shards are given up in one order, by its number: small, and the caller's choice.
+pub type Place = u16;
+
+/// Places in which a shard may lie at once: a tier of each class, and as many on the way from one to another.
+const COPIES: usize = 8;
+
+/// The places in which a shard lies.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    at: [Place; COPIES],
+    count: usize,
+}
+
+impl Places {
+    fn all(&self) -> &[Place] {
+        &self.at[..self.count]
+    }
+
+    /// One more, unless it is one too many.
+    fn add(&mut self, place: Place) {
+        if self.count < COPIES && !self.all().contains(&place) {
+            self.at[self.count] = place;
+            self.count += 1;
+        }
+    }
+
+    fn remove(&mut self, place: Place) {
+        if let Some(at) = self.all().iter().position(|other| *other == place) {
+            self.count -= 1;
+            self.at[at] = self.at[self.count];
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Known {
     bytes: u64,
-    presence: Presence,
+    places: Places,
+    /// Fetches of it under way.
+    coming: u32,
+    /// Its origin does not give it.
+    is_refused: bool,
     /// When it is needed next, as it was last worked out.
     needed: Moment,
     /// Uses of it that are under way.
     open: u32,
+}
+
+impl Known {
+    fn of(bytes: u64) -> Self {
+        let places = Places::default();
+        Self { bytes, places, coming: 0, is_refused: false, needed: NEVER, open: 0 }
+    }
+
+    fn presence(&self) -> Presence {
+        match (self.places.count, self.coming, self.is_refused) {
+            (1.., ..) => Presence::Here,
+            (0, 1.., _) => Presence::Arriving,
+            (0, 0, true) => Presence::Refused,
+            (0, 0, false) => Presence::Missing,
+        }
+    }
 }
 
 struct Job {
@@ -107,11 +164,13 @@ impl Job {
 /// The future of one link and one cache, as far as their jobs have told it.
 pub struct Foresight {
     shards: Vec<Known>,
+    /// Numbers of shards that were forgotten.
+    vacant: Vec<Shard>,
     jobs: BTreeMap<JobId, Job>,
     /// What is missing and needed.
     missing: Timeline,
-    /// What is here, by when it is needed.
-    here: BTreeSet<(Moment, Shard)>,
+    /// What lies in each place, by when it is needed.
+    here: Vec<BTreeSet<(Moment, Shard)>>,
     link: Pace,
     /// Bytes on their way.
     arriving: u64,
@@ -127,9 +186,10 @@ impl Foresight {
     pub fn new(bandwidth: f64) -> Self {
         Self {
             shards: Vec::new(),
+            vacant: Vec::new(),
             jobs: BTreeMap::new(),
             missing: Timeline::default(),
-            here: BTreeSet::new(),
+            here: Vec::new(),
             link: Pace::new(bandwidth),
             arriving: 0,
             bytes: 0,
@@ -142,11 +202,22 @@ impl Foresight {
     /// # Panics
     /// If there are four billion already.
     pub fn add(&mut self, bytes: u64) -> Shard {
-        let shard = Shard::try_from(self.shards.len()).expect("fewer than four billion shards");
-        let presence = Presence::Missing;
-        self.shards.push(Known { bytes, presence, needed: NEVER, open: 0 });
         self.bytes += bytes;
+        if let Some(shard) = self.vacant.pop() {
+            self.shards[shard as usize] = Known::of(bytes);
+            return shard;
+        }
+        let shard = Shard::try_from(self.shards.len()).expect("fewer than four billion shards");
+        self.shards.push(Known::of(bytes));
         shard
+    }
+
+    /// A shard that no job reads any more, wherever it is: its number will be another's.
+    pub fn forget(&mut self, shard: Shard) {
+        self.take_out(shard);
+        self.bytes -= self.shards[shard as usize].bytes;
+        self.shards[shard as usize] = Known::of(0);
+        self.vacant.push(shard);
     }
 
     /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs O(n log n).
@@ -163,6 +234,18 @@ impl Foresight {
             self.shards[shard as usize].open -= 1;
         }
         self.renew_all();
+    }
+
+    /// What a job will read from where it is, so many bytes on; counted from there.
+    pub fn ahead(&mut self, id: JobId, bytes: u64) -> Vec<Use> {
+        self.jobs.get_mut(&id).map(|job| job.walk.ahead(bytes)).unwrap_or_default()
+    }
+
+    /// What a job did until now is no measure of its pace.
+    pub fn pause(&mut self, id: JobId, now: Moment) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.at = now;
+        }
     }
 
     /// A job has read `read` bytes in all; since it was last heard of it waited for `waited` microseconds.
@@ -183,35 +266,67 @@ impl Foresight {
 
     /// A shard is being fetched.
     pub fn began(&mut self, shard: Shard) {
-        self.place(shard, Presence::Arriving);
+        self.change(shard, |known| {
+            known.coming += 1;
+            known.is_refused = false;
+        });
     }
 
-    /// A shard came, which took the link so many microseconds.
-    pub fn arrived(&mut self, shard: Shard, took: u64) {
+    /// A fetch of a shard ended without it.
+    pub fn failed(&mut self, shard: Shard) {
+        self.change(shard, |known| known.coming = known.coming.saturating_sub(1));
+    }
+
+    /// A shard came, which took the link so many microseconds, and lies in `place`.
+    pub fn arrived(&mut self, shard: Shard, took: u64, place: Place) {
         self.link.saw(self.shards[shard as usize].bytes, took, self.usual());
-        self.place(shard, Presence::Here);
+        self.failed(shard);
+        self.found(shard, place);
     }
 
-    /// A shard was found here.
-    pub fn found(&mut self, shard: Shard) {
-        self.place(shard, Presence::Here);
+    /// A shard was found in `place`.
+    pub fn found(&mut self, shard: Shard, place: Place) {
+        self.change(shard, |known| known.places.add(place));
     }
 
-    /// A shard was given up, or did not come.
-    pub fn left(&mut self, shard: Shard) {
-        self.place(shard, Presence::Missing);
+    /// A shard was given up there.
+    pub fn left(&mut self, shard: Shard, place: Place) {
+        self.change(shard, |known| known.places.remove(place));
+    }
+
+    /// The origin does not give a shard, until that is taken back: it is not wanted meanwhile.
+    pub fn refuse(&mut self, shard: Shard, is_refused: bool) {
+        self.change(shard, |known| known.is_refused = is_refused);
     }
 
     /// Where a shard is.
     #[must_use]
     pub fn presence(&self, shard: Shard) -> Presence {
-        self.shards[shard as usize].presence
+        self.shards[shard as usize].presence()
+    }
+
+    /// Bytes of a shard.
+    #[must_use]
+    pub fn bytes(&self, shard: Shard) -> u64 {
+        self.shards[shard as usize].bytes
     }
 
     /// When a shard is needed next, as far as is known.
     #[must_use]
     pub fn needed(&self, shard: Shard) -> Moment {
         self.shards[shard as usize].needed
+    }
+
+    /// Bytes a second that the link brings, as far as was seen.
+    #[must_use]
+    pub fn bandwidth(&self) -> f64 {
+        self.link.rate()
+    }
+
+    /// Bytes a second that a job reads while it does not wait, as far as was seen.
+    #[must_use]
+    pub fn rate(&self, id: JobId) -> Option<f64> {
+        self.jobs.get(&id).map(|job| job.pace.rate())
     }
 
     /// The missing shard that is needed first, and when.
@@ -231,17 +346,17 @@ impl Foresight {
         Some(Moment::try_from(latest).unwrap_or(NOW))
     }
 
-    /// The shards to give up for `bytes` bytes of what is needed at `than`: those that are needed last, all of them later than
-    /// that, and `may_go`. None if there are not enough.
+    /// The shards of these places to give up for `bytes` bytes of what is needed at `than`: those that are needed last, all of
+    /// them later than that, and `may_go`; without a moment, whenever they are needed. None if there are not enough.
     pub fn victims(
         &self,
-        than: Moment,
+        places: &[Place],
+        than: Option<Moment>,
         bytes: u64,
         may_go: &mut dyn FnMut(Shard) -> bool,
     ) -> Option<Vec<Shard>> {
         let (mut sum, mut victims) = (0, Vec::new());
-        let later = self.here.range((than.saturating_add(1), 0)..).rev();
-        for &(_, shard) in later {
+        for (_, shard) in self.later(places, than) {
             if sum >= bytes {
                 break;
             }
@@ -253,9 +368,33 @@ impl Foresight {
         (sum >= bytes).then_some(victims)
     }
 
+    /// What lies in these places and is needed later than `than`, the last first.
+    fn later(
+        &self,
+        places: &[Place],
+        than: Option<Moment>,
+    ) -> impl Iterator<Item = (Moment, Shard)> {
+        let from = (than.map_or(NOW, |than| than.saturating_add(1)), 0);
+        let of = |place: &Place| self.here.get(usize::from(*place));
+        let mut places: Vec<_> =
+            places.iter().filter_map(of).map(|here| here.range(from..).rev().peekable()).collect();
+        let mut before = None;
+        std::iter::from_fn(move || {
+            loop {
+                let of = (0..places.len()).max_by_key(|of| places[*of].peek().copied())?;
+                let last = places[of].next().copied()?;
+                // A shard that lies in several of them comes once.
+                if before.replace(last) != Some(last) {
+                    return Some(last);
+                }
+            }
+        })
+    }
+
     /// Bytes of a usual shard.
     fn usual(&self) -> u64 {
-        self.bytes / (self.shards.len() as u64).max(1)
+        let count = self.shards.len() - self.vacant.len();
+        self.bytes / (count as u64).max(1)
     }
 
     /// Begins and ends a job's uses up to where it has read `read` bytes; of which shards.
@@ -288,41 +427,52 @@ impl Foresight {
 
     fn renew_all(&mut self) {
         self.missing = Timeline::default();
-        self.here.clear();
+        self.here.iter_mut().for_each(BTreeSet::clear);
+        self.arriving = 0;
         for shard in 0..self.shards.len() as Shard {
             self.shards[shard as usize].needed = self.next_use(shard);
             self.put_in(shard);
         }
     }
 
-    fn place(&mut self, shard: Shard, presence: Presence) {
+    fn change(&mut self, shard: Shard, change: impl FnOnce(&mut Known)) {
         self.take_out(shard);
-        self.shards[shard as usize].presence = presence;
+        change(&mut self.shards[shard as usize]);
         self.put_in(shard);
     }
 
     fn take_out(&mut self, shard: Shard) {
-        let Known { bytes, presence, needed, .. } = self.shards[shard as usize];
-        match presence {
+        let known = self.shards[shard as usize];
+        let Known { bytes, needed, .. } = known;
+        match known.presence() {
             Presence::Missing if needed < NEVER => self.missing.remove(needed, shard),
-            Presence::Missing => {}
+            Presence::Missing | Presence::Refused => {}
             Presence::Arriving => self.arriving -= bytes,
             Presence::Here => {
-                self.here.remove(&(needed, shard));
+                for place in known.places.all() {
+                    self.here[usize::from(*place)].remove(&(needed, shard));
+                }
             }
         }
     }
 
     fn put_in(&mut self, shard: Shard) {
-        let Known { bytes, presence, needed, .. } = self.shards[shard as usize];
-        match presence {
+        let known = self.shards[shard as usize];
+        let Known { bytes, needed, .. } = known;
+        match known.presence() {
             Presence::Missing if needed < NEVER => {
                 self.missing.insert(needed, shard, self.link.takes_at_most(bytes));
             }
-            Presence::Missing => {}
+            Presence::Missing | Presence::Refused => {}
             Presence::Arriving => self.arriving += bytes,
             Presence::Here => {
-                self.here.insert((needed, shard));
+                for place in known.places.all() {
+                    let place = usize::from(*place);
+                    if self.here.len() <= place {
+                        self.here.resize_with(place + 1, BTreeSet::new);
+                    }
+                    self.here[place].insert((needed, shard));
+                }
             }
         }
     }

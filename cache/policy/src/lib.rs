@@ -7,9 +7,11 @@
 
 pub mod evict;
 mod foresight;
+mod shortfall;
 pub mod simulate;
 
 pub use evict::{Evict, List, Newcomer, Policy, Slot};
 pub use foresight::{
-    Epoch, Epochs, Foresight, Future, JobId, Moment, NEVER, NOW, Presence, Shard, Use,
+    Epoch, Epochs, Foresight, Future, JobId, Moment, NEVER, NOW, Place, Presence, Shard, Use,
 };
+pub use shortfall::{Mass, Remedy, shortfall};

@@ -3,6 +3,7 @@
 //! Its rule: what decides here is what decides on a node, [`Foresight`] or an [`evict`](crate::evict) policy; the rest is the
 //! least that lets them: a job reads on when all that it has open is here, at its own speed.
 
+mod agreement;
 mod limits;
 mod orders;
 #[cfg(test)]
@@ -12,11 +13,16 @@ use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::evict::{Evict, List, Newcomer, Policy};
-use crate::foresight::{Changed, Foresight, Future, Moment, NOW, Presence, Shard, Walk};
-pub use limits::Remedy;
+use crate::foresight::{
+    Changed, Foresight, Future, Moment, NOW, Place, Presence, Shard, Use, Walk,
+};
+pub use agreement::Agreement;
 
 /// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
 pub const AHEAD: u64 = 8;
+
+/// The cache: one place.
+const CACHE: Place = 0;
 
 /// Microseconds of a second.
 const SECOND: f64 = 1e6;
@@ -39,6 +45,18 @@ pub struct Trace {
     /// How far steps and fetches differ from the usual.
     #[serde(default)]
     pub jitter: Jitter,
+    /// Shards that are in the cache at the beginning.
+    #[serde(default)]
+    pub here: Vec<Shard>,
+    /// What the shards are called, where it was recorded.
+    #[serde(default)]
+    pub names: Vec<String>,
+    /// When it was recorded, by the clock of the decisions.
+    #[serde(default)]
+    pub at: Moment,
+    /// What the node had decided by then, the oldest first.
+    #[serde(default)]
+    pub decisions: Vec<Decision>,
 }
 
 /// A job.
@@ -65,6 +83,9 @@ pub struct Reader {
     /// Seconds after the beginning at which it comes.
     #[serde(default)]
     pub joins: f64,
+    /// What it reads, where that was recorded: order, window, epochs and seed are not asked then.
+    #[serde(default)]
+    pub uses: Vec<Use>,
 }
 
 fn one() -> usize {
@@ -99,37 +120,6 @@ pub struct Jitter {
     pub seed: u64,
 }
 
-/// What decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    /// What jobs will read.
-    Clairvoyant,
-    /// How shards were used, with [`AHEAD`] uses of each job fetched ahead.
-    By(Evict),
-}
-
-impl Scheme {
-    /// Every one.
-    pub const ALL: [Self; 7] = [
-        Self::Clairvoyant,
-        Self::By(Evict::Static),
-        Self::By(Evict::Sieve),
-        Self::By(Evict::S3fifo),
-        Self::By(Evict::Lfu),
-        Self::By(Evict::Lru),
-        Self::By(Evict::None),
-    ];
-
-    /// Its name, as in a configuration file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Clairvoyant => "clairvoyant",
-            Self::By(evict) => evict.name(),
-        }
-    }
-}
-
 /// What came of it, after the epochs that are not counted.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -157,7 +147,7 @@ impl Report {
 }
 
 /// A fetch that began.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// When.
     pub at: Moment,
@@ -167,14 +157,14 @@ pub struct Decision {
     pub went: Vec<Shard>,
 }
 
-/// Plays a trace to its end.
+/// Plays a trace to its end. Any other policy than `clairvoyant` has [`AHEAD`] uses of each job fetched ahead.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a trace that makes no sense, [`ErrorKind::Full`] if the cache does not hold what jobs have open
 /// at once.
-pub fn simulate(trace: &Trace, scheme: Scheme) -> Result<Report> {
+pub fn simulate(trace: &Trace, evict: Evict) -> Result<Report> {
     trace.check()?;
-    simulate_with(trace, scheme, &|job| trace.future(job))
+    simulate_with(trace, evict, &|job| trace.future(job))
 }
 
 /// What each job will read, by its number; asked for more than once.
@@ -184,9 +174,9 @@ pub type Futures<'f> = dyn Fn(usize) -> Box<dyn Future> + 'f;
 ///
 /// # Errors
 /// As [`simulate`].
-pub fn simulate_with(trace: &Trace, scheme: Scheme, futures: &Futures<'_>) -> Result<Report> {
+pub fn simulate_with(trace: &Trace, evict: Evict, futures: &Futures<'_>) -> Result<Report> {
     trace.check()?;
-    Node::new(trace, scheme, futures).run()
+    Node::new(trace, evict, futures).run()
 }
 
 impl Trace {
@@ -203,6 +193,13 @@ impl Trace {
         if self.jobs.is_empty() {
             return wrong("there is no job");
         }
+        let bytes = |shard: &Shard| self.shards.get(*shard as usize).copied();
+        let here = self.here.iter().try_fold(0_u64, |sum, shard| sum.checked_add(bytes(shard)?));
+        if here.is_none_or(|here| here > self.capacity) {
+            return wrong(
+                "what is in the cache at the beginning does not fit, or is not in the list",
+            );
+        }
         let is_factor = |factor: f64| factor == 0.0 || (factor.is_finite() && factor >= 1.0);
         if !is_factor(self.jitter.step) || !is_factor(self.jitter.fetch) {
             return wrong("jitter is a factor of 1 or more");
@@ -217,6 +214,12 @@ impl Trace {
             if job.shards.iter().any(|shard| *shard as usize >= self.shards.len()) {
                 return named("a job reads a shard that is not in the list");
             }
+            let known = |one: &Use| (one.shard as usize) < self.shards.len() && one.start < one.end;
+            if !job.uses.iter().all(known) || !job.uses.is_sorted_by_key(|one| one.start) {
+                return named(
+                    "a job's uses are not in order, or of shards that are not in the list",
+                );
+            }
             let mut seen = vec![false; self.shards.len()];
             if job.shards.iter().any(|shard| std::mem::replace(&mut seen[*shard as usize], true)) {
                 return named("a job reads a shard twice in an epoch");
@@ -224,7 +227,7 @@ impl Trace {
             if job.shards.iter().any(|shard| self.shards[*shard as usize] == 0) {
                 return named("a shard has no bytes");
             }
-            if job.epochs <= self.warm_epochs {
+            if job.epochs <= self.warm_epochs && job.uses.is_empty() {
                 return named("none of a job's epochs is counted");
             }
         }
@@ -286,15 +289,15 @@ struct Node<'t> {
 }
 
 impl<'t> Node<'t> {
-    fn new(trace: &'t Trace, scheme: Scheme, futures: &'t Futures<'t>) -> Self {
+    fn new(trace: &'t Trace, evict: Evict, futures: &'t Futures<'t>) -> Self {
         let mut foresight = Foresight::new(trace.bandwidth);
         for bytes in &trace.shards {
             foresight.add(*bytes);
         }
         let shards = trace.shards.len();
-        let by_use = match scheme {
-            Scheme::Clairvoyant => None,
-            Scheme::By(evict) => Some(ByUse {
+        let by_use = match evict {
+            Evict::Clairvoyant => None,
+            evict => Some(ByUse {
                 policy: evict.policy(),
                 passing: List::default(),
                 passes: vec![false; shards],
@@ -303,6 +306,15 @@ impl<'t> Node<'t> {
                 open: vec![0; shards],
             }),
         };
+        let mut by_use = by_use;
+        for shard in &trace.here {
+            foresight.found(*shard, CACHE);
+            if let Some(by_use) = &mut by_use {
+                by_use.enter(*shard, trace.shards[*shard as usize], false);
+                by_use.fresh[*shard as usize] = false;
+            }
+        }
+        let used = trace.here.iter().map(|shard| trace.shards[*shard as usize]).sum();
         let running = |(at, reader): (usize, &'t Reader)| Running {
             reader,
             walk: Walk::new(futures(at)),
@@ -319,7 +331,7 @@ impl<'t> Node<'t> {
         Self {
             futures,
             jobs: trace.jobs.iter().enumerate().map(running).collect(),
-            used: 0,
+            used,
             foresight,
             by_use,
             arriving: None,
@@ -455,7 +467,7 @@ impl<'t> Node<'t> {
         if self.foresight.due().is_none_or(|due| due > self.now) {
             return None;
         }
-        let went = self.foresight.victims(needed, short, &mut |_| true)?;
+        let went = self.foresight.victims(&[CACHE], Some(needed), short, &mut |_| true)?;
         went.iter().for_each(|gone| self.give_up(*gone));
         Some((shard, went))
     }
@@ -506,7 +518,7 @@ impl<'t> Node<'t> {
     /// Gives a shard up.
     fn give_up(&mut self, shard: Shard) {
         self.used -= self.trace.shards[shard as usize];
-        self.foresight.left(shard);
+        self.foresight.left(shard, CACHE);
     }
 
     fn next_event(&self) -> Option<Moment> {
@@ -525,7 +537,7 @@ impl<'t> Node<'t> {
             && until <= self.now
         {
             self.arriving = None;
-            self.foresight.arrived(shard, until - since);
+            self.foresight.arrived(shard, until - since, CACHE);
         }
     }
 

@@ -132,6 +132,12 @@ impl Rank {
         }
     }
 
+    /// Whether no job wants it yet.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.level() >= BEHIND
+    }
+
     fn level(&self) -> u64 {
         match self.need.waits.load(Ordering::Relaxed) {
             0 => self.base(),

@@ -66,15 +66,35 @@ const NAME_KEPT: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ShardName(Arc<str>);
 
+/// What all versions of a shard have in common: endpoint and URL, hashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ObjectKey(u128);
+
+impl ObjectKey {
+    pub(crate) fn new(endpoint: &str, url: &str) -> Self {
+        Self(xxh3_128(&joined([endpoint, url])))
+    }
+
+    pub(crate) fn of(origin: &Origin) -> Self {
+        Self::new(&origin.endpoint, &origin.url)
+    }
+}
+
+/// Texts one after the other, each with its length, so that no two lists look alike.
+fn joined<const N: usize>(parts: [&str; N]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for part in parts {
+        all.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        all.extend_from_slice(part.as_bytes());
+    }
+    all
+}
+
 impl ShardName {
     /// The name for one version of one object.
     #[must_use]
     pub fn new(origin: &Origin) -> Self {
-        let mut identity = Vec::new();
-        for part in [&origin.endpoint, &origin.url, &origin.version] {
-            identity.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            identity.extend_from_slice(part.as_bytes());
-        }
+        let identity = joined([&origin.endpoint, &origin.url, &origin.version]);
         let shown = forebay_error::shown(&origin.url);
         let path = shown.split(['?', '#']).next().unwrap_or_default();
         let kept: String = path

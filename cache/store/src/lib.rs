@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   Store ── which tier a shard is read from, comes to, moves to   store.rs, store/
+//!     ├─ Forecast ── what jobs will read, and so who goes last     forecast.rs
 //!     └─ Tier ── who is here, who may stay, how the device is       tier.rs, tier/
 //!          ├─ Budget ── bytes reserved before they are written      budget.rs
 //!          ├─ Shares ── whose data set and tenant's they are        shares.rs
@@ -22,6 +23,7 @@ mod dataset;
 mod directory;
 mod files;
 mod fill;
+mod forecast;
 mod fsck;
 mod shard;
 mod shares;
@@ -34,10 +36,11 @@ pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
+pub use forecast::{ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use shares::check_promises;
-pub use store::{Brought, Checked, Claim, Copy, Store, StoreConfig, StoreRules};
+pub use store::{Brought, Checked, Claim, Copy, Foreseen, Reading, Store, StoreConfig, StoreRules};
 pub use tenant::Tenant;
 pub use tier::{
     Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Mode,

@@ -10,6 +10,7 @@
 
 mod bring;
 mod check;
+mod foresee;
 mod identity;
 mod in_place;
 mod moves;
@@ -35,6 +36,7 @@ use tokio::sync::Notify;
 use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
 use crate::fill::{Fills, Flights, Job, Running, Start};
+use crate::forecast::Forecast;
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, InForce, Shares};
 use crate::tenant::Tenant;
@@ -44,6 +46,7 @@ use crate::tier::{
 };
 pub use bring::Brought;
 pub use check::{Checked, Copy};
+pub use foresee::{Foreseen, Reading};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
 pub(crate) use in_place::is_read_in_place;
@@ -110,6 +113,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Whoever moves shards sees that there is nothing to move any more.
         self.commons.moves.notify_one();
+        self.commons.forecast.changed.notify_one();
     }
 }
 
@@ -198,6 +202,7 @@ impl Store {
             frames,
             flights: Flights::new(),
             shares,
+            forecast: Arc::new(Forecast::new()),
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
             traffic: Arc::default(),
@@ -224,6 +229,8 @@ impl Store {
             Self { inner: Arc::new(inner), tenant: None, owner: 0, client: None, pace: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
+        let forecast = commons.forecast.clone();
+        tokio::spawn(foresee::fetch_ahead(Arc::downgrade(&store.inner), forecast));
         tokio::spawn(moves::move_shards(Arc::downgrade(&store.inner), commons));
         Ok(store)
     }

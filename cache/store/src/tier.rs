@@ -41,6 +41,7 @@ use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
+use crate::forecast::Forecast;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, InForce};
 use crate::store::Identity;
@@ -153,6 +154,8 @@ pub(crate) struct Commons {
     pub(crate) flights: Flights,
     /// By the rules that count now.
     pub(crate) shares: Arc<InForce>,
+    /// What jobs said they will read.
+    pub(crate) forecast: Arc<Forecast>,
     /// Wakes whoever moves shards between tiers.
     pub(crate) moves: tokio::sync::Notify,
     /// Shards that no tier holds, and are read from their origin.
@@ -341,6 +344,11 @@ impl Tier {
     pub(crate) fn unclaim(&self, name: &ShardName) {
         self.table().unclaim(name);
         self.let_go();
+    }
+
+    /// Jobs said that they will read other shards than before.
+    pub(crate) fn look_forward(&self) {
+        self.table().look_forward();
     }
 
     pub(crate) fn used(&self, name: &ShardName) -> u32 {

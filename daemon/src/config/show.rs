@@ -201,7 +201,7 @@ mod tests {
         let document = document(&config, "/run/f.sock", 1);
         let text = text(&document);
         assert!(!text.contains("hunter2") && !text.contains("user"), "{text}");
-        assert!(text.contains("evict = \"lru\""), "defaults are shown: {text}");
+        assert!(text.contains("evict = \"clairvoyant\""), "defaults are shown: {text}");
         let again = Config::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert_eq!(super::document(&again, "", 0), document);
         assert_eq!(document["daemon"]["socket"], "/run/f.sock");

@@ -30,7 +30,7 @@ mod share;
 pub use epoch::Epoch;
 pub use mix::{Mix, Mixed, Proportion, Stream, repeats, weights};
 pub use need::{Need, Part, need};
-pub use outlook::outlook;
+pub use outlook::{outlook, place};
 pub use permute::{Key, permute};
 pub use sequence::{Known, Located, Sequence, Span};
 pub use share::Share;

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod assembly;
+mod foresee;
 mod gather;
 mod leased;
 mod patience;
@@ -31,6 +32,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::lease::Leases;
 use crate::plan::{self, Epoch, Mixed, Sequence};
 use assembly::{Assembly, Place};
+use foresee::Outlook;
 use gather::{Gatherer, Stages};
 use leased::{Acknowledgements, Leased, Trainer};
 use patience::Patience;
@@ -111,6 +113,9 @@ pub(crate) struct Job {
     pub(crate) slots: Slots,
     pub(crate) patience: Patience,
     pub(crate) verdicts: Verdicts,
+    /// Bytes of each shard, where the trainer knew them.
+    pub(crate) bytes: Option<Vec<u64>>,
+    pub(crate) outlook: Outlook,
 }
 
 impl Job {
@@ -124,6 +129,12 @@ impl Job {
     /// `Invalid` for a mixture that makes no sense.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
         order_of(&self.spec, &self.streams, self.lanes, epoch)
+    }
+
+    /// The orders of its epochs, by their numbers, for somebody who may outlive it; none for one that makes no sense.
+    pub(crate) fn order(&self) -> impl Fn(u64) -> Option<Epoch> + Send + use<> {
+        let (spec, streams, lanes) = (self.spec.clone(), self.streams.clone(), self.lanes);
+        move |epoch| order_of(&spec, &streams, lanes, epoch).ok()
     }
 
     /// Whether a shard did not come because another job that reads it went away, or does not open it: then
@@ -235,6 +246,8 @@ impl Session {
             store: host.store,
             patience: Patience::new(Duration::from_millis(spec.patience_ms)),
             verdicts: Verdicts::default(),
+            bytes: extent.map(|extent| extent.bytes.clone()),
+            outlook: Outlook::default(),
             spec,
             streams,
         };
@@ -379,12 +392,13 @@ async fn play(
         job.patience.begun();
     }
     let producer = Producer::new(job.clone(), run, begin)?;
-    let outcome = producer.outcome();
+    let (outcome, after) = (producer.outcome(), producer.after());
     let located = futures::stream::try_unfold(producer, |mut producer| async move {
         let next = producer.next().await?;
         Ok::<_, Error>(next.map(|assembly| (assembly, producer)))
     });
-    deliver(&job, located.boxed(), depth, events).await?;
+    let handed = |index| job.outlook.handed(&job, begin.epoch, after(index));
+    deliver(&job, located.boxed(), depth, events, handed).await?;
     let outcome = outcome.get().expect("a producer that ended said how").clone();
     Ok(settled(&job, outcome).await)
 }
@@ -398,7 +412,7 @@ async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> R
         let next = leased.next().await?;
         Ok::<_, Error>(next.map(|assembly| (assembly, leased)))
     });
-    deliver(&job, located.boxed(), depth, events).await?;
+    deliver(&job, located.boxed(), depth, events, |_| {}).await?;
     let outcome = outcome.get().expect("one that ended said how").clone();
     Ok(settled(&job, outcome).await)
 }
@@ -427,18 +441,19 @@ async fn pick(
     let places: Vec<_> = samples.iter().map(place).collect();
     let mut gatherer = Gatherer::new(job.clone(), run);
     let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::default()).await };
-    deliver(&job, futures::stream::once(gathered).boxed(), 1, events).await?;
+    deliver(&job, futures::stream::once(gathered).boxed(), 1, events, |_| {}).await?;
     let outcome =
         Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new(), counts: None };
     Ok(settled(&job, outcome).await)
 }
 
-/// Reads batches, several at once, and hands them out in their order.
+/// Reads batches, several at once, and hands them out in their order, each of which is then told by its number to `handed`.
 async fn deliver(
     job: &Arc<Job>,
     gathered: BoxStream<'_, Result<Assembly>>,
     depth: usize,
     events: &mpsc::Sender<Event>,
+    handed: impl Fn(u64),
 ) -> Result<()> {
     let mut ready = gathered.map_ok(read_aside).try_buffered(depth).boxed();
     while let Some((mut batch, offsets, hold)) = ready.try_next().await? {
@@ -449,7 +464,9 @@ async fn deliver(
         batch.errors.extend(job.wrong_shards());
         job.slots.lend(&batch, hold);
         job.patience.begun();
+        let index = batch.index;
         place.send(Event::Batch { batch: Box::new(batch), offsets });
+        handed(index);
     }
     Ok(())
 }

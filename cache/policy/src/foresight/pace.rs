@@ -4,6 +4,10 @@
 /// some percent, few enough that a change is known within a minute.
 const MEMORY: f64 = 64.0;
 
+/// How many usual shards' looks a first guess is worth. The first few looks are averaged as they are, so that a guess is soon
+/// forgotten; were it forgotten at once, a single odd look would take its place.
+const GUESS: f64 = 0.25;
+
 /// Microseconds of a second.
 const SECOND: f64 = 1e6;
 
@@ -14,12 +18,14 @@ pub(super) struct Pace {
     per_byte: f64,
     /// By how much what was seen differs from that.
     spread: f64,
+    /// Usual shards that were seen, the guess counted in.
+    seen: f64,
 }
 
 impl Pace {
     /// One that is taken to be `rate` bytes a second at first.
     pub(super) fn new(rate: f64) -> Self {
-        Self { per_byte: rate.max(1.0).recip(), spread: 0.0 }
+        Self { per_byte: rate.max(1.0).recip(), spread: 0.0, seen: GUESS }
     }
 
     /// `bytes` took so many microseconds; `usual` are those of a shard.
@@ -28,9 +34,16 @@ impl Pace {
             return;
         }
         let seen = took as f64 / SECOND / bytes as f64;
-        let share = 1.0 - (-(bytes as f64) / (MEMORY * usual.max(1) as f64)).exp();
+        let shards = bytes as f64 / usual.max(1) as f64;
+        self.seen += shards;
+        let share = (1.0 - (-shards / MEMORY).exp()).max(shards / self.seen);
         self.spread += share * ((seen - self.per_byte).abs() - self.spread);
         self.per_byte += share * (seen - self.per_byte);
+    }
+
+    /// Bytes a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.per_byte.recip()
     }
 
     /// Microseconds that `bytes` take.
@@ -40,7 +53,8 @@ impl Pace {
 
     /// The same, and by how much the average may be wrong: its standard error.
     pub(super) fn takes_at_most(&self, bytes: u64) -> u64 {
-        let per_byte = self.per_byte + self.spread / MEMORY.sqrt();
+        let looks = self.seen.clamp(1.0, MEMORY);
+        let per_byte = self.per_byte + self.spread / looks.sqrt();
         (bytes as f64 * per_byte * SECOND) as u64
     }
 }

@@ -38,12 +38,12 @@ fn fetches(uses: &[Shard], shards: u32, capacity: usize) -> usize {
         }
         assert_eq!(foresight.wanted(), Some((NOW, *shard)));
         if here == capacity {
-            let went = foresight.victims(NOW, 1, &mut |_| true).unwrap();
-            went.iter().for_each(|gone| foresight.left(*gone));
+            let went = foresight.victims(&[0], Some(NOW), 1, &mut |_| true).unwrap();
+            went.iter().for_each(|gone| foresight.left(*gone, 0));
             here -= went.len();
         }
         foresight.began(*shard);
-        foresight.arrived(*shard, 1_000_000);
+        foresight.arrived(*shard, 1_000_000, 0);
         (here, fetched) = (here + 1, fetched + 1);
     }
     fetched
@@ -125,8 +125,8 @@ fn how_fast_a_link_is_becomes_known() {
     let mut foresight = in_a_while();
     for _ in 0..1000 {
         foresight.began(0);
-        foresight.arrived(0, 2_000_000);
-        foresight.left(0);
+        foresight.arrived(0, 2_000_000, 0);
+        foresight.left(0, 0);
     }
     // What is known of shard 1 is worked out anew in its turn.
     (0..4).for_each(|_| foresight.advance(1, 0, 0, 0));
@@ -139,21 +139,22 @@ enum Step {
     Join(u64, Vec<Shard>),
     Leave(u64),
     Advance(u64, u64),
-    Come(Shard),
-    Go(Shard),
-    Room(u64, BTreeSet<Shard>),
+    Come(Shard, Place),
+    Go(Shard, Place),
+    Room(BTreeSet<Place>, u64, BTreeSet<Shard>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let shard = 0..12_u32;
     let uses = prop::collection::vec(shard.clone(), 0..30);
+    let places = prop::collection::btree_set(0..3_u16, 1..3);
     let step = prop_oneof![
         1 => (0..3_u64, uses).prop_map(|(id, uses)| Step::Join(id, uses)),
         1 => (0..3_u64).prop_map(Step::Leave),
         6 => (0..3_u64, 1..4_u64).prop_map(|(id, by)| Step::Advance(id, by)),
-        4 => shard.clone().prop_map(Step::Come),
-        2 => shard.clone().prop_map(Step::Go),
-        2 => (1..9_u64, prop::collection::btree_set(shard, 0..5)).prop_map(|(bytes, leased)| Step::Room(bytes, leased)),
+        4 => (shard.clone(), 0..3_u16).prop_map(|(shard, place)| Step::Come(shard, place)),
+        2 => (shard.clone(), 0..3_u16).prop_map(|(shard, place)| Step::Go(shard, place)),
+        2 => (places, 1..9_u64, prop::collection::btree_set(shard, 0..5)).prop_map(|(places, bytes, leased)| Step::Room(places, bytes, leased)),
     ];
     prop::collection::vec(step, 0..120)
 }
@@ -168,7 +169,7 @@ proptest! {
         for shard in 0..12 {
             foresight.add(bytes(shard));
         }
-        let (mut now, mut jobs) = (0, HashMap::new());
+        let (mut now, mut jobs, mut lies) = (0, HashMap::new(), BTreeSet::new());
         for step in steps {
             now += 1_000_000;
             match step {
@@ -187,19 +188,26 @@ proptest! {
                         foresight.advance(id, *read, now, 0);
                     }
                 }
-                Step::Come(shard) => if foresight.presence(shard) == Presence::Missing {
+                // From the origin, or from another place: that takes the link no time.
+                Step::Come(shard, place) => if lies.insert((shard, place)) {
+                    if foresight.presence(shard) == Presence::Here {
+                        foresight.found(shard, place);
+                        continue;
+                    }
                     foresight.began(shard);
-                    foresight.arrived(shard, 500_000);
+                    foresight.arrived(shard, 500_000, place);
                 },
-                Step::Go(shard) => if foresight.presence(shard) == Presence::Here {
-                    foresight.left(shard);
+                Step::Go(shard, place) => if lies.remove(&(shard, place)) {
+                    foresight.left(shard, place);
                 },
-                Step::Room(needs, leased) => {
+                Step::Room(places, needs, leased) => {
+                    let places: Vec<Place> = places.into_iter().collect();
                     let than = foresight.wanted().map_or(NOW, |(needed, _)| needed);
-                    let here: Vec<Shard> = (0..12).filter(|shard| foresight.presence(*shard) == Presence::Here).collect();
+                    let is_there = |shard: &Shard| places.iter().any(|place| lies.contains(&(*shard, *place)));
+                    let here: Vec<Shard> = (0..12).filter(is_there).collect();
                     let may_go = |shard: &Shard| !leased.contains(shard) && foresight.needed(*shard) > than;
                     let room: u64 = here.iter().filter(|shard| may_go(shard)).map(|shard| bytes(*shard)).sum();
-                    let went = foresight.victims(than, needs, &mut |shard| !leased.contains(&shard));
+                    let went = foresight.victims(&places, Some(than), needs, &mut |shard| !leased.contains(&shard));
                     prop_assert_eq!(went.is_some(), room >= needs);
                     let went = went.unwrap_or_default();
                     prop_assert!(went.iter().all(may_go));

@@ -71,6 +71,24 @@ impl Walk {
         self.future.next(shard, self.next)
     }
 
+    /// The uses under way and those that begin within so many bytes, counted from where it is.
+    pub(crate) fn ahead(&mut self, bytes: u64) -> Vec<Use> {
+        let read = self.read;
+        let open = self.open.iter().map(|(end, _, shard)| Use {
+            shard: *shard,
+            start: 0,
+            end: end.saturating_sub(read),
+        });
+        let mut uses: Vec<Use> = open.collect();
+        let mut next = self.next;
+        while let Some(one) = self.future.at(next).filter(|one| one.start <= read + bytes) {
+            let Use { shard, start, end } = one;
+            uses.push(Use { shard, start: start.saturating_sub(read), end: end - read });
+            next += 1;
+        }
+        uses
+    }
+
     /// How far it may read before a use begins or ends; none at the end of all.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         let begins = self.future.at(self.next).map(|one| one.start);

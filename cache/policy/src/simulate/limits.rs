@@ -2,22 +2,15 @@
 
 use forebay_error::Result;
 
-use super::{Futures, Order, Scheme, Trace, simulate_with};
+use super::{Futures, Order, Trace, simulate_with};
+use crate::evict::Evict;
+use crate::shortfall::Remedy;
 
 /// Who waits for less than this share of its time is as good as never waiting.
 const BUSY: f64 = 0.99;
 
 /// Halvings until the answer is known to a thousandth.
 const HALVINGS: u32 = 10;
-
-/// What would let every job read on without waiting: one or the other.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Remedy {
-    /// Bytes of cache that are missing; none where no cache is large enough.
-    pub cache: Option<u64>,
-    /// Bytes a second that the link lacks.
-    pub bandwidth: Option<f64>,
-}
 
 impl Trace {
     /// The share of its time in which no job can be busier, on average over jobs, whatever decides. Of what a job reads again
@@ -75,7 +68,7 @@ impl Trace {
     }
 
     fn is_enough(&self, futures: &Futures<'_>) -> Result<bool> {
-        let report = simulate_with(self, Scheme::Clairvoyant, futures)?;
+        let report = simulate_with(self, Evict::Clairvoyant, futures)?;
         Ok(report.busy.iter().all(|(_, busy)| *busy >= BUSY))
     }
 }

@@ -8,6 +8,14 @@ impl Trace {
     #[must_use]
     pub fn future(&self, job: usize) -> Box<dyn Future> {
         let reader = self.jobs[job].clone();
+        if !reader.uses.is_empty() {
+            let shards: Vec<_> = reader.uses.iter().map(|one| one.shard).collect();
+            let bytes = reader.uses.iter().map(|one| one.end).max().unwrap_or(0);
+            let epoch = Epoch { uses: reader.uses, bytes };
+            return Box::new(Epochs::new(shards, move |number| {
+                (number == 0).then(|| epoch.clone())
+            }));
+        }
         let bytes = self.shards.clone();
         let shards = reader.shards.clone();
         Box::new(Epochs::new(shards, move |number| {

@@ -16,6 +16,7 @@ fn reader(name: &str, shards: u32, seed: u64) -> Reader {
         epochs: 8,
         seed,
         joins: 0.0,
+        uses: Vec::new(),
     }
 }
 
@@ -29,6 +30,10 @@ fn trace(shards: u32, cached: f64, bandwidth: f64, jobs: Vec<Reader>) -> Trace {
         jobs,
         warm_epochs: 2,
         jitter: Jitter::default(),
+        here: Vec::new(),
+        names: Vec::new(),
+        at: 0,
+        decisions: Vec::new(),
     }
 }
 
@@ -45,7 +50,7 @@ fn one_job_is_as_busy_as_can_be_at_as_few_fetches_as_can_be() {
     for cached in CACHED {
         for bandwidth in BANDWIDTH {
             let trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
-            let report = simulate(&trace, Scheme::Clairvoyant).unwrap();
+            let report = simulate(&trace, Evict::Clairvoyant).unwrap();
             let (busy, least) = (report.busy_share(), 1.0 - cached);
             assert!(busy >= bound(cached, bandwidth) - 0.02, "{cached} {bandwidth}: busy {busy}");
             let fetched = 1.0 - report.hit_ratio;
@@ -60,18 +65,15 @@ fn steps_and_links_that_vary_cost_little() {
         for bandwidth in BANDWIDTH {
             let mut trace = trace(400, cached, bandwidth, vec![reader("a", 400, 1)]);
             trace.jitter = Jitter { step: 1.3, fetch: 3.0, seed: 9 };
-            let busy = simulate(&trace, Scheme::Clairvoyant).unwrap().busy_share();
+            let busy = simulate(&trace, Evict::Clairvoyant).unwrap().busy_share();
             assert!(busy >= bound(cached, bandwidth) - 0.05, "{cached} {bandwidth}: busy {busy}");
         }
     }
 }
 
-/// The share of what is read that every scheme has in the cache.
-fn hits(trace: &Trace) -> Vec<(Scheme, f64)> {
-    Scheme::ALL
-        .into_iter()
-        .map(|scheme| (scheme, simulate(trace, scheme).unwrap().hit_ratio))
-        .collect()
+/// The share of what is read that every evict has in the cache.
+fn hits(trace: &Trace) -> Vec<(Evict, f64)> {
+    Evict::ALL.into_iter().map(|evict| (evict, simulate(trace, evict).unwrap().hit_ratio)).collect()
 }
 
 /// By how much foresight beats the best of the others.
@@ -105,7 +107,7 @@ fn what_is_drawn_anew_is_kept_for_the_epoch_that_draws_it_next() {
 fn policies_by_use_hit_what_others_found() {
     let hits = hits(&trace(1000, 0.5, 1.2, vec![reader("a", 1000, 1)]));
     for (name, expected) in [("clairvoyant", 0.5), ("lru", 0.156), ("static", 0.5)] {
-        let (_, seen) = hits.iter().find(|(scheme, _)| scheme.name() == name).unwrap();
+        let (_, seen) = hits.iter().find(|(evict, _)| evict.name() == name).unwrap();
         assert!((seen - expected).abs() < 0.03, "{name}: {seen}");
     }
 }
@@ -118,7 +120,7 @@ fn a_link_that_is_too_slow_is_shared_by_need() {
         epochs: (16.0 * pace) as u64,
         ..reader(&format!("{pace}"), 300, seed as u64)
     });
-    let report = simulate(&trace(300, 0.3, 0.6, jobs.collect()), Scheme::Clairvoyant).unwrap();
+    let report = simulate(&trace(300, 0.3, 0.6, jobs.collect()), Evict::Clairvoyant).unwrap();
     let busy: Vec<f64> = report.busy.iter().map(|(_, busy)| *busy).collect();
     assert!(busy.iter().all(|one| (one - report.busy_share()).abs() < 0.1), "{busy:?}");
     assert!(report.busy_share() < 0.95, "the link is not too slow");
@@ -131,7 +133,7 @@ fn jobs_come_and_go() {
         epochs: 4 + seed as u64,
         ..reader(&format!("{joins}"), 300, seed as u64)
     });
-    let report = simulate(&trace(300, 0.5, 1.5, jobs.collect()), Scheme::Clairvoyant).unwrap();
+    let report = simulate(&trace(300, 0.5, 1.5, jobs.collect()), Evict::Clairvoyant).unwrap();
     assert!(report.busy_share() > 0.97, "{:?}", report.busy);
 }
 
@@ -139,15 +141,15 @@ fn jobs_come_and_go() {
 fn windows_are_open_whole() {
     let job = Reader { window: 16, ..reader("a", 320, 1) };
     let trace = trace(320, 0.5, 1.2, vec![job.clone()]);
-    let report = simulate(&trace, Scheme::Clairvoyant).unwrap();
+    let report = simulate(&trace, Evict::Clairvoyant).unwrap();
     assert!(report.hit_ratio > 0.45, "{}", report.hit_ratio);
     // A cache of no more than one window is one that every policy can do with.
     let least = Trace { capacity: 16 * SHARD, ..trace.clone() };
-    for scheme in Scheme::ALL {
-        assert!(simulate(&least, scheme).is_ok(), "{}", scheme.name());
+    for evict in Evict::ALL {
+        assert!(simulate(&least, evict).is_ok(), "{}", evict.name());
     }
     let small = Trace { capacity: 15 * SHARD, ..trace };
-    assert_eq!(simulate(&small, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(simulate(&small, Evict::Clairvoyant).unwrap_err().kind(), ErrorKind::Full);
 }
 
 /// With what it says is lacking there is enough, and with a little less there is not.
@@ -169,9 +171,9 @@ fn nobody_passes_the_bound() {
     for (cached, bandwidth) in [(0.1, 0.4), (0.5, 0.2), (0.5, 0.6), (1.0, 0.1)] {
         let trace = trace(200, cached, bandwidth, vec![reader("a", 200, 1)]);
         assert!((trace.bound() - bound(cached, bandwidth)).abs() < 1e-9 || cached == 1.0);
-        for scheme in Scheme::ALL {
-            let busy = simulate(&trace, scheme).unwrap().busy_share();
-            assert!(busy <= trace.bound() + 0.005, "{}: {busy}", scheme.name());
+        for evict in Evict::ALL {
+            let busy = simulate(&trace, evict).unwrap().busy_share();
+            assert!(busy <= trace.bound() + 0.005, "{}: {busy}", evict.name());
         }
     }
 }
@@ -192,9 +194,9 @@ fn what_makes_no_sense_is_refused() {
     for change in wrong {
         let mut trace = good.clone();
         change(&mut trace);
-        assert_eq!(simulate(&trace, Scheme::Clairvoyant).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(simulate(&trace, Evict::Clairvoyant).unwrap_err().kind(), ErrorKind::Invalid);
     }
-    assert!(simulate(&good, Scheme::Clairvoyant).is_ok());
+    assert!(simulate(&good, Evict::Clairvoyant).is_ok());
 }
 
 /// Epochs of 24 lanes side by side, of five shards each: as a loader deals them. `are_staggered`: they come to their next
@@ -235,14 +237,14 @@ fn lanes_side_by_side_are_foreseen_together() {
                 let make = move |number: u64| (number < 8).then(|| dealt(are_staggered, number));
                 Box::new(Epochs::new(0..SHARDS, make))
             };
-            let figures = |scheme| {
-                let report = simulate_with(&trace, scheme, &future).unwrap();
+            let figures = |evict| {
+                let report = simulate_with(&trace, evict, &future).unwrap();
                 (report.busy_share(), report.origin_bytes)
             };
-            let (busy, fetched) = figures(Scheme::Clairvoyant);
-            for scheme in Scheme::ALL {
-                let (theirs, also) = figures(scheme);
-                let case = format!("{} of {room}, {bandwidth}, {are_staggered}", scheme.name());
+            let (busy, fetched) = figures(Evict::Clairvoyant);
+            for evict in Evict::ALL {
+                let (theirs, also) = figures(evict);
+                let case = format!("{} of {room}, {bandwidth}, {are_staggered}", evict.name());
                 assert!(busy > theirs - 0.01, "{case}: {busy} against {theirs}");
                 // Who never waits may have to fetch what who waits does not.
                 assert!(

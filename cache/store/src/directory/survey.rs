@@ -14,11 +14,13 @@ use forebay_error::{Doing, Result};
 use forebay_shard::{HEAD_BYTES, Head};
 
 use super::{Directory, PARTIAL, PARTIAL_ASIDE, SIDECAR, SIDECAR_ASIDE, ShardName};
+use crate::directory::ObjectKey;
 
 /// A whole shard on the tier.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) name: ShardName,
+    pub(crate) object: ObjectKey,
     pub(crate) url: String,
     pub(crate) tenant: Option<String>,
     pub(crate) bytes: u64,
@@ -140,8 +142,16 @@ impl Directory {
             (Ok(Headline::Ours(head, written)), Some(len)) => {
                 let right = ShardName::new(&head.origin);
                 if len == head.len && (*name == right || *name == right.beside()) {
+                    let object = ObjectKey::of(&head.origin);
                     let (name, url, tenant) = (name.clone(), head.origin.url, head.tenant);
-                    return Finding::Whole(Found { name, url, tenant, bytes: len, written });
+                    return Finding::Whole(Found {
+                        name,
+                        object,
+                        url,
+                        tenant,
+                        bytes: len,
+                        written,
+                    });
                 }
                 broken("its data is not what its sidecar says")
             }
@@ -155,6 +165,7 @@ impl Directory {
         let right = ShardName::new(&partial.origin);
         (*name == right || *name == right.beside()).then(|| Found {
             name: name.clone(),
+            object: ObjectKey::of(&partial.origin),
             url: partial.origin.url,
             tenant: partial.tenant,
             bytes: partial.len,

@@ -140,6 +140,14 @@ impl Store {
         answer
     }
 
+    /// Bytes of an object that was asked for before, as its origin has them.
+    pub(super) fn known_length(&self, source: &dyn Source, url: &str) -> Option<u64> {
+        let key = (source.scope().to_owned(), url.to_owned());
+        let identities = self.inner.commons.identities();
+        let begun = identities.peek(&key)?.begun.peek()?.as_ref().ok()?;
+        Some(begun.stat.len)
+    }
+
     /// The right to ask for an object's first bytes, if no version of it can be here and a fetch of it would
     /// begin now.
     fn first_of(&self, endpoint: &str, url: &str) -> Option<OwnedSemaphorePermit> {

@@ -180,7 +180,7 @@ impl Store {
                 && (to.class() > from.class() || anywhere)
                 && to.is_writable()
                 && to.allows_writing(len)
-                && to.welcomes(charge, &to.name_for(&logical), len).1;
+                && to.welcomes(charge, Some(&to.name_for(&logical)), len).1;
             if takes && self.copy(&source, wanted.clone(), uses, to).await? {
                 return Ok(());
             }
@@ -213,7 +213,7 @@ impl Store {
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(charge, &name, wanted.len);
+            let (has_room, stays) = to.welcomes(charge, Some(&name), wanted.len);
             let least = to.candidate_for(charge, wanted.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use forebay_error::{Error, ErrorKind, Result};
 
 use super::Store;
+use crate::directory::ShardName;
 use crate::shard::Shard;
+use crate::shares::Charge;
 use crate::tier::{Arrival, Class, Tier, TierConfig, Urgency, Wanted};
 
 /// Refuses tiers that cannot be told apart, or that make no sense.
@@ -84,7 +86,10 @@ impl Store {
     /// Fetches a shard to the tier that takes it, or reads it through if none can.
     pub(super) async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
         // A part of it is worth more than any other place.
-        let (mut candidates, mut refused) = (self.candidates(wanted, urgency), None);
+        let Wanted { name, len, .. } = wanted;
+        let charge = wanted.charge(&self.inner.commons.shares.now());
+        let mut candidates = self.candidates(charge, Some(name), *len, urgency);
+        let mut refused = None;
         let partial = candidates.iter().position(|tier| {
             tier.state(&tier.name_for(&wanted.name)) == Some(crate::tier::State::Partial)
         });
@@ -168,10 +173,15 @@ impl Store {
         self.inner.tiers.iter().all(Tier::is_writable)
     }
 
-    /// Tiers that may take the shard, the best first.
-    fn candidates(&self, wanted: &Wanted, urgency: Urgency) -> Vec<Tier> {
+    /// Tiers that may take a shard, the best first. `name`: by which it was perhaps seen before.
+    pub(super) fn candidates(
+        &self,
+        charge: Charge,
+        name: Option<&ShardName>,
+        len: u64,
+        urgency: Urgency,
+    ) -> Vec<Tier> {
         let shares = self.inner.commons.shares.now();
-        let (charge, len) = (wanted.charge(&shares), wanted.len);
         let rule = shares.rule(charge);
         let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self
@@ -180,8 +190,8 @@ impl Store {
             .iter()
             .filter(may)
             .map(|tier| {
-                let name = tier.name_for(&wanted.name);
-                let (has_room, stays) = tier.welcomes(charge, &name, len);
+                let name = name.map(|name| tier.name_for(name));
+                let (has_room, stays) = tier.welcomes(charge, name.as_ref(), len);
                 let worn = !tier.allows_writing(len);
                 // Larger than all of it: only the error it gives is of use.
                 let large = tier.takes(len) > tier.budget().capacity();

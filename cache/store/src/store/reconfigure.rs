@@ -69,8 +69,9 @@ impl Store {
             tier::reconfigure(&inner.tiers, &judged, &sizes);
             let largest = sizes.iter().map(|size| size.capacity).max().unwrap_or(0);
             inner.commons.largest_tier.store(largest, Ordering::Relaxed);
-            // What is wanted no more goes.
+            // What is wanted no more goes, and what had no room may have it.
             inner.commons.moves.notify_one();
+            inner.commons.forecast.changed.notify_one();
         }
         Ok(effects)
     }

@@ -92,7 +92,7 @@ impl Tier {
             size: Mutex::new(size),
             relieving: AtomicBool::new(false),
             budget: Budget::new(size.capacity),
-            table: Mutex::new(Table::new(commons.shares.now())),
+            table: Mutex::new(Table::new(commons.shares.now(), commons.forecast.clone())),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
             traffic: Arc::default(),
@@ -190,7 +190,7 @@ impl Tier {
             let shares = self.0.commons.shares.now();
             // The table charges whom it belongs to.
             let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
-            table.found(found.name, of, space, (found.written, state));
+            table.found((found.name, found.object), of, space, (found.written, state));
         }
     }
 

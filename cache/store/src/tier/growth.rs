@@ -75,7 +75,8 @@ impl Allotment {
                 let short = shares.short(charge, more);
                 let urgency = if is_awaited() { Urgency::Needed } else { Urgency::Ahead };
                 let passes = table.passes(&self.name);
-                let need = Need { charge: Some(charge), urgency, short, passes, grows: true };
+                let need =
+                    Need { urgency, short, passes, grows: true, ..Need::ahead(Some(charge)) };
                 // Asked before the looks below, as for a newcomer.
                 let may_come_free = table.may_come_free(need, &tier.0.budget);
                 if self.space.grow(more + AHEAD_BYTES) || self.space.grow(more) {
@@ -89,7 +90,7 @@ impl Allotment {
                 if shares.short(charge, more) != short {
                     continue;
                 }
-                let leaving = tier.push_out(&mut table, need);
+                let leaving = tier.push_out(&mut table, need, None);
                 let waits = leaving.is_some() || urgency == Urgency::Needed && may_come_free;
                 (leaving, (!waits).then_some(short))
             };

@@ -6,7 +6,6 @@
 use std::sync::atomic::Ordering;
 
 use super::Tier;
-use super::room::Urgency;
 use super::table::{Need, Short};
 use crate::directory::ShardName;
 use crate::shares::{ANY, Charge, NOBODY, Share, Shares};
@@ -25,8 +24,7 @@ pub(crate) fn above_quota(shares: &Shares) -> Vec<(Charge, Short)> {
 impl Tier {
     /// A shard that may go because its data set or tenant holds more than it may.
     pub(crate) fn candidate_of(&self, charge: Charge, short: Short) -> Option<ShardName> {
-        let (charge, urgency) = (Some(charge), Urgency::Ahead);
-        let need = Need { charge, urgency, short, passes: false, grows: false };
+        let need = Need { short, ..Need::ahead(Some(charge)) };
         self.table().victim(need).map(|(name, _)| name)
     }
 

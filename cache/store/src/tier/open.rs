@@ -23,7 +23,7 @@ use super::room::{Room, Urgency};
 use super::table::{Entry, Gone, State, Table};
 use super::{Disk, Medium, Tier};
 use crate::budget::Space;
-use crate::directory::ShardName;
+use crate::directory::{ObjectKey, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
 use crate::shares::{Charge, Provenance, Shares};
@@ -282,7 +282,7 @@ impl Tier {
             of: room.of.clone(),
             space: space.clone(),
         };
-        self.table().begun(&shard, space, &room, since);
+        self.table().begun((&shard, ObjectKey::of(origin)), space, &room, since);
         let frames = match &self.0.medium {
             Medium::Disk(_) => self.0.commons.frames.clone(),
             Medium::Memory(arena) => arena.clone(),
@@ -432,7 +432,7 @@ impl Tier {
                 return Ok(None);
             }
         }
-        self.table().left(name, room.of, room.space);
+        self.table().left((name, ObjectKey::of(&wanted.origin)), room.of, room.space);
         Err(error.at("url", &wanted.origin.url).at("tier", self.name()))
     }
 

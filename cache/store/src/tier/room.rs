@@ -1,7 +1,8 @@
 //! Making room: which shard goes when another must come in.
 //!
 //! Shards that only pass, and stale ones, go first; then what the data sets' policies give up, the
-//! data set of the lowest priority first. Under every policy: what somebody holds (a lease), what
+//! data set of the lowest priority first, and of those that are alike what no job told to need before what is needed last. What jobs
+//! told to need goes for nothing that is needed later still. Under every policy: what somebody holds (a lease), what
 //! still arrives, what is pinned, younger than `dont_evict_time` or within the minimum of its data
 //! set or its tenant stays. A shard some job still needs in its window (a claim) stays as long as
 //! anything else can go, and goes only for a shard that a trainer waits for. Where a limit of data set
@@ -12,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_policy::{Moment, NEVER, NOW};
 use futures::future::Shared;
 use tokio::time::Instant;
 
@@ -19,7 +21,7 @@ use super::open::Wanted;
 use super::table::{Gone, Need, Short, Table};
 use super::{Medium, Tier, Watermarks};
 use crate::budget::Space;
-use crate::directory::ShardName;
+use crate::directory::{ObjectKey, ShardName};
 use crate::fill::PART_BYTES;
 use crate::shares::{Charge, Provenance, Shares};
 
@@ -67,11 +69,32 @@ impl Tier {
     }
 
     /// Whether a shard would come in without anybody leaving, and whether it would stay.
-    pub(crate) fn welcomes(&self, charge: Charge, name: &ShardName, len: u64) -> (bool, bool) {
+    /// `name`: by which it was perhaps seen before.
+    pub(crate) fn welcomes(
+        &self,
+        charge: Charge,
+        name: Option<&ShardName>,
+        len: u64,
+    ) -> (bool, bool) {
+        let has_room = self.has_room(charge, len);
         let bytes = self.takes(len);
-        let has_room = self.0.budget.has(bytes) && self.0.commons.shares.now().have(charge, bytes);
-        let passes = self.table().shelf_mut(charge).passes(name.hash(), bytes, has_room);
+        let passes = name.is_some_and(|name| {
+            self.table().shelf_mut(charge).passes(name.hash(), bytes, has_room)
+        });
         (has_room, !passes)
+    }
+
+    /// Whether a shard would come in without anybody leaving.
+    pub(crate) fn has_room(&self, charge: Charge, len: u64) -> bool {
+        let bytes = self.takes(len);
+        self.0.budget.has(bytes) && self.0.commons.shares.now().have(charge, bytes)
+    }
+
+    /// Whether something may go for a shard that jobs told to need.
+    pub(crate) fn has_later(&self, charge: Charge, object: ObjectKey, len: u64) -> bool {
+        let than = Some(self.0.commons.forecast.needed(object).unwrap_or(NOW));
+        let short = self.0.commons.shares.now().short(charge, self.takes(len));
+        self.table().victim(Need { short, than, ..Need::ahead(Some(charge)) }).is_some()
     }
 
     /// Bytes that are to leave: above the low watermark, from when the high one is passed until the low
@@ -93,26 +116,13 @@ impl Tier {
     /// The shard that would go for a newcomer of `len` that nobody waits for.
     pub(crate) fn candidate_for(&self, charge: Charge, len: u64) -> Option<ShardName> {
         let short = self.0.commons.shares.now().short(charge, self.takes(len));
-        let need = Need {
-            charge: Some(charge),
-            urgency: Urgency::Ahead,
-            short,
-            passes: false,
-            grows: false,
-        };
+        let need = Need { short, ..Need::ahead(Some(charge)) };
         self.table().victim(need).map(|(name, _)| name)
     }
 
     /// The shard that would go next, if nobody waited for room.
     pub(crate) fn candidate(&self) -> Option<ShardName> {
-        let need = Need {
-            charge: None,
-            urgency: Urgency::Ahead,
-            short: Short::Tier,
-            passes: false,
-            grows: false,
-        };
-        self.table().victim(need).map(|(name, _)| name)
+        self.table().victim(Need::ahead(None)).map(|(name, _)| name)
     }
 
     /// Lets a shard go; it is counted as evicted.
@@ -147,6 +157,7 @@ impl Tier {
         self.check_disk(bytes).map_err(|error| error.at("url", url))?;
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
+        let object = ObjectKey::of(&wanted.origin);
         let mut has_room = true;
         loop {
             let freed = self.0.budget.freed();
@@ -157,7 +168,7 @@ impl Tier {
                 let shares = self.0.commons.shares.now();
                 let charge = shares.charge_of(&of);
                 check_size(&shares, charge)?;
-                let passes = table.shelf_mut(charge).passes(identity, bytes, has_room);
+                let passes = table.passes_by(charge, object, identity, bytes, has_room);
                 let short = shares.short(charge, bytes);
                 if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
                     return Ok(Room { space: Arc::new(space), of, passes });
@@ -170,8 +181,9 @@ impl Tier {
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
                 }
                 has_room = false;
-                let passes = table.shelf_mut(charge).passes(identity, bytes, has_room);
-                let need = Need { charge: Some(charge), urgency, short, passes, grows: false };
+                let passes = table.passes_by(charge, object, identity, bytes, has_room);
+                let than = Some(self.needed(wanted, object, urgency));
+                let need = Need { urgency, short, passes, than, ..Need::ahead(Some(charge)) };
                 // Asked before the looks below: what comes free after it, they find. A lease ends
                 // without a word to the table.
                 let may_come_free = table.may_come_free(need, &self.0.budget);
@@ -180,7 +192,7 @@ impl Tier {
                 if is_free || shares.short(charge, bytes) != short {
                     continue;
                 }
-                (short, self.push_out(&mut table, need), may_come_free)
+                (short, self.push_out(&mut table, need, Some(object)), may_come_free)
             };
             if let Some(gone) = leaving {
                 gone.await;
@@ -197,6 +209,16 @@ impl Tier {
                 }
                 deadline = Instant::now() + ROOM_TIMEOUT;
             }
+        }
+    }
+
+    /// When a shard that comes in is needed. What nobody told to need is needed now, or nobody would look ahead for it; but for
+    /// what no job wants yet.
+    fn needed(&self, wanted: &Wanted, object: ObjectKey, urgency: Urgency) -> Moment {
+        match (urgency, self.0.commons.forecast.needed(object)) {
+            (Urgency::Ahead, Some(needed)) => needed,
+            (Urgency::Ahead, None) if wanted.rank.is_behind() => NEVER,
+            _ => NOW,
         }
     }
 
@@ -247,9 +269,17 @@ impl Tier {
         error.at("bytes", bytes).at("tier", self.name())
     }
 
-    /// Lets the shard go that goes first for a need; `None` if none may.
-    pub(super) fn push_out(&self, table: &mut Table, need: Need) -> Option<Shared<Gone>> {
+    /// Lets the shard go that goes first for a need, which is that of `newcomer`; `None` if none may.
+    pub(super) fn push_out(
+        &self,
+        table: &mut Table,
+        need: Need,
+        newcomer: Option<ObjectKey>,
+    ) -> Option<Shared<Gone>> {
         let (name, named) = table.victim(need)?;
+        if let (Some(newcomer), Some(entry)) = (newcomer, table.get(&name)) {
+            self.0.commons.forecast.note_eviction(newcomer, entry.object());
+        }
         tracing::debug!(tier = self.name(), shard = name.as_str(), "evicted a shard");
         self.0.tally.evictions.inc();
         Some(self.leave(table, &name, named))
@@ -268,9 +298,8 @@ impl Tier {
                 if short == Short::Tier || !self.is_normal() {
                     return any;
                 }
-                let (charge, urgency) = (Some(charge), Urgency::Needed);
-                let need = Need { charge, urgency, short, passes: false, grows: false };
-                self.push_out(&mut table, need)
+                let need = Need { urgency: Urgency::Needed, short, ..Need::ahead(Some(charge)) };
+                self.push_out(&mut table, need, None)
             };
             let Some(gone) = leaving else { return any };
             gone.await;

@@ -9,11 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use crate::dataset::Dataset;
 use crate::shares::{Charge, Kept, Share, Shares};
-use forebay_policy::{List, Newcomer, Policy, Slot};
+use forebay_policy::{Evict, List, Newcomer, Place, Policy, Slot};
 
 /// The shards of one data set and one tenant on one tier.
 pub(super) struct Shelf {
     pub(super) charge: Charge,
+    /// Where its shards lie, to foresight; none if that goes by use alone.
+    pub(super) place: Option<Place>,
     dataset: Arc<Kept>,
     tenant: Arc<Share>,
     policy: Box<dyn Policy>,
@@ -35,6 +37,8 @@ pub(super) struct Standing {
     pub(super) bytes: u64,
     pub(super) since: SystemTime,
     pub(super) passes: bool,
+    /// Foresight says when it goes.
+    pub(super) foreseen: bool,
 }
 
 /// What minima and ages let go of a shelf.
@@ -52,7 +56,7 @@ impl Terms {
 }
 
 impl Shelf {
-    pub(super) fn new(shares: &Shares, charge: Charge) -> Self {
+    pub(super) fn new(shares: &Shares, charge: Charge, place: Option<Place>) -> Self {
         let dataset = shares.dataset(charge).clone();
         Self {
             policy: dataset.rule.evict.policy(),
@@ -62,6 +66,7 @@ impl Shelf {
             bytes: 0,
             smallest: u64::MAX,
             charge,
+            place,
             dataset,
             tenant: shares.tenant(charge).clone(),
         }
@@ -87,7 +92,7 @@ impl Shelf {
 
     /// A shard that came in was used so often before.
     pub(super) fn was_used(&mut self, at: Standing, uses: u32) {
-        if !at.passes {
+        if !at.passes && !at.foreseen {
             (0..uses).for_each(|_| self.policy.hit(at.slot));
         }
     }
@@ -141,11 +146,8 @@ impl Shelf {
     }
 
     pub(super) fn insert(&mut self, at: Standing, identity: u64) {
-        let Standing { slot, bytes, passes, .. } = at;
-        match passes {
-            true => self.passing.push(slot),
-            false => self.policy.insert(Newcomer { slot, identity, bytes }),
-        }
+        let bytes = at.bytes;
+        self.line_up(at, identity);
         if self.rule().scan_bypass {
             self.dataset.see(identity);
         }
@@ -154,6 +156,38 @@ impl Shelf {
         self.shards += 1;
         self.bytes += bytes;
         self.smallest = self.smallest.min(bytes);
+    }
+
+    /// Puts a shard where it waits for its end.
+    fn line_up(&mut self, Standing { slot, bytes, passes, foreseen, .. }: Standing, identity: u64) {
+        match (foreseen, passes) {
+            (true, _) => {}
+            (false, true) => self.passing.push(slot),
+            (false, false) => self.policy.insert(Newcomer { slot, identity, bytes }),
+        }
+    }
+
+    /// Takes it from there.
+    fn step_out(&mut self, at: Standing, evicted: bool) {
+        match (at.foreseen, at.passes) {
+            (true, _) => {}
+            (false, true) => self.passing.remove(at.slot),
+            (false, false) => self.policy.remove(at.slot, evicted),
+        }
+    }
+
+    /// From now on foresight says when a shard goes, or does so no longer.
+    pub(super) fn foresee(&mut self, at: &mut Standing, identity: u64, foreseen: bool) {
+        if at.foreseen != foreseen {
+            self.step_out(*at, false);
+            (at.foreseen, at.passes) = (foreseen, false);
+            self.line_up(*at, identity);
+        }
+    }
+
+    /// Whether foresight says when a shard goes that jobs told to need.
+    pub(super) fn looks_forward(&self) -> bool {
+        self.rule().evict == Evict::Clairvoyant && self.place.is_some()
     }
 
     /// A shard takes `bytes` now.
@@ -165,14 +199,16 @@ impl Shelf {
         }
         self.bytes = self.bytes - before + bytes;
         self.smallest = self.smallest.min(bytes);
-        if !at.passes {
+        if !at.passes && !at.foreseen {
             self.policy.resize(at.slot, bytes);
         }
     }
 
     /// A shard was used again. One that only passed because it was new is no scan's any more.
     pub(super) fn hit(&mut self, at: &mut Standing, identity: u64) {
-        if !at.passes {
+        if at.foreseen {
+            // What was is of no account.
+        } else if !at.passes {
             self.policy.hit(at.slot);
         } else if self.rule().scan_bypass && self.policy.admits(true) {
             self.passing.remove(at.slot);
@@ -183,10 +219,7 @@ impl Shelf {
 
     /// `evicted`: the policy named it.
     pub(super) fn remove(&mut self, at: Standing, evicted: bool) {
-        match at.passes {
-            true => self.passing.remove(at.slot),
-            false => self.policy.remove(at.slot, evicted),
-        }
+        self.step_out(at, evicted);
         if let Some(stale) = self.stale_at(at) {
             self.aging.remove(&stale);
         }

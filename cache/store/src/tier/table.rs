@@ -18,10 +18,11 @@ use lru::LruCache;
 use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
-use crate::directory::ShardName;
+use crate::directory::{ObjectKey, ShardName};
+use crate::forecast::Forecast;
 use crate::shard::{Body, Shard};
 use crate::shares::{Charge, Provenance, Shares};
-use forebay_policy::Slot;
+use forebay_policy::{Moment, NOW, Place, Shard as Number, Slot};
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.
@@ -36,6 +37,9 @@ pub(super) type Gone = BoxFuture<'static, ()>;
 
 pub(super) struct Table {
     names: HashMap<ShardName, Slot>,
+    /// Shards that jobs told to read, by their numbers in the forecast.
+    numbers: HashMap<Number, Slot>,
+    forecast: Arc<Forecast>,
     /// How many there are of each label: versions of one shard have the same.
     labels: HashMap<u64, u32>,
     /// Every shard on the tier, arriving ones included.
@@ -44,6 +48,8 @@ pub(super) struct Table {
     /// Made when they are first needed.
     shelves: Vec<Shelf>,
     places: HashMap<Charge, usize>,
+    /// What shelves were called in the forecast that are no more.
+    free_places: Vec<Place>,
     /// By the rules that count now.
     shares: Arc<Shares>,
     /// Uses so far, comings in included.
@@ -66,6 +72,9 @@ pub(super) struct Table {
 pub(super) struct Entry {
     name: ShardName,
     of: Provenance,
+    object: ObjectKey,
+    /// Its number, if a job told to read it.
+    number: Option<Number>,
     shelf: usize,
     at: Standing,
     /// Not used yet: the use it was fetched for is no second one.
@@ -133,8 +142,18 @@ impl Entry {
         &self.name
     }
 
+    /// What it is a version of.
+    pub(super) fn object(&self) -> ObjectKey {
+        self.object
+    }
+
     pub(super) fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether its bytes are fetched.
+    fn is_fetched(&self) -> bool {
+        self.state == State::Arriving && !self.moves
     }
 
     pub(super) fn since(&self) -> SystemTime {
@@ -158,6 +177,8 @@ pub(super) struct Need {
     pub(super) passes: bool,
     /// It is a shard on its way that needs more than it has.
     pub(super) grows: bool,
+    /// When it is needed: of what jobs told to need, only what is needed later goes. None: it does not matter.
+    pub(super) than: Option<Moment>,
 }
 
 /// What is short, and so whose shards can make room.
@@ -173,6 +194,12 @@ pub(crate) enum Short {
 }
 
 impl Need {
+    /// The need of a tier for what nobody waits for, but is needed next.
+    pub(super) fn ahead(charge: Option<Charge>) -> Self {
+        let (urgency, short) = (Urgency::Ahead, Short::Tier);
+        Self { charge, urgency, short, passes: false, grows: false, than: Some(NOW) }
+    }
+
     /// Whether shards charged like this can make room.
     fn concerns(self, other: Charge) -> bool {
         let own = |own: fn(Charge) -> usize| self.charge.map(own) == Some(own(other));
@@ -194,14 +221,17 @@ pub(crate) struct OpenShards {
 
 impl Table {
     /// An empty table.
-    pub(super) fn new(shares: Arc<Shares>) -> Self {
+    pub(super) fn new(shares: Arc<Shares>, forecast: Arc<Forecast>) -> Self {
         Self {
             names: HashMap::new(),
+            numbers: HashMap::new(),
+            forecast,
             labels: HashMap::new(),
             entries: Vec::new(),
             vacant: Vec::new(),
             shelves: Vec::new(),
             places: HashMap::new(),
+            free_places: Vec::new(),
             shares,
             uses: 0,
             open: OpenShards::new(),
@@ -216,7 +246,8 @@ impl Table {
 
     fn shelf_of(&mut self, charge: Charge) -> usize {
         *self.places.entry(charge).or_insert_with(|| {
-            self.shelves.push(Shelf::new(&self.shares, charge));
+            let place = self.free_places.pop().or_else(|| self.forecast.place());
+            self.shelves.push(Shelf::new(&self.shares, charge, place));
             self.shelves.len() - 1
         })
     }
@@ -248,6 +279,9 @@ impl Table {
     /// by whoever reads it: what filled it has no origin to fall back to.
     pub(super) fn moved(&mut self, shard: &Arc<Shard>, uses: u32) {
         let in_memory = matches!(shard.body, Body::Memory(_));
+        if let Some(entry) = self.get(shard.name()).filter(|entry| !entry.is_whole()) {
+            self.tell_found(entry.number, entry.shelf);
+        }
         if let Some(entry) = self.get_mut(shard.name()) {
             (entry.uses, entry.fresh, entry.state, entry.moves) =
                 (uses, false, State::Whole, false);
@@ -359,23 +393,28 @@ impl Table {
     /// `moved`: from another tier, and since when it is on this node.
     pub(super) fn begun(
         &mut self,
-        shard: &Arc<Shard>,
+        (shard, object): (&Arc<Shard>, ObjectKey),
         space: Arc<Space>,
         room: &Room,
         moved: Option<SystemTime>,
     ) {
-        let since = moved.unwrap_or_else(SystemTime::now);
-        let state = (State::Arriving, room.passes, Arc::downgrade(shard));
-        self.enter(shard.name().clone(), room.of.clone(), space, since, state);
-        if let Some(entry) = self.get_mut(shard.name()) {
-            entry.moves = moved.is_some();
-        }
+        let name = shard.name().clone();
+        self.enter(Entrant {
+            since: moved.unwrap_or_else(SystemTime::now),
+            passes: room.passes,
+            moves: moved.is_some(),
+            shard: Arc::downgrade(shard),
+            ..Entrant::new(name, object, room.of.clone(), space, State::Arriving)
+        });
     }
 
     /// The turn of an arriving shard has come.
     pub(super) fn runs(&mut self, shard: &Shard) {
         if let Some(entry) = self.get_mut(shard.name()).filter(|entry| entry.holds(shard)) {
             entry.pace = Pace::Runs;
+            if let Some(number) = entry.number.filter(|_| entry.is_fetched()) {
+                self.forecast.runs(number);
+            }
         }
     }
 
@@ -415,46 +454,62 @@ impl Table {
     /// A shard was found on the tier. What is not all there goes before what is.
     pub(super) fn found(
         &mut self,
-        name: ShardName,
+        (name, object): (ShardName, ObjectKey),
         of: Provenance,
         space: Space,
         (since, state): (SystemTime, State),
     ) {
         let passes = state == State::Partial;
-        self.enter(name, of, Arc::new(space), since, (state, passes, Weak::new()));
+        let space = Arc::new(space);
+        self.enter(Entrant { since, passes, ..Entrant::new(name, object, of, space, state) });
     }
 
     /// A fill ended early; the next goes on with what it left, unless that goes before.
     pub(super) fn partial(&mut self, name: &ShardName) {
-        if let Some(Entry { of, space, .. }) = self.forget(name, false) {
-            self.left(name, of, space);
+        if let Some(Entry { object, of, space, .. }) = self.forget(name, false) {
+            self.left((name, object), of, space);
         }
     }
 
     /// A part of a shard is here.
-    pub(super) fn left(&mut self, name: &ShardName, of: Provenance, space: Arc<Space>) {
-        let (since, state) = (SystemTime::now(), State::Partial);
-        self.enter(name.clone(), of, space, since, (state, true, Weak::new()));
+    pub(super) fn left(
+        &mut self,
+        (name, object): (&ShardName, ObjectKey),
+        of: Provenance,
+        space: Arc<Space>,
+    ) {
+        let state = State::Partial;
+        let entrant = Entrant::new(name.clone(), object, of, space, state);
+        self.enter(Entrant { passes: true, ..entrant });
     }
 
     /// The room of a shard of which a part is here, for the fill that goes on with it. It stays charged
     /// to whoever brought the part.
     pub(super) fn resume(&mut self, name: &ShardName) -> Option<Room> {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
-        let (space, shelf, of) = (entry.space.clone(), entry.shelf, entry.of.clone());
+        let (object, space, of) = (entry.object, entry.space.clone(), entry.of.clone());
+        let charge = self.shelves[entry.shelf].charge;
         self.forget(name, false);
-        let passes = self.shelves[shelf].passes(name.hash(), space.bytes(), true);
+        let passes = self.passes_by(charge, object, name.hash(), space.bytes(), true);
         Some(Room { passes, space, of })
     }
 
-    fn enter(
+    /// Whether a shard that comes in now only passes: see [`Shelf::passes`]. What jobs told to need stays.
+    pub(super) fn passes_by(
         &mut self,
-        name: ShardName,
-        of: Provenance,
-        space: Arc<Space>,
-        since: SystemTime,
-        (state, passes, shard): (State, bool, Weak<Shard>),
-    ) {
+        charge: Charge,
+        object: ObjectKey,
+        identity: u64,
+        bytes: u64,
+        room: bool,
+    ) -> bool {
+        let is_foreseen = self.forecast.number(object).is_some();
+        let shelf = self.shelf_mut(charge);
+        !(is_foreseen && shelf.looks_forward()) && shelf.passes(identity, bytes, room)
+    }
+
+    fn enter(&mut self, entrant: Entrant) {
+        let Entrant { name, object, of, space, since, state, passes, moves, shard } = entrant;
         // Two entries of one name would be one too many to find again.
         self.forget(&name, false);
         self.uses += 1;
@@ -463,7 +518,7 @@ impl Table {
             self.entries.push(None);
             Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
         });
-        let at = Standing { slot, bytes: space.bytes(), since, passes };
+        let at = Standing { slot, bytes: space.bytes(), since, passes, foreseen: false };
         let charge = self.shares.charge_of(&of);
         // Its room may have been reserved by other rules.
         space.charge_to(self.shares.budgets(charge));
@@ -475,12 +530,14 @@ impl Table {
         self.entries[slot as usize] = Some(Entry {
             name,
             of,
+            object,
+            number: None,
             shelf,
             at,
             fresh,
             used,
             uses: 0,
-            moves: false,
+            moves,
             doomed: false,
             state,
             pace: Pace::Waits,
@@ -488,6 +545,65 @@ impl Table {
             shard,
             kept: None,
         });
+        self.know(slot, self.forecast.number(object));
+    }
+
+    /// Jobs said that they will read other shards than before.
+    pub(super) fn look_forward(&mut self) {
+        for slot in 0..self.entries.len() {
+            let Some(entry) = &self.entries[slot] else { continue };
+            let number = self.forecast.number(entry.object);
+            if entry.number != number {
+                // As many as were given out.
+                self.know(slot as Slot, number);
+            }
+        }
+    }
+
+    /// A shard has this number in the forecast from now on, which hears where it lies.
+    fn know(&mut self, slot: Slot, number: Option<Number>) {
+        // Of several versions the one that came last counts: nobody will read the others.
+        let other = number.and_then(|number| self.numbers.insert(number, slot));
+        if let Some(other) = other.filter(|other| *other != slot) {
+            self.know_nothing_of(other);
+        }
+        self.know_nothing_of(slot);
+        let Some(number) = number else { return };
+        self.numbers.insert(number, slot);
+        let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+        entry.number = Some(number);
+        let shelf = &mut self.shelves[entry.shelf];
+        if entry.state != State::Partial && shelf.looks_forward() {
+            shelf.foresee(&mut entry.at, entry.name.hash(), true);
+        }
+        let (is_fetched, is_whole, shelf) = (entry.is_fetched(), entry.is_whole(), entry.shelf);
+        match (is_fetched, is_whole) {
+            (true, _) => self.forecast.began(number),
+            (false, true) => self.tell_found(Some(number), shelf),
+            (false, false) => {}
+        }
+    }
+
+    /// The forecast is not to count on a shard any more.
+    fn know_nothing_of(&mut self, slot: Slot) {
+        let Some(entry) = self.entries[slot as usize].as_mut() else { return };
+        let Some(number) = entry.number.take() else { return };
+        let shelf = &mut self.shelves[entry.shelf];
+        shelf.foresee(&mut entry.at, entry.name.hash(), false);
+        match (entry.is_fetched(), entry.is_whole(), shelf.place) {
+            (true, ..) => self.forecast.failed(number),
+            (false, true, Some(place)) => self.forecast.left(number, place),
+            _ => {}
+        }
+        if self.numbers.get(&number) == Some(&slot) {
+            self.numbers.remove(&number);
+        }
+    }
+
+    fn tell_found(&self, number: Option<Number>, shelf: usize) {
+        if let (Some(number), Some(place)) = (number, self.shelves[shelf].place) {
+            self.forecast.found(number, place);
+        }
     }
 
     /// A shard was opened, or begun.
@@ -505,7 +621,12 @@ impl Table {
 
     /// A shard's bytes are all there, as far as they will ever be.
     pub(super) fn whole(&mut self, shard: &Arc<Shard>, state: State) {
-        if let Some(entry) = self.get_mut(shard.name()) {
+        let Some(&slot) = self.names.get(shard.name()) else { return };
+        if let Some(entry) = self.entries[slot as usize].as_mut() {
+            let place = self.shelves[entry.shelf].place;
+            if let (Some(number), Some(place), true) = (entry.number, place, entry.is_fetched()) {
+                self.forecast.arrived(number, place);
+            }
             entry.state = state;
             match shard.body {
                 // Its next run may say something else: whoever comes after those who read it now asks anew.
@@ -521,6 +642,7 @@ impl Table {
         self.open.forget(name);
         self.unwanted.remove(name);
         let slot = self.names.remove(name)?;
+        self.know_nothing_of(slot);
         if let Some(left) = self.labels.get_mut(&name.label()) {
             *left -= 1;
             if *left == 0 {
@@ -627,7 +749,7 @@ impl Table {
         let priority = need.charge.map_or(i32::MAX, |charge| self.shares.priority(charge));
         let mut order: Vec<usize> = (0..self.shelves.len()).collect();
         order.retain(|at| need.concerns(self.shelves[*at].charge));
-        let Self { entries, shelves, open, opening, claims, .. } = self;
+        let Self { entries, shelves, open, opening, claims, numbers, forecast, .. } = self;
         // Shared from here on, so that each shelf's rule can borrow them again.
         let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
         order.sort_by_cached_key(|at| {
@@ -654,18 +776,68 @@ impl Table {
         if need.passes && !last {
             return None;
         }
-        for at in order {
-            let shelf = &mut shelves[at];
-            let terms = shelf.terms(need.charge);
+        order.retain(|at| {
+            let shelf = &shelves[*at];
             let more_important = !last && shelf.rule().priority > priority;
-            if shelf.rule().pin || more_important || terms.may_lose == 0 {
-                continue;
+            let keeps_all = shelf.terms(need.charge).may_lose == 0;
+            !(shelf.rule().pin || more_important || keeps_all)
+        });
+        let than = need.than.filter(|_| !last);
+        while let Some(first) = order.first() {
+            let priority = shelves[*first].rule().priority;
+            let alike = order.partition_point(|at| shelves[*at].rule().priority == priority);
+            let alike: Vec<usize> = order.drain(..alike).collect();
+            for at in &alike {
+                let shelf = &mut shelves[*at];
+                let terms = shelf.terms(need.charge);
+                if let Some(victim) = shelf.victim(&mut may_go(terms)) {
+                    return Some((victim, true));
+                }
             }
-            if let Some(victim) = shelf.victim(&mut may_go(terms)) {
-                return Some((victim, true));
+            let forward =
+                alike.iter().map(|at| &shelves[*at]).filter(|shelf| shelf.looks_forward());
+            let places: Vec<Place> = forward.filter_map(|shelf| shelf.place).collect();
+            let mut may_go = |number: Number| {
+                let slot = numbers.get(&number).copied();
+                let entry = slot.and_then(|slot| Some((slot, entries[slot as usize].as_ref()?)));
+                entry.is_some_and(|(slot, entry)| {
+                    may_go(shelves[entry.shelf].terms(need.charge))(slot)
+                })
+            };
+            if let Some(gone) = forecast.last(&places, than, &mut may_go)
+                && let Some(slot) = numbers.get(&gone)
+            {
+                return Some((*slot, true));
             }
         }
         None
+    }
+}
+
+/// What comes to the table.
+struct Entrant {
+    name: ShardName,
+    object: ObjectKey,
+    of: Provenance,
+    space: Arc<Space>,
+    since: SystemTime,
+    state: State,
+    passes: bool,
+    moves: bool,
+    shard: Weak<Shard>,
+}
+
+impl Entrant {
+    /// One that comes now to stay, from its origin.
+    fn new(
+        name: ShardName,
+        object: ObjectKey,
+        of: Provenance,
+        space: Arc<Space>,
+        state: State,
+    ) -> Self {
+        let (since, shard) = (SystemTime::now(), Weak::new());
+        Self { name, object, of, space, since, state, passes: false, moves: false, shard }
     }
 }
 

@@ -10,10 +10,8 @@ use bytesize::ByteSize;
 use clap::ValueEnum;
 use forebay_engine::plan;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_policy::Future;
-use forebay_policy::simulate::{
-    Jitter, Order, Reader, Remedy, Report, Scheme, Trace, simulate_with,
-};
+use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_with};
+use forebay_policy::{Evict, Future, Remedy};
 use forebay_wire::message::{self, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -33,12 +31,13 @@ const SHARDS_MAX: u32 = 10_000_000;
 ///
 /// Examples:
 ///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
-///   forebay policy simulate trace.json --plot policies.svg
+///   forebay policy record trace.json && forebay policy simulate trace.json --plot policies.svg
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {
     /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each), `jobs` (`name`, `shards`,
-    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`.
+    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`; or as `forebay policy record`
+    /// wrote it.
     trace: Option<PathBuf>,
     /// Bytes of the data set that all jobs read.
     #[arg(long, value_name = "SIZE", default_value = "320GiB")]
@@ -64,6 +63,9 @@ pub(in crate::cli) struct Arguments {
     /// Whole shards that a job mixes at once, as `window=` of its loader.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
+    /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's default for as many shards.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    lanes: Option<u32>,
     /// Bytes of a sample. ImageNet's have 115 kB.
     #[arg(long, value_name = "SIZE", default_value = "115kB")]
     sample: ByteSize,
@@ -79,6 +81,10 @@ pub(in crate::cli) struct Arguments {
     /// The policies to play. Unset: all.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     policy: Vec<Name>,
+    /// Compare what `clairvoyant` decides with what the node did that TRACE was recorded on, as it stands in a trace that was
+    /// recorded on it later.
+    #[arg(long, value_name = "LATER", requires = "trace")]
+    against: Option<PathBuf>,
     /// Draw the result to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -89,15 +95,15 @@ pub(in crate::cli) struct Arguments {
 
 /// A policy's name on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name(Scheme);
+struct Name(Evict);
 
 impl ValueEnum for Name {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [Name; Scheme::ALL.len()] = {
-            let mut all = [Name(Scheme::Clairvoyant); Scheme::ALL.len()];
+        const ALL: [Name; Evict::ALL.len()] = {
+            let mut all = [Name(Evict::Clairvoyant); Evict::ALL.len()];
             let mut at = 0;
             while at < all.len() {
-                all[at] = Name(Scheme::ALL[at]);
+                all[at] = Name(Evict::ALL[at]);
                 at += 1;
             }
             all
@@ -123,20 +129,22 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(plans) => plans.future(job),
         None => trace.future(job),
     };
-    let schemes: Vec<Scheme> = match arguments.policy.is_empty() {
-        true => Scheme::ALL.to_vec(),
+    let policies: Vec<Evict> = match arguments.policy.is_empty() {
+        true => Evict::ALL.to_vec(),
         false => arguments.policy.iter().map(|name| name.0).collect(),
     };
-    let bar = ProgressBar::new(schemes.len() as u64 + 1);
+    let later = arguments.against.as_ref().map(read).transpose()?;
+    let bar = ProgressBar::new(policies.len() as u64 + 1);
     bar.set_style(
         ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len}").expect("a template"),
     );
     let mut reports = Vec::new();
-    for scheme in schemes {
-        bar.set_message(scheme.name());
-        reports.push((scheme, simulate_with(&trace, scheme, &futures)?));
+    for policy in policies {
+        bar.set_message(policy.name());
+        reports.push((policy, simulate_with(&trace, policy, &futures)?));
         bar.inc(1);
     }
+    let agreement = later.map(|later| trace.agreement(&later)).transpose()?;
     bar.set_message("remedies");
     let remedy = trace.remedy_with(&futures)?;
     bar.finish_and_clear();
@@ -144,9 +152,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         plot::draw(path, &trace, &reports)?;
     }
     if arguments.json {
-        return Ok(print_json(&document(&trace, &reports, remedy))?);
+        let mut document = document(&trace, &reports, remedy);
+        document["agreement"] = json!(agreement);
+        return Ok(print_json(&document)?);
     }
-    Ok(print(table(&trace, &reports, remedy).trim_end())?)
+    let mut text = table(&trace, &reports, remedy);
+    if let Some(agreement) = agreement {
+        let _ = writeln!(text, "\n{agreement}");
+    }
+    Ok(print(text.trim_end())?)
 }
 
 fn read(path: &PathBuf) -> Result<Trace> {
@@ -186,6 +200,7 @@ impl Arguments {
             epochs: self.epochs.saturating_mul(u64::from(self.one_in.max(1))),
             seed: u64::from(number),
             joins: 0.0,
+            uses: Vec::new(),
         };
         let trace = Trace {
             capacity: self.cache.map_or(self.data.as_u64() / 2, |cache| cache.as_u64()),
@@ -197,6 +212,10 @@ impl Arguments {
                 true => Jitter { step: 4.0 / 3.0, fetch: 3.0, seed: 1 },
                 false => Jitter::default(),
             },
+            here: Vec::new(),
+            names: Vec::new(),
+            at: 0,
+            decisions: Vec::new(),
         };
         trace.check()?;
         Ok(trace)
@@ -215,14 +234,16 @@ struct Plans {
 impl Plans {
     fn future(&self, job: usize) -> Box<dyn Future> {
         let order = message::Order { seed: job as u64, ..self.order.clone() };
-        let shards = (0..).take(self.counts.len()).collect();
-        plan::outlook(
-            order,
-            (self.lanes, self.counts.clone()),
-            shards,
-            (0, self.epochs),
-            self.bytes,
-        )
+        let share = plan::Share::new(&order, self.lanes, 0);
+        let shards = (0..).map(Some).take(self.counts.len()).collect();
+        let (lanes, epochs, counts) = (self.lanes, self.epochs, self.counts.clone());
+        let make = move |number| {
+            // As many as there are counts, which are fewer than four billion.
+            let shards = u32::try_from(counts.len()).ok().filter(|_| number < epochs)?;
+            let counts = Some(counts.clone());
+            Some(plan::Epoch::One(plan::Sequence::new(&order, shards, counts, lanes, number)))
+        };
+        plan::outlook(make, share, shards, self.bytes)
     }
 }
 
@@ -237,7 +258,7 @@ impl Arguments {
             shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
             window: self.window,
             seed: 0,
-            lanes: None,
+            lanes: self.lanes,
             batch_size: 1,
             rank: 0,
             world_size: 1,
@@ -272,19 +293,19 @@ fn summary(trace: &Trace) -> String {
     )
 }
 
-fn table(trace: &Trace, reports: &[(Scheme, Report)], remedy: Option<Remedy>) -> String {
+fn table(trace: &Trace, reports: &[(Evict, Report)], remedy: Option<Remedy>) -> String {
     let mut text = summary(trace);
     let _ = write!(
         text,
         "\n\n{:<12} {:>7} {:>14} {:>10}  GPUs busy\n",
         "policy", "hits", "from origin", ""
     );
-    for (scheme, report) in reports {
+    for (policy, report) in reports {
         let busy = report.busy_share();
         let _ = writeln!(
             text,
             "{:<12} {:>5.1} % {:>14} {:>8.1} %  {}",
-            scheme.name(),
+            policy.name(),
             100.0 * report.hit_ratio,
             ByteSize(report.origin_bytes).to_string(),
             100.0 * busy,
@@ -329,12 +350,12 @@ fn rate(bytes: f64) -> String {
 
 fn document(
     trace: &Trace,
-    reports: &[(Scheme, Report)],
+    reports: &[(Evict, Report)],
     remedy: Option<Remedy>,
 ) -> serde_json::Value {
-    let policies = reports.iter().map(|(scheme, report)| {
+    let policies = reports.iter().map(|(policy, report)| {
         let mut one = json!(report);
-        one["policy"] = json!(scheme.name());
+        one["policy"] = json!(policy.name());
         let busy = report.busy.iter().map(|(job, busy)| json!({"job": job, "share": busy}));
         one["busy"] = busy.collect();
         one["busy_share"] = json!(report.busy_share());

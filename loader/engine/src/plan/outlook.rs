@@ -1,37 +1,34 @@
 //! All that a rank will read, epoch after epoch, as foresight wants it: shards by when they are needed.
 
 use forebay_policy::{Epoch as Foreseen, Epochs, Future, Shard, Use};
-use forebay_wire::message::Order;
 
-use super::{Epoch, Sequence, Share};
+use super::{Epoch, Share};
 
-/// What a rank of `order` will read from epoch `first` on, `epochs` of them, of shards with known `counts`. Positions stand for
-/// `bytes` bytes each; `shards` are foresight's numbers of the list's shards.
+/// What a rank will read of epochs that `make` gives by their number, from 0 on; none is the end, as is one of which nothing is
+/// known beforehand. Positions stand for `bytes` bytes each; `shards` are foresight's numbers of the list's shards, none for those that
+/// are read past the cache.
 #[must_use]
 pub fn outlook(
-    order: Order,
-    (lanes, counts): (u32, Vec<u64>),
-    shards: Vec<Shard>,
-    (first, epochs): (u64, u64),
+    mut make: impl FnMut(u64) -> Option<Epoch> + Send + 'static,
+    share: Share,
+    shards: Vec<Option<Shard>>,
     bytes: f64,
 ) -> Box<dyn Future> {
-    let share = Share::new(&order, lanes, 0);
-    let all = shards.clone();
-    Box::new(Epochs::new(all, move |number| {
-        if number >= epochs {
-            return None;
-        }
-        // As many as there are counts; both come from one list.
-        let len = u32::try_from(counts.len()).ok()?;
-        let epoch = first.saturating_add(number);
-        let sequence = Sequence::new(&order, len, Some(counts.clone()), lanes, epoch);
-        let total = sequence.total()?;
-        let at = |position: u64| (position as f64 * bytes) as u64;
-        let spans = Epoch::One(sequence).spans(&share)?;
-        let uses = spans.into_iter().filter_map(|span| {
-            let shard = *shards.get(span.shard as usize)?;
+    let known: Vec<Shard> = shards.iter().copied().flatten().collect();
+    Box::new(Epochs::new(known, move |number| {
+        let epoch = make(number)?;
+        let total = epoch.total()?;
+        let at = |position: u64| place(position, bytes);
+        let uses = epoch.spans(&share)?.into_iter().filter_map(|span| {
+            let shard = (*shards.get(span.shard as usize)?)?;
             Some(Use { shard, start: at(span.start), end: at(span.end) })
         });
         Some(Foreseen { uses: uses.collect(), bytes: at(total) })
     }))
+}
+
+/// Where a position of an epoch is, in bytes that were read before it.
+#[must_use]
+pub fn place(position: u64, bytes: f64) -> u64 {
+    (position as f64 * bytes) as u64
 }

@@ -44,6 +44,13 @@ impl Share {
         self.batch_size * self.world
     }
 
+    /// The position with which batch `k` of the run is over for all ranks, if the epoch does not end before.
+    #[must_use]
+    pub fn after(&self, k: u64) -> u64 {
+        let batches = k.saturating_add(1).saturating_mul(self.global_batch());
+        self.base.saturating_add(batches)
+    }
+
     /// Batches left from the base on in an epoch of `total` samples: the same for every rank.
     #[must_use]
     pub fn batches(&self, total: u64) -> u64 {

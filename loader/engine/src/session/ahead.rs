@@ -1,6 +1,8 @@
 //! Looking ahead: shards the plan needs soon are fetched before they are asked for, and claimed so
 //! that nothing pushes them out in between.
 //!
+//! Where the node knows what its jobs will read, it fetches for them itself; a job then only has come what its next batch needs.
+//!
 //! One rule: what the next batch needs comes first. Of all its shards those samples are waited for at once,
 //! not shard by shard; and before the first batch is there, nothing else is fetched.
 
@@ -39,11 +41,16 @@ pub(super) struct Ahead {
     /// Shards that were found to be here: they are not looked for again.
     here: Arc<Mutex<HashSet<u32>>>,
     has_begun: bool,
+    /// The epoch, if the run is one of an order that is known.
+    epoch: Option<u64>,
 }
 
 impl Ahead {
-    /// The look-ahead of a run that has `open` shards open at once.
-    pub(super) fn new(job: Arc<Job>, open: u64) -> Self {
+    /// The look-ahead of a run that has `open` shards open at once; of an `epoch`, where its order is that of one.
+    pub(super) fn new(job: Arc<Job>, open: u64, epoch: Option<u64>) -> Self {
+        if epoch.is_none() {
+            job.outlook.begins(&job, None);
+        }
         let limit = usize::try_from(open.min(OPEN_MAX)).expect("a small number") + BEYOND_OPEN;
         Self {
             job,
@@ -54,6 +61,7 @@ impl Ahead {
             expecting: JoinSet::new(),
             here: Arc::default(),
             has_begun: false,
+            epoch,
         }
     }
 
@@ -64,8 +72,20 @@ impl Ahead {
 
     /// Has the samples of the next batch come, of all its shards at once. Who gathers the batch meets what
     /// goes wrong with them.
-    pub(super) fn expect(&mut self, places: &[Place]) {
+    pub(super) async fn expect(&mut self, places: &[Place]) {
+        if self.begin_to_expect(places) {
+            self.job.outlook.is_told().await;
+        }
+    }
+
+    /// The same, without waiting for anything; whether what the job will read is only now being told.
+    fn begin_to_expect(&mut self, places: &[Place]) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
+        if is_first {
+            let at = self.epoch.zip(places.first().map(|place| place.position));
+            self.job.outlook.begins(&self.job, at);
+        }
+        let is_being_told = is_first && self.epoch.is_some();
         // Of the batch before, all is there.
         self.expecting.abort_all();
         while self.expecting.try_join_next().is_some() {}
@@ -74,7 +94,7 @@ impl Ahead {
         samples.retain(|(shard, _)| !here.contains(shard));
         drop(here);
         if samples.is_empty() {
-            return;
+            return is_being_told;
         }
         let (job, here) = (self.job.clone(), self.here.clone());
         let start = is_first.then(|| job.store.start());
@@ -97,6 +117,7 @@ impl Ahead {
             come.await;
             drop(start);
         });
+        is_being_told
     }
 
     /// How many shards to look ahead.
@@ -105,8 +126,9 @@ impl Ahead {
     }
 
     /// Fetches and claims what of `upcoming` is not claimed yet, and lets go of everything else.
-    pub(super) fn look(&mut self, upcoming: Vec<u32>) {
+    pub(super) fn look(&mut self, mut upcoming: Vec<u32>) {
         while self.tasks.try_join_next().is_some() {}
+        self.job.outlook.leave(&mut upcoming);
         let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if upcoming != self.last {
             let wanted: HashSet<_> = upcoming.iter().copied().collect();

@@ -238,7 +238,7 @@ impl Leased {
         };
         Ok(Self {
             gatherer: Gatherer::new(job.clone(), run),
-            ahead: Ahead::new(job.clone(), u64::from(mixed)),
+            ahead: Ahead::new(job.clone(), u64::from(mixed), None),
             key: Key::new(order.seed).with(epoch),
             mixed: mixed as usize,
             before,

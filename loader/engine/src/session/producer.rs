@@ -62,7 +62,7 @@ impl Producer {
             gatherer: Gatherer::new(job.clone(), run),
             errors: Vec::new(),
             broken: false,
-            ahead: Ahead::new(job.clone(), open),
+            ahead: Ahead::new(job.clone(), open, Some(begin.epoch)),
             outcome: Arc::default(),
             job,
         })
@@ -71,6 +71,12 @@ impl Producer {
     /// Where the outcome will be once [`Producer::next`] has said `None`.
     pub(super) fn outcome(&self) -> Arc<OnceLock<Outcome>> {
         self.outcome.clone()
+    }
+
+    /// The position after each batch, by its number.
+    pub(super) fn after(&self) -> impl Fn(u64) -> u64 + Send + use<> {
+        let share = self.share.clone();
+        move |index| share.after(index)
     }
 
     /// The next batch, located, waited for and with a slot; `None` after the last.
@@ -120,7 +126,7 @@ impl Producer {
                     }
                 }
             }
-            self.ahead.expect(&places);
+            self.ahead.expect(&places).await;
             return Ok(Some(places));
         }
     }

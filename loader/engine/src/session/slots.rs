@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::{Arena, CHUNK, Engine, Region, Span};
@@ -169,6 +169,23 @@ struct State {
     slabs_made: u32,
     slots_made: u64,
     lent: HashMap<(u32, u64), Hold>,
+    /// Since when the trainer has no batch, and for how long it had none before, since that was asked for.
+    empty: Option<Instant>,
+    starved: Duration,
+}
+
+impl State {
+    /// The trainer has batches, or none, from now on.
+    fn look(&mut self) {
+        match (self.lent.is_empty(), self.empty) {
+            (true, None) => self.empty = Some(Instant::now()),
+            (false, Some(since)) => {
+                self.starved += since.elapsed();
+                self.empty = None;
+            }
+            _ => {}
+        }
+    }
 }
 
 pub(crate) struct Slots {
@@ -213,12 +230,24 @@ impl Slots {
 
     /// The batch is the trainer's until it releases the slot.
     pub(super) fn lend(&self, batch: &Batch, hold: Hold) {
-        self.state().lent.insert((batch.slab, batch.slot), hold);
+        let mut state = self.state();
+        state.lent.insert((batch.slab, batch.slot), hold);
+        state.look();
+    }
+
+    /// For how long the trainer had no batch, since this was asked last.
+    pub(super) fn starved(&self) -> Duration {
+        std::mem::take(&mut self.state().starved)
     }
 
     /// The trainer is done with a slot. One it never had is its own mistake, and changes nothing.
     pub(super) fn release(&self, slab: u32, slot: u64) {
-        let hold = self.state().lent.remove(&(slab, slot));
+        let hold = {
+            let mut state = self.state();
+            let hold = state.lent.remove(&(slab, slot));
+            state.look();
+            hold
+        };
         drop(hold);
     }
 

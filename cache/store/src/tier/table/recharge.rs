@@ -13,6 +13,7 @@ use crate::shares::{Charge, Provenance, Shares};
 use crate::store::is_read_in_place;
 use crate::tier::effects::Present;
 use crate::tier::shelf::Shelf;
+use forebay_policy::Slot;
 
 /// Uses told to another policy, at most. What was used more often stays before the rest either way, and
 /// telling all uses of long jobs would keep the table from them.
@@ -89,33 +90,70 @@ impl Table {
 
     /// Other rules count from here on.
     pub(in crate::tier) fn recharge(&mut self, judged: &Judged) {
-        let Self { entries, shelves, places, shares, stuck, .. } = self;
-        *shares = judged.shares.clone();
-        let mut order: Vec<&mut Entry> = entries.iter_mut().flatten().collect();
-        order.sort_by_key(|entry| entry.used);
-        let charges: Vec<_> = order.iter().map(|entry| judged.charge(&entry.of)).collect();
-        let charged: HashSet<_> = charges.iter().copied().collect();
-        let pairs = order.iter().zip(&charges);
-        let come = pairs.filter(|(entry, charge)| shelves[entry.shelf].charge != **charge);
-        let come: HashSet<_> = come.map(|(_, charge)| *charge).collect();
+        self.shares = judged.shares.clone();
+        let (order, goes_on) = self.judge(judged);
+        // Where they lie is told anew below.
+        for (slot, charge) in &order {
+            let stays = self.entries[*slot as usize].as_ref().is_some_and(|entry| {
+                goes_on[entry.shelf] && self.shelves[entry.shelf].charge == *charge
+            });
+            if !stays {
+                self.know_nothing_of(*slot);
+            }
+        }
+        self.stand_anew(&order, &goes_on);
+        for entry in &self.stuck {
+            entry.space.charge_to(self.shares.budgets(judged.charge(&entry.of)));
+        }
+        self.look_forward();
+    }
+
+    /// Every shard by its last use, with whom it is charged to; and of every shelf whether it goes on as it is.
+    fn judge(&self, judged: &Judged) -> (Vec<(Slot, Charge)>, Vec<bool>) {
+        let entries = (0..).zip(&self.entries);
+        let mut here: Vec<(Slot, &Entry)> =
+            entries.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?))).collect();
+        here.sort_by_key(|(_, entry)| entry.used);
+        let (mut order, mut charged, mut come) =
+            (Vec::with_capacity(here.len()), HashSet::new(), HashSet::new());
+        for (slot, entry) in here {
+            let charge = judged.charge(&entry.of);
+            order.push((slot, charge));
+            charged.insert(charge);
+            if self.shelves[entry.shelf].charge != charge {
+                come.insert(charge);
+            }
+        }
+        let goes_on = |shelf: &Shelf| {
+            let charge = &shelf.charge;
+            let is_left_alone = charged.contains(charge) && !come.contains(charge);
+            is_left_alone && shelf.keeps_its_order(&self.shares)
+        };
+        (order, self.shelves.iter().map(goes_on).collect())
+    }
+
+    /// Puts every shard on the shelf of whom it is charged to.
+    fn stand_anew(&mut self, order: &[(Slot, Charge)], goes_on: &[bool]) {
+        let Self { entries, shelves, places, shares, free_places, forecast, .. } = self;
         places.clear();
         // Those that go on have another place; of the others the shards are taken one by one.
         let mut before = Vec::with_capacity(shelves.len());
-        for shelf in std::mem::take(shelves) {
-            let charge = shelf.charge;
-            let is_left_alone = charged.contains(&charge) && !come.contains(&charge);
-            before.push(if is_left_alone && shelf.keeps_its_order(shares) {
-                places.insert(charge, shelves.len());
+        for (shelf, goes_on) in std::mem::take(shelves).into_iter().zip(goes_on) {
+            before.push(if *goes_on {
+                places.insert(shelf.charge, shelves.len());
                 shelves.push(shelf.ruled(shares));
                 Before::GoesOn(shelves.len() - 1)
             } else {
+                free_places.extend(shelf.place);
                 Before::Ends(shelf)
             });
         }
-        for (entry, charge) in order.into_iter().zip(charges) {
-            entry.space.charge_to(shares.budgets(charge));
-            let to = *places.entry(charge).or_insert_with(|| {
-                shelves.push(Shelf::new(shares, charge));
+        for (slot, charge) in order {
+            let Some(entry) = entries[*slot as usize].as_mut() else { continue };
+            entry.space.charge_to(shares.budgets(*charge));
+            let to = *places.entry(*charge).or_insert_with(|| {
+                let place = free_places.pop().or_else(|| forecast.place());
+                shelves.push(Shelf::new(shares, *charge, place));
                 shelves.len() - 1
             });
             match &mut before[std::mem::replace(&mut entry.shelf, to)] {
@@ -132,9 +170,6 @@ impl Table {
                 || entry.at.passes && shelf.passes(identity, entry.at.bytes, true);
             shelf.insert(entry.at, identity);
             shelf.was_used(entry.at, entry.uses.min(USES_TOLD));
-        }
-        for entry in stuck {
-            entry.space.charge_to(shares.budgets(judged.charge(&entry.of)));
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_policy::simulate::{Report, Scheme, Trace};
+use forebay_policy::Evict;
+use forebay_policy::simulate::{Report, Trace};
 use plotters::prelude::*;
 
 use super::summary;
@@ -12,7 +13,7 @@ use super::summary;
 const SIZE: (u32, u32) = (900, 480);
 
 /// Draws how busy jobs are under each policy, and what each finds in the cache.
-pub(super) fn draw(path: &Path, trace: &Trace, reports: &[(Scheme, Report)]) -> Result<()> {
+pub(super) fn draw(path: &Path, trace: &Trace, reports: &[(Evict, Report)]) -> Result<()> {
     picture(path, trace, reports).map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("the picture cannot be written: {error}"))
             .at("file", path.display())
@@ -23,7 +24,7 @@ pub(super) fn draw(path: &Path, trace: &Trace, reports: &[(Scheme, Report)]) -> 
 fn picture(
     path: &Path,
     trace: &Trace,
-    reports: &[(Scheme, Report)],
+    reports: &[(Evict, Report)],
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
@@ -35,7 +36,7 @@ fn picture(
         .y_label_area_size(50)
         .build_cartesian_2d(0.0..policies, 0.0..100.0)?;
     let name = |at: &f64| match reports.get(*at as usize) {
-        Some((scheme, _)) if at.fract() > 0.4 && at.fract() < 0.6 => scheme.name().to_owned(),
+        Some((policy, _)) if at.fract() > 0.4 && at.fract() < 0.6 => policy.name().to_owned(),
         _ => String::new(),
     };
     chart
@@ -47,7 +48,7 @@ fn picture(
         .y_desc("percent")
         .draw()?;
     let bars = |from: f64, to: f64, color: RGBColor, value: &dyn Fn(&Report) -> f64| {
-        let bar = |(at, (_, report)): (usize, &(Scheme, Report))| {
+        let bar = |(at, (_, report)): (usize, &(Evict, Report))| {
             let (left, right) = (at as f64 + from, at as f64 + to);
             Rectangle::new([(left, 0.0), (right, 100.0 * value(report))], color.filled())
         };

@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::budget::{Budget, Space};
 use crate::dataset::Dataset;
-use crate::directory::ShardName;
+use crate::directory::{ObjectKey, ShardName};
+use crate::forecast::Forecast;
 use crate::shares::NOBODY;
 use crate::tenant::Tenant;
-use crate::tier::room::Urgency;
 use crate::tier::table::{Need, Short};
 
 /// Room for every shard there may be.
@@ -118,7 +118,8 @@ impl Bench {
     fn new(rules: &Rules) -> Self {
         let shares = Arc::new(rules.shares());
         shares.enforce(&shares);
-        let (table, tenants) = (Table::new(shares.clone()), rules.tenants.clone());
+        let (table, tenants) =
+            (Table::new(shares.clone(), Arc::new(Forecast::new())), rules.tenants.clone());
         Self { table, tier: Budget::new(CAPACITY), shares, tenants }
     }
 
@@ -126,10 +127,12 @@ impl Bench {
         let url = format!("/{}/{}.tar", shard.folder, shard.number);
         let of = Provenance { url: url.as_str().into(), tenant: shard.tenant.map(Arc::from) };
         let version = String::new();
-        let name = ShardName::new(&Origin { endpoint: String::new(), url, version });
+        let origin = Origin { endpoint: String::new(), url, version };
+        let (name, object) = (ShardName::new(&origin), ObjectKey::of(&origin));
         let budgets = self.shares.budgets(self.shares.charge_of(&of));
         let space = Space::enter(&self.tier, budgets, shard.bytes);
-        self.table.found(name.clone(), of, space, (SystemTime::UNIX_EPOCH, shard.state));
+        let found = (name.clone(), object);
+        self.table.found(found, of, space, (SystemTime::UNIX_EPOCH, shard.state));
         for _ in 0..shard.uses {
             self.table.used(&name);
         }
@@ -211,8 +214,7 @@ impl Bench {
     fn above(&mut self) -> Option<(Short, ShardName)> {
         let shares = self.shares.clone();
         crate::tier::above_quota(&shares).into_iter().find_map(|(charge, short)| {
-            let (charge, urgency) = (Some(charge), Urgency::Ahead);
-            let need = Need { charge, urgency, short, passes: false, grows: false };
+            let need = Need { short, ..Need::ahead(Some(charge)) };
             let (name, _) = self.table.victim(need)?;
             Some((short, name))
         })
@@ -297,8 +299,7 @@ proptest! {
         }
         changed.reconfigure(&by(evict));
         let order = |bench: &mut Bench| {
-            let (charge, urgency) = (Some(NOBODY), Urgency::Ahead);
-            let need = Need { charge, urgency, short: Short::Tier, passes: false, grows: false };
+            let need = Need::ahead(Some(NOBODY));
             let next = || bench.table.victim(need).map(|(name, _)| {
                 drop(bench.table.forget(&name, false));
                 name
@@ -329,13 +330,7 @@ fn what_is_left_alone_goes_on_as_it_was() {
     let first = bench.enter(&shard("a", 0, 1));
     let second = bench.enter(&shard("a", 1, 0));
     let third = bench.enter(&shard("b", 2, 0));
-    let need = Need {
-        charge: Some(NOBODY),
-        urgency: Urgency::Ahead,
-        short: Short::Tier,
-        passes: false,
-        grows: false,
-    };
+    let need = Need::ahead(Some(NOBODY));
     // The hand passed the first and took its bit.
     assert_eq!(bench.table.victim(need).map(|(name, _)| name), Some(second.clone()));
     bench.reconfigure(&rules(Some(5)));

@@ -1,0 +1,189 @@
+//! What jobs said they will read decides what is fetched and what goes: on a node, by what came over its network.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use forebay_client::Loader;
+use forebay_store::{Dataset, Evict};
+use forebay_tests::{Daemon, Origin, config, epoch, eventually, job, play};
+use forebay_wire::message::{Extent, Open, Shuffle};
+
+const SHARDS: u64 = 120;
+const SAMPLES: u64 = 4;
+const SIZES: std::ops::Range<usize> = 30_000..30_001;
+
+/// Shards that a job mixes.
+const WINDOW: u32 = 2;
+
+/// Samples of a batch, and batches that are read before they are asked for: together a shard's worth.
+const BATCH: u32 = 2;
+const PREFETCH: u32 = 2;
+
+/// Shards that an epoch fetches where half of the data fits and what is needed next is kept: the other half. Some more come anew,
+/// for those that are fetched at once, mixed, or lie in batches take their room from the cache, which is small here; and the pace
+/// of a trainer that does nothing with its batches is hard to foresee.
+const FEWEST: f64 = SHARDS as f64 / 2.0;
+const MORE: f64 = 1.25;
+
+struct Bench {
+    origin: Origin,
+    daemon: Daemon,
+    shard_bytes: u64,
+    _disk: tempfile::TempDir,
+}
+
+impl Bench {
+    /// A node with room for so many of the shards, whose data sets are kept by these rules.
+    fn new(room: u64, datasets: Vec<Dataset>) -> Self {
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let shard_bytes = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64);
+        let shard_bytes = shard_bytes.max().unwrap();
+        let disk = Daemon::disk();
+        let config = forebay_daemon::NodeConfig {
+            datasets,
+            ..Daemon::config(disk.path(), room * shard_bytes)
+        };
+        let daemon = Daemon::try_start(config).unwrap();
+        Self { origin, daemon, shard_bytes, _disk: disk }
+    }
+
+    /// A job that mixes two shards at a time, and knows beforehand what it will read.
+    fn open(&self, seed: u64) -> Open {
+        let mut open = job(&self.origin, Origin::urls(SHARDS));
+        open.counts = Some(vec![SAMPLES; SHARDS as usize]);
+        open.order.shuffle = Shuffle::Window;
+        (open.order.window, open.order.lanes, open.order.seed) = (WINDOW, Some(1), seed);
+        (open.order.batch_size, open.prefetch) = (BATCH, PREFETCH);
+        open
+    }
+
+    fn loader(&self, open: Open) -> Loader {
+        let bytes = vec![self.shard_bytes; SHARDS as usize];
+        let mut config = config(self.daemon.address(), open);
+        config.session.extent = Some(Extent { bytes, ranks: (0, 1) });
+        Loader::open(config).unwrap()
+    }
+
+    fn told(&self, path: &str) -> u64 {
+        let status = self.daemon.status();
+        status.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or(0)
+    }
+
+    /// Shards that came over the network so far.
+    fn fetched(&self) -> u64 {
+        let counters = self.daemon.node().store().counters();
+        counters.misses
+    }
+
+    fn foreseen(&self) -> usize {
+        self.daemon.node().store().forecast().jobs.len()
+    }
+
+    /// Shards that an epoch fetches, on average over epochs after the first two.
+    fn per_epoch(&self, loader: &Loader, epochs: u64) -> f64 {
+        let mut before = 0;
+        for number in 0..epochs + 2 {
+            if number == 2 {
+                before = self.fetched();
+            }
+            play(loader, number, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+        }
+        (self.fetched() - before) as f64 / epochs as f64
+    }
+}
+
+/// Half of the data fits: no more than the other half comes over the network in an epoch, but for what is under way at once;
+/// of what was used last, LRU would fetch 84 of 100 anew.
+#[test]
+fn what_is_needed_next_is_kept() {
+    let bench = Bench::new(SHARDS / 2, Vec::new());
+    let loader = bench.loader(bench.open(1));
+    let fetched = bench.per_epoch(&loader, 4);
+    assert_eq!(bench.foreseen(), 1);
+    assert!((0.9 * FEWEST..MORE * FEWEST).contains(&fetched), "{fetched} an epoch");
+    assert!(bench.told("/foresight/fetches") > 0 && bench.told("/foresight/evictions") > 0);
+
+    // By use, as its data set's rule says, the same job fetches more.
+    let rule = Dataset::new("all", "**", Evict::Lru).unwrap();
+    let by_use = Bench::new(SHARDS / 2, vec![rule]);
+    let more = by_use.per_epoch(&by_use.loader(by_use.open(1)), 4);
+    assert!(more > 1.4 * FEWEST, "{more} by LRU, {fetched} by foresight");
+}
+
+/// A job that goes takes what it told with it; what it left is given up before what others need.
+#[test]
+fn a_job_that_goes_is_forgotten() {
+    let bench = Bench::new(SHARDS, Vec::new());
+    let loader = bench.loader(bench.open(1));
+    play(&loader, 0, 0).unwrap();
+    eventually("it is foreseen", || bench.foreseen() == 1);
+    drop(loader);
+    eventually("nobody is foreseen", || bench.foreseen() == 0);
+    // Another's shards are the same ones: they are here.
+    let before = bench.fetched();
+    let loader = bench.loader(bench.open(2));
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    assert_eq!(bench.fetched(), before);
+}
+
+/// A restart knows by the directory what is here, and fetches only the rest.
+#[test]
+fn what_a_restart_finds_is_foreseen() {
+    let bench = Bench::new(SHARDS / 2, Vec::new());
+    let loader = bench.loader(bench.open(3));
+    play(&loader, 0, 0).unwrap();
+    drop(loader);
+    eventually("nobody is foreseen", || bench.foreseen() == 0);
+    // A new job that begins with the same epoch finds about half of what it needs, wherever in it that is; by use, an epoch
+    // that is read again in its order finds nothing.
+    let before = bench.fetched();
+    let loader = bench.loader(bench.open(3));
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    let fetched = bench.fetched() - before;
+    assert!((fetched as f64) < 1.5 * FEWEST, "{fetched}");
+}
+
+/// Two jobs over the same data: what one of them needs soon stays for it, though the other is done with it.
+#[test]
+fn jobs_of_the_same_data_share_it() {
+    let bench = Bench::new(SHARDS / 2, Vec::new());
+    let loaders = [bench.loader(bench.open(1)), bench.loader(bench.open(2))];
+    let mut before = 0;
+    const EPOCHS: u64 = 4;
+    for number in 0..EPOCHS + 2 {
+        if number == 2 {
+            before = bench.fetched();
+        }
+        // In lockstep, batch by batch.
+        for loader in &loaders {
+            loader.start(forebay_wire::message::Begin::at(number, 0)).unwrap();
+        }
+        let mut over = [false; 2];
+        while over != [true; 2] {
+            for (loader, over) in loaders.iter().zip(&mut over) {
+                if !*over
+                    && matches!(
+                        forebay_tests::next(loader).unwrap(),
+                        forebay_client::Next::End { .. }
+                    )
+                {
+                    *over = true;
+                }
+            }
+        }
+    }
+    assert_eq!(bench.foreseen(), 2);
+    let fetched = (bench.fetched() - before) as f64 / (EPOCHS * 2 * SHARDS) as f64;
+    // 72 of 100 hits are Belady's for two jobs at half of the data; by LRU it would be 32.
+    assert!(fetched < 0.4, "{fetched} of what they read came over the network");
+}
+
+/// What no job told of gives way to what one did.
+#[test]
+fn what_nobody_told_of_goes_first() {
+    let bench = Bench::new(SHARDS / 2 + 4, Vec::new());
+    // A tool reads all shards, without saying so beforehand.
+    epoch(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+    let loader = bench.loader(bench.open(1));
+    let fetched = bench.per_epoch(&loader, 3);
+    assert!(fetched < MORE * FEWEST, "{fetched} an epoch");
+}
