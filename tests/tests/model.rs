@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{ErrorKind, Result};
+use forebay_policy::{Epoch as Foretold, Epochs, Shard as Shards, Use};
 use forebay_source::Options;
 use forebay_store::{
-    Claim, Class, Condition, Counters, Dataset, Evict, Holdings, Lease, Mode, PART_BYTES, Shard,
-    Store, Tenant, TierReport, Urgency, Watermarks,
+    Claim, Class, Condition, Counters, Dataset, Evict, Foreseen, Holdings, Lease, Mode, PART_BYTES,
+    Reading, Shard, Store, Tenant, TierReport, Urgency, Watermarks,
 };
 use forebay_testkit::{Dice, Sky, UnsyncedFiles, Weather, for_seeds, image, shard};
 use forebay_tests::{Bare, BareConfig, BareTier, Daemon, Rest, SIZES, eventually, flip};
@@ -48,6 +49,10 @@ const HELD: usize = 2;
 
 /// Who reads: two tenants, and one who is none.
 const TENANTS: [Option<&str>; 3] = [Some("most"), Some("least"), None];
+
+/// Jobs that say what they will read, at most, and uses that each tells of.
+const JOBS: u64 = 2;
+const USES_TOLD: u64 = 12;
 
 /// How often the device is looked after: soon, so that a probe needs no patience.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
@@ -283,8 +288,9 @@ impl Model {
             68..74 => self.harm(),
             74..78 => self.scrub(),
             78..84 => self.turn(),
-            84..87 => self.move_up(),
-            87..92 => self.administer(),
+            84..86 => self.move_up(),
+            86..89 => self.foresee(),
+            89..92 => self.administer(),
             92..95 => self.restart(),
             _ => self.cut(),
         }
@@ -410,6 +416,37 @@ impl Model {
         }
         let moved = self.counters().moved_in;
         format!("use {at} again and again, {moved} moved so far: {outcomes:?}")
+    }
+
+    /// Jobs say what they will read, and read it; the node fetches ahead for them meanwhile.
+    fn foresee(&mut self) -> String {
+        let life = self.life.as_ref().unwrap();
+        let jobs: Vec<_> = (0..self.dice.within(1..JOBS + 1))
+            .map(|job| {
+                let uses = self.dice.within(1..USES_TOLD);
+                let uses: Vec<_> =
+                    (0..uses).map(|_| self.dice.below(SAMPLES.len() as u64) as usize).collect();
+                let store = life.bare.store.for_tenant(*self.dice.pick(&TENANTS)).for_job(job + 1);
+                (tell(&store, &self.objects, &uses), uses)
+            })
+            .collect();
+        let mut told = Vec::new();
+        for at in 0..USES_TOLD as usize {
+            for (foreseen, uses) in &jobs {
+                let Some(object) = uses.get(at).copied() else { continue };
+                if let Ok(foreseen) = foreseen {
+                    foreseen.advance(at as u64, Duration::ZERO);
+                }
+                let outcomes = self.read(&[object]);
+                self.judge(object, &outcomes[0]);
+            }
+        }
+        for (foreseen, uses) in jobs {
+            told.push((foreseen.map(drop), uses));
+        }
+        // What is on its way for them comes all the same.
+        self.settle();
+        format!("foresee {told:?}")
     }
 
     /// An admin changes a tier, and it may be the only one.
@@ -663,6 +700,30 @@ impl Read {
         }
         Ok(())
     }
+}
+
+/// A job says that it will use these objects, one after the other, each a byte's worth of time.
+fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Foreseen> {
+    let bytes =
+        objects.iter().map(|object| fs::metadata(&object.path).map_or(0, |file| file.len()));
+    let uses = uses.to_vec();
+    let reading = Reading {
+        name: "told".to_owned(),
+        urls: objects.iter().map(|object| object.url.clone()).collect(),
+        bytes: bytes.collect(),
+        options: Options::default(),
+        future: Box::new(move |shards: Vec<Option<Shards>>| {
+            let known: Vec<_> = shards.iter().flatten().copied().collect();
+            Box::new(Epochs::new(known, move |number| {
+                let at = |(start, object): (u64, &usize)| {
+                    shards[*object].map(|shard| Use { shard, start, end: start + 1 })
+                };
+                let all = (0..).zip(&uses).filter_map(at).collect();
+                (number == 0).then_some(Foretold { uses: all, bytes: uses.len() as u64 })
+            }))
+        }),
+    };
+    store.foresee(reading)
 }
 
 fn run(seed: u64) {
