@@ -9,7 +9,9 @@
 //!   audit      who was refused what, who changed what    audit.rs, audit/
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
+//!   reload     another configuration while jobs run      reload.rs
 //!   status     what an admin sees                        status.rs
+//!   supervisor what the service manager is told          supervisor.rs
 //! ```
 
 mod access;
@@ -20,8 +22,10 @@ mod config;
 mod embedded;
 mod leases;
 mod peer;
+mod reload;
 mod serve;
 mod status;
+mod supervisor;
 mod warm;
 
 pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
@@ -29,6 +33,7 @@ pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
+pub use reload::{Applied, Configuration, Drift, Sent};
 pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

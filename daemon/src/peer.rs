@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use crate::access::{Holder, Place, Rights};
 use crate::audit::{Entry, Outcome};
 use crate::compose::Node;
+use crate::reload::{Sent, audited};
 use crate::status::{self, BadSamples, Job, Status, Told};
 use crate::warm::{self, Named};
 use admins::{for_admins, word};
@@ -282,6 +283,18 @@ impl Peer {
                 }
                 Request::Check { number, url, origin, verify } => {
                     self.check(number, url, Options::from(origin), verify).await?;
+                }
+                Request::Apply { file, dry } => {
+                    let sent = file.map(|file| Sent { name: file.name, bytes: file.bytes });
+                    let applied = self.node.apply(sent, dry).await;
+                    if !dry {
+                        audited(&applied).into_iter().for_each(|entry| self.rights.note(entry));
+                    }
+                    let told = |applied| {
+                        let told = serde_json::to_string(&applied);
+                        Reply::Applied(told.expect("numbers and strings always encode"))
+                    };
+                    self.answer(applied.map(told)).await?;
                 }
                 Request::Scrub { keep } => self.scrub(keep).await?,
                 Request::Tier { name, change } => {

@@ -34,6 +34,9 @@ pub(super) fn for_admins(request: &Request) -> Option<(&'static str, String)> {
         Request::Warm { .. } => Some(("warm", String::new())),
         Request::StopWarm { number } => Some(("warm", format!("stop {number}"))),
         Request::Check { url, .. } => Some(("check", shown(url))),
+        Request::Apply { file, .. } => {
+            Some(("policy", file.as_ref().map_or(String::new(), |file| file.name.clone())))
+        }
     }
 }
 

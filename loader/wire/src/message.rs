@@ -156,6 +156,22 @@ pub enum Request {
         /// How far it came with each shard since the last.
         marks: Vec<Mark>,
     },
+    /// Asks the daemon to go by another configuration; answered by [`Reply::Applied`].
+    Apply {
+        /// The file; none: the daemon's own, as it is now.
+        file: Option<ConfigurationFile>,
+        /// Only tell what would change.
+        dry: bool,
+    },
+}
+
+/// A configuration file as somebody sends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationFile {
+    /// What it is called: the ending says in which language it is.
+    pub name: String,
+    /// What it says.
+    pub bytes: Vec<u8>,
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -389,6 +405,8 @@ pub enum Reply {
         /// Where the log stands with it.
         place: Place,
     },
+    /// Answers [`Request::Apply`] with a JSON document.
+    Applied(String),
 }
 
 /// What a job reads and how.

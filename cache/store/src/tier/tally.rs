@@ -77,7 +77,7 @@ impl Holding {
             cache: rule.map(|rule| rule.cache),
             evict: rule.map(|rule| rule.evict),
             used_bytes: share.budget.used(),
-            max_bytes: share.max_bytes,
+            max_bytes: share.max_bytes(),
             shards,
         }
     }
