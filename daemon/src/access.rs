@@ -244,10 +244,6 @@ impl Access {
     }
 
     /// Puts another policy in force; who is connected feels it with what it next asks for.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "what applies a configuration at run time calls it")
-    )]
     pub(crate) fn replace(
         &self,
         tenants: Vec<NodeTenant>,

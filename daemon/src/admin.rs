@@ -8,7 +8,7 @@
 //!     tcp, token     the same where the kernel names nobody            admin/tcp.rs, admin/token.rs
 //!     document       what is said of all routes alike                  admin/document.rs
 //!     lines          work that is told step by step                    admin/lines.rs
-//!     state, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs   a file for each kind of thing
+//!     state, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
 //! ```
 //! One rule: a route is declared once, with its description, so that the document cannot differ from what
 //! is served.
@@ -21,6 +21,7 @@ mod explain;
 mod jobs;
 mod lines;
 mod pins;
+mod policy;
 mod refusal;
 mod scrubs;
 mod shards;
@@ -44,6 +45,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 pub(crate) use pins::{Pin, Wanted};
+pub(crate) use policy::{ConfigurationFile, Wish};
 use refusal::Refusal;
 use serde::Deserialize;
 pub(crate) use shards::{Check, Evicted, Finding, Shards};
@@ -135,6 +137,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(warm_ups::show, warm_ups::stop))
         .routes(routes!(scrubs::list, scrubs::begin))
         .routes(routes!(scrubs::stop))
+        .routes(routes!(policy::apply))
         .route_layer(from_fn_with_state(node.clone(), access::admins_only));
     document::complete(for_all.get_openapi_mut(), false);
     document::complete(for_admins.get_openapi_mut(), true);

@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, watch};
 use crate::access::{Access, AccessConfig, Policy, TenantLimits, Usage};
 use crate::audit::{Audit, AuditConfig};
 use crate::leases::{Keepers, LeasesConfig};
+use crate::reload::Reload;
 use crate::scrubs::Scrubs;
 use crate::warm::WarmUps;
 
@@ -162,6 +163,7 @@ pub struct Node {
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
+    pub(crate) reload: Reload,
 }
 
 impl Node {
@@ -228,6 +230,7 @@ impl Node {
             sessions: Mutex::default(),
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),
+            reload: Reload::default(),
         }))
     }
 

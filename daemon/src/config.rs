@@ -35,14 +35,15 @@ mod values;
 pub(crate) use access::{Allow, Audit, Listen};
 pub(crate) use accounts::Group;
 pub(crate) use diff::{Change, diff};
-pub(crate) use mistake::Mistake;
+pub(crate) use mistake::{Mistake, Told};
 pub(crate) use rate::Rate;
 use read::Language;
+pub(crate) use read::Places;
 pub(crate) use schema::schema;
 pub(crate) use show::{document, policy, text};
 pub(crate) use source::Source;
 
-/// `/etc/forebay/forebay.toml`.
+/// What a node daemon goes by: `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["tier"]))]
@@ -73,7 +74,7 @@ pub struct Config {
     pub audit: Option<Audit>,
 }
 
-/// `[leases]`.
+/// `[leases]`: where the queues are kept from which jobs lease shards.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Leases {
@@ -81,7 +82,7 @@ pub struct Leases {
     pub redis: Option<String>,
 }
 
-/// `[daemon]`.
+/// `[daemon]`: where the daemon listens, what memory it takes, whom it serves.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
@@ -134,7 +135,7 @@ impl Daemon {
     }
 }
 
-/// `[[tier]]`.
+/// `[[tier]]`: a drive, or memory, on which shards rest.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
@@ -214,7 +215,7 @@ impl Tier {
     }
 }
 
-/// `[[dataset]]`.
+/// `[[dataset]]`: how the shards that match are kept, and what they may take.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
@@ -259,7 +260,7 @@ pub struct Dataset {
     pub allow: Option<Allow>,
 }
 
-/// `quota = { min, max }`.
+/// `quota = { min, max }`: bytes of all tiers together.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
@@ -300,7 +301,7 @@ impl Dataset {
     }
 }
 
-/// `[[tenant]]`.
+/// `[[tenant]]`: some who share the node, and what they may hold of it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
@@ -416,9 +417,23 @@ impl Config {
     pub(crate) fn inspect(path: &Path) -> Result<Result<Self, Vec<Mistake>>> {
         let at = |error: Error| error.at("config", path.display());
         let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
-        Ok(read::text(bytes)
-            .map_err(|mistake| vec![mistake])
-            .and_then(|text| Self::understand(&text, Language::of(path))))
+        Ok(Self::judge(path, bytes))
+    }
+
+    /// The configuration that a file of this name says by these bytes, or everything that is wrong with it.
+    pub(crate) fn judge(name: &Path, bytes: Vec<u8>) -> Result<Self, Vec<Mistake>> {
+        let text = read::text(bytes).map_err(|mistake| vec![mistake])?;
+        let config = Self::understand(&text, Language::of(name))?;
+        let promises = config.check_promises();
+        promises.map_err(|error| vec![Mistake { place: None, error }])?;
+        Ok(config)
+    }
+
+    /// Refuses promises to data sets and tenants that its tiers cannot all keep.
+    fn check_promises(&self) -> Result<()> {
+        let tenants: Vec<_> = self.tenants()?.into_iter().map(|tenant| tenant.rule).collect();
+        let tiers = self.tier.iter().map(|tier| (tier.name.as_str(), tier.capacity.as_u64()));
+        forebay_store::check_promises(&self.datasets()?, &tenants, &tiers.collect::<Vec<_>>())
     }
 
     /// Parses a file's text, in TOML.
@@ -487,7 +502,7 @@ mod tests {
         assert_eq!((rule.min_bytes, rule.max_bytes), (1 << 20, Some(2 << 20)));
         let hours = |hours: u64| Some(Duration::from_secs(3600 * hours));
         assert_eq!((rule.ttl, rule.dont_evict_time), (hours(720), hours(2)));
-        assert!(rules[1].pin && rules[1].has("file:///x") && rules[1].evict == Evict::Lru);
+        assert!(rules[1].pin && rules[1].has("file:///x") && rules[1].evict == Evict::Clairvoyant);
     }
 
     #[test]

@@ -10,8 +10,10 @@
 //!   audit      who was refused what, who changed what    audit.rs, audit/
 //!   leases     who keeps the queues of leased shards    leases.rs
 //!   warm       fetches that no job wants yet              warm.rs
+//!   reload     another configuration while jobs run      reload.rs
 //!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
+//!   supervisor what the service manager is told          supervisor.rs
 //! ```
 
 mod access;
@@ -24,9 +26,11 @@ mod embedded;
 mod language;
 mod leases;
 mod peer;
+mod reload;
 mod scrubs;
 mod serve;
 mod status;
+mod supervisor;
 mod warm;
 
 pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
@@ -35,6 +39,7 @@ pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
+pub use reload::{Applied, Configuration, Drift, Sent};
 pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;
 pub use warm::{Failure, Warming};

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use crate::audit::AuditReport;
 use crate::compose::Node;
 use crate::peer::Registered;
+use crate::reload::Configuration;
 use crate::warm::Warming;
 
 /// A daemon's state.
@@ -25,6 +26,9 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
+    /// What it goes by; none if it has no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<Configuration>,
     /// All tiers together.
     pub cache: Cache,
     /// Each tier, the fastest first.
@@ -192,6 +196,7 @@ impl Status {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             uptime_seconds: node.started.elapsed().as_secs_f64(),
+            configuration: node.configuration().await,
             cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
             tiers: node.store.tiers(),
             sources: node.store.links(),
@@ -451,6 +456,12 @@ impl fmt::Display for Screen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = Part(self.0);
         writeln!(f, "forebay {}  pid {}", status.text("/release"), status.text("/pid"))?;
+        let configuration = status.0.pointer("/configuration").cloned();
+        let configuration = configuration.and_then(|said| serde_json::from_value(said).ok());
+        if let Some(configuration) = &configuration {
+            let configuration: &Configuration = configuration;
+            writeln!(f, "config  {configuration}")?;
+        }
         for tier in status.parts("/tiers") {
             writeln!(f, "tier    {}", TierLines(tier.0))?;
         }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use forebay_daemon::LOOK_AFTER;
 use forebay_error::{ErrorKind, Result};
-use forebay_source::{Limits, Options, Sources};
+use forebay_source::{Limits, Options, Rules, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
-    StoreConfig, Tenant, TierConfig, Urgency, Watermarks,
+    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
+    StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
@@ -126,6 +126,29 @@ impl BareConfig {
 }
 
 impl Bare {
+    /// Goes by the rules and capacities of another configuration from now on.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn reconfigure(&self, config: &BareConfig) -> Result<Effects> {
+        let limits = |name: &str, capacity, watermarks| TierLimits {
+            name: name.to_owned(),
+            capacity,
+            keep_free: KeepFree::Bytes(0),
+            watermarks,
+        };
+        let first = limits("nvme", config.capacity, None);
+        let more = config.more.iter();
+        let more = more.map(|tier| limits(&tier.name, tier.capacity, tier.watermarks));
+        let rules = StoreRules {
+            datasets: config.datasets.clone(),
+            tenants: config.tenants.clone(),
+            tiers: std::iter::once(first).chain(more).collect(),
+            sources: Rules::default(),
+        };
+        self.runtime.block_on(self.store.reconfigure(rules, false))
+    }
+
     /// Every member of a shard, in order, each checked; a copy that proves wrong is fetched anew, as for
     /// a batch.
     ///

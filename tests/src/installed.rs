@@ -16,6 +16,7 @@ use crate::patience::eventually;
 pub struct Installation {
     actor: PathBuf,
     place: PathBuf,
+    memory: u64,
     environment: Vec<(String, PathBuf)>,
 }
 
@@ -34,10 +35,26 @@ impl Installation {
     #[must_use]
     pub fn new(actor: &str, place: &Path, memory: u64, rest: &str) -> Self {
         let (actor, environment) = (actor.into(), Vec::new());
-        let this = Self { actor, place: place.to_owned(), environment };
-        let text = format!("[daemon]\nsocket = {:?}\nmemory = '{memory}B'\n{rest}", this.socket());
-        fs::write(this.config(), text).expect("the folder is writable");
+        let this = Self { actor, place: place.to_owned(), memory, environment };
+        this.configure(rest);
         this
+    }
+
+    /// Writes its configuration anew, as an editor does: all at once. `rest` as for a new one.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn configure(&self, rest: &str) {
+        let (aside, text) = (self.place.join("aside.toml"), self.text(rest));
+        fs::write(&aside, text).expect("the folder is writable");
+        fs::rename(aside, self.config()).expect("the folder is writable");
+    }
+
+    /// Its configuration with that `rest`.
+    #[must_use]
+    pub fn text(&self, rest: &str) -> String {
+        let Self { memory, .. } = self;
+        format!("[daemon]\nsocket = {:?}\nmemory = '{memory}B'\n{rest}", self.socket())
     }
 
     /// The same, where the daemon's environment names a path.
@@ -47,7 +64,9 @@ impl Installation {
         self
     }
 
-    fn config(&self) -> PathBuf {
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
         self.place.join("forebay.toml")
     }
 
@@ -96,6 +115,15 @@ impl Installed {
         self.child.id()
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, signal).expect("it runs until now");
+    }
+
     /// What it said so far.
     #[must_use]
     pub fn log(&self) -> String {
@@ -120,8 +148,7 @@ impl Installed {
     /// # Panics
     /// If it does not end in order.
     pub fn stop(mut self) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, Signal::TERM).expect("it runs until now");
+        self.signal(Signal::TERM);
         let ended = self.child.wait().expect("a child can be waited for");
         assert!(ended.success(), "the daemon ended badly, {ended:?}: {}", self.log());
     }

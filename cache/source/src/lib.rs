@@ -41,7 +41,7 @@ pub use readers::{
 };
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules, settled};
-pub use sources::{ByClient, Sources};
+pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
 pub use vouch::{Checksums, Comparison};
 

@@ -285,6 +285,18 @@ impl Rules {
         Ok(())
     }
 
+    /// Limits that are others by `new`: those of sources that have the same `match`, where no other source
+    /// keeps them.
+    pub(crate) fn relimited(&self, new: &Self) -> Vec<(RateLimits, RateLimits)> {
+        let changed = self.list.iter().filter_map(|rule| {
+            let text = rule.matches.text();
+            let after = new.list.iter().find(|after| after.matches.text() == text)?;
+            let kept = new.list.iter().any(|other| other.limits == rule.limits);
+            (!kept).then_some((rule.limits, after.limits))
+        });
+        changed.collect()
+    }
+
     /// What connections may be made to.
     pub(crate) fn gate(&self) -> Gate {
         if !self.guarded {

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forebay_error::{Error, ErrorKind, Result};
 use lru::LruCache;
@@ -95,15 +95,29 @@ fn permit(client: Option<&ByClient>) -> Option<&Arc<dyn Permit>> {
 pub struct Sources {
     posix: Arc<Posix>,
     readers: Readers,
-    wire: Arc<Wire>,
     lending: Lending,
-    rules: Rules,
+    ruled: RwLock<Arc<Ruled>>,
     /// Whether files are opened that clients name, though no rule says so.
     opens_named: bool,
     /// What whoever composes them brought, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
+}
+
+/// What an administrator's rules decide, and what was opened by them.
+struct Ruled {
+    rules: Rules,
+    wire: Arc<Wire>,
     open: Mutex<LruCache<Key, Arc<dyn Source>>>,
 }
+
+impl Ruled {
+    fn new(rules: Rules, wire: Wire) -> Arc<Self> {
+        Arc::new(Self { rules, wire: Arc::new(wire), open: Mutex::new(LruCache::new(REMEMBERED)) })
+    }
+}
+
+/// Rules that can be kept, and do not count yet.
+pub struct NewRules(Arc<Ruled>);
 
 impl Sources {
     /// Sources that stay within `limits`; `reader` is the command of a process that runs
@@ -116,12 +130,10 @@ impl Sources {
         Ok(Self {
             posix: Arc::new(Posix::new(readers.clone())),
             readers,
-            wire: Arc::new(Wire::new(limits, Gate::default())?),
             lending: Lending::new(Vec::new(), false),
-            rules: Rules::default(),
+            ruled: RwLock::new(Ruled::new(Rules::default(), Wire::new(limits, Gate::default())?)),
             opens_named: true,
             brought: Vec::new(),
-            open: Mutex::new(LruCache::new(REMEMBERED)),
         })
     }
 
@@ -145,10 +157,32 @@ impl Sources {
     ///
     /// # Errors
     /// `Unavailable` if no TLS client can be set up.
-    pub fn ruled(mut self, rules: Rules) -> Result<Self> {
-        self.wire = Arc::new(self.wire.behind(rules.gate())?);
-        self.rules = rules;
+    pub fn ruled(self, rules: Rules) -> Result<Self> {
+        self.rule(self.prepare(rules)?);
         Ok(self)
+    }
+
+    /// Gets everything ready to go by other rules.
+    ///
+    /// # Errors
+    /// `Unavailable` if no TLS client can be set up.
+    pub fn prepare(&self, rules: Rules) -> Result<NewRules> {
+        let wire = self.now().wire.behind(rules.gate())?;
+        Ok(NewRules(Ruled::new(rules, wire)))
+    }
+
+    /// Goes by other rules from now on. What was opened by the old ones goes on; of links that only another
+    /// limit is set for, all heed it.
+    pub fn rule(&self, new: NewRules) {
+        let before = self.now();
+        for (old, new) in before.rules.relimited(&new.0.rules) {
+            before.wire.relimit(old, new);
+        }
+        *self.ruled.write().unwrap_or_else(PoisonError::into_inner) = new.0;
+    }
+
+    fn now(&self) -> Arc<Ruled> {
+        self.ruled.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The same, which opens a file by its path only where a rule says so; others the client opens whose
@@ -212,7 +246,8 @@ impl Sources {
             path_of(url)?;
             return self.open_file(url, client);
         };
-        let rule = self.rules.of(url)?;
+        let ruled = self.now();
+        let rule = ruled.rules.of(url)?;
         let is_others = permit(client).is_some();
         if is_others && rule.is_none() {
             return Err(at(unnamed()));
@@ -240,7 +275,7 @@ impl Sources {
         };
         let key = (format!("{scheme}://{host}"), options, rule.map(|(number, _)| number));
         let rule = rule.map(|(_, rule)| rule);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = ruled.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = open.get(&key) {
             return Ok(Arc::clone(source));
         }
@@ -249,7 +284,7 @@ impl Sources {
             options: &key.1,
             profile: rule.and_then(|rule| rule.profile.as_deref()),
             lending: &self.lending,
-            wire: &self.wire,
+            wire: &ruled.wire,
             network: &rule.map(Rule::network).unwrap_or_default(),
             limits: rule.map(|rule| rule.limits).unwrap_or_default(),
         };
@@ -268,7 +303,7 @@ impl Sources {
     /// What reads a file for a client: the daemon, or the client's own descriptors.
     fn open_file(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Source>> {
         let is_others = permit(client).is_some();
-        let named = self.rules.of(url).map(|rule| self.opens_named || rule.is_some());
+        let named = self.now().rules.of(url).map(|rule| self.opens_named || rule.is_some());
         match (named, client) {
             (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
             // What no rule lets the daemon open is for the client's own rights to decide.
@@ -313,9 +348,10 @@ impl Sources {
         }
         let listed = self.reach(pattern, options, client)?.list(pattern).await?;
         // What one pattern lets pass as a text, another may mean more by.
-        let rule = self.rules.of(pattern)?.map(|(number, _)| number);
+        let ruled = self.now();
+        let rule = ruled.rules.of(pattern)?.map(|(number, _)| number);
         let is_same = |url: &str| match rule {
-            Some(rule) => matches!(self.rules.of(url), Ok(Some((of, _))) if of == rule),
+            Some(rule) => matches!(ruled.rules.of(url), Ok(Some((of, _))) if of == rule),
             None => true,
         };
         let Some(permit) = permit else {
@@ -339,12 +375,12 @@ impl Sources {
     /// Each endpoint that was asked, by its address.
     #[must_use]
     pub fn links(&self) -> Vec<LinkReport> {
-        self.wire.links()
+        self.now().wire.links()
     }
 
     /// What has gone over the network so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.wire.counters()
+        self.now().wire.counters()
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// A hard limit on bytes.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    capacity: u64,
+    capacity: AtomicU64,
     /// What may be used now: less than the capacity where others use the disk, too.
     limit: AtomicU64,
     used: Mutex<u64>,
@@ -46,7 +46,7 @@ impl Reservation {
 #[derive(Debug)]
 pub(crate) struct Space {
     // Given back in this order: whoever waits for the tier then finds room in all.
-    shares: [Reservation; 2],
+    shares: Mutex<[Reservation; 2]>,
     tier: Reservation,
 }
 
@@ -58,12 +58,27 @@ impl Space {
         bytes: u64,
     ) -> Option<Self> {
         let shares = [dataset.reserve(bytes)?, tenant.reserve(bytes)?];
-        Some(Self { shares, tier: tier.reserve(bytes)? })
+        Some(Self { shares: Mutex::new(shares), tier: tier.reserve(bytes)? })
     }
 
     /// Enters bytes that are on the disk already, even past the limits.
     pub(crate) fn enter(tier: &Arc<Budget>, shares: [&Arc<Budget>; 2], bytes: u64) -> Self {
-        Self { shares: shares.map(|share| share.enter(bytes)), tier: tier.enter(bytes) }
+        let shares = shares.map(|share| share.enter(bytes));
+        Self { shares: Mutex::new(shares), tier: tier.enter(bytes) }
+    }
+
+    /// Charges it to others, even past their limits: its bytes are there already.
+    pub(crate) fn charge_to(&self, budgets: [&Arc<Budget>; 2]) {
+        let bytes = self.bytes();
+        for (own, budget) in self.shares().iter_mut().zip(budgets) {
+            if !Arc::ptr_eq(&own.budget, budget) {
+                *own = budget.enter(bytes);
+            }
+        }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, [Reservation; 2]> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -72,9 +87,10 @@ impl Space {
 
     /// Takes `bytes` more of all, or of none; whether they were there.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
-        let shares = [&self.shares[0].budget, &self.shares[1].budget];
-        let Some(more) = Self::reserve(&self.tier.budget, shares, bytes) else { return false };
-        for (own, more) in self.shares.iter().zip(&more.shares) {
+        let shares = self.shares();
+        let budgets = [&shares[0].budget, &shares[1].budget];
+        let Some(more) = Self::reserve(&self.tier.budget, budgets, bytes) else { return false };
+        for (own, more) in shares.iter().zip(more.shares().iter()) {
             own.absorb(more);
         }
         self.tier.absorb(&more.tier);
@@ -83,7 +99,7 @@ impl Space {
 
     /// Gives back all but `bytes`.
     pub(crate) fn shrink(&self, bytes: u64) {
-        self.shares.iter().for_each(|share| share.shrink(bytes));
+        self.shares().iter().for_each(|share| share.shrink(bytes));
         self.tier.shrink(bytes);
     }
 }
@@ -91,7 +107,7 @@ impl Space {
 impl Budget {
     pub(crate) fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
-            capacity,
+            capacity: AtomicU64::new(capacity),
             limit: AtomicU64::new(capacity),
             used: Mutex::new(0),
             freed: Notify::new(),
@@ -99,7 +115,14 @@ impl Budget {
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Another capacity from now on, of which `limit` may be used now. What is reserved above it stays
+    /// reserved.
+    pub(crate) fn set_capacity(&self, bytes: u64, limit: u64) {
+        self.capacity.store(bytes, Ordering::Relaxed);
+        self.set_limit(limit);
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -113,7 +136,7 @@ impl Budget {
 
     /// Lowers (or raises again) what may be used, never past the capacity.
     pub(crate) fn set_limit(&self, bytes: u64) {
-        let before = self.limit.swap(bytes.min(self.capacity), Ordering::Relaxed);
+        let before = self.limit.swap(bytes.min(self.capacity()), Ordering::Relaxed);
         if before < bytes {
             self.wake();
         }
@@ -201,6 +224,38 @@ mod tests {
         assert_eq!((used(), large.used()), ((50, 50, 50), 0));
         drop(space);
         assert_eq!(used(), (0, 0, 0));
+    }
+
+    #[test]
+    fn space_is_charged_to_others_as_it_is_and_given_back_by_them() {
+        let tier = Budget::new(100);
+        let [a, b, c] = [100, 10, 70].map(Budget::new);
+        let used = || (tier.used(), a.used(), b.used(), c.used());
+        let space = Space::reserve(&tier, [&a, &c], 40).unwrap();
+        space.charge_to([&b, &c]);
+        assert_eq!(used(), (40, 0, 40, 40));
+        assert!(!space.grow(1), "it is above what it may have");
+        assert!(Space::reserve(&tier, [&b, &c], 1).is_none());
+        space.charge_to([&b, &a]);
+        assert_eq!(used(), (40, 40, 40, 0));
+        space.shrink(5);
+        assert_eq!(used(), (5, 5, 5, 0));
+        assert!(space.grow(5));
+        assert_eq!(used(), (10, 10, 10, 0));
+        drop(space);
+        assert_eq!(used(), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn another_capacity_counts_at_once_and_takes_nothing_away() {
+        let (tier, share) = (Budget::new(100), Budget::new(50));
+        let space = Space::reserve(&tier, [&share, &share], 20).unwrap();
+        share.set_capacity(30, 30);
+        assert_eq!((share.used(), share.limit(), share.has(1)), (40, 30, false));
+        share.set_capacity(60, 60);
+        assert_eq!((share.used(), share.limit(), share.has(20)), (40, 60, true));
+        drop(space);
+        assert_eq!(share.used(), 0);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use std::time::SystemTime;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Indexer, Origin, Partial, Sidecar};
-use forebay_source::{Binding, Rank, Rate, Source, Stat, Stretch};
+use forebay_source::{Binding, Rank, Source, Stat, Stretch};
 use forebay_uring::{Arena, Frozen, Span};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -40,6 +40,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
 use tokio::task::JoinSet;
 
 use crate::shard::Growth;
+use crate::shares::InForce;
 use crate::tier::{Allotment, shutting_down};
 use bytes::FillBytes;
 pub use flights::Fills;
@@ -109,7 +110,7 @@ pub(crate) struct Job {
     pub(crate) unpacked: AtomicU64,
     /// A checksum of the whole did not fit, the stream's own or the origin's: nothing of it can be trusted.
     pub(crate) spoilt: OnceLock<Error>,
-    /// The tenant that the shard is charged to.
+    /// The tenant whose job brought it in.
     pub(crate) tenant: Option<String>,
     /// Bytes that an earlier fill left here.
     pub(crate) resumed: AtomicU64,
@@ -122,8 +123,8 @@ pub(crate) struct Job {
     pub(crate) fault: Arc<OnceLock<Error>>,
     /// How urgently it is wanted, and for whom.
     pub(crate) rank: Rank,
-    /// How fast its data set may come, if that is limited.
-    pub(crate) rate: Option<Arc<Rate>>,
+    /// Who says how fast its data set may come; none of what moves.
+    pub(crate) rates: Option<Arc<InForce>>,
     /// The first bytes, if they are on their way already.
     pub(crate) head: Mutex<Option<Box<dyn Stretch>>>,
 }
@@ -597,8 +598,9 @@ impl Job {
     /// Waits until so many bytes may come, for whoever asked for it and of its data set.
     async fn pay(&self, bytes: u64) {
         self.rank.pay(bytes).await;
-        if let Some(rate) = &self.rate {
-            rate.take(bytes).await;
+        if let Some(rates) = &self.rates {
+            // Asked each time: another rule may count by now.
+            rates.now().rate(&self.url).take(bytes).await;
         }
     }
 

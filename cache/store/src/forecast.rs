@@ -40,7 +40,7 @@ const REMEMBERED: usize = 4096;
 /// How a job's shards are asked for.
 #[derive(Clone)]
 pub(crate) struct Via {
-    pub(crate) tenant: usize,
+    pub(crate) tenant: Option<Arc<str>>,
     pub(crate) owner: u64,
     pub(crate) client: Option<ByClient>,
     pub(crate) options: Options,

@@ -40,12 +40,14 @@ pub use forebay_policy::Evict;
 pub use forecast::{ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
+pub use shares::check_promises;
 pub use store::{
     Brought, Checked, Claim, Copy, Explained, Foreseen, Quota, Reading, Room, Said, Store,
-    StoreConfig,
+    StoreConfig, StoreRules,
 };
 pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Flaw, Holding, Holdings, KeepFree, Kept, Mode,
-    OPEN_SHARDS, Scrub, TierConfig, TierReport, Urgency, Watermarks,
+    Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Kept, Mode,
+    OPEN_SHARDS, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
+    Watermarks,
 };

@@ -123,7 +123,8 @@ fn read(path: &Path) -> Result<Option<Pinned>> {
 }
 
 impl Pinned {
-    fn has(&self, url: &str) -> bool {
+    /// Whether a URL is pinned.
+    pub(crate) fn has(&self, url: &str) -> bool {
         self.urls.contains(url)
             || self.patterns.iter().any(|pattern| pattern.matches_with(url, MATCHING))
     }

@@ -18,11 +18,12 @@ mod meant;
 mod moves;
 mod pin;
 mod place;
+mod reconfigure;
 mod room;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ use crate::fill::{Fills, Flights, Job, Running, Start};
 use crate::forecast::Forecast;
 use crate::pins::Pins;
 use crate::shard::{Lease, Shard};
-use crate::shares::{Charge, Shares};
+use crate::shares::{Charge, InForce, Shares};
 use crate::tenant::Tenant;
 use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
@@ -53,8 +54,10 @@ pub use explain::{Explained, Quota, Room, Said};
 pub use foresee::{Foreseen, Reading};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
+pub(crate) use in_place::is_read_in_place;
 pub(crate) use meant::IsMeant;
 use moves::Promotions;
+pub use reconfigure::StoreRules;
 
 /// How often the order of use is kept on the disk: a crash loses that much of it, and of a million
 /// shards it is 8 MB.
@@ -84,12 +87,13 @@ pub struct StoreConfig {
     pub look_after: Duration,
 }
 
-/// Every tier of a node, for one tenant's job: what is brought in through it is charged to that tenant, by
-/// its place among them. Cheap to clone.
+/// Every tier of a node, for one tenant's job: what is brought in through it is charged to that tenant.
+/// Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
-    tenant: usize,
+    /// By its name: it may be configured or not, from one moment to the next.
+    tenant: Option<Arc<str>>,
     /// Whose shards are fetched by turns with others': a job, or 0.
     owner: u64,
     /// Who opens files that the daemon opens for nobody.
@@ -106,6 +110,8 @@ struct Inner {
     /// Shards being opened or begun, and who asked first.
     opening: Mutex<HashMap<ShardName, (Asker, Shared<Opened>)>>,
     promotions: Promotions,
+    /// The right to change the rules: who judges by some must be the next to change them.
+    reconfiguring: tokio::sync::Mutex<()>,
     through_misses: AtomicU64,
     /// One change of pins at a time.
     pinning: tokio::sync::Mutex<()>,
@@ -120,16 +126,16 @@ impl Drop for Inner {
 }
 
 /// Who asked first for a shard, and so whose rules its coming is bound by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Asker {
     urgency: Urgency,
-    tenant: usize,
+    tenant: Option<Arc<str>>,
 }
 
 impl Asker {
     /// Whether there may be room for this one where there was none for `other`: who only looks ahead
     /// is not let in where one who waits may push others out, and each tenant has room of its own.
-    fn may_fare_better(self, other: Self) -> bool {
+    fn may_fare_better(&self, other: &Self) -> bool {
         self.tenant != other.tenant
             || (other.urgency, self.urgency) == (Urgency::Ahead, Urgency::Needed)
     }
@@ -199,8 +205,7 @@ impl Store {
         place::check(&config.tiers)?;
         let sizes: Vec<_> =
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
-        let shares = Arc::new(Shares::new(config.datasets, config.tenants, &sizes)?);
-        let rest = shares.tenant(None);
+        let shares = InForce::new(Shares::new(config.datasets, config.tenants, &sizes)?);
         let disks = config.tiers.iter().filter_map(|tier| Some(tier.disk.as_ref()?.path.clone()));
         let disks: Vec<_> = disks.collect();
         let pins =
@@ -217,7 +222,8 @@ impl Store {
             traffic: Arc::default(),
             identities: Mutex::new(LruCache::new(IDENTITIES)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
-            largest_tier: sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
+            leftover: AtomicBool::new(false),
+            largest_tier: AtomicU64::new(sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0)),
         });
         let mut tiers = Vec::with_capacity(config.tiers.len());
         for tier in config.tiers {
@@ -230,11 +236,12 @@ impl Store {
             sources,
             opening: Mutex::default(),
             promotions: Promotions::default(),
+            reconfiguring: tokio::sync::Mutex::default(),
             through_misses: AtomicU64::new(0),
             pinning: tokio::sync::Mutex::default(),
         };
         let store =
-            Self { inner: Arc::new(inner), tenant: rest, owner: 0, client: None, pace: None };
+            Self { inner: Arc::new(inner), tenant: None, owner: 0, client: None, pace: None };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         let forecast = commons.forecast.clone();
@@ -246,7 +253,9 @@ impl Store {
     /// The same store for a tenant; one that is not configured has no limits, as if it were none.
     #[must_use]
     pub fn for_tenant(&self, name: Option<&str>) -> Self {
-        Self { tenant: self.inner.commons.shares.tenant(name), ..self.clone() }
+        let shares = self.inner.commons.shares.now();
+        let tenant = name.filter(|name| shares.has_tenant(name)).map(Arc::from);
+        Self { tenant, ..self.clone() }
     }
 
     /// The same store for a job, by its number: jobs that fetch at once have equal shares.
@@ -282,7 +291,7 @@ impl Store {
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
-        self.inner.commons.shares.tenant_name(self.tenant)
+        self.tenant.as_deref()
     }
 
     /// The shards that a pattern of a remote store means, by name.
@@ -336,7 +345,7 @@ impl Store {
         rank: Rank,
     ) -> Result<Lease> {
         let source = self.inner.sources.open_for(url, options, self.client.as_ref())?;
-        if self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never {
+        if self.inner.commons.shares.now().rule(self.charge(url)).cache == Cache::Never {
             // Without a copy, what was said a minute ago is of no use once the file is another.
             self.inner.commons.forget_identity(&*source, url);
         }
@@ -350,7 +359,7 @@ impl Store {
     }
 
     fn charge(&self, url: &str) -> Charge {
-        self.inner.commons.shares.charge(url, self.tenant)
+        self.inner.commons.shares.now().charge(url, self.tenant())
     }
 
     async fn shard_of(
@@ -371,10 +380,10 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
-        let charge = self.charge(url);
+        let tenant = self.tenant.clone();
         let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
-        let wanted = Wanted { name: name.clone(), origin, charge, source, stat, len, rank, head };
-        let asker = Asker { urgency, tenant: self.tenant };
+        let wanted = Wanted { name: name.clone(), origin, tenant, source, stat, len, rank, head };
+        let asker = Asker { urgency, tenant: self.tenant.clone() };
         loop {
             let (first, opened) = {
                 let mut opening = self.opening();
@@ -382,11 +391,11 @@ impl Store {
                 if let Some(shard) = self.in_use(&name) {
                     return Ok(Lease::new(shard));
                 }
-                let open = || (asker, self.clone().opened(wanted.clone(), urgency));
+                let open = || (asker.clone(), self.clone().opened(wanted.clone(), urgency));
                 opening.entry(name.clone()).or_insert_with(open).clone()
             };
             match opened.await {
-                Err(error) if error.kind() == ErrorKind::Full && asker.may_fare_better(first) => {}
+                Err(error) if error.kind() == ErrorKind::Full && asker.may_fare_better(&first) => {}
                 opened => return opened.map(Lease::new),
             }
         }
@@ -591,26 +600,26 @@ impl Store {
     /// What each data set and each tenant holds.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
-        let Shares { datasets, tenants } = &*self.inner.commons.shares;
-        let (mut of_dataset, mut of_tenant) = (vec![0; datasets.len()], vec![0; tenants.len()]);
+        let shares = self.inner.commons.shares.now();
+        let (mut of_dataset, mut of_tenant) = (HashMap::new(), HashMap::new());
         for (charge, shards) in self.inner.tiers.iter().flat_map(Tier::shards) {
-            of_dataset[charge.dataset] += shards;
-            of_tenant[charge.tenant] += shards;
+            *of_dataset.entry(charge.dataset).or_default() += shards;
+            *of_tenant.entry(charge.tenant).or_default() += shards;
         }
-        let datasets = datasets.iter().zip(of_dataset);
-        let tenants = tenants.iter().zip(of_tenant);
-        Holdings {
-            datasets: datasets
-                .map(|(kept, shards)| Holding::of(&kept.share, Some(&kept.rule), shards))
-                .collect(),
-            tenants: tenants.map(|(share, shards)| Holding::of(share, None, shards)).collect(),
-        }
+        let shards = |of: &HashMap<usize, usize>, at| of.get(&at).copied().unwrap_or(0);
+        let datasets = shares
+            .datasets()
+            .map(|(at, kept)| Holding::of(&kept.share, Some(&kept.rule), shards(&of_dataset, at)));
+        let tenants =
+            shares.tenants().map(|(at, share)| Holding::of(share, None, shards(&of_tenant, at)));
+        Holdings { datasets: datasets.collect(), tenants: tenants.collect() }
     }
 
     /// What is said of each data set, in the order of their rules; last the defaults, for what belongs to none.
     #[must_use]
     pub fn datasets(&self) -> Vec<Dataset> {
-        self.inner.commons.shares.datasets.iter().map(|kept| kept.rule.clone()).collect()
+        let shares = self.inner.commons.shares.now();
+        shares.datasets().map(|(_, kept)| kept.rule.clone()).collect()
     }
 
     /// Changes what is wanted of a tier, at run time.

@@ -12,8 +12,11 @@
 //! ```
 
 mod attach;
+mod effects;
 mod growth;
 mod health;
+mod leftover;
+mod limits;
 mod open;
 mod pinned;
 mod presence;
@@ -25,7 +28,7 @@ mod tally;
 mod wear;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime};
 
@@ -43,18 +46,23 @@ use crate::fill::Flights;
 use crate::forecast::Forecast;
 use crate::pins::Pins;
 use crate::shard::{Shard, Traffic};
-use crate::shares::{Charge, Shares};
+use crate::shares::{Charge, InForce};
 use crate::store::Identity;
+pub use effects::{Effects, ShareEffect, TierEffect};
 pub(crate) use growth::Allotment;
 pub use health::Condition;
 use health::Health;
+pub(crate) use leftover::above_quota;
+use limits::Size;
+pub use limits::TierLimits;
+pub(crate) use limits::reconfigure;
 pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
 pub use presence::Kept;
 pub use room::Urgency;
 pub use scrub::{Flaw, Scrub};
 pub use table::OPEN_SHARDS;
 use table::Table;
-pub(crate) use table::{OpenShards, State};
+pub(crate) use table::{Judged, OpenShards, State};
 use tally::Tally;
 pub use tally::{Counters, Holding, Holdings};
 use wear::Wear;
@@ -148,7 +156,8 @@ pub(crate) struct Commons {
     pub(crate) frames: Arena,
     /// The right to run a fill.
     pub(crate) flights: Flights,
-    pub(crate) shares: Arc<Shares>,
+    /// By the rules that count now.
+    pub(crate) shares: Arc<InForce>,
     /// What admins keep, beside what data sets' rules keep.
     pub(crate) pins: Pins,
     /// What jobs said they will read.
@@ -164,7 +173,9 @@ pub(crate) struct Commons {
     /// Bytes of compressed shards that were unpacked here once, or that they came to at least.
     pub(crate) unpacked: Mutex<LruCache<ShardName, u64>>,
     /// What the largest tier may hold.
-    pub(crate) largest_tier: u64,
+    pub(crate) largest_tier: AtomicU64,
+    /// Something is here that is to go by the rules, and could not yet.
+    pub(crate) leftover: AtomicBool,
 }
 
 /// One tier. Cheap to clone.
@@ -191,7 +202,7 @@ struct Inner {
     name: String,
     class: Class,
     medium: Medium,
-    watermarks: Option<Watermarks>,
+    size: Mutex<Size>,
     /// The high one was passed, and the low is not reached yet.
     relieving: AtomicBool,
     budget: Arc<Budget>,
@@ -215,7 +226,6 @@ struct Disk {
     path: PathBuf,
     /// What it lies on, as the kernel calls it.
     device: Option<String>,
-    keep_free: u64,
     engine: Engine,
     files: Arc<dyn Files>,
     /// None while it is disabled.
@@ -339,7 +349,7 @@ impl Tier {
 
     pub(crate) fn unclaim(&self, name: &ShardName) {
         self.table().unclaim(name);
-        self.0.budget.wake();
+        self.let_go();
     }
 
     /// Jobs said that they will read other shards than before.

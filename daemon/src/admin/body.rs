@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 
 use super::refusal::Refusal;
 
-/// Bytes of an ordinary request's body: a few names.
-const PLAIN: usize = 64 << 10;
+/// Bytes of an ordinary request's body: a configuration of some thousand data sets.
+const PLAIN: usize = 1 << 20;
 
 /// Bytes of a body that lists shards: what a warm-up may name, with room for quotes and commas.
 const LISTS: usize = 160 << 20;

@@ -17,7 +17,7 @@ pub(super) enum Verb {
     /// Read a configuration as a daemon would, and print it with every default.
     ///
     /// What URLs may hide (user names, passwords, queries) is left out. It says what a daemon started
-    /// now would go by; one that runs goes by what it read when it started.
+    /// now would go by; `forebay policy diff` tells how one that runs differs from that.
     Show(Show),
     /// Print the JSON Schema of a configuration file, by which editors complete and check it.
     Schema,
@@ -43,8 +43,13 @@ pub(super) fn run(verb: &Verb) -> Done {
 fn show(arguments: &Show) -> Done {
     let config = Config::read(&arguments.config)?;
     let document = config::document(&config, NODE_SOCKET, embedded::memory() as u64);
-    if arguments.json {
-        return Ok(print_json(&document)?);
+    print_document(&document, arguments.json)
+}
+
+/// Prints a configuration, or a part of one.
+pub(super) fn print_document(document: &serde_json::Value, json: bool) -> Done {
+    match json {
+        true => Ok(print_json(document)?),
+        false => Ok(print(config::text(document).trim_end())?),
     }
-    Ok(print(config::text(&document).trim_end())?)
 }

@@ -16,7 +16,7 @@ use forebay_store::{Class, LocalFiles};
 use forebay_uring::EngineChoice;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
 use crate::access::AccessConfig;
@@ -26,6 +26,7 @@ use crate::config::Config;
 use crate::embedded;
 use crate::leases::LeasesConfig;
 use crate::serve::{ListenConfig, Listener, serve};
+use crate::supervisor;
 
 /// The node daemon's configuration unless `--config` names another.
 pub(super) const CONFIG: &str = "/etc/forebay/forebay.toml";
@@ -46,8 +47,10 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Run the daemon in the foreground.
 ///
-/// Without `--embedded` it is the node's daemon, which reads its configuration file. Training jobs
-/// start an embedded one by themselves where no node daemon answers.
+/// Without `--embedded` it is the node's daemon, which reads its configuration file, and reads it again on
+/// SIGHUP: jobs go on, and feel the change at once. A file with a mistake changes nothing and is told of in
+/// the log; `forebay policy apply` does the same with an answer. Training jobs start an embedded daemon by
+/// themselves where no node daemon answers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The configuration file.
@@ -93,6 +96,8 @@ impl From<Io> for EngineChoice {
 /// Where a daemon lives and when it ends.
 struct Place {
     node: NodeConfig,
+    /// The file that it goes by, and what that said.
+    governed: Option<(PathBuf, Config)>,
     socket: PathBuf,
     /// Other sockets beside it.
     listens: Vec<ListenConfig>,
@@ -151,7 +156,15 @@ fn raise_descriptor_limit() {
 async fn live(place: Place) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).doing("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).doing("listen for SIGINT")?;
+    // A daemon without a file has nothing to read again, and ends as any program does.
+    let hangup = match place.governed {
+        Some(_) => Some(signal(SignalKind::hangup()).doing("listen for SIGHUP")?),
+        None => None,
+    };
     let node = Node::start(place.node).await?;
+    if let Some((file, config)) = place.governed {
+        node.govern(&file, config);
+    }
     let mut listeners = vec![Listener::bind(&place.socket)?];
     let http = match place.http {
         Some(http) => Some(HttpListener::bind(http).await?),
@@ -165,14 +178,45 @@ async fn live(place: Place) -> Result<()> {
     if place.announce {
         announce()?;
     }
-    let stop = async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    supervisor::ready().await;
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = reload_on(&node, hangup) => {}
+            () = supervisor::alive() => {}
+        }
         tracing::info!("stopping");
+        supervisor::stopping().await;
     };
     // It ends with the runtime.
     let _http = http.map(|http| tokio::spawn(http.serve(node.clone())));
-    serve(node, listeners, place.idle, stop).await;
+    serve(node.clone(), listeners, place.idle, stop).await;
     Ok(())
+}
+
+/// Reads the daemon's file again at each signal.
+async fn reload_on(node: &Node, hangup: Option<Signal>) {
+    let Some(mut hangup) = hangup else { return std::future::pending().await };
+    while hangup.recv().await.is_some() {
+        supervisor::reloading().await;
+        let applied = node.apply(None, false).await;
+        node.note_applied(&applied);
+        let told = match applied {
+            Ok(applied) => match applied.why_not() {
+                None => "reloaded the configuration".to_owned(),
+                Some(why) => {
+                    // What is wrong, and where, a line each.
+                    applied.to_string().lines().for_each(|line| tracing::error!("{line}"));
+                    format!("failed to reload the configuration: {why}")
+                }
+            },
+            Err(error) => format!("failed to reload the configuration: {error}"),
+        };
+        tracing::info!("{told}");
+        supervisor::status(&told).await;
+        supervisor::ready().await;
+    }
 }
 
 fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<Place> {
@@ -191,7 +235,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
     let memory = config.daemon.memory.map_or_else(embedded::memory, |size| bytes(size) as usize);
     let leases = LeasesConfig {
         directory: leases_directory(&tiers),
-        redis: config.leases.redis,
+        redis: config.leases.redis.clone(),
         named_by_jobs: false,
     };
     let node = NodeConfig {
@@ -213,7 +257,8 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         files: Arc::new(LocalFiles),
         faults: None,
     };
-    Ok(Place { node, socket, listens, http, idle: None, announce: false, lock: None })
+    let governed = Some((arguments.config.clone(), config));
+    Ok(Place { node, governed, socket, listens, http, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
@@ -250,6 +295,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
     };
     Ok(Some(Place {
         node,
+        governed: None,
         socket: runtime.socket(),
         listens: Vec::new(),
         http: None,

@@ -1,7 +1,9 @@
-//! `forebay policy`: what a configuration file says of shards, and what policies would make of them.
+//! `forebay policy`: what a configuration says of shards, what policies would make of them, and what a
+//! daemon goes by.
 //!
-//! One rule: every verb reads files only, or what it is told; no daemon is asked, and none is changed.
+//! One rule: `apply` alone changes anything, and only of a daemon that runs.
 
+mod apply;
 mod check;
 mod diff;
 mod show;
@@ -9,12 +11,13 @@ mod simulate;
 
 use super::Done;
 
-/// Look at a policy: is it right, what does it say, what changes, what would it do.
+/// Look at a policy and apply it: is it right, what does it say, what changes, what would it do.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     Check(check::Arguments),
     Show(show::Arguments),
     Diff(diff::Arguments),
+    Apply(apply::Arguments),
     Simulate(simulate::Arguments),
 }
 
@@ -23,6 +26,7 @@ pub(super) fn run(verb: &Verb) -> Done {
         Verb::Check(arguments) => check::run(arguments),
         Verb::Show(arguments) => show::run(arguments),
         Verb::Diff(arguments) => diff::run(arguments),
+        Verb::Apply(arguments) => apply::run(arguments),
         Verb::Simulate(arguments) => simulate::run(arguments),
     }
 }

@@ -5,25 +5,27 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use forebay_store::Class;
 
 use super::Config;
 use super::show::{document, written};
 
 /// One thing that is another one now.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Change {
     /// The table: `dataset`.
     section: String,
     /// Which of them, by its name, or by what it matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(flatten)]
     what: What,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "change")]
 enum What {
     /// It was not there.
@@ -38,7 +40,7 @@ enum What {
         from: Value,
         to: Value,
         /// Whether only what is not shown differs.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         hidden: bool,
     },
 }
@@ -64,6 +66,28 @@ pub(crate) fn diff(old: &Config, new: &Config, socket: &str, memory: u64) -> Vec
         }
     }
     changes
+}
+
+impl Change {
+    /// Whether a daemon that goes by `old` has to be started anew for it. What is not known here to be
+    /// heeded at once is taken not to be.
+    pub(crate) fn needs_restart(&self, old: &Config) -> bool {
+        let key = match &self.what {
+            What::Changed { key, .. } => Some(key.as_str()),
+            What::Added | What::Removed | What::Order { .. } => None,
+        };
+        let is_memory = |name: &str| {
+            old.tier.iter().any(|tier| tier.name == name && tier.class == Class::Memory)
+        };
+        match (self.section.as_str(), key) {
+            ("source" | "dataset" | "tenant", _) | ("daemon", Some("groups" | "admin_group")) => {
+                false
+            }
+            ("tier", Some("watermarks.low" | "watermarks.high")) => false,
+            ("tier", Some("capacity" | "keep_free")) => self.name.as_deref().is_some_and(is_memory),
+            _ => true,
+        }
+    }
 }
 
 /// A document, and the same with what is not shown.

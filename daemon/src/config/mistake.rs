@@ -2,10 +2,12 @@
 //!
 //! One rule: a mistake names its line and column wherever the file has the words that are wrong.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
 use forebay_error::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
 
 use super::tree::Place;
 
@@ -44,8 +46,39 @@ impl Mistake {
     }
 
     /// As linters write it: `FILE:LINE:COLUMN: what; advice`.
-    pub(crate) fn line<'a>(&'a self, file: &'a Path) -> impl fmt::Display + 'a {
+    pub(super) fn line<'a>(&'a self, file: &'a Path) -> impl fmt::Display + 'a {
         Line(self, file)
+    }
+}
+
+/// A mistake as it is told to whoever did not read the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) column: Option<usize>,
+    /// What is wrong.
+    pub(crate) message: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) places: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) advice: Option<String>,
+    /// All of that, as linters write it.
+    pub(crate) text: String,
+}
+
+impl Told {
+    pub(crate) fn of(mistake: &Mistake, file: &Path) -> Self {
+        let places = mistake.error.places();
+        Self {
+            line: mistake.place.map(|place| place.line),
+            column: mistake.place.map(|place| place.column),
+            message: mistake.error.message().to_owned(),
+            places: places.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            advice: mistake.error.advice().map(str::to_owned),
+            text: mistake.line(file).to_string(),
+        }
     }
 }
 

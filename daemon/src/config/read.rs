@@ -10,7 +10,7 @@ mod yaml;
 use std::path::Path;
 
 use super::mistake::Mistake;
-use super::tree::{Node, Place};
+use super::tree::{Node, Place, Value};
 
 /// Tables within tables: ours are three deep, and what reads them recurses.
 const MAX_DEPTH: usize = 32;
@@ -44,6 +44,27 @@ impl Language {
             Self::Toml => toml::tree(text),
             Self::Yaml => yaml::tree(text),
         }
+    }
+}
+
+/// Where a file says what it says.
+#[derive(Debug)]
+pub(crate) struct Places(Option<Node>);
+
+impl Places {
+    /// Of a file of this name with this text; of one that cannot be read, none.
+    pub(crate) fn of(file: &Path, text: &str) -> Self {
+        Self(Language::of(file).tree(text).ok())
+    }
+
+    /// Of a key in the `at`-th table of this name; of the table, where the key is not written.
+    pub(crate) fn of_key(&self, section: &str, at: usize, key: &str) -> Option<Place> {
+        let section = self.0.as_ref()?.get(section)?;
+        let table = match &section.value {
+            Value::List(tables) => tables.get(at)?,
+            _ => Some(section).filter(|_| at == 0)?,
+        };
+        Some(table.key(key).map_or(table.place, |key| key.place))
     }
 }
 

@@ -165,11 +165,19 @@ impl JsonSchema for Watermarks {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         let keys = keys::<Marks>();
-        let share = json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
-        let properties: serde_json::Map<_, _> =
-            keys.iter().map(|key| ((*key).to_owned(), share.clone().to_value())).collect();
+        let share = |key: &str| {
+            let says = match key {
+                "low" => "Down to this share of the capacity shards leave.",
+                _ => "Above this share of the capacity they begin to.",
+            };
+            let share = json_schema!({
+                "description": says, "type": "number", "minimum": 0, "maximum": 1,
+            });
+            (key.to_owned(), share.to_value())
+        };
+        let properties: serde_json::Map<_, _> = keys.iter().copied().map(share).collect();
         json_schema!({
-            "description": "above `high` shards leave until `low`: shares of the capacity",
+            "description": "Above `high` shards leave until `low`: shares of the capacity.",
             "type": "object",
             "properties": properties,
             "required": keys,
@@ -247,8 +255,11 @@ mod tests {
         for (key, property) in properties {
             let says =
                 property.get("description").or_else(|| property["$ref"].as_str().map(|_| property));
-            assert!(says.is_some() || name == "Watermarks", "{name}.{key} has no description");
+            assert!(says.is_some(), "{name}.{key} has no description");
         }
+        // More than its own name.
+        let says = table["description"].as_str().unwrap_or_default();
+        assert!(says.contains(": ") && says.ends_with('.'), "{name}: {says}");
     }
 
     #[test]

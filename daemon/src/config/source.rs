@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::rate::Rate;
 
-/// `[[source]]`.
+/// `[[source]]`: a store that may be read, by which way and as whom.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {

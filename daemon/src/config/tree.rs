@@ -59,6 +59,12 @@ impl Node {
         entries.iter().find(|(have, _)| have.text == key).map(|(_, node)| node)
     }
 
+    /// A key of a table, if it is one and has it.
+    pub(super) fn key(&self, key: &str) -> Option<&Key> {
+        let Value::Table(entries) = &self.value else { return None };
+        entries.iter().map(|(have, _)| have).find(|have| have.text == key)
+    }
+
     /// The elements of a list, if it is one.
     pub(super) fn elements(&self) -> &[Self] {
         match &self.value {

@@ -74,7 +74,7 @@ pub struct LinkReport {
 pub(crate) struct Link {
     endpoint: String,
     queue: Arc<Queue>,
-    rate: Option<Rate>,
+    rate: Rate,
     /// Nothing is late before this.
     late_least: Duration,
     state: Mutex<State>,
@@ -175,7 +175,7 @@ impl Link {
         Arc::new(Self {
             endpoint: endpoint.to_owned(),
             queue,
-            rate: bandwidth.map(Rate::new),
+            rate: Rate::of(bandwidth),
             late_least,
             state: Mutex::new(state),
             looked: Notify::new(),
@@ -195,9 +195,18 @@ impl Link {
 
     /// Waits until so many bytes may be asked for.
     pub(super) async fn pay(&self, bytes: u64) {
-        if let Some(rate) = &self.rate {
-            rate.take(bytes).await;
-        }
+        self.rate.take(bytes).await;
+    }
+
+    /// Other limits from now on, for whoever waits as well.
+    pub(super) fn limit(&self, connections: usize, bandwidth: Option<u64>) {
+        self.rate.set(bandwidth);
+        let limit = {
+            let mut state = self.state();
+            state.knee.set_most(connections);
+            state.knee.limit()
+        };
+        self.queue.set_limit(limit);
     }
 
     /// Waits until the endpoint may be asked: at once, unless it is taken to be down.

@@ -73,6 +73,9 @@ struct Tally {
 /// names.
 const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
 
+/// Endpoints, each for those who have the same limits.
+type Links = LruCache<(String, RateLimits), Arc<Link>>;
+
 /// The shared client.
 pub(crate) struct Wire {
     limits: Limits,
@@ -82,7 +85,7 @@ pub(crate) struct Wire {
     identity: HttpClient,
     /// For those that do not go the usual way.
     others: Mutex<LruCache<Network, HttpClient>>,
-    links: Mutex<LruCache<(String, RateLimits), Arc<Link>>>,
+    links: Arc<Mutex<Links>>,
     tally: Arc<Tally>,
 }
 
@@ -92,25 +95,55 @@ impl Wire {
             let error = Error::new(ErrorKind::Invalid, "a source needs at least one connection");
             return Err(error.at("connections", limits.connections));
         }
-        let tally = Arc::new(Tally::default());
+        let links = Arc::new(Mutex::new(LruCache::new(LINKS)));
+        Self::with(limits, gate, links, Arc::default())
+    }
+
+    fn with(
+        limits: Limits,
+        gate: Gate,
+        links: Arc<Mutex<Links>>,
+        tally: Arc<Tally>,
+    ) -> Result<Self> {
         let way = Network::of_process();
         let identity = client(&limits, &way, &Gate::default(), &tally)?;
         let client = client(&limits, &way, &gate, &tally)?;
-        let (others, links) = (LruCache::new(WAYS), LruCache::new(LINKS));
-        let (others, links) = (Mutex::new(others), Mutex::new(links));
+        let others = Mutex::new(LruCache::new(WAYS));
         Ok(Self { limits, gate, client, identity, others, links, tally })
     }
 
-    /// The same, which connects to what `gate` lets through.
+    /// The same, which connects to what `gate` lets through. What was learnt of endpoints stays known.
     pub(crate) fn behind(&self, gate: Gate) -> Result<Self> {
-        Self::new(self.limits.clone(), gate)
+        Self::with(self.limits.clone(), gate, self.links.clone(), self.tally.clone())
+    }
+
+    /// Sets other limits for whoever had these.
+    pub(crate) fn relimit(&self, old: RateLimits, new: RateLimits) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let had = links.iter().filter(|((_, limits), _)| *limits == old);
+        let endpoints: Vec<_> = had.map(|((endpoint, _), _)| endpoint.clone()).collect();
+        for endpoint in endpoints {
+            let after = (endpoint.clone(), new);
+            if links.contains(&after) {
+                // Others have them already: whoever asks from now on joins those.
+                continue;
+            }
+            if let Some(link) = links.pop(&(endpoint, old)) {
+                link.limit(self.connections(new), new.bandwidth);
+                links.put(after, link);
+            }
+        }
+    }
+
+    fn connections(&self, limits: RateLimits) -> usize {
+        let most = self.limits.connections;
+        limits.connections.map_or(most, |connections| connections.min(most))
     }
 
     /// The endpoint, as everybody uses it who has these limits.
     pub(super) fn link(&self, endpoint: &str, limits: RateLimits) -> Arc<Link> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = self.limits.connections;
-        let connections = limits.connections.map_or(most, |connections| connections.min(most));
+        let connections = self.connections(limits);
         let link = || Link::new(endpoint, connections, limits.bandwidth, self.limits.late);
         links.get_or_insert((endpoint.to_owned(), limits), link).clone()
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Store;
+use crate::shares::{NOBODY, Share};
 use crate::tier::{Condition, Kept, Mode};
 
 /// What is known of a shard here.
@@ -78,9 +79,9 @@ impl Store {
     /// # Errors
     /// If a tier's directory could not be listed.
     pub async fn explain(&self, url: &str) -> Result<Explained> {
-        let shares = &self.inner.commons.shares;
+        let shares = self.inner.commons.shares.now();
         let charge = self.charge(url);
-        let (rule, has_rule) = (shares.rule(charge), charge.dataset != shares.rest().dataset);
+        let (rule, has_rule) = (shares.rule(charge), charge.dataset != NOBODY.dataset);
         let mut copies = Vec::new();
         for tier in self.inner.tiers.iter().filter(|tier| tier.is_readable()) {
             for name in tier.copies_of(url).await? {
@@ -98,9 +99,9 @@ impl Store {
                 used_bytes: report.counters.used_bytes,
             }
         });
-        let quota = |share: &crate::shares::Share| {
+        let quota = |share: &Share| {
             let (name, used_bytes) = (share.name.clone(), share.budget.used());
-            share.max_bytes.map(|max_bytes| Quota { name, max_bytes, used_bytes })
+            share.max_bytes().map(|max_bytes| Quota { name, max_bytes, used_bytes })
         };
         Ok(Explained {
             dataset: has_rule.then(|| rule.name.clone()),

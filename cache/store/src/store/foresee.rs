@@ -104,12 +104,14 @@ impl Store {
         for (url, bytes) in urls.iter().zip(bytes) {
             let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
             // What is given up by its use is what a job claims, and so fetches for itself.
-            let rule = self.inner.commons.shares.rule(self.charge(url));
+            let shares = self.inner.commons.shares.now();
+            let rule = shares.rule(shares.charge(url, self.tenant()));
             let is_ours = rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never;
             objects.push(is_ours.then(|| (ObjectKey::new(source.endpoint(), url), bytes)));
         }
         let forecast = self.inner.commons.forecast.clone();
-        let (tenant, owner, client) = (self.tenant, self.owner, self.client.clone());
+        let (tenant, owner) = (self.tenant.clone(), self.owner);
+        let client = self.client.clone();
         let via = Arc::new(Via { tenant, owner, client, options, urls });
         {
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +170,7 @@ impl Store {
                 return Way::Instead;
             }
         }
-        match self.inner.commons.shares.have(charge, bytes) {
+        match self.inner.commons.shares.now().have(charge, bytes) {
             true => Way::None,
             false => Way::Quota,
         }
@@ -218,7 +220,7 @@ fn fetch_what_is_due(
         };
         let store = Store {
             inner: inner.clone(),
-            tenant: via.tenant,
+            tenant: via.tenant.clone(),
             owner: via.owner,
             client: via.client.clone(),
             pace: None,

@@ -12,18 +12,15 @@ use forebay_shard::Sidecar;
 use tokio::sync::SetOnce;
 
 use super::Store;
-use crate::dataset::Cache;
+use crate::dataset::{Cache, Dataset};
 use crate::fill::{Format, Job, Parts, Target};
 use crate::shard::{Body, Growth, Lease, Shard};
 use crate::tier::Wanted;
 
 impl Store {
-    /// Whether no copy of a shard is kept. What is compressed where it is, or comes only as a whole, has no
-    /// members to be read there.
+    /// Whether no copy of a shard is kept.
     pub(super) fn is_never_cached(&self, url: &str) -> bool {
-        self.inner.commons.shares.rule(self.charge(url)).cache == Cache::Never
-            && !Format::is_promised(url)
-            && forebay_error::command(url).is_none()
+        is_read_in_place(self.inner.commons.shares.now().rule(self.charge(url)), url)
     }
 
     /// The shard where it is, by its index; if there is none, that is made on the way.
@@ -111,12 +108,12 @@ impl Store {
             since: None,
             fault: shard.lost.clone(),
             rank: wanted.rank.clone(),
-            rate: self.inner.commons.shares.rate(wanted.charge),
+            rates: Some(self.inner.commons.shares.clone()),
             head: Mutex::new(wanted.head.take()),
         });
         let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
-        let whose = (self.tenant, self.owner);
+        let whose = (self.tenant.clone(), self.owner);
         tokio::spawn(async move {
             let filled = match commons.begin(&job).await {
                 Ok(mut running) => job.run(&mut running).await,
@@ -187,6 +184,12 @@ impl Store {
             let _: Result<()> = tier.on_disk(move |directory| directory.drop_index(&name)).await;
         }
     }
+}
+
+/// Whether a shard of a data set with this rule is read where it is. What is compressed there, or comes only
+/// as a whole, has no members to be read there.
+pub(crate) fn is_read_in_place(rule: &Dataset, url: &str) -> bool {
+    rule.cache == Cache::Never && !Format::is_promised(url) && forebay_error::command(url).is_none()
 }
 
 /// Why no tier has it.

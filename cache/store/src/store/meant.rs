@@ -28,7 +28,7 @@ impl Store {
             if !tier.is_readable() {
                 return Err(away(tier));
             }
-            urls.extend(tier.urls(is_meant.clone()).await?);
+            urls.extend(tier.urls(&is_meant).await?);
         }
         Ok(urls.into_iter().collect())
     }

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -26,8 +27,9 @@ use super::{Asker, Head, Inner, Store};
 use crate::directory::ShardName;
 use crate::fill::PART_BYTES;
 use crate::shard::{Lease, Shard};
-use crate::shares::Shares;
-use crate::tier::{Arrival, Class, Commons, Mode, Opening, State, Tier, Urgency, Wanted};
+use crate::tier::{
+    Arrival, Class, Commons, Mode, Opening, State, Tier, Urgency, Wanted, above_quota,
+};
 
 /// Uses after which a shard may move up: one may have been the last.
 const USES: u32 = 2;
@@ -67,8 +69,7 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         // Taken first, so that what is noted while one moves is seen.
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
-        let rest = inner.commons.shares.tenant(None);
-        let store = Store { inner, tenant: rest, owner: 0, client: None, pace: None };
+        let store = Store { inner, tenant: None, owner: 0, client: None, pace: None };
         while store.move_one().await {}
         drop(store);
         woken.await;
@@ -99,9 +100,12 @@ impl Store {
             }
             let candidate = if drains { tier.any_resting() } else { tier.candidate() };
             if let Some(name) = candidate {
-                self.move_down(tier, &name).await;
+                self.move_down(tier, &name, drains).await;
                 return true;
             }
+        }
+        if self.clear_one().await {
+            return true;
         }
         if let Some(shard) = self.inner.promotions.next() {
             if let Err(error) = self.move_up(&shard).await {
@@ -112,27 +116,54 @@ impl Store {
         false
     }
 
-    /// Takes a shard off a tier; where a slower one has room for it, it moves there first.
-    async fn move_down(&self, from: &Tier, name: &ShardName) {
-        if let Err(error) = self.copy_down(from, name).await {
+    /// Takes one shard off its tier that the rules leave no place there, if one may go.
+    async fn clear_one(&self) -> bool {
+        let shares = self.inner.commons.shares.now();
+        let normal = || self.inner.tiers.iter().rev().filter(|tier| tier.is_normal());
+        for tier in normal() {
+            if let Some((name, is_in_place)) = tier.unwanted() {
+                match is_in_place {
+                    true => tier.evict(&name).await,
+                    false => self.move_down(tier, &name, true).await,
+                }
+                return true;
+            }
+        }
+        let above = above_quota(&shares);
+        for (charge, short) in &above {
+            // The slowest first, as where others make room.
+            let of = |tier: &Tier| tier.candidate_of(*charge, *short);
+            if let Some((tier, name)) = normal().find_map(|tier| Some((tier, of(tier)?))) {
+                tier.evict(&name).await;
+                return true;
+            }
+        }
+        let is_left = !above.is_empty() || self.inner.tiers.iter().any(Tier::has_unwanted);
+        self.inner.commons.leftover.store(is_left, Ordering::Relaxed);
+        false
+    }
+
+    /// Takes a shard off a tier; where a slower one has room for it, or with `anywhere` another, it moves
+    /// there first.
+    async fn move_down(&self, from: &Tier, name: &ShardName, anywhere: bool) {
+        if let Err(error) = self.copy_down(from, name, anywhere).await {
             tracing::debug!(shard = name.as_str(), %error, "a shard does not move down");
         }
         from.evict(name).await;
     }
 
     /// Copies a shard to the first lasting tier that takes it, if none has it yet.
-    async fn copy_down(&self, from: &Tier, name: &ShardName) -> Result<()> {
+    async fn copy_down(&self, from: &Tier, name: &ShardName, anywhere: bool) -> Result<()> {
         if from.class() == Class::Memory {
             return Ok(());
         }
-        let Some((source, wanted, uses)) =
-            TierSource::of(from, name, &self.inner.commons.shares).await?
-        else {
+        let Some((source, wanted, uses)) = TierSource::of(from, name).await? else {
             return Ok(());
         };
         let source = Arc::new(source);
-        let rule = self.inner.commons.shares.rule(wanted.charge);
-        let drains = from.mode() == Mode::Draining;
+        let shares = self.inner.commons.shares.now();
+        let charge = wanted.charge(&shares);
+        let rule = shares.rule(charge);
         let logical = ShardName::new(&wanted.origin);
         // Memory ends with the daemon, and gives its shards up for good.
         let lasting =
@@ -146,10 +177,10 @@ impl Store {
         for to in lasting() {
             let len = wanted.len;
             let takes = rule.allows(to.name())
-                && (to.class() > from.class() || drains)
+                && (to.class() > from.class() || anywhere)
                 && to.is_writable()
                 && to.allows_writing(len)
-                && to.welcomes(wanted.charge, Some(&to.name_for(&logical)), len).1;
+                && to.welcomes(charge, Some(&to.name_for(&logical)), len).1;
             if takes && self.copy(&source, wanted.clone(), uses, to).await? {
                 return Ok(());
             }
@@ -161,12 +192,12 @@ impl Store {
         let Some(from) = shard.home.as_ref().and_then(|home| home.tier.upgrade()) else {
             return Ok(());
         };
-        let Some((source, wanted, uses)) =
-            TierSource::of(&from, shard.name(), &self.inner.commons.shares).await?
-        else {
+        let Some((source, wanted, uses)) = TierSource::of(&from, shard.name()).await? else {
             return Ok(());
         };
-        let rule = self.inner.commons.shares.rule(wanted.charge);
+        let shares = self.inner.commons.shares.now();
+        let charge = wanted.charge(&shares);
+        let rule = shares.rule(charge);
         if rule.pin {
             // A second copy that never leaves would take the room of what is pinned.
             return Ok(());
@@ -182,8 +213,8 @@ impl Store {
             {
                 continue;
             }
-            let (has_room, stays) = to.welcomes(wanted.charge, Some(&name), wanted.len);
-            let least = to.candidate_for(wanted.charge, wanted.len).map(|name| to.uses(&name));
+            let (has_room, stays) = to.welcomes(charge, Some(&name), wanted.len);
+            let least = to.candidate_for(charge, wanted.len).map(|name| to.uses(&name));
             let worth = has_room || least.is_some_and(|least| uses >= least + MARGIN);
             if stays && worth {
                 self.copy(&source, wanted, uses, to).await?;
@@ -217,7 +248,7 @@ impl Store {
                 drop(waiting.await);
                 Err(Error::new(ErrorKind::Full, "the shard was about to move"))
             };
-            let asker = Asker { urgency: Urgency::Ahead, tenant: wanted.charge.tenant };
+            let asker = Asker { urgency: Urgency::Ahead, tenant: wanted.tenant.clone() };
             opening.insert(logical.clone(), (asker, again.boxed().shared()));
             Moving { store: self.clone(), name: logical, _begun: begun }
         };
@@ -265,22 +296,17 @@ struct TierSource {
 impl TierSource {
     /// A whole shard of `tier`, what a fill of it wants, and how often it was used; `None` if it is
     /// not there any more, or in memory, where only copies are.
-    async fn of(
-        tier: &Tier,
-        name: &ShardName,
-        shares: &Shares,
-    ) -> Result<Option<(Self, Wanted, u32)>> {
+    async fn of(tier: &Tier, name: &ShardName) -> Result<Option<(Self, Wanted, u32)>> {
         let Some((lease, sidecar, held)) = tier.open_for_move(name).await? else { return Ok(None) };
         let uses = tier.uses(name);
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
         let stat = Stat::new(sidecar.origin_len(), version, Binding::Weak);
         let (len, unpacked) = (sidecar.len, sidecar.compressed_len.is_some());
         let source = lease.source.clone();
-        let tenant = shares.tenant(sidecar.tenant.as_deref());
-        let charge = shares.charge(&sidecar.origin.url, tenant);
+        let tenant = sidecar.tenant.map(Arc::from);
         let (rank, head) = (Rank::ahead(0), Head::default());
         let (name, origin) = (name.clone(), sidecar.origin);
-        let wanted = Wanted { name, origin, charge, source, stat, len, rank, head };
+        let wanted = Wanted { name, origin, tenant, source, stat, len, rank, head };
         let blocks = sidecar.blocks;
         let since = tier.since(&wanted.name);
         let source = Self { lease, blocks, endpoint, unpacked, since, _held: held };

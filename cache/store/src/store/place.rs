@@ -14,7 +14,7 @@ use super::Store;
 use crate::directory::ShardName;
 use crate::shard::Shard;
 use crate::shares::Charge;
-use crate::tier::{Arrival, Class, KeepFree, Tier, TierConfig, Urgency, Wanted};
+use crate::tier::{Arrival, Class, Tier, TierConfig, Urgency, Wanted};
 
 /// Refuses tiers that cannot be told apart, or that make no sense.
 pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
@@ -30,24 +30,12 @@ pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
         if !names.insert(&tier.name) {
             return refuse("two tiers have one name");
         }
-        if tier.capacity == 0 {
-            return refuse("a tier of no capacity holds nothing");
-        }
-        if let Some(marks) = tier.watermarks
-            && !(0.0 < marks.low && marks.low <= marks.high && marks.high <= 1.0)
-        {
-            return refuse("watermarks must be 0 < low <= high <= 1");
-        }
+        tier.limits().check()?;
         match (&tier.disk, tier.class) {
             (None, Class::Memory) => {}
             (None, _) => return refuse("a tier that is not memory needs a path"),
             (Some(disk), _) => {
                 let path = &disk.path;
-                if let KeepFree::Share(share) = disk.keep_free
-                    && !(0.0..1.0).contains(&share)
-                {
-                    return refuse("the share kept free must be at least 0 and below 1");
-                }
                 if path.exists() && !path.is_dir() {
                     let what = "the tier's path is not a directory";
                     return Err(Error::new(ErrorKind::Invalid, what)
@@ -98,8 +86,9 @@ impl Store {
     /// Fetches a shard to the tier that takes it, or reads it through if none can.
     pub(super) async fn begin(&self, wanted: &Wanted, urgency: Urgency) -> Result<Arc<Shard>> {
         // A part of it is worth more than any other place.
-        let Wanted { name, charge, len, .. } = wanted;
-        let mut candidates = self.candidates(*charge, Some(name), *len, urgency);
+        let Wanted { name, len, .. } = wanted;
+        let charge = wanted.charge(&self.inner.commons.shares.now());
+        let mut candidates = self.candidates(charge, Some(name), *len, urgency);
         let mut refused = None;
         let partial = candidates.iter().position(|tier| {
             tier.state(&tier.name_for(&wanted.name)) == Some(crate::tier::State::Partial)
@@ -162,17 +151,19 @@ impl Store {
     /// Where the data set's or the tenant's own limit is what is short: what they hold on tiers that do
     /// not take the shard makes room, the slowest first. Whether any did.
     async fn give_up(&self, wanted: &Wanted, candidates: &[Tier]) -> bool {
-        let shares = self.inner.commons.shares.of(wanted.charge);
+        let shares = self.inner.commons.shares.now();
+        let charge = wanted.charge(&shares);
         let bytes = candidates.iter().filter_map(|tier| {
             let bytes = tier.takes(wanted.len);
             let fits = bytes <= tier.budget().limit();
-            (fits && shares.iter().all(|share| share.check(bytes).is_ok())).then_some(bytes)
+            let fits = fits && shares.of(charge).iter().all(|share| share.check(bytes).is_ok());
+            fits.then_some(bytes)
         });
         // For what never fits nothing is worth giving up.
         let Some(bytes) = bytes.max() else { return false };
         let mut any = false;
         for tier in self.inner.tiers.iter().rev() {
-            any |= tier.give_up(wanted.charge, bytes).await;
+            any |= tier.give_up(wanted, bytes).await;
         }
         any
     }
@@ -190,7 +181,8 @@ impl Store {
         len: u64,
         urgency: Urgency,
     ) -> Vec<Tier> {
-        let rule = self.inner.commons.shares.rule(charge);
+        let shares = self.inner.commons.shares.now();
+        let rule = shares.rule(charge);
         let may = |tier: &&Tier| rule.allows(tier.name()) && tier.is_writable();
         let mut ranked: Vec<_> = self
             .inner

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 
 use super::Store;
+use crate::shares::{Charge, NOBODY};
 use crate::tier::Tier;
 
 impl Store {
@@ -27,9 +28,10 @@ impl Store {
 
     /// The most that may be here of these data sets for this tenant.
     pub(super) fn room_of(&self, datasets: &[usize]) -> u64 {
-        let shares = &self.inner.commons.shares;
-        let quotas = datasets.iter().map(|at| shares.datasets[*at].share.budget.capacity());
-        let tenant = shares.tenants[self.tenant].budget.capacity();
+        let shares = self.inner.commons.shares.now();
+        let of = |dataset: &usize| shares.dataset(Charge { dataset: *dataset, ..NOBODY });
+        let quotas = datasets.iter().map(|at| of(at).share.budget.capacity());
+        let tenant = shares.tenant(shares.charge("", self.tenant())).budget.capacity();
         self.takers(datasets)
             .map(|tier| tier.budget().limit())
             .fold(0, u64::saturating_add)
@@ -39,9 +41,10 @@ impl Store {
 
     /// Tiers that take shards of any of these data sets.
     fn takers(&self, datasets: &[usize]) -> impl Iterator<Item = &Tier> {
-        let shares = &self.inner.commons.shares;
+        let shares = self.inner.commons.shares.now();
         self.inner.tiers.iter().filter(move |tier| {
-            let allows = |at: &usize| shares.datasets[*at].rule.allows(tier.name());
+            let charge = |dataset: &usize| Charge { dataset: *dataset, ..NOBODY };
+            let allows = |at: &usize| shares.rule(charge(at)).allows(tier.name());
             tier.is_writable() && datasets.iter().any(allows)
         })
     }

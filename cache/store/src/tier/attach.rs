@@ -14,6 +14,7 @@ use forebay_uring::{Arena, Open, Region, Span};
 use tokio::sync::watch;
 
 use super::health::{Condition, Health};
+use super::limits::whole_parts;
 use super::table::{State, Table};
 use super::tally::Tally;
 use super::wear::Wear;
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::budget::{Budget, Space};
 use crate::directory::{Directory, Found, ShardName};
-use crate::fill::PART_BYTES;
+use crate::shares::{NOBODY, Provenance};
 
 /// Bytes a probe writes and reads back: one block of the strictest disk.
 const PROBE_BYTES: usize = forebay_uring::GRANULE;
@@ -38,10 +39,10 @@ impl Tier {
     /// writable, or smaller than the capacity; if its memory cannot be had.
     pub(crate) async fn open(config: TierConfig, commons: Arc<Commons>) -> Result<Self> {
         let mut class = config.class;
-        let (capacity, medium, wear) = match config.disk {
+        let limits = config.limits();
+        let (size, medium, wear) = match config.disk {
             None => {
-                // Whole parts: pieces of one size leave no holes.
-                let capacity = config.capacity / PART_BYTES as u64 * PART_BYTES as u64;
+                let capacity = whole_parts(config.capacity);
                 if capacity == 0 {
                     let what =
                         "a tier in memory holds whole parts of 4 MiB: it is too small for one";
@@ -53,27 +54,18 @@ impl Tier {
                 });
                 let region = region.await.map_err(|_| shutting_down())?;
                 let region = region.map_err(|error| error.at("tier", &config.name))?;
-                (capacity, Medium::Memory(Arena::new(region)), None)
+                (limits.in_memory(capacity), Medium::Memory(Arena::new(region)), None)
             }
-            Some(DiskConfig { path, keep_free, writes_per_day, engine, files }) => {
+            Some(DiskConfig { path, writes_per_day, engine, files, .. }) => {
                 let (root, of) = (path.clone(), files.clone());
                 let opened = tokio::task::spawn_blocking(move || Directory::open(&root, of));
                 let directory = opened.await.map_err(|_| shutting_down())??;
                 let extent = directory.extent()?;
-                let keep_free = keep_free.of(extent.total);
                 if writes_per_day == Some(0) {
                     let what = "writes_per_day of 0 allows nothing: leave the tier out";
                     return Err(Error::new(ErrorKind::Invalid, what).at("tier", &config.name));
                 }
-                if config.capacity.saturating_add(keep_free) > extent.total {
-                    return Err(Error::new(ErrorKind::Invalid, "the tier is larger than its disk")
-                        .at("tier", &config.name)
-                        .at("directory", path.display())
-                        .at("capacity", config.capacity)
-                        .at("keep_free", keep_free)
-                        .at("disk", extent.total)
-                        .advise("lower the tier's capacity: sidecars need some room beside it"));
-                }
+                let size = limits.on(&path, extent, 0)?;
                 if extent.in_memory && class != Class::Memory {
                     let tier = config.name.as_str();
                     tracing::warn!(tier, "the directory lies in memory: the tier counts as memory");
@@ -89,18 +81,18 @@ impl Tier {
                 });
                 let directory = RwLock::new(Some(Arc::new(directory)));
                 let device = device_of(&path);
-                let disk = Disk { path, device, keep_free, engine, files, directory };
-                (config.capacity, Medium::Disk(disk), wear)
+                let disk = Disk { path, device, engine, files, directory };
+                (size, Medium::Disk(disk), wear)
             }
         };
         let tier = Self(Arc::new(Inner {
             name: config.name,
             class,
             medium,
-            watermarks: config.watermarks,
+            size: Mutex::new(size),
             relieving: AtomicBool::new(false),
-            budget: Budget::new(capacity),
-            table: Mutex::new(Table::new(commons.shares.clone(), commons.forecast.clone())),
+            budget: Budget::new(size.capacity),
+            table: Mutex::new(Table::new(commons.shares.now(), commons.forecast.clone())),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
             traffic: Arc::default(),
@@ -150,8 +142,8 @@ impl Tier {
                     // Let go of meanwhile: what was found is not ours to count any more.
                     return;
                 }
-                let shares = &self.0.commons.shares;
-                let budgets = shares.budgets(shares.rest());
+                let shares = self.0.commons.shares.now();
+                let budgets = shares.budgets(NOBODY);
                 table.newer = Some(Space::enter(&self.0.budget, budgets, found.newer_bytes));
                 // Wanted before the directory was listed: they are the latest used all the same.
                 let early = table.names();
@@ -164,6 +156,7 @@ impl Tier {
                 for shard in found.partial {
                     self.enter(&mut table, shard, State::Partial);
                 }
+                table.find_unwanted(self.name());
                 Ok(())
             }
             Err(error) => {
@@ -172,6 +165,8 @@ impl Tier {
             }
         };
         self.0.scanned.send_replace(Some(listed));
+        // Something may be here that the rules leave no place for.
+        self.0.commons.moves.notify_one();
     }
 
     /// While the directory is still being listed: looks for this one shard, so that nobody who
@@ -191,12 +186,13 @@ impl Tier {
     fn enter(&self, table: &mut Table, found: Found, state: State) {
         if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
             tracing::debug!(url = shown(&found.url), "found a shard");
-            let shares = &self.0.commons.shares;
-            let charge = shares.charge(&found.url, shares.tenant(found.tenant.as_deref()));
-            let space = Space::enter(&self.0.budget, shares.budgets(charge), found.bytes);
-            let name = found.name.clone();
-            table.found((found.name, found.object), charge, space, (found.written, state));
-            if self.0.commons.pins.has(&found.url) {
+            let (name, is_pinned) = (found.name.clone(), self.0.commons.pins.has(&found.url));
+            let of = Provenance { url: found.url.into(), tenant: found.tenant.map(Arc::from) };
+            let shares = self.0.commons.shares.now();
+            // The table charges whom it belongs to.
+            let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
+            table.found((found.name, found.object), of, space, (found.written, state));
+            if is_pinned {
                 table.pin(&name);
             }
         }
@@ -273,9 +269,11 @@ impl Tier {
 
     /// What the tier may hold now that others left so much of the disk.
     pub(super) fn limit(&self, available: u64) {
-        let Some(disk) = self.disk() else { return };
+        if self.disk().is_none() {
+            return;
+        }
         let ours = self.0.budget.used().saturating_add(available);
-        self.0.budget.set_limit(ours.saturating_sub(disk.keep_free));
+        self.0.budget.set_limit(ours.saturating_sub(self.size().left_free));
         if self.0.budget.used() > self.0.budget.limit() {
             self.0.commons.moves.notify_one();
         }

@@ -7,6 +7,7 @@
 //! it. So of several that cannot all have what they need, one gives up at once, and the others go on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use super::table::{Need, Pace};
 use super::{WeakTier, shutting_down};
 use crate::budget::Space;
 use crate::directory::ShardName;
-use crate::shares::Charge;
+use crate::shares::Provenance;
 
 /// Reserved ahead of what is needed, where nobody has to go for it: every 64 MiB of a shard the
 /// tier's table is asked once, and its file gets a piece of the disk.
@@ -27,7 +28,7 @@ const AHEAD_BYTES: u64 = 64 << 20;
 pub(crate) struct Allotment {
     pub(super) tier: WeakTier,
     pub(super) name: ShardName,
-    pub(super) charge: Charge,
+    pub(super) of: Provenance,
     pub(super) space: Arc<Space>,
 }
 
@@ -41,8 +42,12 @@ impl Allotment {
     pub(crate) fn largest(&self) -> u64 {
         let Some(tier) = self.tier.upgrade() else { return 0 };
         let commons = &tier.0.commons;
-        let shares = commons.shares.budgets(self.charge);
-        shares.iter().map(|share| share.capacity()).fold(commons.largest_tier, u64::min)
+        let shares = commons.shares.now();
+        let budgets = shares.budgets(shares.charge_of(&self.of));
+        budgets
+            .iter()
+            .map(|share| share.capacity())
+            .fold(commons.largest_tier.load(Ordering::Relaxed), u64::min)
     }
 
     /// Makes it `bytes` at least, evicting others as for a newcomer. `is_awaited`: somebody waits
@@ -56,20 +61,22 @@ impl Allotment {
         if bytes <= self.bytes() {
             return Ok(());
         }
-        tier.check_size(self.charge, bytes)?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
         loop {
             let freed = tier.0.budget.freed();
             let more = bytes.saturating_sub(self.bytes());
             let (leaving, refused) = {
                 let mut table = tier.table();
+                let shares = tier.0.commons.shares.now();
+                let charge = shares.charge_of(&self.of);
+                tier.check_size(&shares, charge, bytes)?;
                 // So that no other that is short waits for this one.
                 table.resized(&self.name, &self.space, true);
-                let short = tier.short(self.charge, more);
+                let short = shares.short(charge, more);
                 let urgency = if is_awaited() { Urgency::Needed } else { Urgency::Ahead };
                 let passes = table.passes(&self.name);
                 let need =
-                    Need { urgency, short, passes, grows: true, ..Need::ahead(Some(self.charge)) };
+                    Need { urgency, short, passes, grows: true, ..Need::ahead(Some(charge)) };
                 // Asked before the looks below, as for a newcomer.
                 let may_come_free = table.may_come_free(need, &tier.0.budget);
                 if self.space.grow(more + AHEAD_BYTES) || self.space.grow(more) {
@@ -80,14 +87,14 @@ impl Allotment {
                     let what = "the tier takes no shards any more";
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", tier.name()));
                 }
-                if tier.short(self.charge, more) != short {
+                if shares.short(charge, more) != short {
                     continue;
                 }
                 let leaving = tier.push_out(&mut table, need, None);
                 let waits = leaving.is_some() || urgency == Urgency::Needed && may_come_free;
                 (leaving, (!waits).then_some(short))
             };
-            let full = |short| tier.full(self.charge, short, bytes);
+            let full = |short| tier.full(&self.of, short, bytes);
             match (leaving, refused) {
                 (Some(gone), _) => gone.await,
                 (None, Some(short)) => return Err(full(short)),
@@ -95,7 +102,9 @@ impl Allotment {
                     if tokio::time::timeout_at(deadline, freed).await.is_err() {
                         // A fill at work ends, well or badly, and what it brought may then go.
                         if !tier.table().is_filling() {
-                            return Err(full(tier.short(self.charge, more)));
+                            let shares = tier.0.commons.shares.now();
+                            let short = shares.short(shares.charge_of(&self.of), more);
+                            return Err(full(short));
                         }
                         deadline = Instant::now() + ROOM_TIMEOUT;
                     }

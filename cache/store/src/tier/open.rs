@@ -26,7 +26,7 @@ use crate::budget::Space;
 use crate::directory::{ObjectKey, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
 use crate::shard::{Body, Growth, Home, Lease, Shard};
-use crate::shares::Charge;
+use crate::shares::{Charge, Provenance, Shares};
 use crate::store::Head;
 
 /// How often room is made again where the disk has less than the tier may hold: others write to it
@@ -38,8 +38,8 @@ const FULL_DISK_TRIES: u32 = 8;
 pub(crate) struct Wanted {
     pub(crate) name: ShardName,
     pub(crate) origin: Origin,
-    /// Whom it is charged to, unless a part of it is here already.
-    pub(crate) charge: Charge,
+    /// The tenant whose job wants it, who is charged unless a part of it is here already.
+    pub(crate) tenant: Option<Arc<str>>,
     pub(crate) source: Arc<dyn Source>,
     /// What the origin says of its object.
     pub(crate) stat: Stat,
@@ -49,6 +49,17 @@ pub(crate) struct Wanted {
     pub(crate) rank: Rank,
     /// Its first bytes, if they are on their way already.
     pub(crate) head: Head,
+}
+
+impl Wanted {
+    /// Whom it is charged to if it comes now.
+    pub(crate) fn charge(&self, shares: &Shares) -> Charge {
+        shares.charge(&self.origin.url, self.tenant.as_deref())
+    }
+
+    pub(super) fn provenance(&self) -> Provenance {
+        Provenance { url: self.origin.url.as_str().into(), tenant: self.tenant.clone() }
+    }
 }
 
 /// Why a shard comes.
@@ -220,10 +231,9 @@ impl Tier {
         arrival: Arrival,
         patient: bool,
     ) -> Result<(Arc<Shard>, JoinHandle<()>)> {
-        let Wanted { name, origin, charge, source, stat, rank, head, .. } = wanted;
-        let shares = &self.0.commons.shares;
+        let Wanted { name, origin, tenant, source, stat, rank, head, .. } = wanted;
         // Before it is fetched: what cannot be recorded cannot be kept.
-        origin.check(shares.tenant_name(charge.tenant))?;
+        origin.check(tenant.as_deref())?;
         self.gone(name).await;
         let taken = {
             let table = self.table();
@@ -269,7 +279,7 @@ impl Tier {
         let allotment = Allotment {
             tier: self.downgrade(),
             name: name.clone(),
-            charge: room.charge,
+            of: room.of.clone(),
             space: space.clone(),
         };
         let mut table = self.table();
@@ -297,14 +307,14 @@ impl Tier {
             form: SetOnce::new(),
             unpacked: AtomicU64::new(0),
             spoilt: OnceLock::new(),
-            tenant: shares.tenant_name(room.charge.tenant).map(str::to_owned),
+            tenant: room.of.tenant.as_deref().map(str::to_owned),
             resumed: AtomicU64::new(0),
             written,
             since,
             fault: shard.lost.clone(),
             rank: rank.clone(),
-            rate: match &arrival {
-                Arrival::Fetch(_) => shares.rate(room.charge),
+            rates: match &arrival {
+                Arrival::Fetch(_) => Some(self.0.commons.shares.clone()),
                 Arrival::Move { .. } => None,
             },
             head: std::sync::Mutex::new(match &arrival {
@@ -427,7 +437,7 @@ impl Tier {
                 return Ok(None);
             }
         }
-        self.table().left((name, ObjectKey::of(&wanted.origin)), room.charge, room.space);
+        self.table().left((name, ObjectKey::of(&wanted.origin)), room.of, room.space);
         Err(error.at("url", &wanted.origin.url).at("tier", self.name()))
     }
 
@@ -585,12 +595,10 @@ impl Tier {
             return Ok(Some((Lease::new(shard), sidecar, opening)));
         }
         let file = disk.engine.open(&self.directory()?.data(name), Open::Read).await?;
-        let shares = &self.0.commons.shares;
-        let tenant = shares.tenant(sidecar.tenant.as_deref());
         let wanted = Wanted {
             name: name.clone(),
             origin: sidecar.origin.clone(),
-            charge: shares.charge(&sidecar.origin.url, tenant),
+            tenant: sidecar.tenant.as_deref().map(Arc::from),
             source: Arc::new(Absent),
             stat: Stat::new(sidecar.origin_len(), sidecar.origin.version.clone(), Binding::Weak),
             len: sidecar.len,
@@ -745,7 +753,7 @@ pub(crate) struct Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         self.tier.table().release(&self.name);
-        self.tier.0.budget.wake();
+        self.tier.let_go();
     }
 }
 

@@ -128,20 +128,10 @@ impl Tier {
     ///
     /// # Errors
     /// If the directory could not be listed.
-    pub(crate) async fn urls(&self, is_meant: IsMeant) -> Result<Vec<String>> {
+    pub(crate) async fn urls(&self, is_meant: &IsMeant) -> Result<Vec<String>> {
         self.scanned().await?;
-        let (live, resting): (Vec<_>, Vec<_>) =
-            self.table().all().into_iter().partition(|(_, shard)| shard.is_some());
-        let live = live.into_iter().filter_map(|(_, shard)| Some(shard?.url().to_owned()));
-        let mut urls: Vec<_> = live.filter(|url| is_meant(url)).collect();
-        if self.disk().is_some() {
-            // Heads are read one by one: 20 µs each.
-            let found = self.on_disk(move |directory: &Directory| {
-                let resting = resting.into_iter().filter_map(|(name, _)| directory.url_of(&name));
-                Ok(resting.filter(|url| is_meant(url)).collect::<Vec<_>>())
-            });
-            urls.extend(found.await?);
-        }
-        Ok(urls)
+        let table = self.table();
+        let urls = table.all().map(|(_, url)| url).filter(|url| is_meant(url));
+        Ok(urls.map(str::to_owned).collect())
     }
 }

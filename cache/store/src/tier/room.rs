@@ -23,7 +23,7 @@ use super::{Medium, Tier, Watermarks};
 use crate::budget::Space;
 use crate::directory::{ObjectKey, ShardName};
 use crate::fill::PART_BYTES;
-use crate::shares::Charge;
+use crate::shares::{Charge, Provenance, Shares};
 
 /// How long a needed shard waits for leases to end, while nothing arrives. A lease lasts one read;
 /// a minute without room means that the device hangs or that the tier is far too small for what is
@@ -42,8 +42,20 @@ pub enum Urgency {
 /// Bytes for a shard, and how it comes in.
 pub(super) struct Room {
     pub(super) space: Arc<Space>,
-    pub(super) charge: Charge,
+    pub(super) of: Provenance,
     pub(super) passes: bool,
+}
+
+impl Shares {
+    /// What is short for `bytes` more of a data set and a tenant.
+    pub(super) fn short(&self, charge: Charge, bytes: u64) -> Short {
+        match self.of(charge).map(|share| share.budget.has(bytes)) {
+            [true, true] => Short::Tier,
+            [false, true] => Short::Dataset,
+            [true, false] => Short::Tenant,
+            [false, false] => Short::Both,
+        }
+    }
 }
 
 impl Tier {
@@ -75,13 +87,13 @@ impl Tier {
     /// Whether a shard would come in without anybody leaving.
     pub(crate) fn has_room(&self, charge: Charge, len: u64) -> bool {
         let bytes = self.takes(len);
-        self.0.budget.has(bytes) && self.0.commons.shares.have(charge, bytes)
+        self.0.budget.has(bytes) && self.0.commons.shares.now().have(charge, bytes)
     }
 
     /// Whether something may go for a shard that jobs told to need.
     pub(crate) fn has_later(&self, charge: Charge, object: ObjectKey, len: u64) -> bool {
         let than = Some(self.0.commons.forecast.needed(object).unwrap_or(NOW));
-        let short = self.short(charge, self.takes(len));
+        let short = self.0.commons.shares.now().short(charge, self.takes(len));
         self.table().victim(Need { short, than, ..Need::ahead(Some(charge)) }).is_some()
     }
 
@@ -89,7 +101,7 @@ impl Tier {
     /// is reached; above what the disk leaves us, always.
     pub(crate) fn excess(&self) -> u64 {
         let (used, limit) = (self.0.budget.used(), self.0.budget.limit());
-        let Some(Watermarks { low, high }) = self.0.watermarks else {
+        let Some(Watermarks { low, high }) = self.size().watermarks else {
             return used.saturating_sub(limit);
         };
         let above = |mark: f64| used.saturating_sub((limit as f64 * mark) as u64);
@@ -103,7 +115,7 @@ impl Tier {
 
     /// The shard that would go for a newcomer of `len` that nobody waits for.
     pub(crate) fn candidate_for(&self, charge: Charge, len: u64) -> Option<ShardName> {
-        let short = self.short(charge, self.takes(len));
+        let short = self.0.commons.shares.now().short(charge, self.takes(len));
         let need = Need { short, ..Need::ahead(Some(charge)) };
         self.table().victim(need).map(|(name, _)| name)
     }
@@ -135,23 +147,31 @@ impl Tier {
         urgency: Urgency,
         patient: bool,
     ) -> Result<Room> {
-        let (url, identity) = (&wanted.origin.url, wanted.name.hash());
-        let (shares, charge) = (&self.0.commons.shares, wanted.charge);
+        let (url, identity, of) = (&wanted.origin.url, wanted.name.hash(), wanted.provenance());
         let bytes = self.takes(wanted.len);
-        self.check_size(charge, bytes).map_err(|error| error.at("url", url))?;
+        let shares = self.0.commons.shares.now();
+        let check_size = |shares: &Shares, charge| {
+            self.check_size(shares, charge, bytes).map_err(|error| error.at("url", url))
+        };
+        check_size(&shares, shares.charge_of(&of))?;
         self.check_disk(bytes).map_err(|error| error.at("url", url))?;
         self.scanned().await?;
         let mut deadline = Instant::now() + ROOM_TIMEOUT;
         let object = ObjectKey::of(&wanted.origin);
-        let mut passes = self.table().passes_by(charge, object, identity, bytes, true);
+        let mut has_room = true;
         loop {
             let freed = self.0.budget.freed();
             let (short, leaving, may_come_free) = {
                 // Taken under the lock, so that while this one looks bytes only come free.
                 let mut table = self.table();
-                let short = self.short(charge, bytes);
+                // While this one waited, others may have come to count.
+                let shares = self.0.commons.shares.now();
+                let charge = shares.charge_of(&of);
+                check_size(&shares, charge)?;
+                let passes = table.passes_by(charge, object, identity, bytes, has_room);
+                let short = shares.short(charge, bytes);
                 if let Some(space) = Space::reserve(&self.0.budget, shares.budgets(charge), bytes) {
-                    return Ok(Room { space: Arc::new(space), charge, passes });
+                    return Ok(Room { space: Arc::new(space), of, passes });
                 }
                 // It may have got less while this one waited: no cache that is too small.
                 self.check_disk(bytes).map_err(|error| error.at("url", url))?;
@@ -160,7 +180,8 @@ impl Tier {
                     let what = "the tier takes no shards any more";
                     return Err(Error::new(ErrorKind::Unavailable, what).at("tier", self.name()));
                 }
-                passes = table.passes_by(charge, object, identity, bytes, false);
+                has_room = false;
+                let passes = table.passes_by(charge, object, identity, bytes, has_room);
                 let than = Some(self.needed(wanted, object, urgency));
                 let need = Need { urgency, short, passes, than, ..Need::ahead(Some(charge)) };
                 // Asked before the looks below: what comes free after it, they find. A lease ends
@@ -168,7 +189,7 @@ impl Tier {
                 let may_come_free = table.may_come_free(need, &self.0.budget);
                 // Nobody has to go then, or somebody else.
                 let is_free = self.0.budget.has(bytes) && shares.have(charge, bytes);
-                if is_free || self.short(charge, bytes) != short {
+                if is_free || shares.short(charge, bytes) != short {
                     continue;
                 }
                 (short, self.push_out(&mut table, need, Some(object)), may_come_free)
@@ -177,7 +198,7 @@ impl Tier {
                 gone.await;
                 continue;
             }
-            let full = || self.full(charge, short, bytes).at("url", url);
+            let full = || self.full(&of, short, bytes).at("url", url);
             if urgency == Urgency::Ahead || !may_come_free || !patient {
                 return Err(full());
             }
@@ -202,8 +223,8 @@ impl Tier {
     }
 
     /// Refuses what never fits, whatever leaves.
-    pub(super) fn check_size(&self, charge: Charge, bytes: u64) -> Result<()> {
-        for share in self.0.commons.shares.of(charge) {
+    pub(super) fn check_size(&self, shares: &Shares, charge: Charge, bytes: u64) -> Result<()> {
+        for share in shares.of(charge) {
             share.check(bytes).map_err(|error| error.at("bytes", bytes))?;
         }
         let capacity = self.0.budget.capacity();
@@ -231,8 +252,9 @@ impl Tier {
     }
 
     /// There is no room for `bytes`, and none can be made.
-    pub(super) fn full(&self, charge: Charge, short: Short, bytes: u64) -> Error {
-        let [dataset, tenant] = self.0.commons.shares.of(charge);
+    pub(super) fn full(&self, of: &Provenance, short: Short, bytes: u64) -> Error {
+        let shares = self.0.commons.shares.now();
+        let [dataset, tenant] = shares.of(shares.charge_of(of));
         let error = match short {
             Short::Tier => {
                 let what =
@@ -245,16 +267,6 @@ impl Tier {
             Short::Tenant | Short::Both => tenant.full(),
         };
         error.at("bytes", bytes).at("tier", self.name())
-    }
-
-    /// What is short for `bytes` more of a data set and a tenant.
-    pub(super) fn short(&self, charge: Charge, bytes: u64) -> Short {
-        match self.0.commons.shares.of(charge).map(|share| share.budget.has(bytes)) {
-            [true, true] => Short::Tier,
-            [false, true] => Short::Dataset,
-            [true, false] => Short::Tenant,
-            [false, false] => Short::Both,
-        }
     }
 
     /// Lets the shard go that goes first for a need, which is that of `newcomer`; `None` if none may.
@@ -275,15 +287,20 @@ impl Tier {
 
     /// Lets shards go until data set and tenant have room for `bytes` more, on whatever tier; whether
     /// any went.
-    pub(crate) async fn give_up(&self, charge: Charge, bytes: u64) -> bool {
+    pub(crate) async fn give_up(&self, wanted: &Wanted, bytes: u64) -> bool {
         let mut any = false;
         loop {
-            let short = self.short(charge, bytes);
-            if short == Short::Tier || !self.is_normal() {
-                return any;
-            }
-            let need = Need { urgency: Urgency::Needed, short, ..Need::ahead(Some(charge)) };
-            let leaving = self.push_out(&mut self.table(), need, None);
+            let leaving = {
+                let mut table = self.table();
+                let shares = self.0.commons.shares.now();
+                let charge = wanted.charge(&shares);
+                let short = shares.short(charge, bytes);
+                if short == Short::Tier || !self.is_normal() {
+                    return any;
+                }
+                let need = Need { urgency: Urgency::Needed, short, ..Need::ahead(Some(charge)) };
+                self.push_out(&mut table, need, None)
+            };
             let Some(gone) = leaving else { return any };
             gone.await;
             any = true;

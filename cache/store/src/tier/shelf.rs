@@ -57,7 +57,7 @@ impl Terms {
 
 impl Shelf {
     pub(super) fn new(shares: &Shares, charge: Charge, place: Option<Place>) -> Self {
-        let dataset = shares.datasets[charge.dataset].clone();
+        let dataset = shares.dataset(charge).clone();
         Self {
             policy: dataset.rule.evict.policy(),
             passing: List::default(),
@@ -68,7 +68,32 @@ impl Shelf {
             charge,
             place,
             dataset,
-            tenant: shares.tenants[charge.tenant].clone(),
+            tenant: shares.tenant(charge).clone(),
+        }
+    }
+
+    /// Whether its order means the same by these rules.
+    pub(super) fn keeps_its_order(&self, shares: &Shares) -> bool {
+        let (before, rule) = (self.rule(), shares.rule(self.charge));
+        let order = |rule: &Dataset| (rule.evict, rule.scan_bypass, rule.pin);
+        order(before) == order(rule)
+    }
+
+    /// The same by these rules; each shard is to be told once more by when it goes stale.
+    pub(super) fn ruled(self, shares: &Shares) -> Self {
+        let (dataset, tenant) = (shares.dataset(self.charge), shares.tenant(self.charge));
+        Self { dataset: dataset.clone(), tenant: tenant.clone(), aging: BTreeSet::new(), ..self }
+    }
+
+    /// Notes by when a shard that is here goes stale.
+    pub(super) fn ages(&mut self, at: Standing) {
+        self.aging.extend(self.stale_at(at));
+    }
+
+    /// A shard that came in was used so often before.
+    pub(super) fn was_used(&mut self, at: Standing, uses: u32) {
+        if !at.passes && !at.foreseen {
+            (0..uses).for_each(|_| self.policy.hit(at.slot));
         }
     }
 
@@ -127,7 +152,7 @@ impl Shelf {
             self.dataset.see(identity);
         }
         self.shares().iter().for_each(|share| share.came(bytes));
-        self.aging.extend(self.stale_at(at));
+        self.ages(at);
         self.shards += 1;
         self.bytes += bytes;
         self.smallest = self.smallest.min(bytes);

@@ -3,6 +3,10 @@
 //! One rule: a shard is in use while anybody holds its `Arc`, whatever the list of open shards has
 //! forgotten meanwhile. So no shard is opened twice, and none is evicted under a lease.
 
+mod recharge;
+
+pub(crate) use recharge::Judged;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -18,7 +22,7 @@ use crate::budget::{Budget, Space};
 use crate::directory::{ObjectKey, ShardName};
 use crate::forecast::Forecast;
 use crate::shard::{Body, Shard};
-use crate::shares::{Charge, Shares};
+use crate::shares::{Charge, NOBODY, Provenance, Shares};
 use crate::store::Copy;
 use forebay_policy::{Moment, NEVER, NOW, Place, Shard as Number, Slot};
 
@@ -46,6 +50,9 @@ pub(super) struct Table {
     /// Made when they are first needed.
     shelves: Vec<Shelf>,
     places: HashMap<Charge, usize>,
+    /// What shelves were called in the forecast that are no more.
+    free_places: Vec<Place>,
+    /// By the rules that count now.
     shares: Arc<Shares>,
     /// Uses so far, comings in included.
     uses: u64,
@@ -61,11 +68,14 @@ pub(super) struct Table {
     claims: HashMap<ShardName, usize>,
     /// Shards that an admin keeps.
     pinned: HashSet<ShardName>,
+    /// Shards that the rules do not want here.
+    unwanted: HashSet<ShardName>,
 }
 
 /// One shard on the tier.
 pub(super) struct Entry {
     name: ShardName,
+    of: Provenance,
     object: ObjectKey,
     /// Its number, if a job told to read it.
     number: Option<Number>,
@@ -177,7 +187,7 @@ pub(super) struct Need {
 
 /// What is short, and so whose shards can make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Short {
+pub(crate) enum Short {
     /// The tier: anybody's can.
     Tier,
     /// The newcomer's data set, or its tenant: only theirs can.
@@ -225,6 +235,7 @@ impl Table {
             vacant: Vec::new(),
             shelves: Vec::new(),
             places: HashMap::new(),
+            free_places: Vec::new(),
             shares,
             uses: 0,
             open: OpenShards::new(),
@@ -234,6 +245,7 @@ impl Table {
             newer: None,
             claims: HashMap::new(),
             pinned: HashSet::new(),
+            unwanted: HashSet::new(),
         }
     }
 
@@ -251,7 +263,7 @@ impl Table {
 
     fn shelf_of(&mut self, charge: Charge) -> usize {
         *self.places.entry(charge).or_insert_with(|| {
-            let place = self.forecast.place();
+            let place = self.free_places.pop().or_else(|| self.forecast.place());
             self.shelves.push(Shelf::new(&self.shares, charge, place));
             self.shelves.len() - 1
         })
@@ -385,10 +397,9 @@ impl Table {
         entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
     }
 
-    /// Every shard, with those that are arriving or open.
-    pub(super) fn all(&self) -> Vec<(ShardName, Option<Arc<Shard>>)> {
-        let entries = self.entries.iter().flatten();
-        entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
+    /// Every shard, and where it comes from.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&ShardName, &str)> {
+        self.entries.iter().flatten().map(|entry| (&entry.name, &*entry.of.url))
     }
 
     /// Whether a copy is older than its data set allows, and nobody needs it now.
@@ -415,7 +426,7 @@ impl Table {
             passes: room.passes,
             moves: moved.is_some(),
             shard: Arc::downgrade(shard),
-            ..Entrant::new(name, object, room.charge, space, State::Arriving)
+            ..Entrant::new(name, object, room.of.clone(), space, State::Arriving)
         });
     }
 
@@ -466,19 +477,19 @@ impl Table {
     pub(super) fn found(
         &mut self,
         (name, object): (ShardName, ObjectKey),
-        charge: Charge,
+        of: Provenance,
         space: Space,
         (since, state): (SystemTime, State),
     ) {
         let passes = state == State::Partial;
         let space = Arc::new(space);
-        self.enter(Entrant { since, passes, ..Entrant::new(name, object, charge, space, state) });
+        self.enter(Entrant { since, passes, ..Entrant::new(name, object, of, space, state) });
     }
 
     /// A fill ended early; the next goes on with what it left, unless that goes before.
     pub(super) fn partial(&mut self, name: &ShardName) {
-        if let Some(Entry { object, shelf, space, .. }) = self.forget(name, false) {
-            self.left((name, object), self.shelves[shelf].charge, space);
+        if let Some(Entry { object, of, space, .. }) = self.forget(name, false) {
+            self.left((name, object), of, space);
         }
     }
 
@@ -486,11 +497,11 @@ impl Table {
     pub(super) fn left(
         &mut self,
         (name, object): (&ShardName, ObjectKey),
-        charge: Charge,
+        of: Provenance,
         space: Arc<Space>,
     ) {
         let state = State::Partial;
-        let entrant = Entrant::new(name.clone(), object, charge, space, state);
+        let entrant = Entrant::new(name.clone(), object, of, space, state);
         self.enter(Entrant { passes: true, ..entrant });
     }
 
@@ -498,11 +509,11 @@ impl Table {
     /// to whoever brought the part.
     pub(super) fn resume(&mut self, name: &ShardName) -> Option<Room> {
         let entry = self.get(name).filter(|entry| entry.state == State::Partial)?;
-        let (object, space, shelf) = (entry.object, entry.space.clone(), entry.shelf);
+        let (object, space, of) = (entry.object, entry.space.clone(), entry.of.clone());
+        let charge = self.shelves[entry.shelf].charge;
         self.forget(name, false);
-        let charge = self.shelves[shelf].charge;
         let passes = self.passes_by(charge, object, name.hash(), space.bytes(), true);
-        Some(Room { passes, space, charge })
+        Some(Room { passes, space, of })
     }
 
     /// Whether a shard that comes in now only passes: see [`Shelf::passes`]. What jobs told to need stays.
@@ -520,7 +531,7 @@ impl Table {
     }
 
     fn enter(&mut self, entrant: Entrant) {
-        let Entrant { name, object, charge, space, since, state, passes, moves, shard } = entrant;
+        let Entrant { name, object, of, space, since, state, passes, moves, shard } = entrant;
         // Two entries of one name would be one too many to find again.
         self.forget(&name, false);
         self.uses += 1;
@@ -530,6 +541,9 @@ impl Table {
             Slot::try_from(self.entries.len() - 1).expect("fewer shards than four billion")
         });
         let at = Standing { slot, bytes: space.bytes(), since, passes, foreseen: false };
+        let charge = self.shares.charge_of(&of);
+        // Its room may have been reserved by other rules.
+        space.charge_to(self.shares.budgets(charge));
         let shelf = self.shelf_of(charge);
         self.shelves[shelf].insert(at, name.hash());
         self.names.insert(name.clone(), slot);
@@ -537,6 +551,7 @@ impl Table {
         let fresh = state != State::Whole;
         self.entries[slot as usize] = Some(Entry {
             name,
+            of,
             object,
             number: None,
             shelf,
@@ -648,6 +663,7 @@ impl Table {
     pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
         self.pinned.remove(name);
+        self.unwanted.remove(name);
         let slot = self.names.remove(name)?;
         self.know_nothing_of(slot);
         if let Some(left) = self.labels.get_mut(&name.label()) {
@@ -699,7 +715,8 @@ impl Table {
                 State::Broken => Copy::Broken,
             },
             bytes: entry.at.bytes,
-            tenant: self.shares.tenant_name(shelf.charge.tenant).map(str::to_owned),
+            tenant: (shelf.charge.tenant != NOBODY.tenant)
+                .then(|| self.shares.tenant(shelf.charge).name.clone()),
             age_seconds: age.as_secs(),
             uses: entry.uses,
             in_use: !is_idle(entry, &self.open, &self.opening),
@@ -785,7 +802,7 @@ impl Table {
     /// Goes through the shelves, the least important first. As a `last` resort what somebody
     /// claimed may go, and what is more important than the newcomer.
     fn search(&mut self, need: Need, now: SystemTime, last: bool) -> Option<(Slot, bool)> {
-        let priority = need.charge.map_or(i32::MAX, |charge| self.shares.rule(charge).priority);
+        let priority = need.charge.map_or(i32::MAX, |charge| self.shares.priority(charge));
         let mut order: Vec<usize> = (0..self.shelves.len()).collect();
         order.retain(|at| need.concerns(self.shelves[*at].charge));
         let Self { entries, shelves, open, opening, claims, pinned, numbers, forecast, .. } = self;
@@ -859,7 +876,7 @@ impl Table {
 struct Entrant {
     name: ShardName,
     object: ObjectKey,
-    charge: Charge,
+    of: Provenance,
     space: Arc<Space>,
     since: SystemTime,
     state: State,
@@ -873,12 +890,12 @@ impl Entrant {
     fn new(
         name: ShardName,
         object: ObjectKey,
-        charge: Charge,
+        of: Provenance,
         space: Arc<Space>,
         state: State,
     ) -> Self {
         let (since, shard) = (SystemTime::now(), Weak::new());
-        Self { name, object, charge, space, since, state, passes: false, moves: false, shard }
+        Self { name, object, of, space, since, state, passes: false, moves: false, shard }
     }
 }
 

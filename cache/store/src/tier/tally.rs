@@ -78,7 +78,7 @@ impl Holding {
             cache: rule.map(|rule| rule.cache),
             evict: rule.map(|rule| rule.evict),
             used_bytes: share.budget.used(),
-            max_bytes: share.max_bytes,
+            max_bytes: share.max_bytes(),
             shards,
         }
     }

@@ -12,7 +12,7 @@ use forebay_store::{Class, FRAME_BYTES};
 use super::finding::{Finding, listed, size};
 use crate::cli::daemon::{CONFIG, wanted_capacity};
 use crate::compose::NodeTier;
-use crate::config::Config;
+use crate::config::{Config, Places};
 use crate::embedded;
 
 /// The check's name.
@@ -21,8 +21,8 @@ const CHECK: &str = "config";
 /// What the daemon would be.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The file it goes by, and its text; none for a private daemon.
-    file: Option<(PathBuf, String)>,
+    /// The file it goes by, and where that says what; none for a private daemon.
+    file: Option<(PathBuf, Places)>,
     /// Where shards rest.
     pub(super) tiers: Vec<NodeTier>,
     /// Bytes of frames, slabs and tiers in memory together.
@@ -56,7 +56,7 @@ impl Plan {
         };
         // Read a second time for its lines alone; a file that is gone by now has none to name.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        plan.file = Some((path.to_owned(), text));
+        plan.file = Some((path.to_owned(), Places::of(path, &text)));
         plan.tiers = tiers;
         if let Some(memory) = config.daemon.memory {
             plan.memory = memory.as_u64();
@@ -148,15 +148,15 @@ impl Plan {
     /// Where a key of the `at`-th table `section` stands: `file:line`, of the key if it is written, else
     /// of its table, else of the file.
     pub(super) fn place(&self, section: &str, at: usize, key: &str) -> String {
-        let Some((path, text)) = &self.file else {
+        let Some((path, places)) = &self.file else {
             return match key {
                 "path" => "FOREBAY_CACHE".to_owned(),
                 "capacity" => "FOREBAY_CAPACITY".to_owned(),
                 _ => format!("{CONFIG}, for a node's daemon"),
             };
         };
-        match line_of(text, section, at, key) {
-            Some(line) => format!("{}:{line}", path.display()),
+        match places.of_key(section, at, key) {
+            Some(place) => format!("{}:{}", path.display(), place.line),
             None => path.display().to_string(),
         }
     }
@@ -193,21 +193,6 @@ pub(super) fn without_advice(error: &Error) -> String {
     }
 }
 
-/// The line of a key in the `at`-th table of this name, or of the table; lines count from one.
-fn line_of(text: &str, section: &str, at: usize, key: &str) -> Option<usize> {
-    let heads = [format!("[{section}]"), format!("[[{section}]]")];
-    let bare = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
-    let mut lines = text.lines().map(bare).enumerate();
-    let (head, _) = lines.by_ref().filter(|(_, line)| heads.contains(line)).nth(at)?;
-    let own = lines.take_while(|(_, line)| !line.starts_with('['));
-    let is_key = |line: &str| {
-        let named = line.split('=').next().unwrap_or_default().trim();
-        line.contains('=') && named == key
-    };
-    let found = own.into_iter().find(|(_, line)| is_key(line)).map(|(line, _)| line);
-    Some(found.unwrap_or(head) + 1)
-}
-
 #[cfg(test)]
 pub(super) fn test_plan(text: &str) -> (Plan, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -240,6 +225,35 @@ mod tests {
         assert_eq!(plan.place("tier", 1, "capacity"), format!("{file}:11"));
         assert_eq!(plan.place("tier", 1, "class"), format!("{file}:8"), "not written: its table");
         assert_eq!(plan.place("tier", 2, "class"), file);
+    }
+
+    #[test]
+    fn lines_are_those_of_the_language_that_a_file_is_written_in() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text, lines) in [
+            (
+                "forebay.yaml",
+                "daemon: {memory: 4GiB}\ntier:\n- name: ram\n  class: memory\n  capacity: 1GiB\n\
+                 # The drive: it is\n- {name: nvme0,\n   path: /mnt/a, capacity: 2GiB}\n",
+                [1, 8, 7],
+            ),
+            (
+                "forebay.toml",
+                "daemon.memory = '4GiB'\ntier = [\n{ name = 'ram', class = 'memory', capacity = '1GiB' },\n\
+                 { name = 'nvme0', path = '/mnt/a', capacity = '2GiB' },\n]\n",
+                [1, 4, 4],
+            ),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let (plan, finding) = Plan::make(Some(&path), None);
+            assert_eq!(finding.verdict, Verdict::Ok, "{finding:?}");
+            let keys = [("daemon", 0, "memory"), ("tier", 1, "capacity"), ("tier", 1, "class")];
+            for ((section, at, key), line) in keys.into_iter().zip(lines) {
+                let place = format!("{}:{line}", path.display());
+                assert_eq!(plan.place(section, at, key), place, "{key}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::daemon::CONFIG;
 use crate::cli::{Done, print, print_json};
-use crate::config::{Config, Mistake};
+use crate::config::{Config, Told};
 
 /// Tell whether a configuration is right, or everything that is wrong with it.
 ///
@@ -32,7 +32,7 @@ struct Document<'a> {
     good: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     has: Option<Counts>,
-    mistakes: Vec<Told<'a>>,
+    mistakes: Vec<Told>,
 }
 
 /// How much there is of everything.
@@ -42,33 +42,6 @@ struct Counts {
     sources: usize,
     datasets: usize,
     tenants: usize,
-}
-
-/// One mistake.
-#[derive(Serialize)]
-struct Told<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    column: Option<usize>,
-    message: &'a str,
-    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
-    places: serde_json::Map<String, serde_json::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<&'a str>,
-}
-
-impl<'a> Told<'a> {
-    fn of(mistake: &'a Mistake) -> Self {
-        let places = mistake.error.places();
-        Self {
-            line: mistake.place.map(|place| place.line),
-            column: mistake.place.map(|place| place.column),
-            message: mistake.error.message(),
-            places: places.map(|(name, value)| (name.to_owned(), value.into())).collect(),
-            advice: mistake.error.advice(),
-        }
-    }
 }
 
 impl Counts {
@@ -103,16 +76,17 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Ok(config) => (Some(Counts::of(&config)), Vec::new()),
         Err(mistakes) => (None, mistakes),
     };
+    let mistakes: Vec<_> = mistakes.iter().map(|mistake| Told::of(mistake, file)).collect();
+    let count = mistakes.len();
     if arguments.json {
-        let told = mistakes.iter().map(Told::of).collect();
-        print_json(&Document { file, good: has.is_some(), has, mistakes: told })?;
+        print_json(&Document { file, good: has.is_some(), has, mistakes })?;
     } else if let Some(has) = has {
         print(&format!("{}: good: {}", file.display(), has.text()))?;
     } else {
-        let lines: Vec<_> = mistakes.iter().map(|one| one.line(file).to_string()).collect();
+        let lines: Vec<_> = mistakes.into_iter().map(|told| told.text).collect();
         print(&lines.join("\n"))?;
     }
-    let what = match mistakes.len() {
+    let what = match count {
         0 => return Ok(()),
         1 => "the configuration has a mistake".to_owned(),
         many => format!("the configuration has {many} mistakes"),

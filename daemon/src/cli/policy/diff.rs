@@ -1,28 +1,37 @@
 //! `forebay policy diff`.
 //!
-//! One rule: both files must be right; what differs only in how it is written is no difference.
+//! One rule: both sides must be right; what differs only in how it is written is no difference.
 
 use std::path::PathBuf;
 
 use forebay_client::NODE_SOCKET;
+use forebay_error::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::cli::{Done, print, print_json};
+use super::apply;
+use crate::cli::{Done, Target, print, print_json};
 use crate::config::{self, Change, Config};
 use crate::embedded;
 
 /// Tell what changes between two configurations, in words.
 ///
+/// With one file, or none, the first is what the running daemon goes by; with none, the second is the
+/// daemon's own file: what a restart, or `forebay policy apply`, would change.
+///
 /// What is in effect is compared, defaults included. Exit code 0 whether they differ or not.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Arguments {
-    /// The configuration as it is.
-    old: PathBuf,
+    /// The configuration as it is. Unset: what the running daemon goes by.
+    #[arg(value_name = "OLD")]
+    first: Option<PathBuf>,
     /// The configuration as it is to be; the two may be written in different languages.
-    new: PathBuf,
+    #[arg(value_name = "NEW")]
+    second: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 #[derive(Serialize)]
@@ -31,8 +40,22 @@ struct Document {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let (old, new) = (Config::read(&arguments.old)?, Config::read(&arguments.new)?);
-    let changes = config::diff(&old, &new, NODE_SOCKET, embedded::memory() as u64);
+    let changes = match (&arguments.first, &arguments.second) {
+        (Some(old), Some(new)) => {
+            let (old, new) = (Config::read(old)?, Config::read(new)?);
+            config::diff(&old, &new, NODE_SOCKET, embedded::memory() as u64)
+        }
+        (new, _) => {
+            let (_, applied) = apply::ask(&arguments.target, new.as_deref(), true)?;
+            if let Some(mistake) = applied.mistakes.first() {
+                let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
+                let file = applied.file.display();
+                let error = error.advise(format!("see `forebay policy check {file}`"));
+                return Err(error.into());
+            }
+            applied.changes
+        }
+    };
     if arguments.json {
         return Ok(print_json(&Document { changes })?);
     }

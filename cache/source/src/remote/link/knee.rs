@@ -77,6 +77,18 @@ impl Knee {
         }
     }
 
+    /// At most so many requests from now on.
+    pub(super) fn set_most(&mut self, most: usize) {
+        let was_held_back = self.limit >= self.most;
+        self.most = most;
+        self.limit = self.limit.min(most);
+        if was_held_back && self.limit < most {
+            // What it was held to says nothing about the link: it is looked for as at first.
+            self.limit = FIRST.min(most).max(self.limit);
+        }
+        (self.trial, self.rest) = (Trial::None, 0);
+    }
+
     pub(super) fn limit(&self) -> usize {
         self.limit
     }

@@ -1,0 +1,85 @@
+//! Whether what data sets and tenants are promised can all be kept.
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use crate::dataset::Dataset;
+use crate::tenant::Tenant;
+
+/// Refuses rules that cannot all be kept by `tiers`, each a name and a capacity.
+///
+/// # Errors
+/// `Invalid` naming data set or tenant and the options.
+pub fn check_promises(
+    datasets: &[Dataset],
+    tenants: &[Tenant],
+    tiers: &[(&str, u64)],
+) -> Result<()> {
+    self::datasets(datasets, tiers)?;
+    self::tenants(tenants, tiers)
+}
+
+/// Refuses data sets whose rules cannot all be kept by `tiers`.
+fn datasets(datasets: &[Dataset], tiers: &[(&str, u64)]) -> Result<()> {
+    for set in datasets {
+        set.check()?;
+        let known = |name: &&String| !tiers.iter().any(|(tier, _)| tier == name);
+        if let Some(unknown) = set.tiers.iter().find(known) {
+            return Err(Error::new(ErrorKind::Invalid, "there is no tier of this name")
+                .at("dataset", &set.name)
+                .at("tier", unknown));
+        }
+    }
+    // All tiers, and each choice of tiers that a data set is bound to: what may lie only there must fit.
+    let everywhere: Vec<&str> = tiers.iter().map(|(name, _)| *name).collect();
+    let choices = datasets.iter().filter(|set| !set.tiers.is_empty());
+    let choices = choices.map(|set| set.tiers.iter().map(String::as_str).collect());
+    for choice in std::iter::once(everywhere).chain(choices) {
+        let within = |set: &&Dataset| match set.tiers.is_empty() {
+            true => tiers.iter().all(|(name, _)| choice.contains(name)),
+            false => set.tiers.iter().all(|name| choice.contains(&name.as_str())),
+        };
+        let chosen = tiers.iter().filter(|(name, _)| choice.contains(name));
+        let capacity = total(chosen.map(|(_, bytes)| *bytes));
+        let bound = || datasets.iter().filter(within);
+        let refuse = |what: &str, promised: u64, advice: &str| {
+            Err(Error::new(ErrorKind::Invalid, what.to_owned())
+                .at("tiers", choice.join(", "))
+                .at("capacity", capacity)
+                .at("promised", promised)
+                .advise(advice.to_owned()))
+        };
+        let minima = total(bound().map(|set| set.min_bytes));
+        if minima > capacity {
+            let advice = "lower quota.min, or raise the tiers' capacity";
+            return refuse("the data sets' minima exceed the capacity", minima, advice);
+        }
+        // What is pinned may grow to its max; beside the others' minima that must fit.
+        let promised = total(bound().map(|set| match (set.pin, set.max_bytes) {
+            (true, Some(max)) => max,
+            _ => set.min_bytes,
+        }));
+        if promised > capacity {
+            let advice = "lower the pinned data sets' quota.max, or raise the tiers' capacity";
+            return refuse("what is pinned exceeds the capacity", promised, advice);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses tenants whose limits cannot all be kept by `tiers`.
+fn tenants(tenants: &[Tenant], tiers: &[(&str, u64)]) -> Result<()> {
+    tenants.iter().try_for_each(Tenant::check)?;
+    let capacity = total(tiers.iter().map(|(_, bytes)| *bytes));
+    let minima = total(tenants.iter().map(|tenant| tenant.min_bytes));
+    match minima > capacity {
+        false => Ok(()),
+        true => Err(Error::new(ErrorKind::Invalid, "the tenants' minima exceed the capacity")
+            .at("capacity", capacity)
+            .at("promised", minima)
+            .advise("lower the tenants' quota.min, or raise the tiers' capacity")),
+    }
+}
+
+fn total(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}

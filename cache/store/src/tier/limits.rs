@@ -1,0 +1,185 @@
+//! What a tier may hold, and what of it may be another from one moment to the next.
+//!
+//! One rule: what is refused is refused before anything changes; what is held beyond a lower limit leaves
+//! as anything above a watermark does.
+
+use std::path::Path;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use forebay_error::{Error, ErrorKind, Result};
+
+use super::table::Judged;
+use super::{Class, KeepFree, Medium, Tier, TierConfig, Watermarks};
+use crate::files::Extent;
+use crate::fill::PART_BYTES;
+use crate::shares::Provenance;
+
+/// How long a disk may take to say how large it is; others who change rules wait as long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a tier may hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TierLimits {
+    /// Which tier.
+    pub name: String,
+    /// Bytes it may hold, at most. In memory they stay what they are.
+    pub capacity: u64,
+    /// What of its file system is left to others; of no meaning in memory.
+    pub keep_free: KeepFree,
+    /// Where given, shards leave ahead of need.
+    pub watermarks: Option<Watermarks>,
+}
+
+/// Limits that a tier can keep.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Size {
+    pub(crate) capacity: u64,
+    pub(super) keep_free: KeepFree,
+    /// The same in bytes of its disk.
+    pub(super) left_free: u64,
+    /// What it may use now.
+    limit: u64,
+    pub(super) watermarks: Option<Watermarks>,
+}
+
+impl TierConfig {
+    pub(crate) fn limits(&self) -> TierLimits {
+        TierLimits {
+            name: self.name.clone(),
+            capacity: self.capacity,
+            keep_free: self.disk.as_ref().map_or(KeepFree::Bytes(0), |disk| disk.keep_free),
+            watermarks: self.watermarks,
+        }
+    }
+}
+
+impl TierLimits {
+    /// Refuses limits that make no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse = |what: &str| {
+            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("tier", &self.name))
+        };
+        if self.capacity == 0 {
+            return refuse("a tier of no capacity holds nothing");
+        }
+        if let Some(marks) = self.watermarks
+            && !(0.0 < marks.low && marks.low <= marks.high && marks.high <= 1.0)
+        {
+            return refuse("watermarks must be 0 < low <= high <= 1");
+        }
+        if let KeepFree::Share(share) = self.keep_free
+            && !(0.0..1.0).contains(&share)
+        {
+            return refuse("the share kept free must be at least 0 and below 1");
+        }
+        Ok(())
+    }
+
+    /// The limits on this disk.
+    ///
+    /// # Errors
+    /// `Invalid` if they exceed it.
+    pub(super) fn on(&self, directory: &Path, extent: Extent, used: u64) -> Result<Size> {
+        let left_free = self.keep_free.of(extent.total);
+        if self.capacity.saturating_add(left_free) > extent.total {
+            return Err(Error::new(ErrorKind::Invalid, "the tier is larger than its disk")
+                .at("tier", &self.name)
+                .at("directory", directory.display())
+                .at("capacity", self.capacity)
+                .at("keep_free", left_free)
+                .at("disk", extent.total)
+                .advise("lower the tier's capacity: sidecars need some room beside it"));
+        }
+        let ours = used.saturating_add(extent.available).saturating_sub(left_free);
+        Ok(Size {
+            capacity: self.capacity,
+            keep_free: self.keep_free,
+            left_free,
+            limit: ours.min(self.capacity),
+            watermarks: self.watermarks,
+        })
+    }
+
+    /// Of a tier that has no disk.
+    pub(super) fn in_memory(&self, capacity: u64) -> Size {
+        let keep_free = KeepFree::Bytes(0);
+        Size { capacity, keep_free, left_free: 0, limit: capacity, watermarks: self.watermarks }
+    }
+}
+
+impl Tier {
+    pub(super) fn size(&self) -> Size {
+        *self.0.size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limits, if this tier can keep them.
+    ///
+    /// # Errors
+    /// `Invalid` if they make no sense, exceed its disk, or are those of memory, which stay; what its disk
+    /// answered if that had to be asked.
+    pub(crate) async fn size_by(&self, limits: &TierLimits) -> Result<Size> {
+        limits.check()?;
+        let now = self.size();
+        let capacity = match self.0.medium {
+            Medium::Disk(_) => limits.capacity,
+            Medium::Memory(_) => whole_parts(limits.capacity),
+        };
+        let keeps = match self.0.medium {
+            Medium::Disk(_) => limits.keep_free,
+            Medium::Memory(_) => now.keep_free,
+        };
+        if (capacity, keeps) == (now.capacity, now.keep_free) {
+            // A disk that does not answer keeps nobody from changing something else.
+            return Ok(Size { watermarks: limits.watermarks, ..now });
+        }
+        let Some(disk) = self.disk().filter(|_| self.class() != Class::Memory) else {
+            let what = "a tier in memory keeps its capacity as long as the daemon runs";
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .at("tier", self.name())
+                .at("capacity", now.capacity)
+                .advise("leave its capacity as it is, or restart the daemon"));
+        };
+        let extent = self.on_disk(|directory| directory.extent());
+        let late = |_| {
+            let what = "the disk does not answer: how large it is, is not known";
+            Error::new(ErrorKind::Unavailable, what).at("tier", self.name())
+        };
+        let extent = tokio::time::timeout(ANSWER_TIMEOUT, extent).await.map_err(late)??;
+        limits.on(&disk.path, extent, self.0.budget.used())
+    }
+
+    /// Where every shard that is here comes from.
+    pub(crate) fn provenances(&self) -> Vec<Provenance> {
+        self.table().provenances()
+    }
+
+    fn resize(&self, size: Size) {
+        let before = self.size();
+        *self.0.size.lock().unwrap_or_else(PoisonError::into_inner) = size;
+        if (before.capacity, before.keep_free) != (size.capacity, size.keep_free) {
+            self.0.budget.set_capacity(size.capacity, size.limit);
+        }
+    }
+}
+
+/// Bytes of memory that shards can lie in: pieces of one size leave no holes.
+pub(super) fn whole_parts(bytes: u64) -> u64 {
+    bytes / PART_BYTES as u64 * PART_BYTES as u64
+}
+
+/// Puts other rules in force: all tiers' tables are held meanwhile, and then none of them knows any other.
+pub(crate) fn reconfigure(tiers: &[Tier], judged: &Judged, sizes: &[Size]) {
+    let Some(first) = tiers.first() else { return };
+    {
+        let mut tables: Vec<_> = tiers.iter().map(Tier::table).collect();
+        first.0.commons.shares.replace(judged.shares.clone());
+        for (tier, (table, size)) in tiers.iter().zip(tables.iter_mut().zip(sizes)) {
+            tier.resize(*size);
+            table.recharge(judged);
+            table.find_unwanted(tier.name());
+        }
+    }
+    // Who waits for room may have it now, or wait for something else.
+    tiers.iter().for_each(|tier| tier.0.budget.wake());
+}

@@ -1,0 +1,736 @@
+//! A configuration that changes while jobs run: what they feel of it, what is refused, what is told.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use forebay_client::{Address, Next};
+use forebay_error::ErrorKind;
+use forebay_source::Options;
+use forebay_store::{Cache, Class, Dataset, Evict, Holdings, Tenant, Urgency};
+use forebay_tests::{
+    Bare, BareConfig, BareTier, Daemon, Epoch, Household, Installation, Installed, Origin,
+    PATIENCE, daemon_status, epoch, eventually, job, loader, next, play, resting,
+};
+use forebay_wire::message::Begin;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const SIZES: std::ops::Range<usize> = 30_000..30_001;
+const SAMPLES: u64 = 20;
+const SHARDS: u64 = 10;
+
+/// Enough for frames, and slabs of small jobs.
+const MEMORY: u64 = 512 << 20;
+
+/// A daemon as an admin runs it, and an origin of ten shards of one size.
+struct Bench {
+    origin: Origin,
+    installation: Installation,
+    daemon: Installed,
+    shard_bytes: u64,
+    disk: TempDir,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(mut command: Command) -> Ended {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap_or_else(|| panic!("killed: {:?}", output.status));
+    Ended { code, out: text(output.stdout), err: text(output.stderr) }
+}
+
+impl Bench {
+    /// With room for so many shards, and what else `rest` says.
+    fn new(shards: u64, rest: &str) -> Self {
+        Self::with(shards, rest, |installation| installation)
+    }
+
+    fn with(shards: u64, rest: &str, more: impl FnOnce(Installation) -> Installation) -> Self {
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let shard_bytes = origin.bytes("0.tar").len() as u64;
+        let disk = Daemon::disk();
+        let installation = Installation::new(ACTOR, disk.path(), MEMORY, "");
+        installation.configure(&configuration(&origin, disk.path(), shards * shard_bytes, rest));
+        let installation = more(installation);
+        let daemon = installation.start();
+        Self { origin, installation, daemon, shard_bytes, disk }
+    }
+
+    /// What its file says with other room, or another `rest`.
+    fn rest(&self, shards: u64, rest: &str) -> String {
+        configuration(&self.origin, self.disk.path(), shards * self.shard_bytes, rest)
+    }
+
+    /// A file beside its own with that configuration.
+    fn file(&self, name: &str, shards: u64, rest: &str) -> PathBuf {
+        let path = self.disk.path().join(name);
+        fs::write(&path, self.installation.text(&self.rest(shards, rest))).unwrap();
+        path
+    }
+
+    fn forebay(&self, arguments: &[&str]) -> Ended {
+        run(self.installation.forebay(arguments))
+    }
+
+    /// Applies another configuration, which is good.
+    fn apply(&self, shards: u64, rest: &str) -> Ended {
+        self.installation.configure(&self.rest(shards, rest));
+        let ended = self.forebay(&["policy", "apply"]);
+        assert_eq!(ended.code, 0, "{ended:?}");
+        ended
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.installation.socket())
+    }
+
+    fn status(&self) -> Value {
+        daemon_status(&self.installation.socket()).unwrap()
+    }
+
+    fn play(&self, shards: impl IntoIterator<Item = u64>) {
+        for n in shards {
+            let open = job(&self.origin, vec![Origin::url(&format!("{n}.tar"))]);
+            epoch(self.address(), open).unwrap();
+            self.settle();
+        }
+    }
+
+    fn settle(&self) {
+        eventually("nothing is under way", || {
+            let status = self.status();
+            let count = |what: &str| status["cache"][what].as_u64().unwrap();
+            status["jobs"].as_array().unwrap().is_empty()
+                && count("misses") == count("fills") + count("failed_fills")
+        });
+    }
+
+    /// Which shards rest on the tier.
+    fn resting(&self) -> Vec<u64> {
+        let shards = self.disk.path().join("cache/shards");
+        let rests = |n: &u64| resting(&shards, &format!("-{n}.tar.idx")).is_some();
+        (0..SHARDS).filter(rests).collect()
+    }
+
+    /// Of a data set or a tenant, by its name.
+    fn held(&self, kind: &str, name: &str) -> Option<Value> {
+        let status = self.status();
+        let mut all = status["cache"][kind].as_array().unwrap().iter();
+        all.find(|of| of["name"] == name).cloned()
+    }
+}
+
+fn configuration(origin: &Origin, place: &Path, capacity: u64, rest: &str) -> String {
+    let path = place.join("cache");
+    let rule = origin.rule();
+    format!("[[tier]]\nname = 'nvme'\npath = {path:?}\ncapacity = '{capacity}B'\n{rule}{rest}")
+}
+
+fn dataset(name: &str, pattern: &str, rest: &str) -> String {
+    format!("[[dataset]]\nname = '{name}'\nmatch = 's3://bucket/{pattern}'\n{rest}\n")
+}
+
+/// At a kibibyte a second the job would take an hour: that it ends is what tells.
+#[test]
+fn a_job_held_back_by_its_data_sets_bandwidth_goes_on_at_once() {
+    let slow = dataset("all", "**", "bandwidth = '1KiB/s'");
+    let bench = Bench::new(20, &slow);
+    thread::scope(|scope| {
+        let played = scope
+            .spawn(|| epoch(bench.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap());
+        eventually("its first shard is on its way", || bench.status()["cache"]["misses"] != 0);
+        // Another rule of the same name, then another data set altogether.
+        bench.apply(20, &dataset("all", "**", "bandwidth = '2KiB/s'"));
+        assert!(!played.is_finished());
+        bench.apply(20, &dataset("other", "**", ""));
+        played.join().unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    });
+    bench.settle();
+    let other = bench.held("datasets", "other").unwrap();
+    assert_eq!(other["shards"], SHARDS, "what arrived meanwhile is charged to it as well");
+    assert_eq!(other["used_bytes"], SHARDS * bench.shard_bytes);
+}
+
+/// The same of what a source may send.
+#[test]
+fn a_job_held_back_by_its_sources_bandwidth_goes_on_at_once() {
+    let origin = Origin::with_shards(2, SAMPLES, &SIZES);
+    let disk = Daemon::disk();
+    let configuration = |limit: &str| {
+        let path = disk.path().join("cache");
+        let rule = origin.rule();
+        format!("[[tier]]\nname = 'nvme'\npath = {path:?}\ncapacity = '1GiB'\n{rule}{limit}")
+    };
+    let slow = configuration("bandwidth = '1KiB/s'\n");
+    let installation = Installation::new(ACTOR, disk.path(), MEMORY, &slow);
+    let _daemon = installation.start();
+    let address = Address::Unix(installation.socket());
+    thread::scope(|scope| {
+        let played = scope.spawn(|| epoch(address, job(&origin, Origin::urls(2))).unwrap());
+        let status = || daemon_status(&installation.socket()).unwrap();
+        eventually("it goes by the source's link", || {
+            !status()["sources"].as_array().unwrap().is_empty()
+        });
+        installation.configure(&configuration(""));
+        let ended = run(installation.forebay(&["policy", "apply"]));
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(ended.out.contains("source s3://bucket/: bandwidth"), "{ended:?}");
+        played.join().unwrap().assert_whole(2, SAMPLES, &SIZES);
+    });
+}
+
+/// Bears promises 3 and 6 for a configuration that changes under a job: every policy, limits up and down,
+/// pins, names. Each epoch has every sample once.
+#[test]
+fn whatever_changes_under_a_job_no_sample_is_lost_or_repeated() {
+    let bench = Bench::new(4, "");
+    let urls = Origin::urls(SHARDS);
+    let loader = loader(bench.address(), job(&bench.origin, urls)).unwrap();
+    let half = 2 * bench.shard_bytes;
+    let changes = [
+        (4, dataset("all", "**", "evict = 'lfu'")),
+        (4, dataset("all", "**", &format!("evict = 'sieve'\nquota = {{ max = '{half}B' }}"))),
+        (3, dataset("one", "[0-4].tar", "evict = 's3fifo'\npriority = 3")),
+        (
+            6,
+            dataset("one", "[0-4].tar", "scan_bypass = true")
+                + &dataset("all", "**", &format!("quota = {{ min = '{half}B' }}")),
+        ),
+        (6, dataset("all", "1.tar", "pin = true") + &dataset("rest", "**", "evict = 'static'")),
+        (2, dataset("none", "**", "evict = 'none'")),
+        (4, String::new()),
+    ];
+    for (number, (shards, rest)) in (0..).zip(&changes) {
+        loader.start(Begin::at(number, 0)).unwrap();
+        let mut epoch = Epoch::default();
+        let mut batches = 0;
+        loop {
+            match next(&loader).unwrap() {
+                Next::Batch(batch) => epoch.take(&batch),
+                Next::End { errors, .. } => break epoch.errors.extend(errors),
+            }
+            batches += 1;
+            if batches == 8 {
+                bench.apply(*shards, rest);
+            }
+        }
+        epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    }
+    drop(loader);
+    bench.settle();
+    let status = bench.status();
+    let sum = |kind: &str| -> u64 {
+        let all = status["cache"][kind].as_array().unwrap();
+        all.iter().map(|of| of["used_bytes"].as_u64().unwrap()).sum()
+    };
+    let used = status["cache"]["used_bytes"].as_u64().unwrap();
+    assert_eq!((sum("datasets"), sum("tenants")), (used, used), "each byte is charged once");
+    assert!(used <= 4 * bench.shard_bytes);
+}
+
+#[test]
+fn a_pin_holds_from_the_moment_it_is_applied() {
+    let bench = Bench::new(3, "");
+    bench.play([0, 1, 2]);
+    // It would be the first to go.
+    bench.apply(3, &dataset("kept", "0.tar", "pin = true"));
+    bench.play([3, 4, 5, 6]);
+    assert!(bench.resting().contains(&0), "{:?}", bench.resting());
+    bench.apply(3, "");
+    bench.play([7, 8, 9]);
+    assert!(!bench.resting().contains(&0), "{:?}", bench.resting());
+}
+
+#[test]
+fn what_is_above_a_lowered_quota_goes_by_itself() {
+    let bench = Bench::new(8, &dataset("all", "[0-5].tar", ""));
+    bench.play(0..8);
+    assert_eq!(bench.resting(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    let most = 2 * bench.shard_bytes;
+    let lowered = dataset("all", "[0-5].tar", &format!("quota = {{ max = '{most}B' }}"));
+    let file = bench.file("lowered.toml", 8, &lowered);
+    let file = file.to_str().unwrap();
+    let dry = bench.forebay(&["policy", "apply", file, "--dry-run"]);
+    assert_eq!(dry.code, 0, "{dry:?}");
+    assert!(dry.out.contains("data set all: quota.max unset -> "), "{dry:?}");
+    assert!(dry.out.contains("above its quota.max of") && dry.out.contains("dry run"), "{dry:?}");
+    let dry = bench.forebay(&["policy", "apply", file, "--dry-run", "--json"]);
+    let told: Value = serde_json::from_str(&dry.out).unwrap();
+    assert_eq!(told["applied"], false);
+    let effect = &told["effects"]["datasets"][0];
+    assert_eq!(effect["name"], "all");
+    assert_eq!(effect["after_bytes"], 6 * bench.shard_bytes);
+    assert_eq!(effect["over_bytes"], 4 * bench.shard_bytes);
+    assert_eq!(bench.resting().len(), 8, "nothing was changed");
+    bench.apply(8, &lowered);
+    eventually("what is above it went", || bench.resting() == [4, 5, 6, 7]);
+    eventually("and is given back", || {
+        bench.held("datasets", "all").unwrap()["used_bytes"] == most
+    });
+    // It is as hard as any from then on.
+    bench.play([0]);
+    assert_eq!(bench.resting(), [0, 5, 6, 7]);
+}
+
+#[test]
+fn a_tiers_capacity_and_watermarks_change_while_it_is_used() {
+    let bench = Bench::new(3, "");
+    bench.play(0..5);
+    assert_eq!(bench.resting(), [2, 3, 4]);
+    bench.apply(6, "");
+    bench.play([5, 6, 7]);
+    assert_eq!(bench.resting(), [2, 3, 4, 5, 6, 7]);
+    let told = bench.apply(2, "");
+    assert!(told.out.contains("tier nvme: capacity"), "{told:?}");
+    assert!(told.out.contains("above its capacity"), "{told:?}");
+    eventually("what is above it went", || bench.resting() == [6, 7]);
+    eventually("and is given back", || {
+        bench.status()["cache"]["used_bytes"] == 2 * bench.shard_bytes
+    });
+    let mut marked = bench.rest(6, "");
+    marked = marked.replace("[[source]]", "watermarks = { low = 0.4, high = 0.5 }\n[[source]]");
+    bench.installation.configure(&marked);
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    bench.play([0, 1]);
+    eventually("it is kept below its watermark", || bench.resting().len() <= 2);
+}
+
+/// What would take a restart is refused, all of it by name, and then nothing else counts either.
+#[test]
+fn what_takes_a_restart_is_refused_by_name_and_nothing_changes() {
+    let bench = Bench::new(4, &dataset("all", "**", "priority = 1"));
+    let before = bench.status()["configuration"].clone();
+    let wanted = bench
+        .rest(4, &dataset("all", "**", "priority = 2"))
+        .replace("/cache\"", "/elsewhere\"")
+        .replace("[[source]]", "writes_per_day = '1TB'\n[[source]]");
+    let wanted = format!("{wanted}[leases]\nredis = 'redis://localhost:1'\n");
+    let text = bench.installation.text(&wanted).replace("memory = '", "memory = '1");
+    let file = bench.disk.path().join("other.toml");
+    fs::write(&file, &text).unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in [&["policy", "apply", file][..], &["policy", "apply", file, "--dry-run"]] {
+        let ended = bench.forebay(arguments);
+        assert_eq!(ended.code, 1, "{ended:?}");
+        for key in
+            ["tier nvme: path", "tier nvme: writes_per_day", "daemon: memory", "leases: redis"]
+        {
+            let line = ended.out.lines().find(|line| line.contains(key));
+            assert!(
+                line.is_some_and(|line| line.contains("only as the daemon starts")),
+                "{ended:?}"
+            );
+        }
+        let priority = ended.out.lines().find(|line| line.contains("priority 1 -> 2")).unwrap();
+        assert!(!priority.contains("only as"), "{ended:?}");
+        assert!(
+            ended.err.contains("4 of the changes") && ended.err.contains("nothing was changed")
+        );
+    }
+    assert_eq!(bench.status()["configuration"], before);
+    let ended = bench.forebay(&["policy", "apply", file, "--json"]);
+    let told: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(told["refused"].as_array().unwrap().len(), 4);
+    assert_eq!((&told["applied"], ended.code), (&Value::Bool(false), 1));
+    // A tier that comes or goes, too.
+    let more = bench.rest(4, "[[tier]]\nname = 'hdd'\npath = '/mnt'\ncapacity = '1GiB'\n");
+    fs::write(file, bench.installation.text(&more)).unwrap();
+    let ended = bench.forebay(&["policy", "apply", file]);
+    assert!(ended.out.contains("tier hdd: added (only as the daemon starts)"), "{ended:?}");
+}
+
+/// Promises that could not be kept together are refused by a reload as by a start.
+#[test]
+fn promises_beyond_the_capacity_are_refused() {
+    let bench = Bench::new(4, "");
+    let too_much = format!("quota = {{ min = '{}B' }}", 5 * bench.shard_bytes);
+    bench.installation.configure(&bench.rest(4, &dataset("all", "**", &too_much)));
+    let ended = bench.forebay(&["policy", "apply"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.out.contains("minima exceed the capacity"), "{ended:?}");
+    let file = bench.installation.config();
+    let checked = bench.forebay(&["policy", "check", file.to_str().unwrap()]);
+    assert!(checked.code == 1 && checked.out.contains("minima exceed"), "{checked:?}");
+    assert!(bench.held("datasets", "all").is_none());
+    // With the room for it, it is good.
+    bench.apply(6, &dataset("all", "**", &too_much));
+    assert!(bench.held("datasets", "all").is_some());
+}
+
+/// As `nginx` and others do: the log says everything that is wrong, and where; the daemon goes on.
+#[test]
+fn a_hangup_reads_the_file_again_and_mistakes_change_nothing() {
+    let bench = Bench::new(4, &dataset("all", "**", ""));
+    bench.installation.configure(&bench.rest(4, &dataset("new", "**", "priority = 7")));
+    bench.daemon.signal(Signal::HUP);
+    eventually("it goes by its file", || bench.held("datasets", "new").is_some());
+    assert!(bench.daemon.log().contains("data set new: added"), "{}", bench.daemon.log());
+    let wrong = dataset("wrong", "**", "priorty = 8\nttl = 'soon'");
+    bench.installation.configure(&bench.rest(4, &wrong));
+    bench.daemon.signal(Signal::HUP);
+    let file = bench.installation.config();
+    let lines = fs::read_to_string(&file).unwrap();
+    let line = |word: &str| lines.lines().position(|line| line.contains(word)).unwrap() + 1;
+    let told = |word: &str| format!("{}:{}:", file.display(), line(word));
+    eventually("it says what is wrong", || bench.daemon.log().contains("failed to reload"));
+    let log = bench.daemon.log();
+    for word in ["priorty", "ttl"] {
+        assert!(log.contains(&told(word)), "{word}: {log}");
+    }
+    assert!(log.contains("unknown key `priorty`") && log.contains("2 mistakes"), "{log}");
+    assert!(bench.held("datasets", "new").is_some(), "the old counts");
+    bench.play([0]);
+    // A file that is gone is a mistake like any other.
+    fs::remove_file(&file).unwrap();
+    bench.daemon.signal(Signal::HUP);
+    eventually("it says so", || bench.daemon.log().matches("failed to reload").count() == 2);
+    assert!(bench.held("datasets", "new").is_some());
+}
+
+#[test]
+fn drift_between_file_and_daemon_is_told_until_they_agree() {
+    let bench = Bench::new(4, &dataset("all", "**", ""));
+    let configuration = || bench.status()["configuration"].clone();
+    let own = bench.installation.config();
+    assert_eq!(configuration()["file"], own.to_str().unwrap());
+    assert_eq!(configuration()["drift"], Value::Null);
+    // Written in other words it is the same.
+    let text = fs::read_to_string(&own).unwrap();
+    fs::write(&own, format!("# a comment\n{text}")).unwrap();
+    assert_eq!(configuration()["drift"], Value::Null);
+    assert_eq!(bench.forebay(&["policy", "diff"]).out.trim(), "nothing changes");
+    bench.installation.configure(&bench.rest(4, &dataset("all", "**", "pin = true")));
+    let drift = configuration()["drift"].clone();
+    assert_eq!(drift["changes"].as_array().unwrap().len(), 1);
+    assert_eq!(drift["changes"][0]["key"], "pin");
+    assert!(drift["since"].as_str().is_some_and(|since| since.ends_with('Z')), "{drift}");
+    let screen = bench.forebay(&["status"]).out;
+    assert!(screen.contains("its file says something else since"), "{screen}");
+    assert!(screen.contains("`forebay policy apply`"), "{screen}");
+    let diff = bench.forebay(&["policy", "diff"]);
+    assert_eq!(diff.out.trim(), "data set all: pin false -> true");
+    let shown = bench.forebay(&["policy", "show", own.to_str().unwrap()]);
+    assert!(shown.out.contains("pin = true") && shown.err.contains("1 change"), "{shown:?}");
+    let shown = bench.forebay(&["policy", "show", "--running"]);
+    assert!(shown.out.contains("pin = false"), "{shown:?}");
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(configuration()["drift"], Value::Null);
+    // Another file counts until the daemon reads its own again.
+    let other = bench.file("other.toml", 4, &dataset("all", "**", "priority = 3"));
+    let applied = bench.forebay(&["policy", "apply", other.to_str().unwrap()]);
+    assert!(applied.out.contains("write it to"), "{applied:?}");
+    assert_eq!(configuration()["applied_from"], other.to_str().unwrap());
+    assert_eq!(configuration()["drift"]["changes"].as_array().unwrap().len(), 2);
+    let diff = bench.forebay(&["policy", "diff", other.to_str().unwrap()]);
+    assert_eq!(diff.out.trim(), "nothing changes");
+    // A mistake in it is told as such.
+    fs::write(&own, "[[tier]]\nnme = 'x'\n").unwrap();
+    let drift = configuration()["drift"].clone();
+    assert_ne!(drift["mistakes"].as_array().unwrap().len(), 0, "{drift}");
+    assert!(bench.forebay(&["status"]).out.contains("`forebay policy check`"));
+    let diff = bench.forebay(&["policy", "diff"]);
+    assert!(diff.code == 1 && diff.err.contains("policy check"), "{diff:?}");
+    fs::remove_file(&own).unwrap();
+    assert!(configuration()["drift"]["unreadable"].as_str().is_some());
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 1);
+    bench.installation.configure(&bench.rest(4, ""));
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    assert_eq!(configuration()["applied_from"], Value::Null);
+}
+
+/// The directory is the database: whatever was being changed, the next daemon goes by its file.
+#[test]
+fn a_kill_in_the_middle_of_a_reload_is_harmless() {
+    let mut bench = Bench::new(6, "");
+    bench.play(0..6);
+    let one = format!("quota = {{ max = '{}B' }}", 3 * bench.shard_bytes);
+    let rests = [dataset("one", "[0-2].tar", &one), dataset("two", "**", "evict = 'sieve'")];
+    let files: Vec<_> = (0..)
+        .zip(&rests)
+        .map(|(n, rest)| bench.file(&format!("{n}.toml"), 6, rest).to_str().unwrap().to_owned())
+        .collect();
+    for round in 0..4 {
+        thread::scope(|scope| {
+            let applying = scope.spawn(|| {
+                // The last of them finds nobody.
+                let apply = |file: &String| bench.forebay(&["policy", "apply", file]).code;
+                files.iter().cycle().map(apply).take_while(|code| *code == 0).count()
+            });
+            let told = || bench.daemon.log().matches("the configuration changed").count();
+            eventually("it reloads again and again", || told() > 2 * round);
+            bench.daemon.signal(Signal::KILL);
+            assert_ne!(applying.join().unwrap(), 0);
+        });
+        bench.daemon = bench.installation.start();
+        let status = bench.status();
+        assert_eq!(status["configuration"]["drift"], Value::Null);
+        assert_eq!(status["cache"]["datasets"].as_array().unwrap().len(), 1, "its file has none");
+        eventually("everything is listed", || {
+            let used = bench.status()["cache"]["used_bytes"].as_u64().unwrap();
+            used == bench.resting().len() as u64 * bench.shard_bytes
+        });
+        bench.play(0..6);
+    }
+    assert_eq!(bench.status()["cache"]["corruptions"], 0);
+}
+
+/// What systemd's `Type=notify-reload` and `WatchdogSec=` wait for.
+#[test]
+fn a_service_manager_is_told_of_start_reload_and_end() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    // What it said since, up to the words that are waited for.
+    let until = |word: &str| {
+        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            let len = manager.recv(&mut buffer).unwrap_or_else(|_| panic!("{word}: {said:?}"));
+            said.push(String::from_utf8_lossy(&buffer[..len]).into_owned());
+            if said.last().unwrap().lines().any(|line| line.starts_with(word)) {
+                return said;
+            }
+        }
+    };
+    let bench = Bench::with(4, "", |installation| {
+        installation.with("NOTIFY_SOCKET", path.clone()).with("WATCHDOG_USEC", "20000".into())
+    });
+    until("READY=1");
+    until("WATCHDOG=1");
+    bench.daemon.signal(Signal::HUP);
+    let reloading = until("RELOADING=1").pop().unwrap();
+    let since = reloading.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
+    assert!(since.unwrap().parse::<u64>().unwrap() > 0, "{reloading}");
+    assert!(until("STATUS=").pop().unwrap().contains("reloaded the configuration"));
+    until("READY=1");
+    // One that fails is told as well, and ends.
+    bench.installation.configure("nonsense");
+    bench.daemon.signal(Signal::HUP);
+    until("RELOADING=1");
+    assert!(until("STATUS=").pop().unwrap().contains("failed to reload"));
+    until("READY=1");
+    bench.daemon.stop();
+    until("STOPPING=1");
+}
+
+/// A source that is not named any more is not read from, and one that is, is.
+#[test]
+fn sources_are_let_go_of_and_let_in_while_the_daemon_runs() {
+    let bench = Bench::new(6, "");
+    bench.play([0]);
+    let with = |rule: &str| bench.rest(6, "").replace(&bench.origin.rule(), rule);
+    bench.installation.configure(&with("[[source]]\nmatch = 's3://elsewhere/'\n"));
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    let one = |n: u64| job(&bench.origin, vec![Origin::url(&format!("{n}.tar"))]);
+    for n in [0, 1] {
+        let error = epoch(bench.address(), one(n)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    }
+    bench.apply(6, "");
+    bench.play([1]);
+    assert_eq!(bench.resting(), [0, 1]);
+}
+
+/// A store of two tiers with room for so many shards each, and ten shards as files.
+struct Shelves {
+    files: TempDir,
+    bare: Bare,
+    config: BareConfig,
+    shard_bytes: u64,
+    disk: TempDir,
+}
+
+impl Shelves {
+    fn new(shards: u64) -> Self {
+        let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+        let (files, disk) = (Daemon::disk(), Daemon::disk());
+        let mut shard_bytes = 0;
+        for n in 0..SHARDS {
+            let bytes = origin.bytes(&format!("{n}.tar"));
+            shard_bytes = bytes.len() as u64;
+            fs::write(files.path().join(format!("{n}.tar")), bytes).unwrap();
+        }
+        let hdd = BareTier {
+            name: "hdd".to_owned(),
+            class: Class::Hdd,
+            path: Some(disk.path().join("hdd")),
+            capacity: shards * shard_bytes,
+            watermarks: None,
+        };
+        let nvme = BareConfig::new(disk.path().join("nvme"), shards * shard_bytes);
+        let config = BareConfig { more: vec![hdd], ..nvme };
+        Self { files, bare: config.clone().open(), config, shard_bytes, disk }
+    }
+
+    fn url(&self, n: u64) -> String {
+        self.files.path().join(format!("{n}.tar")).to_str().unwrap().to_owned()
+    }
+
+    fn read(&self, tenant: Option<&str>, shards: impl IntoIterator<Item = u64>) {
+        for n in shards {
+            self.bare.read_all_for(tenant, &self.url(n)).unwrap();
+        }
+        eventually("nothing is under way", || {
+            let counters = self.bare.store.counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut BareConfig)) {
+        change(&mut self.config);
+        self.bare.reconfigure(&self.config).unwrap();
+    }
+
+    /// How many shards a data set or a tenant is charged for, once what leaves it is gone.
+    fn shards(&self, name: &str) -> usize {
+        let of = || {
+            let Holdings { datasets, tenants } = self.bare.store.holdings();
+            let mut all = datasets.into_iter().chain(tenants).filter(|of| of.name == name);
+            all.next().unwrap_or_else(|| panic!("there is no {name}"))
+        };
+        eventually("each byte of it is a shard's", || {
+            let of = of();
+            of.used_bytes == of.shards as u64 * self.shard_bytes
+        });
+        of().shards
+    }
+
+    /// Which shards rest on a tier.
+    fn on(&self, tier: &str) -> Vec<u64> {
+        let shards = self.disk.path().join(tier).join("shards");
+        let rests = |n: &u64| resting(&shards, &format!("-{n}.tar.idx")).is_some();
+        (0..SHARDS).filter(rests).collect()
+    }
+}
+
+fn rule(name: &str, pattern: &str) -> Dataset {
+    Dataset::new(name, pattern, Evict::Lru).unwrap()
+}
+
+fn tenant(name: &str, max_bytes: Option<u64>) -> Tenant {
+    Tenant { name: name.to_owned(), min_bytes: 0, max_bytes }
+}
+
+/// A job keeps its tenant, whether the rules name it just now or not; so do shards.
+#[test]
+fn tenants_go_and_come_back_with_what_is_theirs() {
+    let mut shelves = Shelves::new(8);
+    shelves.change(|config| config.tenants = vec![tenant("a", None), tenant("b", None)]);
+    let a = shelves.bare.store.for_tenant(Some("a"));
+    shelves.read(Some("a"), [0, 1]);
+    shelves.read(Some("b"), [2]);
+    assert_eq!((shelves.shards("a"), shelves.shards("b")), (2, 1));
+    shelves.change(|config| config.tenants = vec![tenant("b", None), tenant("new", None)]);
+    let read = |shelves: &Shelves, n: u64| {
+        let (url, options) = (shelves.url(n), Options::default());
+        let lease = shelves.bare.runtime.block_on(a.shard(&url, &options, Urgency::Needed));
+        let lease = lease.unwrap();
+        shelves.bare.runtime.block_on(lease.settled()).unwrap();
+    };
+    read(&shelves, 3);
+    shelves.read(None, []);
+    assert_eq!((shelves.shards("b"), shelves.shards("new")), (1, 0));
+    let rest = |shelves: &Shelves| shelves.bare.store.holdings().tenants.pop().unwrap().shards;
+    assert_eq!(rest(&shelves), 3);
+    let max = 2 * shelves.shard_bytes;
+    shelves.change(|config| config.tenants = vec![tenant("a", Some(max))]);
+    eventually("what is above its limit went", || shelves.shards("a") == 2);
+    assert_eq!(rest(&shelves), 1);
+    read(&shelves, 4);
+    eventually("its limit holds for a job that was there before it", || shelves.shards("a") == 2);
+}
+
+#[test]
+fn a_data_set_under_another_name_takes_its_shards_over() {
+    let mut shelves = Shelves::new(8);
+    let half = 4 * shelves.shard_bytes;
+    shelves.change(|config| config.datasets = vec![rule("old", "**/[0-4].tar")]);
+    shelves.read(None, 0..8);
+    assert_eq!(shelves.shards("old"), 5);
+    shelves.change(|config| {
+        let max_bytes = Some(half);
+        config.datasets = vec![Dataset { max_bytes, ..rule("new", "**/[0-4].tar") }];
+    });
+    eventually("its limit holds for what it took over", || shelves.shards("new") == 4);
+    assert_eq!(shelves.shards("(rest)"), 3, "of data sets, the others");
+}
+
+/// What lies where the rules do not want it moves to where they do.
+#[test]
+fn copies_leave_tiers_that_are_theirs_no_more() {
+    let mut shelves = Shelves::new(8);
+    let on = |tier: &str| Dataset { tiers: vec![tier.to_owned()], ..rule("set", "**/[0-2].tar") };
+    shelves.change(|config| config.datasets = vec![on("nvme")]);
+    shelves.read(None, 0..5);
+    assert_eq!((shelves.on("nvme"), shelves.on("hdd")), (vec![0, 1, 2, 3, 4], vec![]));
+    shelves.change(|config| config.datasets = vec![on("hdd")]);
+    eventually("they moved", || {
+        (shelves.on("nvme"), shelves.on("hdd")) == (vec![3, 4], vec![0, 1, 2])
+    });
+    shelves.change(|config| config.datasets = vec![on("nvme")]);
+    eventually("and back", || {
+        (shelves.on("nvme"), shelves.on("hdd")) == (vec![0, 1, 2, 3, 4], vec![])
+    });
+    let fills = shelves.bare.store.counters().fills;
+    shelves.change(|config| {
+        config.datasets = vec![Dataset { cache: Cache::Never, ..rule("set", "/**/[0-2].tar") }];
+    });
+    eventually("no copies are kept of it", || shelves.on("nvme") == [3, 4]);
+    shelves.read(None, 0..3);
+    assert_eq!(shelves.bare.store.counters().fills, fills, "it is read where it is");
+}
+
+/// Bears promise 3: a shard that is on its way when the rules change arrives by the new ones.
+#[test]
+fn what_is_on_its_way_arrives_by_the_new_rules() {
+    let slow = dataset("slow", "**", "bandwidth = '1KiB/s'");
+    let bench = Bench::new(20, &slow);
+    thread::scope(|scope| {
+        let played =
+            scope.spawn(|| epoch(bench.address(), job(&bench.origin, Origin::urls(2))).unwrap());
+        eventually("a shard is on its way", || bench.status()["cache"]["used_bytes"] != 0);
+        let held =
+            |name: &str| bench.held("datasets", name).unwrap()["used_bytes"].as_u64().unwrap();
+        assert_ne!(held("slow"), 0, "its room is charged");
+        let renamed = dataset("other", "[5-9].tar", "") + &dataset("fast", "**", "");
+        bench.apply(20, &renamed);
+        assert_ne!(held("fast"), 0, "with all its room");
+        played.join().unwrap().assert_whole(2, SAMPLES, &SIZES);
+        bench.settle();
+        assert_eq!((held("fast"), held("other")), (2 * bench.shard_bytes, 0));
+    });
+}
+
+#[test]
+fn a_users_own_daemon_has_no_file_to_apply() {
+    let origin = Origin::with_shards(1, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let loader = loader(household.address(), job(&origin, Origin::urls(1))).unwrap();
+    assert_eq!(play(&loader, 0, 0).unwrap().samples.len() as u64, SAMPLES);
+    let mut command = household.forebay(&["policy", "apply"]);
+    command.env("FOREBAY_DAEMON", format!("unix:{}", household.socket().display()));
+    let ended = run(command);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.err.contains("no configuration file"), "{ended:?}");
+    assert!(household.status().unwrap()["configuration"].is_null());
+    let nobody = run({
+        let mut command = household.forebay(&["policy", "apply"]);
+        command.env("FOREBAY_DAEMON", "unix:/no/such/d.sock");
+        command
+    });
+    assert_eq!(nobody.code, 3, "{nobody:?}");
+}
