@@ -128,7 +128,10 @@ fn what_is_shown_of_a_policy_is_the_policy_alone() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     let file = files.put("f.toml", TOML);
     let (code, out, _) = forebay(&household, &["policy", "show", &file]);
-    assert!(code == 0 && out.contains("evict = \"lru\"") && !out.contains("hunter2"), "{out}");
+    assert!(
+        code == 0 && out.contains("evict = \"clairvoyant\"") && !out.contains("hunter2"),
+        "{out}"
+    );
     assert!(!out.contains("[daemon]"), "{out}");
     let (_, all, _) = forebay(&household, &["config", "show", "--config", &file]);
     assert!(all.contains("[daemon]") && out.lines().all(|line| all.contains(line)), "{all}");
