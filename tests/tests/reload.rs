@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -713,6 +714,23 @@ fn what_is_on_its_way_arrives_by_the_new_rules() {
         bench.settle();
         assert_eq!((held("fast"), held("other")), (2 * bench.shard_bytes, 0));
     });
+}
+
+/// Bears promise 8: who may knock follows from the configuration in force.
+#[test]
+fn others_may_connect_as_long_as_the_file_names_their_group() {
+    let bench = Bench::new(4, "");
+    let socket = bench.installation.socket();
+    let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+    eventually("only its own user may", || mode() == 0o600);
+    // What comes first is `[daemon]`'s.
+    let named = format!("groups = [84211]\n{}", bench.rest(4, ""));
+    bench.installation.configure(&named);
+    let ended = bench.forebay(&["policy", "apply"]);
+    assert!(ended.out.contains("daemon: groups none -> 84211"), "{ended:?}");
+    eventually("others may knock", || mode() == 0o666);
+    bench.apply(4, "");
+    eventually("they may not any more", || mode() == 0o600);
 }
 
 #[test]

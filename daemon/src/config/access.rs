@@ -44,7 +44,7 @@ const OPENS_MAX: u32 = 1_000_000;
 /// The units of time that a rate of jobs may have, and their seconds.
 const TIMES: [(&str, u64); 3] = [("s", 1), ("min", 60), ("h", 3600)];
 
-/// `allow = { users, groups, tenants }`.
+/// `allow = { users, groups, tenants }`: who may read a data set; one of them is enough.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allow {
@@ -73,7 +73,7 @@ impl Allow {
     }
 }
 
-/// `[[listen]]`.
+/// `[[listen]]`: a socket beside the daemon's own, and as whom peers come by it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
@@ -132,7 +132,7 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     parsed.ok_or_else(wrong).map(Some)
 }
 
-/// `[audit]`.
+/// `[audit]`: where it is noted who was refused what, and who changed what.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Audit {

@@ -23,8 +23,8 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// contents from now on, while its own file stays as it is: `forebay status` tells that the two differ,
 /// and after a restart the daemon's own file counts again.
 ///
-/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups, and tiers'
-/// capacity, keep_free and watermarks. Everything else takes a restart: a configuration that differs in
+/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups, daemon.admin_group,
+/// and tiers' capacity, keep_free and watermarks. Everything else takes a restart: a configuration that differs in
 /// it is refused, and so is one with a mistake; then nothing changes.
 ///
 /// What is here beyond a lower quota or capacity goes little by little, from under no reader. Try it with
