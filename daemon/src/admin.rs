@@ -138,6 +138,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(scrubs::list, scrubs::begin))
         .routes(routes!(scrubs::stop))
         .routes(routes!(policy::apply))
+        .routes(routes!(policy::trace))
         .route_layer(from_fn_with_state(node.clone(), access::admins_only));
     document::complete(for_all.get_openapi_mut(), false);
     document::complete(for_admins.get_openapi_mut(), true);

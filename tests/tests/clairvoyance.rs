@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::process::Command;
+
 use forebay_client::Loader;
 use forebay_store::{Dataset, Evict};
 use forebay_tests::{Daemon, Origin, config, epoch, eventually, job, play};
 use forebay_wire::message::{Extent, Open, Shuffle};
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
 const SHARDS: u64 = 120;
 const SAMPLES: u64 = 4;
@@ -186,4 +190,39 @@ fn what_nobody_told_of_goes_first() {
     let loader = bench.loader(bench.open(1));
     let fetched = bench.per_epoch(&loader, 3);
     assert!(fetched < MORE * FEWEST, "{fetched} an epoch");
+}
+
+/// What a node's jobs will read is written down, played, and held against what the node then did.
+#[test]
+fn a_trace_of_a_node_is_played() {
+    let bench = Bench::new(SHARDS / 2, Vec::new());
+    let forebay = |arguments: &[&str]| {
+        let output = Command::new(ACTOR).args(arguments).output().unwrap();
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), said(&output.stdout), said(&output.stderr))
+    };
+    let address = format!("unix:{}", bench.daemon.socket().display());
+    let record = |file: &str| forebay(&["policy", "record", file, "--daemon", &address]);
+    let (code, _, error) = record("-");
+    assert!(code == Some(1) && error.contains("manifest"), "nobody told anything: {error}");
+
+    let loader = bench.loader(bench.open(1));
+    play(&loader, 0, 0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (earlier, later) = (file("earlier.json"), file("later.json"));
+    assert_eq!(record(&earlier).0, Some(0));
+    play(&loader, 1, 0).unwrap();
+    let (code, told, error) = record(&later);
+    assert!(code == Some(0) && told.contains("120 shards, 1 jobs"), "{told} {error}");
+    let simulated = forebay(&["policy", "simulate", &earlier, "--against", &later, "--json"]);
+    assert_eq!(simulated.0, Some(0), "{}", simulated.2);
+    let simulated: serde_json::Value = serde_json::from_str(&simulated.1).unwrap();
+    let of = |name: &str| simulated["agreement"][name].as_u64().unwrap();
+    assert!(of("node") > 0 && of("common") > 0 && of("ordered") <= of("common"), "{simulated}");
+    // Half of the data is there at the beginning, and of the epoch that was played half had to come.
+    assert!(of("node") >= SHARDS / 4 && of("node") <= SHARDS, "{simulated}");
+    // The other way around it is nonsense.
+    let (code, _, error) = forebay(&["policy", "simulate", &later, "--against", &earlier]);
+    assert!(code == Some(1) && error.contains("after the first"), "{error}");
 }

@@ -77,6 +77,7 @@ fn event(path: &str) -> &'static str {
         ("/api/v1/jobs", "job"),
         ("/api/v1/shards", "explain"),
         ("/api/v1/policy", "policy"),
+        ("/api/v1/trace", "policy"),
     ];
     kinds.iter().find(|(start, _)| path.starts_with(start)).map_or("status", |(_, event)| event)
 }

@@ -6,6 +6,7 @@
 mod apply;
 mod check;
 mod diff;
+mod record;
 mod show;
 mod simulate;
 
@@ -18,6 +19,7 @@ pub(super) enum Verb {
     Show(show::Arguments),
     Diff(diff::Arguments),
     Apply(apply::Arguments),
+    Record(record::Arguments),
     Simulate(simulate::Arguments),
 }
 
@@ -27,6 +29,7 @@ pub(super) fn run(verb: &Verb) -> Done {
         Verb::Show(arguments) => show::run(arguments),
         Verb::Diff(arguments) => diff::run(arguments),
         Verb::Apply(arguments) => apply::run(arguments),
+        Verb::Record(arguments) => record::run(arguments),
         Verb::Simulate(arguments) => simulate::run(arguments),
     }
 }
