@@ -11,6 +11,8 @@ readonly PYTHON_MIN="3.10"
 readonly TOOLS=.tools
 readonly MOTO="moto[server,s3]==5.2.5"
 readonly AZURITE="azurite@3.37.0"
+# What holds the admin API against its own description; Python 3.10 has the last version that supports it.
+readonly SCHEMATHESIS="schemathesis==4.32.5" SCHEMATHESIS_310="schemathesis==4.30.1"
 # Measured on Linux x86-64 with the pinned requirements: wheels, and what they unpack to.
 readonly PACKAGES_DOWNLOAD="3.2 GB"
 readonly PACKAGES_DISK="6.3 GB"
@@ -113,6 +115,10 @@ has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
 has_tool moto "$MOTO" || plan+=("$MOTO, an S3 server for the tests, into $TOOLS/moto  (0.3 GB on disk)")
 has_tool azurite "$AZURITE" ||
     plan+=("$AZURITE, Azure's emulator for the tests, into $TOOLS/azurite  (0.4 GB on disk)")
+schemathesis=$SCHEMATHESIS
+"$python" -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && schemathesis=$SCHEMATHESIS_310
+has_tool schemathesis "$schemathesis" ||
+    plan+=("$schemathesis, a fuzzer of HTTP APIs for the tests, into $TOOLS/schemathesis  (0.1 GB on disk)")
 is_done packages "$packages" || plan+=("Python packages into $VENV: $(
     sed -n 's/^\([a-z-]*\)==.*/\1/p' scripts/requirements.txt | uniq | xargs
 )  (about $PACKAGES_DOWNLOAD to download, $PACKAGES_DISK on disk; torch brings most of it)")
@@ -154,6 +160,14 @@ if ! has_tool moto "$MOTO"; then
     "$python" -m venv "$TOOLS/moto"
     "$TOOLS/moto/bin/python" -m pip install --disable-pip-version-check --quiet "$MOTO"
     printf '%s\n' "$MOTO" >"$TOOLS/moto/.stamp"
+fi
+
+if ! has_tool schemathesis "$schemathesis"; then
+    step "$schemathesis"
+    rm -rf "$TOOLS/schemathesis"
+    "$python" -m venv "$TOOLS/schemathesis"
+    "$TOOLS/schemathesis/bin/python" -m pip install --disable-pip-version-check --quiet "$schemathesis"
+    printf '%s\n' "$schemathesis" >"$TOOLS/schemathesis/.stamp"
 fi
 
 if ! has_tool azurite "$AZURITE"; then

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use forebay_client::{Address, Deadline};
+use forebay_client::{Address, Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::{Reply, Request};
 use serde::Deserialize;
 
 /// Shards that were asked for ahead of an epoch's last step may still arrive; a node whose origin
@@ -53,11 +52,5 @@ impl Fetches {
 }
 
 fn status(address: &Address, deadline: &Deadline) -> Result<Status> {
-    let reply = address.connect(deadline)?.ask(&Request::Status, deadline)?;
-    let Reply::Status(text) = reply else {
-        return Err(Error::new(ErrorKind::Invalid, "the daemon answered something else"));
-    };
-    serde_json::from_str(&text).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the daemon's status cannot be read: {error}"))
-    })
+    Admin::of(address.connect(deadline)?)?.get("/api/v1/status", deadline)
 }

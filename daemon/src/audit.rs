@@ -22,6 +22,7 @@ use forebay_error::{Doing, Error, Result};
 use governor::clock::MonotonicClock;
 use governor::{Quota, RateLimiter};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use file::LogFile;
 pub(crate) use line::{Entry, Outcome, Whom};
@@ -54,9 +55,10 @@ pub struct AuditConfig {
 }
 
 /// How the log fares.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct AuditReport {
     /// Its file.
+    #[schema(value_type = String)]
     pub path: PathBuf,
     /// Lines written since the start.
     pub written: u64,

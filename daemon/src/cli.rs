@@ -9,15 +9,19 @@ mod credentials;
 mod daemon;
 mod dataset;
 mod doctor;
+mod explain;
 mod fsck;
 mod index;
+mod job;
 mod man;
 mod pack;
 mod policy;
 mod reader;
 mod scrub;
 mod status;
+mod support;
 mod tier;
+mod top;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -26,10 +30,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use forebay_client::{Address, Connection, Deadline, Launch, RuntimeDirectory};
+use forebay_client::{Address, Admin, Connection, Deadline, Launch, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::Commands;
 use forebay_source::Options;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
@@ -51,10 +56,14 @@ enum Verb {
     #[command(hide = true)]
     Credentials(credentials::Arguments),
     Status(status::Arguments),
+    Top(top::Arguments),
     Pack(pack::Arguments),
     Index(index::Arguments),
     Scrub(scrub::Arguments),
     Fsck(fsck::Arguments),
+    Explain(explain::Arguments),
+    #[command(subcommand)]
+    Job(job::Verb),
     #[command(subcommand)]
     Tier(tier::Verb),
     #[command(subcommand)]
@@ -64,6 +73,7 @@ enum Verb {
     #[command(subcommand)]
     Config(config::Verb),
     Doctor(doctor::Arguments),
+    SupportBundle(support::Arguments),
     Completions(completions::Arguments),
     #[command(hide = true)]
     Man(man::Arguments),
@@ -138,6 +148,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// One that runs answers from memory; if it needs longer than this it hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Heads of a million shards are read within this time, where it is not known which of them are meant.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(120);
+
 impl Target {
     fn address(&self, launcher: &Launcher) -> Result<Address> {
         let embedded = ["daemon", "--embedded"].map(OsString::from);
@@ -152,8 +165,13 @@ impl Target {
         address.connect(&Deadline::after(CONNECT_TIMEOUT)).map_err(Failure::Unreachable)
     }
 
-    /// Connects without starting anything.
-    fn connect_if_running(&self) -> Done<Connection> {
+    /// What admins ask, of a daemon that is started if need be.
+    fn admin(&self, launcher: &Launcher) -> Done<Admin> {
+        Ok(Admin::of(self.connect(launcher)?)?)
+    }
+
+    /// What admins ask, of a daemon that runs.
+    fn admin_if_running(&self) -> Done<Admin> {
         let open = |path: &Path| Connection::open(path, &Deadline::after(ANSWER_TIMEOUT));
         let opened = match self.address(&[])? {
             Address::Unix(path) => open(&path),
@@ -161,8 +179,13 @@ impl Target {
             Address::Auto(launch) => open(forebay_client::NODE_SOCKET.as_ref())
                 .or_else(|_| open(&launch.directory.socket())),
         };
-        opened.map_err(Failure::Unreachable)
+        Ok(Admin::of(opened.map_err(Failure::Unreachable)?)?)
     }
+}
+
+/// A name as one part of a path.
+fn path_part(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 /// Runs the command line; `launcher` is the command that starts it, to which arguments are added.
@@ -180,15 +203,19 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Reader(arguments) => reader::run(&arguments),
         Verb::Credentials(arguments) => credentials::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
+        Verb::Top(arguments) => top::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, launcher),
         Verb::Scrub(arguments) => scrub::run(&arguments, launcher),
         Verb::Fsck(arguments) => fsck::run(&arguments),
+        Verb::Explain(arguments) => explain::run(&arguments),
+        Verb::Job(verb) => job::run(&verb),
         Verb::Tier(verb) => tier::run(&verb),
         Verb::Dataset(verb) => dataset::run(&verb, launcher),
         Verb::Policy(verb) => policy::run(&verb),
         Verb::Config(verb) => config::run(&verb),
         Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::SupportBundle(arguments) => support::run(&arguments),
         Verb::Completions(arguments) => completions::run(&arguments),
         Verb::Man(arguments) => man::run(&arguments),
         Verb::Bench(verb) => bench::run(&verb, launcher),

@@ -14,12 +14,13 @@ use forebay_store::{
     TierConfig, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineChoice, EngineConfig, Faults, Region};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 
 use crate::access::{Access, AccessConfig, Policy, TenantLimits, Usage};
 use crate::audit::{Audit, AuditConfig};
 use crate::leases::{Keepers, LeasesConfig};
 use crate::reload::Reload;
+use crate::scrubs::Scrubs;
 use crate::warm::WarmUps;
 
 /// What a node is made of.
@@ -156,8 +157,7 @@ pub struct Node {
     pub(crate) started: Instant,
     /// Trainers and tools connected now, and warm-ups that go on without theirs.
     pub(crate) peers: watch::Sender<usize>,
-    /// The right to scrub: one at a time is as fast as many, and leaves the device to jobs.
-    pub(crate) scrubbing: Arc<Semaphore>,
+    pub(crate) scrubs: Scrubs,
     pub(crate) warm_ups: WarmUps,
     pub(crate) leases: Keepers,
     pub(crate) sessions: Mutex<Vec<crate::peer::Registered>>,
@@ -224,7 +224,7 @@ impl Node {
             slabs: SlabMemory::new(slab_bytes),
             started: Instant::now(),
             peers: watch::Sender::new(0),
-            scrubbing: Arc::new(Semaphore::new(1)),
+            scrubs: Scrubs::default(),
             warm_ups: WarmUps::new(),
             leases: Keepers::new(config.leases),
             sessions: Mutex::default(),

@@ -3,6 +3,7 @@
 //! One rule: what is not understood is refused, with the line; a daemon never runs on half of what
 //! an admin wrote.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::access::Opens;
+use crate::admin::{HttpConfig, Token};
 use crate::compose::{NodeTenant, NodeTier};
 
 mod access;
@@ -95,6 +97,42 @@ pub struct Daemon {
     pub groups: Vec<Group>,
     /// The group whose members administer, beside root and the daemon's own user.
     pub admin_group: Option<Group>,
+    /// Where the admin API is to be had over TCP, too, like `127.0.0.1:9480`.
+    #[schemars(with = "Option<String>")]
+    pub http: Option<SocketAddr>,
+    /// What this machine is called by those who ask there, beside its addresses and `localhost`.
+    #[serde(default)]
+    pub http_names: Vec<String>,
+    /// The file of the token that admins show there; none: over TCP nobody is an admin.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Daemon {
+    /// Refuses what contradicts itself.
+    fn check_http(&self) -> Result<()> {
+        let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, what.to_owned()));
+        if self.http.is_none() && self.token_file.is_some() {
+            return refuse("token_file is for the API over TCP, and no `http` says where that is");
+        }
+        if self.http.is_none() && !self.http_names.is_empty() {
+            return refuse("http_names are for the API over TCP, and no `http` says where that is");
+        }
+        if self.token_file.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return refuse("token_file must be an absolute path");
+        }
+        let is_name = |name: &String| {
+            let may_be = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            !name.is_empty() && name.bytes().all(may_be)
+        };
+        match self.http_names.iter().find(|name| !is_name(name)) {
+            Some(name) => {
+                Err(Error::new(ErrorKind::Invalid, "http_names has what is no host's name")
+                    .at("name", name)
+                    .advise("write it without scheme and port, like `node7.example.org`"))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// `[[tier]]`: a drive, or memory, on which shards rest.
@@ -320,6 +358,18 @@ impl Config {
             tenants.push(tenant);
         }
         Ok(tenants)
+    }
+
+    /// How the admin API is to be had over TCP, if it is; the token is read.
+    ///
+    /// # Errors
+    /// As [`Token::read`], and `Invalid` for what contradicts itself.
+    pub fn http(&self) -> Result<Option<HttpConfig>> {
+        let daemon = &self.daemon;
+        daemon.check_http()?;
+        let Some(address) = daemon.http else { return Ok(None) };
+        let token = daemon.token_file.as_deref().map(Token::read).transpose()?;
+        Ok(Some(HttpConfig { address, names: daemon.http_names.clone(), token }))
     }
 
     /// The tiers as a node opens them.

@@ -3,8 +3,6 @@
 //! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
-mod admins;
-
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,11 +11,11 @@ use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
-use forebay_store::{Mode, Scrub, Store, Urgency};
+use forebay_store::{Store, Urgency};
 use forebay_uring::Region;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::Sharing;
-use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream, TierChange};
+use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -25,17 +23,13 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::access::{Holder, Place, Rights};
-use crate::audit::{Entry, Outcome};
 use crate::compose::Node;
-use crate::reload::{Sent, audited};
-use crate::status::{self, BadSamples, Job, Status, Told};
-use crate::warm::{self, Named};
-use admins::{for_admins, word};
+use crate::status::{self, BadSamples, Job, Told};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
 const OUTGOING: usize = 8;
 
-/// Shards indexed or checked at once for one peer; more requests wait in the socket.
+/// Shards indexed at once for one peer; more requests wait in the socket.
 const INDEXING: usize = 8;
 
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
@@ -61,6 +55,16 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// Its number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its trainer gets an error, and no more batches.
+    pub(crate) fn stop(&self) {
+        self.lock().stop();
+    }
+
     pub(crate) fn describe(&self) -> Job {
         let session = self.lock();
         let memory = session.memory();
@@ -145,7 +149,6 @@ impl Handover for ToClient {
 
 /// Serves one peer to its end.
 pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>) {
-    let _present = node.present();
     let (outgoing, queue) = mpsc::channel(OUTGOING);
     let mut tasks = JoinSet::new();
     tasks.spawn(send_all(stream.clone(), queue));
@@ -160,10 +163,7 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<
         outgoing,
         tasks,
         indexing: Arc::new(Semaphore::new(INDEXING)),
-        bandwidth: None,
         pace: None,
-        named: Named::default(),
-        warm: None,
         session: None,
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
@@ -188,13 +188,8 @@ struct Peer {
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
-    /// What is fetched for tools comes at this rate at most, in bytes a second.
-    bandwidth: Option<u64>,
+    /// What is fetched for tools comes at this rate at most.
     pace: Option<Arc<Rate>>,
-    /// Shards for the next warm-up.
-    named: Named,
-    /// A warm-up that ends with the connection.
-    warm: Option<warm::Registered>,
     session: Option<Registered>,
     /// What both sides speak.
     protocol: u32,
@@ -234,14 +229,7 @@ impl Peer {
             handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
         });
         loop {
-            let request = self.receive().await?;
-            if let Some((event, what)) = for_admins(&request)
-                && let Err(error) = self.rights.administers(event, &what)
-            {
-                self.reply(&Reply::Failed { run: None, error }).await?;
-                continue;
-            }
-            match request {
+            match self.receive().await? {
                 Request::Hello { .. } => {
                     return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
                 }
@@ -262,58 +250,12 @@ impl Peer {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
                 Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
-                Request::Status => {
-                    let status = Status::of(&self.node).await.to_json();
-                    self.reply(&Reply::Status(status)).await?;
-                }
                 Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
                 Request::List { pattern, origin } => {
                     self.list(pattern, Options::from(origin)).await?;
                 }
                 Request::Pace { bandwidth } => {
-                    self.bandwidth = Some(bandwidth);
                     self.pace = Some(Arc::new(Rate::new(bandwidth)));
-                }
-                Request::Name { urls } => self.named.add(urls),
-                Request::Warm { origin, stay } => self.warm(Options::from(origin), stay).await?,
-                Request::StopWarm { number } => {
-                    let stopped = self.node.warm_ups.stop(number);
-                    self.rights.note(Entry::of("warm", &stopped).what(&format!("stop {number}")));
-                    self.answer(stopped.map(|()| Reply::Changed)).await?;
-                }
-                Request::Check { number, url, origin, verify } => {
-                    self.check(number, url, Options::from(origin), verify).await?;
-                }
-                Request::Apply { file, dry } => {
-                    let sent = file.map(|file| Sent { name: file.name, bytes: file.bytes });
-                    let applied = self.node.apply(sent, dry).await;
-                    if !dry {
-                        audited(&applied).into_iter().for_each(|entry| self.rights.note(entry));
-                    }
-                    let told = |applied| {
-                        let told = serde_json::to_string(&applied);
-                        Reply::Applied(told.expect("numbers and strings always encode"))
-                    };
-                    self.answer(applied.map(told)).await?;
-                }
-                Request::Scrub { keep } => self.scrub(keep).await?,
-                Request::Tier { name, change } => {
-                    let mode = match change {
-                        TierChange::Drain => Mode::Draining,
-                        TierChange::Disable => Mode::Disabled,
-                        TierChange::Enable => Mode::Enabled,
-                    };
-                    let changed = self.node.store.set_mode(&name, mode).await;
-                    let what = format!("{} {name}", word(change));
-                    self.rights.note(Entry::of("tier", &changed).what(&what));
-                    self.answer(changed.map(|()| Reply::Changed)).await?;
-                }
-                Request::Forget { url, dry } => {
-                    let forgot = self.node.store.forget(&url, dry).await;
-                    if !dry {
-                        self.rights.note(Entry::of("evict", &forgot).url(&url));
-                    }
-                    self.answer(forgot.map(|copies| Reply::Forgot { copies })).await?;
                 }
             }
         }
@@ -421,106 +363,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Begins a warm-up, and tells how far it has come: once if it goes on without this peer, else again and
-    /// again beside everything else.
-    async fn warm(&mut self, origin: Options, stay: bool) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let named = std::mem::take(&mut self.named);
-        let store = self.store.paced(self.pace.clone());
-        let what = format!("begin with {} shards", named.len());
-        let begun = warm::begin(&self.node, &store, named, origin, self.bandwidth);
-        self.rights.note(Entry::of("warm", &begun).what(&what));
-        let warm = match begun {
-            Ok(warm) => warm,
-            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
-        };
-        let mut progress = warm.progress();
-        if stay {
-            let told = warm::document(&progress.borrow_and_update());
-            return self.reply(&Reply::Warm(told)).await;
-        }
-        // One at a time: the one before is not wanted any more.
-        if let Some(before) = self.warm.replace(warm) {
-            before.stop();
-        }
-        let outgoing = self.outgoing.clone();
-        self.tasks.spawn(async move {
-            loop {
-                let (told, done) = {
-                    let told = progress.borrow_and_update();
-                    (warm::document(&told), told.done)
-                };
-                let sent = send(&outgoing, &Reply::Warm(told)).await;
-                // A peer that left does not want it any more.
-                if done || sent.is_err() || progress.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(())
-    }
-
-    /// Compares a shard with its origin beside everything else; at the limit, requests wait.
-    async fn check(
-        &mut self,
-        number: u64,
-        url: String,
-        origin: Options,
-        verify: bool,
-    ) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
-        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
-        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
-        self.tasks.spawn(async move {
-            let found = store.check(&url, &origin, verify).await;
-            let found = found.map(|found| {
-                serde_json::to_string(&found).expect("numbers and strings always encode")
-            });
-            // A peer that left does not want it any more.
-            let _ = send(&outgoing, &Reply::Checked { number, found }).await;
-            drop(permit);
-        });
-        Ok(())
-    }
-
-    /// Checks every byte at rest beside everything else, one peer's request at a time; it ends with
-    /// the connection.
-    async fn scrub(&mut self, keep: bool) -> Result<()> {
-        while self.tasks.try_join_next().is_some() {}
-        let Ok(permit) = self.node.scrubbing.clone().try_acquire_owned() else {
-            let error = Error::new(ErrorKind::Unavailable, "a scrub is under way already")
-                .advise("wait for its end, or end the `forebay scrub` that runs");
-            return self.reply(&Reply::Failed { run: None, error }).await;
-        };
-        let what = if keep { "tell" } else { "mend" };
-        self.rights.note(Entry::new("scrub", Outcome::Done).what(what));
-        let (node, outgoing) = (self.node.clone(), self.outgoing.clone());
-        self.tasks.spawn(async move {
-            let tell = |scrub: &Scrub| {
-                if let Ok(frame) = frame::encode(&report(scrub)) {
-                    // A peer that reads slowly misses a step of the bar, not the report.
-                    let _ = outgoing.try_send((frame, None));
-                }
-            };
-            let last = match node.store.scrub(keep, tell).await {
-                Ok(scrub) => report(&scrub),
-                Err(error) => Reply::Failed { run: None, error },
-            };
-            // A peer that left does not want it any more.
-            let _ = send(&outgoing, &last).await;
-            drop(permit);
-        });
-        Ok(())
-    }
-
     async fn reply(&self, reply: &Reply) -> Result<()> {
         send(&self.outgoing, reply).await
-    }
-
-    /// What an admin asked for, or why it failed; the connection lives on either way.
-    async fn answer(&self, outcome: Result<Reply>) -> Result<()> {
-        self.reply(&outcome.unwrap_or_else(|error| Reply::Failed { run: None, error })).await
     }
 
     async fn receive(&mut self) -> Result<Request> {
@@ -533,9 +377,6 @@ impl Peer {
         if let Some(left) = self.session.take() {
             tracing::info!(session = left.number, "a job left");
             self.node.sessions.lock().await.retain(|other| other.number != left.number);
-        }
-        if let Some(warm) = self.warm.take() {
-            warm.stop();
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
@@ -584,10 +425,6 @@ async fn tell(outgoing: &mpsc::Sender<Outgoing>, urls: &[String]) -> Result<()> 
         send(outgoing, &Reply::Listed { urls: piece.to_vec(), more: left > 0 }).await?;
     }
     Ok(())
-}
-
-fn report(scrub: &Scrub) -> Reply {
-    Reply::Scrub(serde_json::to_string(scrub).expect("numbers and strings always encode"))
 }
 
 /// The bytes and samples of a shard, fetched if need be.

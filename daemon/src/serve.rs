@@ -1,4 +1,5 @@
-//! Listening: Unix sockets, one task per connection, nobody but whom the node serves.
+//! Listening: Unix sockets, one task per connection, nobody but whom the node serves. Trainers and admins come
+//! to the same ones, each with a language of their own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,8 +19,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::access::{Door, Rights};
+use crate::admin::{self, Api};
 use crate::audit::{self, Outcome, Whom};
 use crate::compose::Node;
+use crate::language::{self, Language};
 use crate::peer;
 
 /// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
@@ -194,6 +197,7 @@ pub async fn serve(
     policy.mark_changed();
     node.audit.note(audit::Entry::new("start", Outcome::Done));
     let (users, mut next) = (Users::default(), 0);
+    let api = Api::new(&node);
     tokio::pin!(stop);
     loop {
         while peers.try_join_next().is_some() {}
@@ -214,9 +218,9 @@ pub async fn serve(
                 match accepted {
                     Ok(stream) => {
                         if let Some((rights, place)) = admit(&node, &users, &stream, &door) {
-                            let (node, stream) = (node.clone(), Arc::new(stream));
+                            let (node, api) = (node.clone(), api.clone());
                             peers.spawn(async move {
-                                peer::serve(node, stream, rights).await;
+                                talk(node, &api, stream, rights).await;
                                 drop(place);
                             });
                         }
@@ -240,6 +244,17 @@ pub async fn serve(
     node.store.close().await;
     node.audit.note(audit::Entry::new("stop", Outcome::Done));
     node.audit.close().await;
+}
+
+/// Serves a peer in its own language, to its end.
+async fn talk(node: Arc<Node>, api: &Api, stream: UnixStream, rights: Arc<Rights>) {
+    let present = node.present();
+    match language::spoken(&stream).await {
+        Some(Language::Frames) => peer::serve(node, Arc::new(stream), rights).await,
+        Some(Language::Http) => api.serve(stream, admin::Caller::Peer(rights)).await,
+        None => {}
+    }
+    drop(present);
 }
 
 /// Completes once nobody was connected for `idle`; never without a limit.

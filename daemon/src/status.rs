@@ -9,6 +9,7 @@ use forebay_store::{Counters, Fills, ForecastReport, Holdings, TierReport};
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::audit::AuditReport;
 use crate::compose::Node;
@@ -17,7 +18,7 @@ use crate::reload::Configuration;
 use crate::warm::Warming;
 
 /// A daemon's state.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Status {
     /// Its release.
     pub release: &'static str,
@@ -56,7 +57,7 @@ pub struct Status {
 }
 
 /// A piece of pinned memory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Memory {
     /// Its size.
     pub bytes: usize,
@@ -67,7 +68,8 @@ pub struct Memory {
 }
 
 /// All tiers together.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AllTiers)]
 pub struct Cache {
     /// What they counted.
     #[serde(flatten)]
@@ -78,7 +80,7 @@ pub struct Cache {
 }
 
 /// A job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its number.
     pub session: u64,
@@ -104,7 +106,7 @@ pub struct Job {
 }
 
 /// What only a trainer knows of its job. It is that trainer's word, so it is bounded here.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Told {
     /// What it passed over.
     #[serde(default)]
@@ -115,7 +117,7 @@ pub struct Told {
 }
 
 /// What a trainer says that it could not use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BadSamples {
     /// How many, by the kind of error.
     pub counts: BTreeMap<String, u64>,
@@ -124,7 +126,8 @@ pub struct BadSamples {
 }
 
 /// A sample or shard that a trainer could not use.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BadSample)]
 pub struct Named {
     /// The kind of error.
     pub kind: String,
@@ -211,10 +214,6 @@ impl Status {
             warm_ups: node.warm_ups.describe(),
             audit: node.audit.report(),
         }
-    }
-
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and strings always encode")
     }
 }
 
@@ -374,6 +373,32 @@ impl fmt::Display for DecoderLine<'_> {
     }
 }
 
+/// A job of a status document, as lines of text.
+pub(crate) struct JobLines<'a>(pub(crate) &'a serde_json::Value);
+
+impl fmt::Display for JobLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = Part(self.0);
+        write!(
+            f,
+            "{} {}  slab {} for {} batches, {} with the trainer",
+            job.count("/session"),
+            job.text("/name"),
+            job.size("/slab_bytes"),
+            job.count("/slab_batches"),
+            job.count("/lent_slots"),
+        )?;
+        if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
+            write!(f, ", {wrong} shards turned out wrong")?;
+        }
+        match job.0.pointer("/tenant") {
+            Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
+            None => writeln!(f)?,
+        }
+        write!(f, "{}{}", DecoderLine(&job), BadLines(&job))
+    }
+}
+
 /// What a job passed over, as lines of text; none if there is nothing.
 struct BadLines<'a>(&'a Part<'a>);
 
@@ -501,23 +526,7 @@ impl fmt::Display for Screen<'_> {
         let (used, all) = (status.size("/slab_bytes"), status.size("/slab_limit_bytes"));
         writeln!(f, "slabs   {used} of {all}")?;
         for job in status.parts("/jobs") {
-            write!(
-                f,
-                "job     {} {}  slab {} for {} batches, {} with the trainer",
-                job.count("/session"),
-                job.text("/name"),
-                job.size("/slab_bytes"),
-                job.count("/slab_batches"),
-                job.count("/lent_slots"),
-            )?;
-            if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
-                write!(f, ", {wrong} shards turned out wrong")?;
-            }
-            match job.0.pointer("/tenant") {
-                Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
-                None => writeln!(f)?,
-            }
-            write!(f, "{}{}", DecoderLine(&job), BadLines(&job))?;
+            write!(f, "job     {}", JobLines(job.0))?;
         }
         for warm in status.parts("/warm_ups") {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));

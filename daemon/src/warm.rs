@@ -13,6 +13,7 @@ use forebay_store::{Brought, FILLS, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
+use utoipa::ToSchema;
 
 use crate::compose::Node;
 
@@ -43,7 +44,7 @@ const TOLD: usize = 1000;
 const COUNTED: Duration = Duration::from_millis(500);
 
 /// How far a warm-up has come.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Warming {
     /// Its number on this daemon.
     pub number: u64,
@@ -69,7 +70,7 @@ pub struct Warming {
 }
 
 /// A shard that could not be had.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
     /// The shard, without its query.
     pub url: String,
@@ -79,43 +80,19 @@ pub struct Failure {
     pub error: String,
 }
 
-/// Shards that somebody named for a warm-up.
-#[derive(Debug, Default)]
-pub(crate) struct Named {
-    urls: Vec<String>,
-    bytes: usize,
-    /// They are more than may be named: then none is kept.
-    too_many: bool,
-}
-
-impl Named {
-    /// Adds some.
-    pub(crate) fn add(&mut self, urls: Vec<String>) {
-        let bytes = urls.iter().map(String::len).sum::<usize>();
-        if self.too_many || self.urls.len() + urls.len() > SHARDS || self.bytes + bytes > LIST_BYTES
-        {
-            *self = Self { too_many: true, ..Self::default() };
-            return;
-        }
-        self.bytes += bytes;
-        self.urls.extend(urls);
+/// Refuses a list that is none, or too long.
+fn check(urls: &[String]) -> Result<()> {
+    if urls.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "a warm-up of no shards"));
     }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.urls.len()
+    let bytes = urls.iter().map(String::len).sum::<usize>();
+    if urls.len() > SHARDS || bytes > LIST_BYTES {
+        return Err(Error::new(ErrorKind::Invalid, "a warm-up of too many shards")
+            .at("shards", SHARDS)
+            .at("bytes_of_urls", LIST_BYTES)
+            .advise("warm the data set in parts"));
     }
-
-    fn take(self) -> Result<Vec<String>> {
-        match (self.too_many, self.urls.is_empty()) {
-            (true, _) => Err(Error::new(ErrorKind::Invalid, "a warm-up of too many shards")
-                .at("shards", SHARDS)
-                .at("bytes_of_urls", LIST_BYTES)
-                .advise("warm the data set in parts")),
-            (false, true) => Err(Error::new(ErrorKind::Invalid, "a warm-up of no shards")),
-            (false, false) => Ok(self.urls),
-        }
-    }
+    Ok(())
 }
 
 /// A warm-up in the node's list.
@@ -162,6 +139,20 @@ impl WarmUps {
         self.list().iter().map(told).collect()
     }
 
+    /// One of those, and what failed of it.
+    ///
+    /// # Errors
+    /// `NotFound` if none of this number is remembered.
+    pub(crate) fn find(&self, number: u64) -> Result<Warming> {
+        let list = self.list();
+        let found = list.iter().map(|warm| warm.progress.borrow()).find(|of| of.number == number);
+        found.map(|warm| warm.clone()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "no warm-up of this number is remembered")
+                .at("number", number)
+                .advise("see `forebay status`")
+        })
+    }
+
     /// Stops one.
     ///
     /// # Errors
@@ -184,18 +175,18 @@ impl WarmUps {
     }
 }
 
-/// Begins a warm-up of what was named.
+/// Begins a warm-up.
 ///
 /// # Errors
-/// `Invalid` if nothing was, or too much, `Full` if too many run.
+/// `Invalid` if nothing is named, or too much, `Full` if too many run.
 pub(crate) fn begin(
     node: &Arc<Node>,
     store: &Store,
-    named: Named,
+    urls: Vec<String>,
     options: Options,
     bandwidth: Option<u64>,
 ) -> Result<Registered> {
-    let urls = named.take()?;
+    check(&urls)?;
     let mut list = node.warm_ups.list();
     if list.iter().filter(|warm| warm.is_running()).count() >= RUNNING {
         return Err(Error::new(ErrorKind::Full, "as many warm-ups run as may at once")
@@ -363,9 +354,4 @@ async fn bring(
         Err(_) => held.fetch_sub(shard.reckoned(), Ordering::Relaxed),
     };
     settled.map(|()| Some(shard.bytes()))
-}
-
-/// A warm-up's state as it travels.
-pub(crate) fn document(told: &Warming) -> String {
-    serde_json::to_string(told).expect("numbers and strings always encode")
 }

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_client::{Address, Connection, Deadline};
+use forebay_client::{Address, Admin, Connection, Deadline};
 use forebay_daemon::{
     AccessConfig, LOOK_AFTER, LeasesConfig, Listener, Node, NodeConfig, NodeTier, serve,
 };
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Limits, Rules};
-use forebay_store::{Class, LocalFiles, Store, TierReport};
+use forebay_store::{Class, LocalFiles, Mode, Store, TierReport};
 use forebay_uring::EngineChoice;
 use forebay_wire::message::{Reply, Request};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -173,7 +174,7 @@ impl Daemon {
 
     /// Its status document.
     #[must_use]
-    pub fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> Value {
         status(&self.socket)
     }
 
@@ -195,12 +196,29 @@ impl Daemon {
         });
     }
 
-    /// What it answers to one request on a connection of its own.
+    /// What it answers to one request of a trainer's, on a connection of its own.
     ///
     /// # Errors
     /// If it does not answer, or refuses.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
-        ask(&self.socket, request)
+        let deadline = Deadline::after(PATIENCE);
+        Connection::open(&self.socket, &deadline)?.ask(request, &deadline)
+    }
+
+    /// Drops every copy of a shard, or only counts them; with how many there were.
+    ///
+    /// # Errors
+    /// If it does not answer, or refuses.
+    pub fn forget(&self, url: &str, dry: bool) -> Result<u64> {
+        forget(&self.socket, url, dry)
+    }
+
+    /// Uses a tier otherwise.
+    ///
+    /// # Errors
+    /// If it does not answer, or refuses.
+    pub fn change(&self, tier: &str, mode: Mode) -> Result<()> {
+        change_tier(&self.socket, tier, mode)
     }
 
     /// A number of its status document.
@@ -210,7 +228,7 @@ impl Daemon {
     #[must_use]
     pub fn number(&self, pointer: &str) -> u64 {
         let status = self.status();
-        let number = status.pointer(pointer).and_then(serde_json::Value::as_u64);
+        let number = status.pointer(pointer).and_then(Value::as_u64);
         number.unwrap_or_else(|| panic!("no number at {pointer} in {status}"))
     }
 
@@ -260,13 +278,48 @@ impl Drop for Daemon {
     }
 }
 
-/// What the daemon at `socket` answers to one request on a connection of its own.
+/// The daemon at `socket`, for admins.
 ///
 /// # Errors
-/// If it does not answer, or refuses.
-pub fn ask(socket: &Path, request: &Request) -> Result<Reply> {
-    let deadline = Deadline::after(PATIENCE);
-    Connection::open(socket, &deadline)?.ask(request, &deadline)
+/// If it does not answer.
+pub fn admin(socket: &Path) -> Result<Admin> {
+    Admin::of(Connection::open(socket, &Deadline::after(PATIENCE))?)
+}
+
+/// What is told, step by step, of work that `body` begins at `path`, until its end.
+///
+/// # Errors
+/// If the daemon does not answer, or the work fails.
+pub fn followed(socket: &Path, path: &str, body: &Value) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    let told = |told| {
+        all.push(told);
+        Ok(())
+    };
+    admin(socket)?.follow(path, body, told, &Deadline::after(PATIENCE))?;
+    Ok(all)
+}
+
+/// Drops every copy of a shard, or only counts them; with how many there were.
+///
+/// # Errors
+/// If the daemon does not answer, or refuses.
+pub fn forget(socket: &Path, url: &str, dry: bool) -> Result<u64> {
+    let path = format!("/api/v1/evictions?dry_run={dry}");
+    let asked = json!({ "urls": [url] });
+    let evicted: Value = admin(socket)?.post(&path, &asked, &Deadline::after(PATIENCE))?;
+    let copies = evicted.pointer("/0/copies").and_then(Value::as_u64);
+    copies.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("not a count: {evicted}")))
+}
+
+/// Uses a tier otherwise.
+///
+/// # Errors
+/// If the daemon does not answer, or refuses.
+pub fn change_tier(socket: &Path, tier: &str, mode: Mode) -> Result<()> {
+    let asked = json!({ "mode": mode });
+    let path = format!("/api/v1/tiers/{tier}");
+    admin(socket)?.put::<Value>(&path, &asked, &Deadline::after(PATIENCE)).map(drop)
 }
 
 /// The status document of the daemon at `socket`.
@@ -274,7 +327,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Reply> {
 /// # Panics
 /// If it does not answer.
 #[must_use]
-pub fn status(socket: &Path) -> serde_json::Value {
+pub fn status(socket: &Path) -> Value {
     daemon_status(socket).expect("the daemon answers")
 }
 
@@ -282,9 +335,6 @@ pub fn status(socket: &Path) -> serde_json::Value {
 ///
 /// # Errors
 /// If it does not answer.
-pub fn daemon_status(socket: &Path) -> Result<serde_json::Value> {
-    match ask(socket, &Request::Status)? {
-        Reply::Status(text) => Ok(serde_json::from_str(&text).expect("a status is JSON")),
-        other => Err(Error::new(ErrorKind::Invalid, format!("not a status: {other:?}"))),
-    }
+pub fn daemon_status(socket: &Path) -> Result<Value> {
+    admin(socket)?.get("/api/v1/status", &Deadline::after(PATIENCE))
 }

@@ -124,22 +124,23 @@ fn another_user_is_turned_away() {
     open(daemon.socket(), 0o666);
     open(daemon.socket().parent().unwrap(), 0o755);
     // A program at hand everywhere that connects, sends a greeting and tells what comes back: 9 for
-    // an answer, 0 for a connection that ended, 1 for whatever else went wrong.
+    // a greeting, behind the four bytes of its length, 0 for a refusal or a connection that ended, 1 for
+    // whatever else went wrong.
     let script = "\
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.connect(sys.argv[1])
 try:
-    s.sendall(bytes([4, 0, 0, 0, 0, 1, 1, 120]))
-    answer = s.recv(1)
+    s.sendall(bytes([4, 0, 0, 0, 0, 4, 1, 120]))
+    answer = s.recv(5)
 except (BrokenPipeError, ConnectionResetError):
     answer = b''
-sys.exit(9 if answer else 0)";
+sys.exit(9 if answer[4:] == b'\\0' else 0)";
     let ask = |uid: u32| {
         let mut command = Command::new("python3");
         command.args(["-c", script]).arg(daemon.socket()).uid(uid);
         command.output().expect("Python is here").status.code()
     };
-    assert_eq!(ask(0), Some(9), "this user is answered");
-    assert_eq!(ask(65_534), Some(0), "another's connection ends without an answer");
+    assert_eq!(ask(0), Some(9), "this user is greeted");
+    assert_eq!(ask(65_534), Some(0), "another is not");
 }

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_client::{Address, Next};
-use forebay_store::PART_BYTES;
+use forebay_store::{Mode, PART_BYTES};
 use forebay_testkit::{Dice, for_seeds, say};
 use forebay_tests::{
-    Catalog, Daemon, Epoch, FRAMES, Installation, Installed, Origin, Rest, ask, eventually, job,
-    loader, next, status,
+    Catalog, Daemon, Epoch, FRAMES, Installation, Installed, Origin, Rest, change_tier, eventually,
+    forget, job, loader, next, status,
 };
-use forebay_wire::message::{Begin, Reply, Request, Shuffle, TierChange};
+use forebay_wire::message::{Begin, Shuffle};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -206,11 +206,9 @@ impl Bench {
                     server.release(&key);
                 }
                 3 => {
-                    let request = Request::Forget { url: Origin::url(&shard), dry: false };
-                    match ask(&self.socket, &request) {
-                        Ok(reply) => assert!(matches!(reply, Reply::Forgot { .. }), "{reply:?}"),
-                        // Nobody can say what lies on a tier that was let go of.
-                        Err(error) => assert!(disabled.contains(&true), "{error}"),
+                    // Nobody can say what lies on a tier that was let go of.
+                    if let Err(error) = forget(&self.socket, &Origin::url(&shard), false) {
+                        assert!(disabled.contains(&true), "{error}");
                     }
                 }
                 4 => {
@@ -218,23 +216,23 @@ impl Bench {
                     let said = String::from_utf8_lossy(&scrub.stdout);
                     assert!(scrub.status.success(), "a scrub found something: {said}");
                 }
-                5 if !disabled[tier] => self.change(name, TierChange::Drain).unwrap(),
+                5 if !disabled[tier] => self.change(name, Mode::Draining).unwrap(),
                 6 => {
-                    self.change(name, TierChange::Disable).unwrap();
+                    self.change(name, Mode::Disabled).unwrap();
                     disabled[tier] = true;
                 }
                 // A directory that somebody still reads is not free yet.
-                _ => disabled[tier] &= self.change(name, TierChange::Enable).is_err(),
+                _ => disabled[tier] &= self.change(name, Mode::Enabled).is_err(),
             }
             self.go_on(dice.within(5..40));
         }
         for (name, ..) in TIERS {
-            eventually("the tier is used again", || self.change(name, TierChange::Enable).is_ok());
+            eventually("the tier is used again", || self.change(name, Mode::Enabled).is_ok());
         }
     }
 
-    fn change(&self, name: &str, change: TierChange) -> forebay_error::Result<()> {
-        ask(&self.socket, &Request::Tier { name: name.to_owned(), change }).map(drop)
+    fn change(&self, name: &str, mode: Mode) -> forebay_error::Result<()> {
+        change_tier(&self.socket, name, mode)
     }
 
     /// Waits until the jobs got so many batches more, or none for a while, or are gone.
@@ -316,8 +314,7 @@ impl Bench {
     /// Every URL forgotten, nothing is used, and nothing there.
     fn forget_all(&self) {
         for url in self.catalog.urls() {
-            let forgot = ask(&self.socket, &Request::Forget { url, dry: false }).unwrap();
-            assert!(matches!(forgot, Reply::Forgot { .. }), "{forgot:?}");
+            forget(&self.socket, &url, false).unwrap();
         }
         self.settle();
         let status = self.status();

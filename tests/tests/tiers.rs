@@ -12,7 +12,6 @@ use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermark
 use forebay_tests::{
     Daemon, FRAMES, Household, Origin, epoch, eventually, job, loader, play, resting,
 };
-use forebay_wire::message::{Reply, Request, TierChange};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
@@ -77,10 +76,8 @@ impl Bench {
         self.daemon.tier(name)
     }
 
-    fn change(&self, name: &str, change: TierChange) -> Result<(), Error> {
-        let changed = self.daemon.ask(&Request::Tier { name: name.to_owned(), change })?;
-        assert!(matches!(changed, Reply::Changed), "{changed:?}");
-        Ok(())
+    fn change(&self, name: &str, mode: Mode) -> Result<(), Error> {
+        self.daemon.change(name, mode)
     }
 
     /// Bytes of shards in a tier's directory.
@@ -190,7 +187,7 @@ fn a_drained_disk_gives_nothing_up_to_memory() {
         config.datasets = vec![Dataset { tiers: vec!["a".into(), "b".into()], ..first }];
     });
     bench.play(0..5);
-    bench.change("a", TierChange::Drain).unwrap();
+    bench.change("a", Mode::Draining).unwrap();
     eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
     assert_eq!(bench.tier("b").counters.shards, 5);
     assert_eq!(bench.daemon.node().store().counters().fills, 5);
@@ -199,7 +196,7 @@ fn a_drained_disk_gives_nothing_up_to_memory() {
     bench.play(0..5);
     bench.play(0..2);
     eventually("two have copies in memory", || bench.tier("ram").counters.moved_in == 2);
-    bench.change("a", TierChange::Drain).unwrap();
+    bench.change("a", Mode::Draining).unwrap();
     eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
     assert_eq!(bench.tier("b").counters.shards, 5, "all of them, though memory has two");
 }
@@ -228,7 +225,7 @@ fn a_moved_copys_age_is_on_the_disk() {
     let sidecar = |tier: &str| resting(&bench.disk.path().join(tier).join("shards"), ".idx");
     assert!(sidecar("a").is_some());
     let before = std::time::SystemTime::now();
-    bench.change("a", TierChange::Drain).unwrap();
+    bench.change("a", Mode::Draining).unwrap();
     eventually("it moved", || bench.tier("b").counters.moved_in == 1);
     let moved = sidecar("b").unwrap().metadata().unwrap().modified().unwrap();
     assert!(moved < before, "{:?} younger", moved.duration_since(before));
@@ -246,41 +243,41 @@ fn a_tier_is_drained_and_taken_back_under_a_job() {
         played.assert_bytes(&SIZES);
         bench.daemon.settle();
     };
-    bench.change("a", TierChange::Drain).unwrap();
+    bench.change("a", Mode::Draining).unwrap();
     whole(0);
     eventually("the tier is empty", || bench.tier("a").counters.used_bytes == 0);
     assert_eq!(bench.tier("b").counters.shards, 6, "everything moved");
     assert_eq!(bench.resting("a"), 0);
     assert_eq!(bench.daemon.node().store().counters().fills, 6, "nothing was fetched again");
 
-    bench.change("a", TierChange::Disable).unwrap();
+    bench.change("a", Mode::Disabled).unwrap();
     // Its directory is another daemon's to take now.
     eventually("the directory is free", || {
         let other = Daemon::config(&bench.disk.path().join("a"), bench.shard_bytes);
         Daemon::try_start(other).is_ok()
     });
     whole(1);
-    bench.change("b", TierChange::Disable).unwrap();
-    bench.change("a", TierChange::Enable).unwrap();
+    bench.change("b", Mode::Disabled).unwrap();
+    bench.change("a", Mode::Enabled).unwrap();
     whole(2);
     assert_eq!(bench.tier("a").counters.shards, 6, "fetched anew, to the tier that is there");
-    eventually("b is free", || bench.change("b", TierChange::Enable).is_ok());
+    eventually("b is free", || bench.change("b", Mode::Enabled).is_ok());
     whole(3);
     eventually("what it held counts again", || bench.tier("b").counters.shards == 6);
     assert_eq!(bench.daemon.node().store().counters().fills, 12);
-    assert_eq!(bench.change("c", TierChange::Drain).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(bench.change("c", Mode::Draining).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 /// With no tier at all to use, jobs read through: slower, right, and nothing is kept.
 #[test]
 fn without_a_tier_jobs_read_through() {
     let bench = Bench::new(&[("a", Class::Nvme, 10)]);
-    bench.change("a", TierChange::Disable).unwrap();
+    bench.change("a", Mode::Disabled).unwrap();
     bench.play(0..3);
     let counters = bench.daemon.node().store().counters();
     assert_eq!((counters.fills, counters.shards), (0, 0));
     assert!(counters.through_bytes + counters.copied_bytes > 0, "{counters:?}");
-    bench.change("a", TierChange::Enable).unwrap();
+    bench.change("a", Mode::Enabled).unwrap();
     bench.play(0..3);
     assert_eq!(bench.daemon.node().store().counters().fills, 3);
 }
@@ -352,11 +349,7 @@ fn a_url_is_forgotten_on_every_tier() {
     bench.play([0, 1]);
     eventually("both moved", || bench.tier("ram").counters.moved_in == 2);
     bench.origin.put("0.tar", &forebay_testkit::shard(SAMPLES, 99, &SIZES));
-    let forget = |dry| {
-        let forgot = bench.daemon.ask(&Request::Forget { url: Origin::url("0.tar"), dry }).unwrap();
-        let Reply::Forgot { copies } = forgot else { panic!("{forgot:?}") };
-        copies
-    };
+    let forget = |dry| bench.daemon.forget(&Origin::url("0.tar"), dry).unwrap();
     assert_eq!((forget(true), forget(false), forget(false)), (2, 2, 0));
     assert_eq!((bench.tier("ram").counters.shards, bench.tier("nvme").counters.shards), (1, 1));
     assert_eq!(bench.resting("nvme"), bench.shard_bytes);
@@ -373,14 +366,14 @@ fn a_url_is_forgotten_on_every_tier() {
 fn a_url_is_not_called_forgotten_while_a_tier_is_away() {
     let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Hdd, 10)]);
     bench.play([0]);
-    bench.change("b", TierChange::Disable).unwrap();
-    let forget = || bench.daemon.ask(&Request::Forget { url: Origin::url("0.tar"), dry: false });
+    bench.change("b", Mode::Disabled).unwrap();
+    let forget = || bench.daemon.forget(&Origin::url("0.tar"), false);
     let error = forget().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(error.place("tier"), Some("b"));
     assert_eq!(bench.tier("a").counters.shards, 0, "those that can be asked have forgotten it");
-    bench.change("b", TierChange::Enable).unwrap();
-    assert!(matches!(forget().unwrap(), Reply::Forgot { copies: 0 }));
+    bench.change("b", Mode::Enabled).unwrap();
+    assert_eq!(forget().unwrap(), 0);
 }
 
 /// The command line as an admin uses it: lists, rehearses, drains with a bar, and takes back.

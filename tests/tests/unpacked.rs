@@ -18,13 +18,13 @@ use forebay_daemon::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
 use forebay_source::Options;
-use forebay_store::{Class, Dataset, Evict, Tenant};
+use forebay_store::{Class, Dataset, Evict, Mode, Tenant};
 use forebay_testkit::{Fault, FaultProxy, When};
 use forebay_tests::{
     Bare, BareConfig, Daemon, Epoch, FRAMES, Faulty, Household, Origin, epoch, eventually, flip,
-    job, job_with, kill, loader, next, play, resting,
+    followed, job, job_with, kill, loader, next, play, resting,
 };
-use forebay_wire::message::{Begin, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Reply, Request};
 use hyper::header::{ETAG, HeaderName, LAST_MODIFIED};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -259,8 +259,10 @@ fn every_form_becomes_the_plain_tar() {
     let bench = Bench { origin, daemon, disk };
     assert_whole(&bench.play(&names), &seeds, samples, MEMBER);
     assert_eq!(names.iter().map(|name| bench.origin.served(name)).collect::<Vec<_>>(), served);
-    let scrub = bench.daemon.ask(&Request::Scrub { keep: true });
-    assert!(scrub.is_ok(), "{scrub:?}");
+    let path = "/api/v1/scrubs?dry_run=true&follow=true";
+    let told = followed(bench.daemon.socket(), path, &serde_json::Value::Null).unwrap();
+    let last = told.last().unwrap();
+    assert_eq!((&last["done"], &last["wrong"]), (&true.into(), &0.into()), "{last}");
     assert_eq!(bench.daemon.node().store().counters().corruptions, 0);
 }
 
@@ -477,12 +479,9 @@ fn a_flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
             assert_eq!(resting(&bench.shards(), name), None);
             // Mended, it is another version.
             bench.origin.put(name, &form);
-            assert!(matches!(
-                bench.daemon.ask(&Request::Forget { url: Origin::url(name), dry: false }),
-                Ok(Reply::Forgot { .. })
-            ));
+            bench.daemon.forget(&Origin::url(name), false).unwrap();
             assert_whole(&bench.play(&[name]), &[0], 20, MEMBER);
-            drop(bench.daemon.ask(&Request::Forget { url: Origin::url(name), dry: false }));
+            drop(bench.daemon.forget(&Origin::url(name), false));
             eventually("it is forgotten", || bench.used() == 0);
         }
     }
@@ -727,9 +726,8 @@ fn two_tiers(disk: &Path, classes: [Class; 2], change: impl FnOnce(&mut NodeConf
     Daemon::try_start(config).unwrap()
 }
 
-fn change(daemon: &Daemon, tier: &str, change: TierChange) {
-    let changed = daemon.ask(&Request::Tier { name: tier.to_owned(), change }).unwrap();
-    assert!(matches!(changed, Reply::Changed), "{changed:?}");
+fn change(daemon: &Daemon, tier: &str, mode: Mode) {
+    daemon.change(tier, mode).unwrap();
 }
 
 /// What was unpacked once moves as the plain tar it is; its origin is not asked again.
@@ -745,7 +743,7 @@ fn it_moves_between_tiers_and_back() {
     assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], 30, MEMBER);
     daemon.settle();
     for (from, to) in [("a", "b"), ("b", "a")] {
-        change(&daemon, from, TierChange::Drain);
+        change(&daemon, from, Mode::Draining);
         eventually("it moved", || daemon.tier(from).counters.shards == 0);
         let moved = sidecar(&shards(to), "0.tar.zst");
         assert_eq!((moved.len, moved.compressed_len), (tar.len() as u64, Some(form.len() as u64)));
@@ -753,7 +751,7 @@ fn it_moves_between_tiers_and_back() {
         assert!(fs::read(data).unwrap() == tar);
         assert_eq!(daemon.tier(to).counters.used_bytes, tar.len() as u64);
         assert_eq!(daemon.tier(to).counters.moved_bytes, tar.len() as u64);
-        change(&daemon, from, TierChange::Enable);
+        change(&daemon, from, Mode::Enabled);
         assert_whole(&epoch(daemon.address(), open()).unwrap(), &[0], 30, MEMBER);
     }
     assert_eq!(origin.served("0.tar.zst"), form.len() as u64, "one fetch");
@@ -841,7 +839,7 @@ fn a_shard_whose_tier_is_lost_is_unpacked_anew_or_says_so() {
     assert!(faulty.failed() > 0);
     drop(loader);
     for tier in ["a", "b"] {
-        change(&daemon, tier, TierChange::Disable);
+        change(&daemon, tier, Mode::Disabled);
     }
     let error = epoch(daemon.address(), job(&origin, urls(["0.tar.gz"]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

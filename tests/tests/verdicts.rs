@@ -17,10 +17,10 @@ use flate2::write::GzEncoder;
 use forebay_client::{Loader, Next};
 use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
-use forebay_store::{Lease, PART_BYTES, Urgency};
+use forebay_store::{Lease, Mode, PART_BYTES, Urgency};
 use forebay_testkit::{Fault, FaultProxy, When, shard};
 use forebay_tests::{Daemon, Epoch, Origin, epoch, eventually, job_with, loader, next, play, rest};
-use forebay_wire::message::{Begin, Open, Reply, Request, TierChange};
+use forebay_wire::message::{Begin, Open};
 use hyper::header::HeaderName;
 use tempfile::TempDir;
 
@@ -356,8 +356,7 @@ fn a_tar_that_broke_on_the_way_is_fetched_anew() {
 #[test]
 fn a_shard_that_no_tier_takes_is_told() {
     let bench = Bench::with_tars();
-    let disable = Request::Tier { name: "nvme".into(), change: TierChange::Disable };
-    assert!(matches!(bench.daemon.ask(&disable).unwrap(), Reply::Changed));
+    bench.daemon.change("nvme", Mode::Disabled).unwrap();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(bench.job(&["0.tar"], true));
     take(&job, FEW / 8);

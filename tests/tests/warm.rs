@@ -255,12 +255,7 @@ fn a_limit_of_bandwidth_is_kept_until_a_job_wants_the_same() {
         for _ in 0..3 {
             let other = job(&origin, vec![Origin::url("1.tar")]);
             assert_eq!(epoch(daemon.address(), other).unwrap().samples.len() as u64, LONG);
-            daemon
-                .ask(&forebay_wire::message::Request::Forget {
-                    url: Origin::url("1.tar"),
-                    dry: false,
-                })
-                .unwrap();
+            daemon.forget(&Origin::url("1.tar"), false).unwrap();
         }
         let gets = origin.server.counts().gets;
         assert_eq!(gets.get(&Origin::key("0.tar")), Some(&1), "{verb}: only its first part");

@@ -68,24 +68,11 @@ impl Connection {
     /// Connects as [`Connection::open`] does, telling an absent daemon from one that fails.
     pub(crate) fn find(path: &Path, deadline: &Deadline) -> Result<Found> {
         let at = |error: Error| error.at("socket", path.display());
-        let doing = "connect to the daemon";
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket: OwnedFd = socket.doing("make a socket")?;
-        let address = SocketAddrUnix::new(path).doing(doing).map_err(at)?;
-        let tried = deadline.retry(|| match connect(&socket, &address) {
-            // Its line is full: it takes nobody, or more come at once than it takes.
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            tried => Ok(Some(tried)),
-        });
-        match tried.map_err(at)? {
-            Some(Err(error @ (Errno::NOENT | Errno::CONNREFUSED))) => {
-                return Ok(Found::Nobody(at(Error::from_io(doing, &error.into()))));
-            }
-            Some(tried) => tried.doing(doing).map_err(at)?,
-            None => return Err(at(silent())),
-        }
-        let (socket, path, sending) = (socket.into(), path.to_owned(), Mutex::new(()));
+        let socket = match dial(path, deadline)? {
+            Ok(socket) => socket,
+            Err(nobody) => return Ok(Found::Nobody(nobody)),
+        };
+        let (path, sending) = (path.to_owned(), Mutex::new(()));
         let (files, commands) = (Arc::default(), Arc::default());
         let mut connection =
             Self { socket, path, sending, files, commands, daemon_pid: 0, protocol: PROTOCOL };
@@ -391,6 +378,11 @@ impl Connection {
         self.commands.allow();
     }
 
+    /// Where its daemon listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Ends the connection: a thread that is receiving comes back with `Closed`, and commands end.
     pub fn shut(&self) {
         self.commands.end();
@@ -399,7 +391,32 @@ impl Connection {
     }
 }
 
-fn silent() -> Error {
+/// Connects a socket that does not block; or says that nobody listens there, or nobody any more.
+pub(crate) fn dial(
+    path: &Path,
+    deadline: &Deadline,
+) -> Result<std::result::Result<UnixStream, Error>> {
+    let at = |error: Error| error.at("socket", path.display());
+    let doing = "connect to the daemon";
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket: OwnedFd = socket.doing("make a socket")?;
+    let address = SocketAddrUnix::new(path).doing(doing).map_err(at)?;
+    let tried = deadline.retry(|| match connect(&socket, &address) {
+        // Its line is full: it takes nobody, or more come at once than it takes.
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        tried => Ok(Some(tried)),
+    });
+    match tried.map_err(at)? {
+        Some(Err(error @ (Errno::NOENT | Errno::CONNREFUSED))) => {
+            Ok(Err(at(Error::from_io(doing, &error.into()))))
+        }
+        Some(tried) => tried.doing(doing).map_err(at).map(|()| Ok(socket.into())),
+        None => Err(at(silent())),
+    }
+}
+
+pub(crate) fn silent() -> Error {
     Error::new(ErrorKind::Unavailable, "the daemon does not answer").advise(
         "it hangs or was stopped: look at its log, end its process, and the next one starts fresh",
     )

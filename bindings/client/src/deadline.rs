@@ -40,6 +40,11 @@ impl Deadline {
         Self { at: self.at.min(Self::after(timeout).at), closing: self.closing.clone() }
     }
 
+    /// How long it is until then.
+    pub(crate) fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
     pub(crate) fn has_passed(&self) -> bool {
         Instant::now() >= self.at
     }

@@ -9,6 +9,7 @@
 //!          └─ Connection one socket to one daemon                connection.rs
 //!               ├─ Files     what it opens for the daemon      files.rs
 //!               ├─ Commands  what it runs for the daemon        commands.rs
+//!               ├─ Admin     what admins ask, over HTTP         admin.rs
 //!               ├─ Address   which daemon; starts one if none    address.rs, launch.rs
 //!               └─ Deadline  until when a wait may last           deadline.rs
 //! ```
@@ -16,6 +17,7 @@
 //! a batch, or an error that says what to do, within its time limit.
 
 mod address;
+mod admin;
 mod commands;
 mod connection;
 mod counting;
@@ -29,6 +31,7 @@ mod session;
 mod waits;
 
 pub use address::{Address, NODE_SOCKET};
+pub use admin::Admin;
 pub use connection::Connection;
 pub use deadline::{Deadline, TIMEOUT_MAX};
 pub use launch::{LOG_MAX, Launch, RuntimeDirectory};

@@ -16,16 +16,21 @@
 //! );
 //! ```
 
+mod problem;
+
 use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use problem::{PROBLEM, Place, Problem};
 
 /// A result whose error is Forebay's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller must do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The named thing does not exist: fix the name; a retry cannot help.

@@ -31,6 +31,7 @@ use std::str::FromStr;
 
 use forebay_error::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A shard's place in its tier's table: small, dense, used again after the shard is gone.
 pub type Slot = u32;
@@ -79,7 +80,7 @@ pub trait Policy: Send {
 }
 
 /// A policy's name, as in a configuration file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Evict {
     /// What is needed last, as far as jobs told; see [`crate::Foresight`].

@@ -6,7 +6,7 @@
 //! this tells the most that can be lacking.
 
 /// What would let every job read on without waiting: one or the other.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct Remedy {
     /// Bytes of cache that are missing; none where no cache is large enough.
     pub cache: Option<u64>,

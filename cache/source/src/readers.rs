@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 pub use child::{Opener, serve, serve_layouts_of};
 pub(crate) use client::ClientReaders;
@@ -62,9 +63,10 @@ struct Inner {
 }
 
 /// A mount's readers, for an admin.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MountReport {
     /// Where it is mounted.
+    #[schema(value_type = String)]
     pub mount: PathBuf,
     /// Whether the last request to it was not answered in time.
     pub hangs: bool,

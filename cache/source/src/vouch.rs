@@ -11,6 +11,7 @@ use crc_fast::{CrcAlgorithm, Digest as Crc};
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
 
 /// How an origin takes checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +93,7 @@ pub(crate) struct Piece {
 }
 
 /// Shards whose origins were asked for checksums, by what came of it. Counts only grow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Checksums {
     /// The bytes are what the origin says.
     pub agreed: u64,

@@ -10,18 +10,19 @@ use std::time::Duration;
 use forebay_error::{Error, ErrorKind, Result};
 use glob::{MatchOptions, Pattern};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use forebay_policy::Evict;
 
 /// `*` stays within one folder, `**` crosses them, as in every other tool.
-const MATCHING: MatchOptions = MatchOptions {
+pub(crate) const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: false,
 };
 
 /// Whether copies of a data set's shards are kept at all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
     /// On the tiers that take them.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   FORMAT                       "forebay 1": what may use this directory
+//!   PINS                         what admins pinned at run time
 //!   RECENCY                      in which order shards were last used; a hint
 //!   WEAR                         what of a day's writing was left; a hint
 //!   indexes/<hash>-<name>.idx    where members lie of a shard that is read where it is; a hint
@@ -17,6 +18,7 @@
 //! is told. Eviction goes the other way: sidecar first, so that no sidecar outlives its data.
 
 mod indexes;
+mod pins;
 mod recency;
 mod survey;
 mod wear;

@@ -16,6 +16,7 @@ use forebay_policy::{
 use forebay_source::{ByClient, Options};
 use serde::Serialize;
 use tokio::sync::Notify;
+use utoipa::ToSchema;
 
 use crate::directory::ObjectKey;
 
@@ -47,9 +48,10 @@ pub(crate) struct Via {
 }
 
 /// A job that is foreseen.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ForeseenJob {
     /// Its number.
+    #[schema(value_type = u64)]
     pub job: JobId,
     /// Bytes a second that it reads while it does not wait.
     pub rate: f64,
@@ -62,7 +64,7 @@ pub struct ForeseenJob {
 }
 
 /// What is foreseen, and what came of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ForecastReport {
     /// The jobs.
     pub jobs: Vec<ForeseenJob>,

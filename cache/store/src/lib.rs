@@ -25,6 +25,7 @@ mod files;
 mod fill;
 mod forecast;
 mod fsck;
+mod pins;
 mod shard;
 mod shares;
 mod store;
@@ -40,10 +41,13 @@ pub use forecast::{ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use shares::check_promises;
-pub use store::{Brought, Checked, Claim, Copy, Foreseen, Reading, Store, StoreConfig, StoreRules};
+pub use store::{
+    Brought, Checked, Claim, Copy, Explained, Foreseen, Quota, Reading, Room, Said, Store,
+    StoreConfig, StoreRules,
+};
 pub use tenant::Tenant;
 pub use tier::{
-    Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Mode,
+    Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Kept, Mode,
     OPEN_SHARDS, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
     Watermarks,
 };

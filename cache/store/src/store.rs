@@ -10,10 +10,13 @@
 
 mod bring;
 mod check;
+mod explain;
 mod foresee;
 mod identity;
 mod in_place;
+mod meant;
 mod moves;
+mod pin;
 mod place;
 mod reconfigure;
 mod room;
@@ -37,6 +40,7 @@ use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
 use crate::fill::{Fills, Flights, Job, Running, Start};
 use crate::forecast::Forecast;
+use crate::pins::Pins;
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, InForce, Shares};
 use crate::tenant::Tenant;
@@ -46,10 +50,12 @@ use crate::tier::{
 };
 pub use bring::Brought;
 pub use check::{Checked, Copy};
+pub use explain::{Explained, Quota, Room, Said};
 pub use foresee::{Foreseen, Reading};
 use identity::Begun;
 pub(crate) use identity::{Head, Identity};
 pub(crate) use in_place::is_read_in_place;
+pub(crate) use meant::IsMeant;
 use moves::Promotions;
 pub use reconfigure::StoreRules;
 
@@ -107,6 +113,8 @@ struct Inner {
     /// The right to change the rules: who judges by some must be the next to change them.
     reconfiguring: tokio::sync::Mutex<()>,
     through_misses: AtomicU64,
+    /// One change of pins at a time.
+    pinning: tokio::sync::Mutex<()>,
 }
 
 impl Drop for Inner {
@@ -198,10 +206,16 @@ impl Store {
         let sizes: Vec<_> =
             config.tiers.iter().map(|tier| (tier.name.as_str(), tier.capacity)).collect();
         let shares = InForce::new(Shares::new(config.datasets, config.tenants, &sizes)?);
+        let disks = config.tiers.iter().filter_map(|tier| Some(tier.disk.as_ref()?.path.clone()));
+        let disks: Vec<_> = disks.collect();
+        let pins =
+            tokio::task::spawn_blocking(move || Pins::load(disks.iter().map(|disk| &**disk)));
+        let pins = pins.await.map_err(|_| shutting_down())??;
         let commons = Arc::new(Commons {
             frames,
             flights: Flights::new(),
             shares,
+            pins,
             forecast: Arc::new(Forecast::new()),
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
@@ -224,6 +238,7 @@ impl Store {
             promotions: Promotions::default(),
             reconfiguring: tokio::sync::Mutex::default(),
             through_misses: AtomicU64::new(0),
+            pinning: tokio::sync::Mutex::default(),
         };
         let store =
             Self { inner: Arc::new(inner), tenant: None, owner: 0, client: None, pace: None };
@@ -598,6 +613,13 @@ impl Store {
         let tenants =
             shares.tenants().map(|(at, share)| Holding::of(share, None, shards(&of_tenant, at)));
         Holdings { datasets: datasets.collect(), tenants: tenants.collect() }
+    }
+
+    /// What is said of each data set, in the order of their rules; last the defaults, for what belongs to none.
+    #[must_use]
+    pub fn datasets(&self) -> Vec<Dataset> {
+        let shares = self.inner.commons.shares.now();
+        shares.datasets().map(|(_, kept)| kept.rule.clone()).collect()
     }
 
     /// Changes what is wanted of a tier, at run time.

@@ -18,6 +18,7 @@ mod health;
 mod leftover;
 mod limits;
 mod open;
+mod pinned;
 mod presence;
 mod room;
 mod scrub;
@@ -36,12 +37,14 @@ use forebay_uring::{Arena, Engine, EngineReport, PageReport};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use utoipa::ToSchema;
 
 use crate::budget::Budget;
 use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
 use crate::forecast::Forecast;
+use crate::pins::Pins;
 use crate::shard::{Shard, Traffic};
 use crate::shares::{Charge, InForce};
 use crate::store::Identity;
@@ -54,6 +57,7 @@ use limits::Size;
 pub use limits::TierLimits;
 pub(crate) use limits::reconfigure;
 pub(crate) use open::{Arrival, Opening, Wanted, is_the_copys_fault, shutting_down};
+pub use presence::Kept;
 pub use room::Urgency;
 pub use scrub::{Flaw, Scrub};
 pub use table::OPEN_SHARDS;
@@ -64,7 +68,7 @@ pub use tally::{Counters, Holding, Holdings};
 use wear::Wear;
 
 /// What a tier is made of, the fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Memory of the daemon's.
@@ -78,7 +82,7 @@ pub enum Class {
 }
 
 /// What an admin wants of a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// It is used.
@@ -154,6 +158,8 @@ pub(crate) struct Commons {
     pub(crate) flights: Flights,
     /// By the rules that count now.
     pub(crate) shares: Arc<InForce>,
+    /// What admins keep, beside what data sets' rules keep.
+    pub(crate) pins: Pins,
     /// What jobs said they will read.
     pub(crate) forecast: Arc<Forecast>,
     /// Wakes whoever moves shards between tiers.
@@ -227,7 +233,7 @@ struct Disk {
 }
 
 /// What a tier is and does now.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct TierReport {
     /// What admins call it.
     pub name: String,

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::arena::Room;
 use crate::engine::Attachment;
@@ -30,7 +31,7 @@ use mapping::Mapping;
 pub const CHUNK: usize = 2 << 20;
 
 /// How many bytes of a region lie on which kind of page.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PageReport {
     /// Bytes on huge pages reserved by the administrator (`vm.nr_hugepages`).
     pub hugetlb: usize,

@@ -3,6 +3,7 @@
 //! One rule: what a peer says is quoted, cut and stripped of what terminals act on; of URLs only what may be
 //! shown is written.
 
+use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use forebay_error::{Error, Result, shown};
@@ -45,6 +46,11 @@ impl Whom {
     #[cfg(test)]
     pub(crate) fn user(uid: u32) -> Self {
         Self { uid: Some(uid), ..Self::default() }
+    }
+
+    /// Somebody over TCP.
+    pub(crate) fn from(address: SocketAddr) -> Self {
+        Self { by: Some(address.to_string()), ..Self::default() }
     }
 
     /// A peer of a socket.

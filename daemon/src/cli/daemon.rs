@@ -20,6 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Done, Failure, Launcher};
 use crate::access::AccessConfig;
+use crate::admin::{HttpConfig, HttpListener};
 use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
@@ -100,6 +101,8 @@ struct Place {
     socket: PathBuf,
     /// Other sockets beside it.
     listens: Vec<ListenConfig>,
+    /// How it is to be had over TCP, if it is.
+    http: Option<HttpConfig>,
     idle: Option<Duration>,
     /// Told once the daemon listens.
     announce: bool,
@@ -163,6 +166,10 @@ async fn live(place: Place) -> Result<()> {
         node.govern(&file, config);
     }
     let mut listeners = vec![Listener::bind(&place.socket)?];
+    let http = match place.http {
+        Some(http) => Some(HttpListener::bind(http).await?),
+        None => None,
+    };
     tracing::info!(socket = %place.socket.display(), "listening");
     for listen in place.listens {
         tracing::info!(socket = %listen.door.path.display(), tenant = listen.door.tenant, "listening");
@@ -182,6 +189,8 @@ async fn live(place: Place) -> Result<()> {
         tracing::info!("stopping");
         supervisor::stopping().await;
     };
+    // It ends with the runtime.
+    let _http = http.map(|http| tokio::spawn(http.serve(node.clone())));
     serve(node.clone(), listeners, place.idle, stop).await;
     Ok(())
 }
@@ -218,7 +227,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         _ => error,
     })?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
-    let (sources, access) = (config.sources()?, config.access()?);
+    let (sources, access, http) = (config.sources()?, config.access()?, config.http()?);
     let (socket, listens, audit) = (config.socket(), config.listens()?, config.audit()?);
     if let Some(parent) = socket.parent() {
         std::fs::create_dir_all(parent).doing("make the socket's directory")?;
@@ -249,7 +258,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         faults: None,
     };
     let governed = Some((arguments.config.clone(), config));
-    Ok(Place { node, governed, socket, listens, idle: None, announce: false, lock: None })
+    Ok(Place { node, governed, socket, listens, http, idle: None, announce: false, lock: None })
 }
 
 /// A user's own daemon; `None` if another one serves that user.
@@ -289,6 +298,7 @@ fn embedded(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Don
         governed: None,
         socket: runtime.socket(),
         listens: Vec::new(),
+        http: None,
         idle: Some(Duration::from_secs(arguments.idle)),
         announce: true,
         lock: Some(lock),

@@ -28,7 +28,7 @@ mod socket;
 mod space;
 mod trial;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -95,6 +95,16 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             .advise("see what mends it above")
             .into()),
     }
+}
+
+/// What is found of the machine by a configuration, in words.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub(super) fn report(config: Option<&Path>) -> Result<String> {
+    let config = config.map(Path::to_owned);
+    let arguments = Arguments { config, cache: None, io: Io::Auto, probe: false, json: false };
+    Ok(Report::of(look(&arguments)?).to_string())
 }
 
 fn look(arguments: &Arguments) -> Result<Vec<Finding>> {

@@ -1,12 +1,12 @@
 //! `forebay scrub`.
 
+use forebay_client::Deadline;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::Scrub;
-use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Done, Launcher, Target, print, print_json, unexpected};
+use super::{ANSWER_TIMEOUT, Done, Failure, Launcher, Target, print, print_json, unexpected};
+use crate::scrubs::Scrubbing;
 
 /// Compare every byte in the cache with what its origin sent.
 ///
@@ -25,31 +25,25 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let connection = arguments.target.connect(launcher)?;
-    connection.send(&Request::Scrub { keep: arguments.dry_run })?;
+    let admin = arguments.target.admin(launcher)?;
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template(
             "{bar:40} {bytes}/{total_bytes}  {bytes_per_sec}  {elapsed} (left {eta})  {msg}",
         )
         .expect("a constant, valid template"),
     );
-    let mut receiver = Receiver::default();
-    let scrub: Scrub = loop {
-        let json = match connection.receive(&mut receiver)? {
-            Reply::Scrub(json) => json,
-            Reply::Failed { error, .. } => return Err(error.into()),
-            _ => return Err(unexpected().into()),
-        };
-        let scrub: Scrub = serde_json::from_str(&json).map_err(|error| {
-            Error::new(ErrorKind::Invalid, format!("the daemon's report cannot be read: {error}"))
-        })?;
-        bar.set_length(scrub.bytes);
-        bar.set_position(scrub.bytes_done);
-        bar.set_message(format!("{} wrong", scrub.wrong));
-        if scrub.done {
-            break scrub;
-        }
+    let mut last = None;
+    let show = |told: Scrubbing| {
+        bar.set_length(told.scrub.bytes);
+        bar.set_position(told.scrub.bytes_done);
+        bar.set_message(format!("{} wrong", told.scrub.wrong));
+        last = Some(told);
+        Ok(())
     };
+    let path = format!("/api/v1/scrubs?follow=true&dry_run={}", arguments.dry_run);
+    let followed = admin.follow(&path, &(), show, &Deadline::after(ANSWER_TIMEOUT));
+    followed.map_err(Failure::of_request)?;
+    let scrub = last.filter(|told| told.scrub.done).ok_or_else(unexpected)?.scrub;
     bar.finish_and_clear();
     tell(&scrub, arguments.json)?;
     if scrub.wrong == 0 {

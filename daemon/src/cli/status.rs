@@ -1,10 +1,9 @@
 //! `forebay status`.
 
 use forebay_client::Deadline;
-use forebay_error::{Error, ErrorKind};
-use forebay_wire::message::{Reply, Request};
+use serde_json::Value;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, unexpected};
+use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
 use crate::status::Screen;
 
 /// Show the daemon's state on one screen.
@@ -21,21 +20,17 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
-    let connection = arguments.target.connect_if_running().map_err(|failure| match failure {
+    let admin = arguments.target.admin_if_running().map_err(|failure| match failure {
         Failure::Unreachable(error) => Failure::Unreachable(
             error.advise("a training job starts a daemon, or `forebay daemon` does"),
         ),
         failure => failure,
     })?;
-    let answer = connection.ask(&Request::Status, &Deadline::after(ANSWER_TIMEOUT));
-    let Reply::Status(json) = answer.map_err(Failure::Unreachable)? else {
-        return Err(unexpected().into());
-    };
+    let status: Value = admin
+        .get("/api/v1/status", &Deadline::after(ANSWER_TIMEOUT))
+        .map_err(Failure::of_request)?;
     if arguments.json {
-        return Ok(print(&json)?);
+        return Ok(print_json(&status)?);
     }
-    let status = serde_json::from_str(&json).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the daemon's status cannot be read: {error}"))
-    })?;
     Ok(print(Screen(&status).to_string().trim_end())?)
 }

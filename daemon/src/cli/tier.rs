@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use forebay_client::{Connection, Deadline};
+use forebay_client::{Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::{Reply, Request, TierChange};
+use forebay_store::Mode;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json, unexpected};
+use super::{ANSWER_TIMEOUT, Done, Failure, Target, path_part, print, print_json};
 use crate::status::TierLines;
 
 /// How long a drain is watched at most. A terabyte leaves a slow disk within that.
@@ -68,25 +68,23 @@ pub(super) fn run(verb: &Verb) -> Done {
     match verb {
         Verb::Ls(list) => ls(list),
         Verb::Drain(drain) => {
-            let connection = change(&drain.change, TierChange::Drain)?;
+            let admin = drain.change.target.admin_if_running()?;
+            let mut tier = change(&admin, &drain.change, Mode::Draining)?;
             if drain.wait && !drain.change.dry_run {
-                watch(&connection, &drain.change.name)?;
+                tier = watch(&admin, &drain.change.name)?;
             }
-            show(&connection, &drain.change)
+            show(&tier, &drain.change)
         }
-        Verb::Disable(arguments) => {
-            let connection = change(arguments, TierChange::Disable)?;
-            show(&connection, arguments)
-        }
-        Verb::Enable(arguments) => {
-            let connection = change(arguments, TierChange::Enable)?;
-            show(&connection, arguments)
-        }
+        Verb::Disable(arguments) => change_and_show(arguments, Mode::Disabled),
+        Verb::Enable(arguments) => change_and_show(arguments, Mode::Enabled),
     }
 }
 
 fn ls(list: &List) -> Done {
-    let tiers = tiers(&list.target.connect_if_running()?)?;
+    let admin = list.target.admin_if_running()?;
+    let tiers: Vec<Value> = admin
+        .get("/api/v1/tiers", &Deadline::after(ANSWER_TIMEOUT))
+        .map_err(Failure::of_request)?;
     if list.json {
         return Ok(print_json(&tiers)?);
     }
@@ -96,50 +94,44 @@ fn ls(list: &List) -> Done {
     Ok(())
 }
 
-/// Asks for a change, unless only a rehearsal is wanted.
-fn change(arguments: &Change, change: TierChange) -> Done<Connection> {
-    let connection = arguments.target.connect_if_running()?;
-    if arguments.dry_run {
-        return Ok(connection);
-    }
-    let name = arguments.name.clone();
-    let asked = Request::Tier { name, change };
-    match connection.ask(&asked, &Deadline::after(ANSWER_TIMEOUT)).map_err(Failure::of_request)? {
-        Reply::Changed => Ok(connection),
-        _ => Err(unexpected().into()),
-    }
+fn change_and_show(arguments: &Change, mode: Mode) -> Done {
+    let admin = arguments.target.admin_if_running()?;
+    show(&change(&admin, arguments, mode)?, arguments)
 }
 
-/// Shows the tier as it is now.
-fn show(connection: &Connection, arguments: &Change) -> Done {
-    let tier = find(&tiers(connection)?, &arguments.name)?;
+/// Asks for a change, or for a rehearsal of it; with the tier as it is then.
+fn change(admin: &Admin, arguments: &Change, mode: Mode) -> Done<Value> {
+    let path = format!("{}?dry_run={}", path_of(&arguments.name), arguments.dry_run);
+    let deadline = Deadline::after(ANSWER_TIMEOUT);
+    admin.put(&path, &json!({ "mode": mode }), &deadline).map_err(Failure::of_request)
+}
+
+/// Shows a tier.
+fn show(tier: &Value, arguments: &Change) -> Done {
     if arguments.json {
-        return Ok(print_json(&tier)?);
+        return Ok(print_json(tier)?);
     }
     if arguments.dry_run {
-        let (shards, used) = (number(&tier, "shards"), number(&tier, "used_bytes"));
+        let (shards, used) = (number(tier, "shards"), number(tier, "used_bytes"));
         let used = bytesize::ByteSize(used).display().iec();
         return Ok(print(&format!("it holds {shards} shards ({used}); nothing was changed"))?);
     }
-    Ok(print(&TierLines(&tier).to_string())?)
+    Ok(print(&TierLines(tier).to_string())?)
 }
 
-/// Shows a bar until nothing is left on the tier.
-fn watch(connection: &Connection, name: &str) -> Done {
-    let left = || -> Result<(u64, u64)> {
-        let tier = find(&tiers(connection)?, name)?;
-        Ok((number(&tier, "shards"), number(&tier, "used_bytes")))
-    };
-    let (_, all) = left()?;
+/// Shows a bar until nothing is left on the tier; with the tier as it is then.
+fn watch(admin: &Admin, name: &str) -> Done<Value> {
+    let look = || -> Result<Value> { admin.get(&path_of(name), &Deadline::after(ANSWER_TIMEOUT)) };
+    let all = number(&look()?, "used_bytes");
     let bar = ProgressBar::new(all).with_style(
         ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes}  {elapsed} (left {eta})")
             .expect("a constant, valid template"),
     );
     let done = Deadline::after(DRAIN_TIMEOUT).retry(|| {
-        let (shards, bytes) = left()?;
-        bar.set_position(all.saturating_sub(bytes));
+        let tier = look()?;
+        bar.set_position(all.saturating_sub(number(&tier, "used_bytes")));
         // Bytes without a shard are a newer release's, and stay.
-        Ok((shards == 0).then_some(()))
+        Ok((number(&tier, "shards") == 0).then_some(tier))
     })?;
     bar.finish_and_clear();
     done.ok_or_else(|| {
@@ -150,25 +142,8 @@ fn watch(connection: &Connection, name: &str) -> Done {
     })
 }
 
-fn tiers(connection: &Connection) -> Result<Vec<Value>> {
-    let answer = connection.ask(&Request::Status, &Deadline::after(ANSWER_TIMEOUT))?;
-    let Reply::Status(json) = answer else { return Err(unexpected()) };
-    let mut status: Value = serde_json::from_str(&json).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the daemon's status cannot be read: {error}"))
-    })?;
-    match status.get_mut("tiers").map(Value::take) {
-        Some(Value::Array(tiers)) => Ok(tiers),
-        _ => Err(unexpected()),
-    }
-}
-
-fn find(tiers: &[Value], name: &str) -> Result<Value> {
-    let is_it = |tier: &&Value| tier.get("name").and_then(Value::as_str) == Some(name);
-    tiers.iter().find(is_it).cloned().ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "there is no tier of this name")
-            .at("tier", name)
-            .advise("see `forebay tier ls`")
-    })
+fn path_of(tier: &str) -> String {
+    format!("/api/v1/tiers/{}", path_part(tier))
 }
 
 fn number(tier: &Value, name: &str) -> u64 {

@@ -32,6 +32,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.datasets(config);
         check.tenants(config);
         check.access(config);
+        check.http(config);
     }
     let mut mistakes = check.mistakes;
     mistakes.sort_by_key(|mistake| mistake.place);
@@ -179,6 +180,15 @@ impl Check<'_> {
             let error = Error::new(ErrorKind::Invalid, "at least one [[tier]] is needed")
                 .advise("say where shards rest: its name, path and capacity");
             self.mistakes.push(Mistake { place: None, error });
+        }
+    }
+
+    fn http(&mut self, config: &Config) {
+        let Some(table) = self.root.get("daemon").filter(|table| !self.is_dirty(table)) else {
+            return;
+        };
+        if let Err(error) = config.daemon.check_http() {
+            self.tell(table, error);
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use forebay_client::NODE_SOCKET;
 use forebay_error::{Doing, Result};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Ruling, reading};
 use crate::compose::Node;
@@ -20,9 +21,10 @@ use crate::config::{self, Change, Config, Told};
 use crate::embedded;
 
 /// What a daemon goes by.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Configuration {
     /// Its own file.
+    #[schema(value_type = String)]
     pub file: PathBuf,
     /// Another file, whose configuration was applied since the daemon read its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,16 +37,18 @@ pub struct Configuration {
 }
 
 /// How a daemon's file differs from what it goes by.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drift {
     /// Since when, as far as the file tells (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// What would change if the daemon went by its file.
     #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
     pub(crate) changes: Vec<Change>,
     /// What is wrong with the file.
     #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
     pub(crate) mistakes: Vec<Told>,
     /// Why it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ use forebay_wire::leases::{self, Mark, Sharing};
 use forebay_wire::message::{Batch, Begin, Extent, Open, Opened, Picked, Stream};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, TryStreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::lease::Leases;
@@ -169,6 +169,8 @@ pub struct Session {
     samples: Option<u64>,
     events: mpsc::Sender<Event>,
     run: Option<JoinHandle<()>>,
+    /// Whether an admin stopped it: no run delivers anything from then on.
+    stopped: watch::Sender<bool>,
     /// Of a run that leases its shards.
     leasing: Option<Trainer>,
 }
@@ -251,10 +253,8 @@ impl Session {
             spec,
             streams,
         };
-        Ok((
-            Self { number, job: Arc::new(job), samples, events, run: None, leasing: None },
-            receiver,
-        ))
+        let (job, stopped) = (Arc::new(job), watch::Sender::new(false));
+        Ok((Self { number, job, samples, events, run: None, stopped, leasing: None }, receiver))
     }
 
     /// The job as its trainer sees it.
@@ -338,6 +338,15 @@ impl Session {
         }
         self.leasing = None;
         let events = self.events.clone();
+        let mut stopped = self.stopped.subscribe();
+        let delivering = async move {
+            tokio::select! {
+                biased;
+                // The sender may go with the session, and the run with it.
+                Ok(_) = stopped.wait_for(|stopped| *stopped) => Err(stopped_by_admin()),
+                delivered = delivering => delivered,
+            }
+        };
         self.run = Some(tokio::spawn(async move {
             let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
                 Ok(Ok(Outcome { batches, samples, errors, counts })) => {
@@ -361,6 +370,11 @@ impl Session {
         }));
     }
 
+    /// Ends what runs, and whatever would be started later, with an error that says so.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
     /// Takes a slot back from the trainer.
     pub fn release(&self, slab: u32, slot: u64) {
         self.job.slots.release(slab, slot);
@@ -373,6 +387,11 @@ impl Drop for Session {
             run.abort();
         }
     }
+}
+
+fn stopped_by_admin() -> Error {
+    Error::new(ErrorKind::Closed, "an admin stopped this job")
+        .advise("ask them why; a state saved before resumes where it was")
 }
 
 /// Delivers batches in order; several are being read while the next is located.

@@ -236,14 +236,15 @@ mod tests {
         let memfd = rustix::fs::memfd_create("wire-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&memfd, b"slab").unwrap();
         let rider = [memfd.as_fd()];
-        for (message, riders) in
-            [(Request::Status, &[][..]), (Request::Release { slab: 1, slot: 2 }, &rider)]
-        {
+        for (message, riders) in [
+            (Request::Pace { bandwidth: 1 }, &[][..]),
+            (Request::Release { slab: 1, slot: 2 }, &rider),
+        ] {
             let frame = encode(&message).unwrap();
             assert_eq!(send(&near, &frame, riders).unwrap(), frame.len());
         }
         let mut receiver = Receiver::default();
-        assert!(matches!(receiver.receive(&far).unwrap(), Request::Status));
+        assert!(matches!(receiver.receive(&far).unwrap(), Request::Pace { bandwidth: 1 }));
         assert!(matches!(receiver.receive(&far).unwrap(), Request::Release { slab: 1, slot: 2 }));
         let received = receiver.take_descriptor().unwrap();
         let mut text = [0; 4];

@@ -1,4 +1,4 @@
-//! The messages, in the order a session uses them.
+//! The messages of trainers and daemons.
 //!
 //! One rule: a message carries facts and ranges, never payload. Sizes are bytes, times are
 //! nanoseconds of [`crate::clock`], positions count samples of the epoch's global sequence.
@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::leases::{Mark, Place, Sharing};
 
-/// From trainer to daemon.
+/// From trainer to daemon. A variant's place is its name on the wire: what a protocol has stays where it is,
+/// and what a later one brought stands where admins' requests were, before they went over HTTP.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
     /// The first message on every connection.
@@ -39,83 +40,19 @@ pub enum Request {
         /// The slot.
         slot: u64,
     },
-    /// Asks for the daemon's state; answered by [`Reply::Status`].
-    Status,
-    /// Asks for one shard's size and sample count; answered by [`Reply::Shard`].
-    Index {
-        /// The shard.
-        url: String,
-        /// Endpoint and credentials to reach it.
-        origin: BTreeMap<String, String>,
-    },
-    /// Asks that every byte at rest be checked; answered by [`Reply::Scrub`], again and again.
-    Scrub {
-        /// Only tell: what is wrong stays.
-        keep: bool,
-    },
-    /// Asks that a tier be used otherwise; answered by [`Reply::Changed`].
-    Tier {
-        /// What admins call it.
-        name: String,
-        /// What is to become of it.
-        change: TierChange,
-    },
-    /// Asks that every copy of what came from a URL be dropped; answered by [`Reply::Forgot`].
-    Forget {
-        /// The shard.
-        url: String,
-        /// Only count the copies.
-        dry: bool,
-    },
-    /// Asks which shards a pattern of a remote store means; answered by [`Reply::Listed`], in pieces.
-    List {
-        /// As in `s3://bucket/train-*.tar`.
-        pattern: String,
-        /// Endpoint and credentials to reach it.
-        origin: BTreeMap<String, String>,
-    },
-    /// From now on, what [`Request::Index`] and [`Request::Warm`] ask for on this connection comes at this
-    /// rate at most, all together; what others want, too, comes as they need it.
-    Pace {
-        /// Bytes a second.
-        bandwidth: u64,
-    },
-    /// Names shards for the next [`Request::Warm`]; a long list comes in pieces.
-    Name {
-        /// The shards.
-        urls: Vec<String>,
-    },
-    /// Asks that the shards named so far be fetched into the cache, behind what jobs want; answered by
-    /// [`Reply::Warm`].
-    Warm {
-        /// Endpoint and credentials to reach them.
-        origin: BTreeMap<String, String>,
-        /// It goes on without this connection, and is told of once, now; else again and again to its end,
-        /// and it ends with the connection.
-        stay: bool,
-    },
-    /// Asks that a warm-up end; answered by [`Reply::Changed`].
-    StopWarm {
-        /// Its number.
-        number: u64,
-    },
-    /// Asks whether cache and origin agree on a shard; answered by [`Reply::Checked`], in any order.
-    Check {
-        /// Chosen by whoever asks; comes back with the answer.
-        number: u64,
-        /// The shard.
-        url: String,
-        /// Endpoint and credentials to reach it.
-        origin: BTreeMap<String, String>,
-        /// A whole copy is read and compared with what the origin sent.
-        verify: bool,
-    },
     /// Starts (or restarts) delivery; batches of an older run still in flight are void.
     Play {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
         /// Where it begins.
         begin: Begin,
+    },
+    /// Asks for one shard's size and sample count; answered by [`Reply::Shard`].
+    Index {
+        /// The shard.
+        url: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
     },
     /// Says that the shards of the next [`Request::Open`] are those of several data sets, one after the
     /// other.
@@ -133,6 +70,19 @@ pub enum Request {
     /// Says how large the shards of the next [`Request::Open`] are, so that a job whose window the cache
     /// has no room for is refused.
     Extent(Extent),
+    /// Asks which shards a pattern of a remote store means; answered by [`Reply::Listed`], in pieces.
+    List {
+        /// As in `s3://bucket/train-*.tar`.
+        pattern: String,
+        /// Endpoint and credentials to reach it.
+        origin: BTreeMap<String, String>,
+    },
+    /// From now on, what [`Request::Index`] asks for on this connection comes at this rate at most,
+    /// all together; what others want, too, comes as they need it.
+    Pace {
+        /// Bytes a second.
+        bandwidth: u64,
+    },
     /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
     Bad(Bad),
     /// Tells who made the job's images and arrays so far. It takes the place of what was told before.
@@ -156,22 +106,6 @@ pub enum Request {
         /// How far it came with each shard since the last.
         marks: Vec<Mark>,
     },
-    /// Asks the daemon to go by another configuration; answered by [`Reply::Applied`].
-    Apply {
-        /// The file; none: the daemon's own, as it is now.
-        file: Option<ConfigurationFile>,
-        /// Only tell what would change.
-        dry: bool,
-    },
-}
-
-/// A configuration file as somebody sends it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigurationFile {
-    /// What it is called: the ending says in which language it is.
-    pub name: String,
-    /// What it says.
-    pub bytes: Vec<u8>,
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -277,17 +211,6 @@ impl Begin {
     }
 }
 
-/// What is to become of a tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TierChange {
-    /// Nothing new comes; what is there moves to other tiers, or goes.
-    Drain,
-    /// It is let go of: its device may be taken away.
-    Disable,
-    /// It is used, and its directory listed anew if it was let go of.
-    Enable,
-}
-
 /// What [`Reply::Slab`] says of a slab in which one batch lies and no other ever will: all of it may be kept.
 pub const NO_OTHERS: u32 = 0;
 
@@ -336,8 +259,13 @@ pub enum Reply {
         /// Why.
         error: Error,
     },
-    /// Answers [`Request::Status`] with a JSON document.
-    Status(String),
+    /// A run that was begun without a manifest has passed every shard, and none was broken; its end follows.
+    Learnt {
+        /// The run.
+        run: u64,
+        /// Samples of each shard.
+        counts: Vec<u64>,
+    },
     /// Answers [`Request::Index`].
     Shard {
         /// The shard.
@@ -346,47 +274,6 @@ pub enum Reply {
         bytes: u64,
         /// Its sample count.
         samples: u64,
-    },
-    /// How far a scrub has come, as a JSON document; the last one says that it is.
-    Scrub(String),
-    /// What was asked for is done.
-    Changed,
-    /// Copies that were dropped, or would be.
-    Forgot {
-        /// How many.
-        copies: u64,
-    },
-    /// Answers [`Request::List`].
-    Listed {
-        /// Shards, in order.
-        urls: Vec<String>,
-        /// Whether more of them follow.
-        more: bool,
-    },
-    /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
-    /// asks for the files that they name ([`crate::files`]).
-    Reader,
-    /// How far a warm-up has come, as a JSON document; the last one says that it is.
-    Warm(String),
-    /// Answers [`Request::Check`].
-    Checked {
-        /// Of the request.
-        number: u64,
-        /// What was found, as a JSON document, or why it could not be looked for.
-        found: Result<String, Error>,
-    },
-    /// A command that one of this connection's jobs names is to be run. Two descriptors ride on this frame:
-    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]).
-    Command {
-        /// The shard, as in `pipe:cat /data/000.tar`.
-        url: String,
-    },
-    /// A run that was begun without a manifest has passed every shard, and none was broken; its end follows.
-    Learnt {
-        /// The run.
-        run: u64,
-        /// Samples of each shard.
-        counts: Vec<u64>,
     },
     /// A batch rests in a slot. What [`Reply::Batch`] is to clients before
     /// [`crate::PROTOCOL_POSITIONS`], which are not told where samples lie.
@@ -405,8 +292,28 @@ pub enum Reply {
         /// Where the log stands with it.
         place: Place,
     },
-    /// Answers [`Request::Apply`] with a JSON document.
-    Applied(String),
+    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    Vacant10,
+    /// Answers [`Request::List`].
+    Listed {
+        /// Shards, in order.
+        urls: Vec<String>,
+        /// Whether more of them follow.
+        more: bool,
+    },
+    /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
+    /// asks for the files that they name ([`crate::files`]).
+    Reader,
+    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    Vacant13,
+    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    Vacant14,
+    /// A command that one of this connection's jobs names is to be run. Two descriptors ride on this frame:
+    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]).
+    Command {
+        /// The shard, as in `pipe:cat /data/000.tar`.
+        url: String,
+    },
 }
 
 /// What a job reads and how.
@@ -595,4 +502,31 @@ pub struct Stage {
     pub start_ns: u64,
     /// Until when.
     pub end_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer of protocol 3 knows messages by these places.
+    #[test]
+    fn messages_stay_where_they_were() {
+        fn place<T: Serialize>(message: &T) -> u8 {
+            postcard::to_extend(message, Vec::new()).unwrap()[0]
+        }
+        let (url, origin) = (String::new(), BTreeMap::new());
+        let pattern = url.clone();
+        assert_eq!(place(&Request::Hello { protocol: 3, release: url.clone() }), 0);
+        assert_eq!(place(&Request::Start { run: 1, epoch: 0, batch: 0 }), 2);
+        assert_eq!(place(&Request::Release { slab: 0, slot: 0 }), 3);
+        assert_eq!(place(&Request::Index { url: url.clone(), origin: origin.clone() }), 5);
+        assert_eq!(place(&Request::List { pattern, origin }), 9);
+        assert_eq!(place(&Request::Pace { bandwidth: 1 }), 10);
+        let error = Error::new(ErrorKind::Invalid, "x");
+        assert_eq!(place(&Reply::Failed { run: None, error }), 5);
+        assert_eq!(place(&Reply::Shard { url: url.clone(), bytes: 0, samples: 0 }), 7);
+        assert_eq!(place(&Reply::Listed { urls: Vec::new(), more: false }), 11);
+        assert_eq!(place(&Reply::Reader), 12);
+        assert_eq!(place(&Reply::Command { url }), 15);
+    }
 }

@@ -20,7 +20,7 @@ pub use dice::{Dice, for_seeds, say};
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use power::Power;
 pub use proxy::{Fault, FaultProxy, RetryAfter, Traffic, When};
-pub use servers::{Azurite, Bucket, Ceph, Certificate, Moto, Nginx, Redis};
+pub use servers::{Azurite, Bucket, Ceph, Certificate, Moto, Nginx, Redis, tool};
 pub use tar::{field, image, label, shard};
 pub use unsynced::Unsynced;
 pub use unsynced_files::{Lost, UnsyncedFiles};

@@ -20,3 +20,4 @@ pub use moto::Moto;
 pub use nginx::Nginx;
 pub use redis::Redis;
 pub use s3::Bucket;
+pub use service::tool;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use utoipa::ToSchema;
 
 use crate::queue::{Place, Queue, Rank};
 use crate::rate::Rate;
@@ -42,7 +43,7 @@ const HEDGED_ONE_IN: u64 = 33;
 const HEDGED_FREE: u64 = PARTS_MAX * PART;
 
 /// What has gone over one endpoint's network. Counts only grow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
     /// Its address.
     pub endpoint: String,

@@ -12,6 +12,7 @@ use forebay_error::Result;
 use forebay_source::{Place, Queue, Rank, Source, Turn};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use utoipa::ToSchema;
 
 use super::FILLS;
 use super::starts::{Starts, State};
@@ -22,7 +23,7 @@ use super::starts::{Starts, State};
 const RESTING: usize = 250;
 
 /// Fills of a store now: fetches from origins, and moves between tiers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fills {
     /// Those at work.
     pub running: usize,

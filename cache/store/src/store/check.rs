@@ -7,13 +7,14 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_source::Options;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Store;
 use crate::directory::ShardName;
 use crate::tier::State;
 
 /// What the cache has of a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Copy {
     /// All of the origin's version.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use forebay_error::{ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
 use forebay_source::{Rank, Source, Stat, Stretch};
 use forebay_uring::Span;
@@ -69,6 +69,16 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
+    /// How long ago the origin was asked.
+    pub(super) fn age(&self) -> Duration {
+        self.asked.elapsed()
+    }
+
+    /// What it said, if it did.
+    pub(super) fn said(&self) -> Option<Result<&Stat, &Error>> {
+        self.begun.peek().map(|begun| begun.as_ref().map(|begun| &begun.stat))
+    }
+
     fn ask(source: &Arc<dyn Source>, url: &str) -> Self {
         let (source, url) = (source.clone(), url.to_owned());
         Self::of(async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) })

@@ -186,11 +186,15 @@ impl Tier {
     fn enter(&self, table: &mut Table, found: Found, state: State) {
         if table.get(&found.name).is_none() && !table.leaving.contains_key(&found.name) {
             tracing::debug!(url = shown(&found.url), "found a shard");
+            let (name, is_pinned) = (found.name.clone(), self.0.commons.pins.has(&found.url));
             let of = Provenance { url: found.url.into(), tenant: found.tenant.map(Arc::from) };
             let shares = self.0.commons.shares.now();
             // The table charges whom it belongs to.
             let space = Space::enter(&self.0.budget, shares.budgets(NOBODY), found.bytes);
             table.found((found.name, found.object), of, space, (found.written, state));
+            if is_pinned {
+                table.pin(&name);
+            }
         }
     }
 

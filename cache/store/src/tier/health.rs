@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_error::Error;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// I/O errors within [`WITHIN`] that a healthy device does not show: one may be a bad sector.
 const ERRORS: usize = 3;
@@ -22,7 +23,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 const PROBES: u32 = 3;
 
 /// What is thought of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
     /// It is used.

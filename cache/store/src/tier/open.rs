@@ -282,7 +282,12 @@ impl Tier {
             of: room.of.clone(),
             space: space.clone(),
         };
-        self.table().begun((&shard, ObjectKey::of(origin)), space, &room, since);
+        let mut table = self.table();
+        table.begun((&shard, ObjectKey::of(origin)), space, &room, since);
+        if self.0.commons.pins.has(shard.url()) {
+            table.pin(shard.name());
+        }
+        drop(table);
         let frames = match &self.0.medium {
             Medium::Disk(_) => self.0.commons.frames.clone(),
             Medium::Memory(arena) => arena.clone(),

@@ -6,13 +6,54 @@ use std::sync::Arc;
 
 use forebay_error::{Error, Result};
 use forebay_shard::{BLOCK_BYTES, Origin};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::Tier;
 use super::table::State;
 use crate::directory::{Directory, ShardName};
 use crate::shard::Shard;
+use crate::store::{Copy, IsMeant};
+
+/// A copy of a shard, and what keeps it or lets it go.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Kept {
+    /// The tier that it is on.
+    pub tier: String,
+    /// How much of it is there.
+    pub state: Copy,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// The tenant that is charged for it.
+    pub tenant: Option<String>,
+    /// Seconds since it was fetched.
+    pub age_seconds: u64,
+    /// How often jobs used it since.
+    pub uses: u32,
+    /// Somebody reads it, or is about to: it does not leave meanwhile.
+    pub in_use: bool,
+    /// A job has it in its window: it leaves only where nothing else can.
+    pub claimed: bool,
+    /// An admin pinned it.
+    pub pinned: bool,
+    /// It was not admitted: it goes before all others.
+    pub passes: bool,
+    /// Its data set or its tenant is left with so many bytes that this one does not go for others'.
+    pub within_minimum: bool,
+    /// Seconds until its data set lets it be evicted.
+    pub kept_for_seconds: Option<u64>,
+    /// Seconds until it is too old to be served.
+    pub stale_in_seconds: Option<u64>,
+    /// Seconds until a job that told its order needs it, as far as jobs' speeds tell.
+    pub needed_in_seconds: Option<f64>,
+}
 
 impl Tier {
+    /// A copy here, as far as it is known.
+    pub(crate) fn kept(&self, name: &ShardName) -> Option<Kept> {
+        self.table().kept(name, self.name())
+    }
+
     /// How a shard is doing here, and its name here; the directory is looked at where its listing has not
     /// come to it yet.
     pub(crate) async fn look_for(&self, name: &ShardName) -> Option<(ShardName, State)> {
@@ -81,5 +122,16 @@ impl Tier {
             names.extend(found.await?);
         }
         Ok(names)
+    }
+
+    /// The URLs of shards here that are meant, those on their way included.
+    ///
+    /// # Errors
+    /// If the directory could not be listed.
+    pub(crate) async fn urls(&self, is_meant: &IsMeant) -> Result<Vec<String>> {
+        self.scanned().await?;
+        let table = self.table();
+        let urls = table.all().map(|(_, url)| url).filter(|url| is_meant(url));
+        Ok(urls.map(str::to_owned).collect())
     }
 }

@@ -10,13 +10,14 @@ use forebay_shard::checksum::crc32c;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
 use forebay_uring::{DiskFile, Engine, Open};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{Tier, is_the_copys_fault};
 use crate::budget::Space;
 use crate::directory::ShardName;
 
 /// A shard whose bytes at rest are wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Flaw {
     /// The tier it lies on.
     pub tier: String,
@@ -29,7 +30,7 @@ pub struct Flaw {
 }
 
 /// How far a scrub has come, and what it found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scrub {
     /// Shards to check.
     pub shards: u64,

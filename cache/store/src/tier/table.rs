@@ -9,20 +9,22 @@ pub(crate) use recharge::Judged;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use forebay_source::Binding;
 use futures::future::{BoxFuture, Shared};
 use lru::LruCache;
 
+use super::presence::Kept;
 use super::room::{Room, Urgency};
 use super::shelf::{Shelf, Standing, Terms, age};
 use crate::budget::{Budget, Space};
 use crate::directory::{ObjectKey, ShardName};
 use crate::forecast::Forecast;
 use crate::shard::{Body, Shard};
-use crate::shares::{Charge, Provenance, Shares};
-use forebay_policy::{Moment, NOW, Place, Shard as Number, Slot};
+use crate::shares::{Charge, NOBODY, Provenance, Shares};
+use crate::store::Copy;
+use forebay_policy::{Moment, NEVER, NOW, Place, Shard as Number, Slot};
 
 /// Shards kept open though nobody reads them now: a file descriptor each, a quarter of the usual
 /// limit of 1,024.
@@ -64,6 +66,8 @@ pub(super) struct Table {
     /// Bytes of shards that a newer release left here.
     pub(super) newer: Option<Space>,
     claims: HashMap<ShardName, usize>,
+    /// Shards that an admin keeps.
+    pinned: HashSet<ShardName>,
     /// Shards that the rules do not want here.
     unwanted: HashSet<ShardName>,
 }
@@ -240,8 +244,21 @@ impl Table {
             stuck: Vec::new(),
             newer: None,
             claims: HashMap::new(),
+            pinned: HashSet::new(),
             unwanted: HashSet::new(),
         }
+    }
+
+    /// An admin keeps a shard, if it is here.
+    pub(super) fn pin(&mut self, name: &ShardName) {
+        if self.names.contains_key(name) {
+            self.pinned.insert(name.clone());
+        }
+    }
+
+    /// An admin keeps a shard no more.
+    pub(super) fn unpin(&mut self, name: &ShardName) {
+        self.pinned.remove(name);
     }
 
     fn shelf_of(&mut self, charge: Charge) -> usize {
@@ -378,6 +395,11 @@ impl Table {
         let label = name.label();
         let entries = self.entries.iter().flatten().filter(|entry| entry.name.label() == label);
         entries.map(|entry| (entry.name.clone(), entry.shard.upgrade())).collect()
+    }
+
+    /// Every shard, and where it comes from.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&ShardName, &str)> {
+        self.entries.iter().flatten().map(|entry| (&entry.name, &*entry.of.url))
     }
 
     /// Whether a copy is older than its data set allows, and nobody needs it now.
@@ -640,6 +662,7 @@ impl Table {
     /// Takes a shard out; whoever reads it still may.
     pub(super) fn forget(&mut self, name: &ShardName, evicted: bool) -> Option<Entry> {
         self.open.forget(name);
+        self.pinned.remove(name);
         self.unwanted.remove(name);
         let slot = self.names.remove(name)?;
         self.know_nothing_of(slot);
@@ -677,6 +700,38 @@ impl Table {
         decrease(&mut self.claims, name);
     }
 
+    /// A copy on the tier of this name, as it stands.
+    pub(super) fn kept(&self, name: &ShardName, tier: &str) -> Option<Kept> {
+        let entry = self.get(name)?;
+        let shelf = &self.shelves[entry.shelf];
+        let (rule, age) = (shelf.rule(), age(entry.at.since, SystemTime::now()));
+        let left = |of: Option<Duration>| Some(of?.saturating_sub(age).as_secs());
+        Some(Kept {
+            tier: tier.to_owned(),
+            state: match entry.state {
+                State::Arriving => Copy::Arriving,
+                State::Partial => Copy::Partial,
+                State::Whole => Copy::Whole,
+                State::Broken => Copy::Broken,
+            },
+            bytes: entry.at.bytes,
+            tenant: (shelf.charge.tenant != NOBODY.tenant)
+                .then(|| self.shares.tenant(shelf.charge).name.clone()),
+            age_seconds: age.as_secs(),
+            uses: entry.uses,
+            in_use: !is_idle(entry, &self.open, &self.opening),
+            claimed: self.claims.contains_key(name),
+            pinned: self.pinned.contains(name),
+            passes: entry.at.passes,
+            within_minimum: shelf.terms(None).may_lose < entry.at.bytes,
+            kept_for_seconds: left(rule.dont_evict_time).filter(|left| *left > 0),
+            stale_in_seconds: left(rule.ttl),
+            needed_in_seconds: self.forecast.needed(entry.object).filter(|at| *at < NEVER).map(
+                |at| Duration::from_micros(at.saturating_sub(self.forecast.now())).as_secs_f64(),
+            ),
+        })
+    }
+
     /// Whether waiting may make room: bytes are on their way out, or somebody uses a shard that
     /// could go otherwise. What stays by its rules does not count.
     pub(super) fn may_come_free(&self, need: Need, tier: &Budget) -> bool {
@@ -694,7 +749,8 @@ impl Table {
             }
             resting += entry.at.bytes;
             let terms = of.terms(need.charge);
-            let by_rule = (!of.rule().pin || entry.at.passes) && terms.allow(entry.at, now);
+            let is_kept = self.pinned.contains(&entry.name) || of.rule().pin && !entry.at.passes;
+            let by_rule = !is_kept && terms.allow(entry.at, now);
             // Who is short itself, or whose turn has not come, may wait for this very one.
             let ends = !need.grows || entry.state != State::Arriving || entry.pace == Pace::Runs;
             by_rule && ends && !is_idle(entry, &self.open, &self.opening)
@@ -749,9 +805,10 @@ impl Table {
         let priority = need.charge.map_or(i32::MAX, |charge| self.shares.priority(charge));
         let mut order: Vec<usize> = (0..self.shelves.len()).collect();
         order.retain(|at| need.concerns(self.shelves[*at].charge));
-        let Self { entries, shelves, open, opening, claims, numbers, forecast, .. } = self;
+        let Self { entries, shelves, open, opening, claims, pinned, numbers, forecast, .. } = self;
         // Shared from here on, so that each shelf's rule can borrow them again.
-        let (entries, open, opening, claims) = (&*entries, &*open, &*opening, &*claims);
+        let (entries, open, opening, claims, pinned) =
+            (&*entries, &*open, &*opening, &*claims, &*pinned);
         order.sort_by_cached_key(|at| {
             let shelf = &shelves[*at];
             (shelf.rule().priority, std::cmp::Reverse(shelf.above_minimum()))
@@ -763,6 +820,7 @@ impl Table {
                     terms.allow(entry.at, now)
                         && is_idle(entry, open, opening)
                         && (last || !claims.contains_key(&entry.name))
+                        && !pinned.contains(&entry.name)
                 })
             }
         };

@@ -4,6 +4,7 @@ use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::budget::Budget;
 use crate::dataset::{Cache, Dataset};
@@ -42,7 +43,7 @@ pub(super) struct Tally {
 }
 
 /// Who holds what now, on all tiers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Holdings {
     /// Each data set, in the order of their rules; last what belongs to none.
     pub datasets: Vec<Holding>,
@@ -51,7 +52,7 @@ pub struct Holdings {
 }
 
 /// What a data set or a tenant holds now, on all tiers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Holding {
     /// Its name.
     pub name: String,
@@ -85,7 +86,7 @@ impl Holding {
 
 /// Counts of a tier, or of all of them together, since the store was opened; bytes and shards are what
 /// is there now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Counters {
     /// Bytes the tier may hold.
     pub capacity_bytes: u64,

@@ -6,12 +6,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// One atomic per name, and the plain copy of them that callers see.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What an engine has done since it started.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+        #[schema(as = EngineCounters)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -3,11 +3,12 @@
 //! Its rule: it tells what is, read from the running engine, never what was asked for.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::counters::Counters;
 
 /// Which engine runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
     /// io_uring on one thread.
@@ -23,7 +24,7 @@ pub enum EngineKind {
 }
 
 /// State of an engine at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct EngineReport {
     /// The engine's name.
     pub name: String,

@@ -6,20 +6,16 @@
 use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
-use forebay_client::Connection;
-use forebay_error::{Error, ErrorKind, Result, shown};
+use forebay_client::{Admin, Deadline};
+use forebay_error::{Error, ErrorKind, Problem, Result, shown};
 use forebay_source::Options;
-use forebay_store::{Checked, Copy as Held};
-use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Reply, Request};
+use forebay_store::Copy as Held;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Serialize, Serializer};
 
-use super::super::{Done, Launcher, Target, print, print_json, unexpected};
+use super::super::{ANSWER_TIMEOUT, Done, Launcher, Target, print, print_json, unexpected};
 use super::distinct;
-
-/// Shards asked for before their answers are read: as many as the daemon looks for at once.
-const UNDER_WAY: usize = 8;
+use crate::admin::{Check as Asked, Finding};
 
 /// Compare what the cache has of shards with what their origin has now.
 ///
@@ -31,7 +27,8 @@ const UNDER_WAY: usize = 8;
 pub(in super::super) struct Check {
     #[command(flatten)]
     target: Target,
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
     #[arg(required = true, value_name = "URLS")]
     urls: Vec<String>,
     /// Also read every whole copy and compare all of its bytes, and so each member, with the checksums of
@@ -113,32 +110,22 @@ struct Document<'a> {
 }
 
 impl<'a> Answer<'a> {
-    fn of(url: &'a str, found: Result<Checked>) -> Self {
-        let unknown = |error: Error| Self {
-            url,
-            state: State::Unknown,
-            tier: None,
-            bytes: None,
-            here_bytes: None,
-            wrong: None,
-            error: Some(error.to_string()),
+    fn of(url: &'a str, found: Finding) -> Self {
+        let Finding { copy, tier, bytes, here_bytes, origin, flaw, error, .. } = found;
+        let error = origin.or(error).map(Problem::into_error);
+        let state = match (&error, copy) {
+            (Some(error), Some(_)) if error.kind() == ErrorKind::NotFound => State::Missing,
+            (Some(_), _) | (None, None) => State::Unknown,
+            (None, Some(Held::Whole)) => State::Whole,
+            (None, Some(Held::Partial)) => State::Partial,
+            (None, Some(Held::Arriving)) => State::Arriving,
+            (None, Some(Held::Broken)) => State::Broken,
+            (None, Some(Held::Stale)) => State::Stale,
+            (None, Some(Held::Absent)) => State::Absent,
         };
-        let Checked { copy, tier, bytes, here, origin, flaw } = match found {
-            Ok(checked) => checked,
-            Err(error) => return unknown(error),
-        };
-        let state = match (&origin, copy) {
-            (Some(error), _) if error.kind() == ErrorKind::NotFound => State::Missing,
-            (Some(_), _) => State::Unknown,
-            (None, Held::Whole) => State::Whole,
-            (None, Held::Partial) => State::Partial,
-            (None, Held::Arriving) => State::Arriving,
-            (None, Held::Broken) => State::Broken,
-            (None, Held::Stale) => State::Stale,
-            (None, Held::Absent) => State::Absent,
-        };
-        let (wrong, error) = (flaw.map(|f| f.to_string()), origin.map(|error| error.to_string()));
-        Self { url, state, tier, bytes, here_bytes: here, wrong, error }
+        let wrong = flaw.map(|flaw| flaw.into_error().to_string());
+        let error = error.map(|error| error.to_string());
+        Self { url, state, tier, bytes, here_bytes, wrong, error }
     }
 
     /// Bytes that a fetch would bring.
@@ -171,12 +158,12 @@ impl<'a> Answer<'a> {
 
 pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
     let urls = distinct(&arguments.urls, &arguments.target, launcher)?;
-    let connection = arguments.target.connect(launcher)?;
+    let admin = arguments.target.admin(launcher)?;
     let tell = |answer: &Answer<'_>| match arguments.json {
         true => Ok(()),
         false => print(&answer.line()),
     };
-    let answers = ask(&connection, &urls, arguments.verify, tell)?;
+    let answers = ask(&admin, &urls, arguments.verify, tell)?;
     let mut summary = BTreeMap::new();
     for answer in &answers {
         *summary.entry(answer.state.word()).or_default() += 1;
@@ -208,47 +195,28 @@ pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
 /// Has the daemon look for every shard, several at once, and hands each answer to `tell` in the shards'
 /// order.
 pub(super) fn ask<'a>(
-    connection: &Connection,
+    admin: &Admin,
     urls: &'a [String],
     verify: bool,
     tell: impl Fn(&Answer<'a>) -> Result<()>,
 ) -> Result<Vec<Answer<'a>>> {
-    let origin = Options::from_env().into_map();
     let style = "{bar:40} {pos}/{len} shards  {elapsed} (left {eta})";
     let style = ProgressStyle::with_template(style).expect("a constant, valid template");
     let bar = ProgressBar::new(urls.len() as u64).with_style(style);
-    let mut waiting = (0..).zip(urls);
-    let mut asked = 0;
-    let (mut receiver, mut answers) = (Receiver::default(), Vec::with_capacity(urls.len()));
-    // Those that came before one that was named before them: fewer than are under way.
-    let mut early = BTreeMap::new();
-    while answers.len() < urls.len() {
-        // What one slow shard keeps back is bounded, too.
-        while early.len() < UNDER_WAY && asked < answers.len() + early.len() + UNDER_WAY {
-            let Some((number, url)) = waiting.next() else { break };
-            let (url, origin) = (url.clone(), origin.clone());
-            connection.send(&Request::Check { number, url, origin, verify })?;
-            asked += 1;
-        }
-        let (number, found) = match connection.receive(&mut receiver)? {
-            Reply::Checked { number, found } => (number, found),
-            Reply::Failed { error, .. } => return Err(error),
-            _ => return Err(unexpected()),
-        };
-        let found = found.and_then(|document| {
-            serde_json::from_str(&document).map_err(|error| {
-                let what = format!("the daemon's answer cannot be read: {error}");
-                Error::new(ErrorKind::Invalid, what)
-            })
-        });
-        early.insert(number, found);
+    let mut answers = Vec::with_capacity(urls.len());
+    let note = |found: Finding| {
+        let url = urls.get(answers.len()).filter(|url| **url == found.url);
+        let answer = Answer::of(url.ok_or_else(unexpected)?, found);
         bar.inc(1);
-        while let Some(found) = early.remove(&(answers.len() as u64)) {
-            let answer = Answer::of(&urls[answers.len()], found);
-            bar.suspend(|| tell(&answer))?;
-            answers.push(answer);
-        }
-    }
+        bar.suspend(|| tell(&answer))?;
+        answers.push(answer);
+        Ok(())
+    };
+    let asked = Asked { urls: urls.to_vec(), origin: Options::from_env().into_map(), verify };
+    admin.follow("/api/v1/checks", &asked, note, &Deadline::after(ANSWER_TIMEOUT))?;
     bar.finish_and_clear();
+    if answers.len() < urls.len() {
+        return Err(unexpected());
+    }
     Ok(answers)
 }

@@ -7,11 +7,9 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
-use forebay_client::{Connection, Deadline};
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_client::{Admin, Deadline};
+use forebay_error::{Error, ErrorKind};
 use forebay_source::Options;
-use forebay_wire::frame::Receiver;
-use forebay_wire::message::{Reply, Request};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -20,11 +18,12 @@ use super::super::{
 };
 use super::check::{Answer, State, ask};
 use super::distinct;
+use crate::admin::WarmUp;
 use crate::config::Rate;
 use crate::warm::Warming;
 
-/// URLs in one piece of the list: keys have at most a kilobyte, so a piece has some megabytes.
-const PIECE: usize = 4096;
+/// A daemon that runs has a list of a million shards, and begins, within this.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a wait goes on at another daemon: one that ends again and again needs looking after.
 const DAEMONS: usize = 5;
@@ -42,7 +41,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(in super::super) struct Warm {
     #[command(flatten)]
     target: Target,
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
     #[arg(required_unless_present = "stop", value_name = "URLS")]
     urls: Vec<String>,
     /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
@@ -84,8 +84,10 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
         let told = wait(arguments, &urls, launcher)?;
         return tell(&told, arguments.json);
     }
-    let connection = arguments.target.connect(launcher)?;
-    let told = begin(&connection, arguments, &urls, true, &mut Receiver::default())?;
+    let admin = arguments.target.admin(launcher)?;
+    let told: Warming = admin
+        .post("/api/v1/warm-ups", &asked(arguments, &urls), &Deadline::after(BEGIN_TIMEOUT))
+        .map_err(Failure::of_request)?;
     if arguments.json {
         return Ok(print_json(&told)?);
     }
@@ -98,20 +100,19 @@ pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
 }
 
 fn stop(arguments: &Warm, number: u64) -> Done {
-    let connection = arguments.target.connect_if_running()?;
-    let answer = connection.ask(&Request::StopWarm { number }, &Deadline::after(ANSWER_TIMEOUT));
-    match answer.map_err(Failure::of_request)? {
-        Reply::Changed if arguments.json => {
-            Ok(print_json(&serde_json::json!({ "number": number, "stopped": true }))?)
-        }
-        Reply::Changed => Ok(print(&format!("warm-up {number} is stopped"))?),
-        _ => Err(unexpected().into()),
+    let admin = arguments.target.admin_if_running()?;
+    let path = format!("/api/v1/warm-ups/{number}");
+    let stopped = admin.delete(&path, &Deadline::after(ANSWER_TIMEOUT));
+    let _: Warming = stopped.map_err(Failure::of_request)?;
+    if arguments.json {
+        return Ok(print_json(&serde_json::json!({ "number": number, "stopped": true }))?);
     }
+    Ok(print(&format!("warm-up {number} is stopped"))?)
 }
 
 fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
-    let connection = arguments.target.connect(launcher)?;
-    let answers = ask(&connection, urls, false, |_| Ok(()))?;
+    let admin = arguments.target.admin(launcher)?;
+    let answers = ask(&admin, urls, false, |_| Ok(()))?;
     let would = |answer: &&Answer<'_>| !matches!(answer.state, State::Whole | State::Broken);
     let would: Vec<_> = answers.iter().filter(would).collect();
     let bytes = would.iter().filter_map(|answer| answer.missing_bytes()).sum();
@@ -126,42 +127,18 @@ fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
     Ok(print(&format!("{} of {} shards, {size}, would be fetched", fetch.len(), urls.len()))?)
 }
 
-/// Has the daemon begin, and hears of it.
-fn begin(
-    connection: &Connection,
-    arguments: &Warm,
-    urls: &[String],
-    stay: bool,
-    receiver: &mut Receiver,
-) -> Result<Warming> {
-    if let Some(rate) = arguments.bandwidth {
-        connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
-    }
-    for piece in urls.chunks(PIECE) {
-        connection.send(&Request::Name { urls: piece.to_vec() })?;
-    }
-    let origin = Options::from_env().into_map();
-    connection.send(&Request::Warm { origin, stay })?;
-    hear(connection, receiver)
-}
-
-fn hear(connection: &Connection, receiver: &mut Receiver) -> Result<Warming> {
-    match connection.receive(receiver)? {
-        Reply::Warm(document) => serde_json::from_str(&document).map_err(|error| {
-            Error::new(ErrorKind::Invalid, format!("the daemon's report cannot be read: {error}"))
-        }),
-        Reply::Failed { error, .. } => Err(error),
-        _ => Err(unexpected()),
-    }
+fn asked(arguments: &Warm, urls: &[String]) -> WarmUp {
+    let bandwidth = arguments.bandwidth.map(|rate| rate.bytes());
+    WarmUp { urls: urls.to_vec(), origin: Options::from_env().into_map(), bandwidth }
 }
 
 /// Watches a warm-up to its end, at the next daemon if the first one ends before.
 fn wait(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done<Warming> {
     let mut screen = Screen::new(urls.len());
-    let mut connection = arguments.target.connect(launcher)?;
+    let mut admin = arguments.target.admin(launcher)?;
     let (mut before, mut daemons) = (Warming::default(), 1);
     loop {
-        let (last, lost) = match follow(&connection, arguments, urls, &before, &mut screen) {
+        let (last, lost) = match follow(&admin, arguments, urls, &before, &mut screen) {
             (last, None) => {
                 screen.clear();
                 return Ok(last);
@@ -178,30 +155,30 @@ fn wait(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done<Warming>
         }
         daemons += 1;
         screen.say("the daemon is gone; looking for it again, or for another");
-        connection = find_again(arguments, launcher)?;
+        admin = find_again(arguments, launcher)?;
     }
 }
 
 /// What was told last, by this daemon and those before it, and why no more is, if it was not the end.
 fn follow(
-    connection: &Connection,
+    admin: &Admin,
     arguments: &Warm,
     urls: &[String],
     before: &Warming,
     screen: &mut Screen,
 ) -> (Warming, Option<Error>) {
-    let (mut receiver, mut last) = (Receiver::default(), before.clone());
-    let mut heard = begin(connection, arguments, urls, false, &mut receiver);
-    loop {
-        match heard {
-            Ok(told) => last = together(before, told),
-            Err(error) => return (last, Some(error)),
-        }
+    let mut last = before.clone();
+    let show = |told: Warming| {
+        last = together(before, told);
         screen.show(&last);
-        if last.done {
-            return (last, None);
-        }
-        heard = hear(connection, &mut receiver);
+        Ok(())
+    };
+    let asked = asked(arguments, urls);
+    let deadline = Deadline::after(BEGIN_TIMEOUT);
+    match admin.follow("/api/v1/warm-ups?follow=true", &asked, show, &deadline) {
+        Ok(()) if last.done => (last, None),
+        Ok(()) => (last, Some(unexpected())),
+        Err(error) => (last, Some(error)),
     }
 }
 
@@ -215,19 +192,18 @@ fn together(before: &Warming, now: Warming) -> Warming {
     }
 }
 
-fn find_again(arguments: &Warm, launcher: &Launcher) -> Done<Connection> {
+fn find_again(arguments: &Warm, launcher: &Launcher) -> Done<Admin> {
     let mut last = None;
-    let found =
-        Deadline::after(CONNECT_TIMEOUT).retry(|| match arguments.target.connect(launcher) {
-            Ok(connection) => Ok(Some(connection)),
-            Err(failure) => {
-                let error = failure.error().clone();
-                last = Some(failure);
-                if error.kind() == ErrorKind::PermissionDenied { Err(error) } else { Ok(None) }
-            }
-        });
+    let found = Deadline::after(CONNECT_TIMEOUT).retry(|| match arguments.target.admin(launcher) {
+        Ok(admin) => Ok(Some(admin)),
+        Err(failure) => {
+            let error = failure.error().clone();
+            last = Some(failure);
+            if error.kind() == ErrorKind::PermissionDenied { Err(error) } else { Ok(None) }
+        }
+    });
     match (found, last) {
-        (Ok(Some(connection)), _) => Ok(connection),
+        (Ok(Some(admin)), _) => Ok(admin),
         (_, Some(failure)) => Err(failure),
         (Ok(None), None) => Err(unexpected().into()),
         (Err(error), None) => Err(error.into()),

@@ -6,9 +6,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use forebay_client::{Connection, Deadline};
+use forebay_client::{Admin, Connection, Deadline};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_wire::message::{Reply, Request};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{UnixCredentials, getsockopt};
 use rustix::fs::Access;
@@ -86,13 +85,8 @@ fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
 /// Asks this user's own daemon what it is.
 fn tell(path: &Path) -> Result<Told> {
     let deadline = Deadline::after(ANSWER_TIMEOUT);
-    let connection = Connection::open(path, &deadline)?;
-    let Reply::Status(json) = connection.ask(&Request::Status, &deadline)? else {
-        return Err(crate::cli::unexpected());
-    };
-    let status: Value = serde_json::from_str(&json).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("the daemon's status cannot be read: {error}"))
-    })?;
+    let admin = Admin::of(Connection::open(path, &deadline)?)?;
+    let status: Value = admin.get("/api/v1/status", &deadline)?;
     let release = status.get("release").and_then(Value::as_str).unwrap_or("unknown").to_owned();
     let jobs = status.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
     Ok(Told { release, jobs })

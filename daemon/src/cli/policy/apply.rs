@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use forebay_client::Deadline;
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_wire::message::{ConfigurationFile, Reply, Request};
+use serde_json::Value;
 
-use crate::cli::{Done, Failure, Target, print, unexpected};
+use crate::admin::{ConfigurationFile, Wish};
+use crate::cli::{Done, Failure, Target, print};
 use crate::reload::Applied;
 
 /// A daemon looks groups up and asks its disks how large they are, each of which may take some seconds.
@@ -58,13 +59,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 
 /// Has a running daemon apply a file, or its own; as JSON, too.
 pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<(String, Applied)> {
-    let file = file.map(read).transpose()?;
-    let connection = target.connect_if_running()?;
-    let answer = connection.ask(&Request::Apply { file, dry }, &Deadline::after(APPLY_TIMEOUT));
-    let Reply::Applied(json) = answer.map_err(Failure::of_request)? else {
-        return Err(unexpected().into());
-    };
-    let applied = serde_json::from_str(&json).map_err(|error| {
+    let wish = Wish { file: file.map(read).transpose()? };
+    let admin = target.admin_if_running()?;
+    let path = format!("/api/v1/policy?dry_run={dry}");
+    let answer = admin.post(&path, &wish, &Deadline::after(APPLY_TIMEOUT));
+    let document: Value = answer.map_err(Failure::of_request)?;
+    let json = document.to_string();
+    let applied = serde_json::from_value(document).map_err(|error| {
         let what = format!("the daemon's answer cannot be read: {error}");
         Error::new(ErrorKind::Invalid, what).advise("install the same release on both sides")
     })?;
@@ -74,7 +75,10 @@ pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<(Stri
 fn read(path: &Path) -> Result<ConfigurationFile> {
     let at = |error: Error| error.at("config", path.display());
     let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        at(Error::new(ErrorKind::Invalid, format!("the file is no text: {error}")))
+    })?;
     // The daemon names it to others, who are elsewhere.
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    Ok(ConfigurationFile { name: path.display().to_string(), bytes })
+    Ok(ConfigurationFile { name: path.display().to_string(), text })
 }

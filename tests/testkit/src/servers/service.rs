@@ -126,7 +126,10 @@ pub(super) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// A file of the checkout's folder for tools, which setup fills.
-pub(super) fn tool(path: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// `NotFound` if it is not there, with what to do.
+pub fn tool(path: &str) -> Result<PathBuf> {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let tool = checkout.unwrap_or(Path::new("/")).join(".tools").join(path);
     if tool.exists() { Ok(tool) } else { Err(missing(&tool.display().to_string())) }

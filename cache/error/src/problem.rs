@@ -1,0 +1,98 @@
+//! An error as HTTP says it: a problem document (RFC 9457), with Forebay's kind, places and advice.
+//!
+//! One rule: a problem and an error are the same thing in two forms; nothing of an error is lost on the way.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Error, ErrorKind};
+
+/// The media type of a problem.
+pub const PROBLEM: &str = "application/problem+json";
+
+/// What went wrong, where, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The kind, in a few words.
+    pub title: String,
+    /// The HTTP status that it goes with.
+    pub status: u16,
+    /// What happened.
+    pub detail: String,
+    /// What the caller must do about it, in a word: the kind, as in every other face of Forebay.
+    pub kind: ErrorKind,
+    /// Where it happened, the innermost first.
+    pub places: Vec<Place>,
+    /// What to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// One place of a problem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Place {
+    /// What is named there: `url`, `tier`, `path`.
+    pub name: String,
+    /// Its name.
+    pub value: String,
+}
+
+/// What HTTP calls a kind of error, by number and in words.
+fn of_kind(kind: ErrorKind) -> (u16, &'static str) {
+    match kind {
+        ErrorKind::NotFound => (404, "There is no such thing"),
+        ErrorKind::PermissionDenied => (403, "Not allowed"),
+        ErrorKind::Invalid => (400, "The request makes no sense"),
+        ErrorKind::Full => (507, "A limit is reached"),
+        ErrorKind::Unavailable => (503, "Not to be had now"),
+        ErrorKind::Closed => (503, "Shutting down"),
+        ErrorKind::Corrupt | ErrorKind::BadSample => (500, "Bytes are wrong"),
+    }
+}
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        let (status, title) = of_kind(error.kind());
+        let place = |(name, value): (&str, &str)| Place { name: name.into(), value: value.into() };
+        Self {
+            title: title.to_owned(),
+            status,
+            detail: error.message().to_owned(),
+            kind: error.kind(),
+            places: error.places().map(place).collect(),
+            advice: error.advice().map(str::to_owned),
+        }
+    }
+}
+
+impl Problem {
+    /// The error that it is.
+    // No `From`: a second way to make errors would have every `?` say which one it means.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        let Self { detail, kind, places, advice, .. } = self;
+        let error = Error::new(kind, detail);
+        let error = places.into_iter().fold(error, |error, at| error.at(&at.name, at.value));
+        match advice {
+            Some(advice) => error.advise(advice),
+            None => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_survives_http_whole() {
+        let error = Error::new(ErrorKind::Full, "no room")
+            .at("url", "s3://b/k.tar")
+            .at("offset", 512)
+            .advise("free some");
+        let text = serde_json::to_string(&Problem::from(&error)).unwrap();
+        let problem: Problem = serde_json::from_str(&text).unwrap();
+        assert_eq!(problem.status, 507);
+        assert_eq!(problem.into_error(), error);
+    }
+}

@@ -1,0 +1,250 @@
+//! Pins: shards that admins keep at run time, by their URLs.
+//!
+//! One rule: a pin is of URLs, not of copies. It holds for what comes later, too, on every tier and over restarts,
+//! until it is taken back.
+//!
+//! # Layout
+//! A file `PINS` in the directory of each tier on a disk: JSON, replaced whole. Where they differ, because one was
+//! away, the one that was written last counts.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::MATCHING;
+
+/// The file in a tier's directory.
+pub(crate) const FILE: &str = "PINS";
+
+/// The layout that this build reads and writes.
+const FORMAT: u32 = 1;
+
+/// Pins that name one URL each; they are written whole with each change.
+const URLS: usize = 100_000;
+
+/// Pins that are patterns: every shard that comes is compared with each.
+const PATTERNS: usize = 100;
+
+/// Bytes of a pin: keys have at most a kilobyte in any store.
+const PIN_BYTES: usize = 4096;
+
+/// What only patterns have: `?` begins the query of many a URL.
+pub(crate) const WILD: [char; 2] = ['*', '['];
+
+/// What is pinned now.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(RwLock<Pinned>);
+
+/// What is pinned at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pinned {
+    /// How often that changed.
+    changes: u64,
+    urls: BTreeSet<String>,
+    patterns: Vec<Pattern>,
+}
+
+/// The same as a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    format: u32,
+    changes: u64,
+    pins: Vec<String>,
+}
+
+impl Pins {
+    /// What the tiers' directories say.
+    ///
+    /// # Errors
+    /// `Corrupt` if none of their files can be read, and one is there.
+    pub(crate) fn load<'p>(directories: impl Iterator<Item = &'p Path>) -> Result<Self> {
+        let (mut latest, mut wrong): (Option<Pinned>, _) = (None, None);
+        for directory in directories {
+            match read(&directory.join(FILE)) {
+                Ok(Some(pinned))
+                    if latest.as_ref().is_none_or(|of| of.changes < pinned.changes) =>
+                {
+                    latest = Some(pinned);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot read what is pinned");
+                    wrong = Some(error);
+                }
+            }
+        }
+        match (latest, wrong) {
+            (None, Some(error)) => Err(error),
+            (latest, _) => Ok(Self(RwLock::new(latest.unwrap_or_default()))),
+        }
+    }
+
+    /// Whether a URL is pinned.
+    pub(crate) fn has(&self, url: &str) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).has(url)
+    }
+
+    /// What is pinned now.
+    pub(crate) fn now(&self) -> Pinned {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on that is pinned.
+    pub(crate) fn set(&self, pinned: Pinned) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = pinned;
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Pinned>> {
+    let damaged = |why: String| {
+        Error::new(ErrorKind::Corrupt, format!("the file of pins is damaged: {why}"))
+            .at("path", path.display())
+            .advise("remove it, and pin again what is to stay")
+    };
+    let bytes = match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => {
+            read.doing("read the file of pins").map_err(|error| error.at("path", path.display()))?
+        }
+    };
+    let written: Written =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if written.format != FORMAT {
+        return Err(damaged(format!("its format is {}", written.format)));
+    }
+    let start = Pinned { changes: written.changes, ..Pinned::default() };
+    let pinned = written.pins.iter().try_fold(start, |pinned, pin| pinned.add(pin))?;
+    Ok(Some(pinned))
+}
+
+impl Pinned {
+    /// Whether a URL is pinned.
+    pub(crate) fn has(&self, url: &str) -> bool {
+        self.urls.contains(url)
+            || self.patterns.iter().any(|pattern| pattern.matches_with(url, MATCHING))
+    }
+
+    /// Every pin, in order.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let patterns = self.patterns.iter().map(|pattern| pattern.as_str().to_owned());
+        self.urls.iter().cloned().chain(patterns).collect()
+    }
+
+    /// The same as a file's text.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let written = Written { format: FORMAT, changes: self.changes, pins: self.list() };
+        serde_json::to_vec(&written).expect("numbers and strings always encode")
+    }
+
+    /// The same, and this.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no pattern or no URL, `Full` if there are too many.
+    pub(crate) fn with(mut self, pin: &str) -> Result<Self> {
+        self.changes += 1;
+        self.add(pin)
+    }
+
+    fn add(mut self, pin: &str) -> Result<Self> {
+        if pin.is_empty() || pin.len() > PIN_BYTES {
+            return Err(Error::new(ErrorKind::Invalid, "this is no URL, and no pattern of URLs")
+                .at("pin", pin.get(..PIN_BYTES).unwrap_or(pin))
+                .at("limit", PIN_BYTES));
+        }
+        let limit = if pin.contains(WILD) {
+            let pattern = Pattern::new(pin).map_err(|error| {
+                Error::new(ErrorKind::Invalid, format!("this is no pattern: {error}"))
+                    .at("pin", pin)
+            })?;
+            if !self.patterns.contains(&pattern) {
+                self.patterns.push(pattern);
+            }
+            (self.patterns.len() > PATTERNS).then_some(PATTERNS)
+        } else {
+            self.urls.insert(pin.to_owned());
+            (self.urls.len() > URLS).then_some(URLS)
+        };
+        match limit {
+            None => Ok(self),
+            Some(limit) => {
+                Err(Error::new(ErrorKind::Full, "there are as many pins as there may be")
+                    .at("limit", limit)
+                    .advise("take some back, or pin a whole data set by its name"))
+            }
+        }
+    }
+
+    /// The same without this.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such pin.
+    pub(crate) fn without(mut self, pin: &str) -> Result<Self> {
+        self.changes += 1;
+        let before = self.patterns.len();
+        self.patterns.retain(|pattern| pattern.as_str() != pin);
+        if self.urls.remove(pin) || self.patterns.len() < before {
+            return Ok(self);
+        }
+        Err(Error::new(ErrorKind::NotFound, "there is no such pin")
+            .at("pin", pin)
+            .advise("see `forebay dataset pin --list`"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pinned(pins: &[&str]) -> Pinned {
+        pins.iter().fold(Pinned::default(), |pinned, pin| pinned.with(pin).unwrap())
+    }
+
+    #[test]
+    fn pins_name_urls_or_match_them() {
+        let all = pinned(&["s3://b/a.tar", "s3://b/x/*.tar", "s3://c/**", "https://h/a.tar?v=[1]"]);
+        for url in ["s3://b/a.tar", "s3://b/x/1.tar", "s3://c/d/e.tar"] {
+            assert!(all.has(url), "{url}");
+        }
+        for url in ["s3://b/b.tar", "s3://b/x/y/1.tar", "s3://b/a.tar.gz"] {
+            assert!(!all.has(url), "{url}");
+        }
+        let fewer = all.clone().without("s3://c/**").unwrap().without("s3://b/a.tar").unwrap();
+        assert!(!fewer.has("s3://b/a.tar") && !fewer.has("s3://c/d/e.tar"));
+        assert_eq!(fewer.without("s3://c/**").unwrap_err().kind(), ErrorKind::NotFound);
+        for wrong in ["", "s3://b/***", &"x".repeat(PIN_BYTES + 1)] {
+            assert_eq!(all.clone().with(wrong).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        let many =
+            (0..PATTERNS).fold(Pinned::default(), |all, n| all.with(&format!("{n}*")).unwrap());
+        assert_eq!(many.clone().with("0*").unwrap().list().len(), PATTERNS);
+        assert_eq!(many.with("one-more*").unwrap_err().kind(), ErrorKind::Full);
+    }
+
+    #[test]
+    fn the_file_written_last_counts_and_a_damaged_one_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str, text: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join(FILE), text).unwrap();
+            path
+        };
+        let older = place("a", &pinned(&["one"]).text());
+        let newer = place("b", &pinned(&["one", "two"]).text());
+        let damaged = place("c", b"{\"format\": 1, \"changes\"");
+        let future = place("d", b"{\"format\": 9, \"changes\": 99, \"pins\": []}");
+        let none = folder.path().join("none");
+        let load = |paths: &[&Path]| Pins::load(paths.iter().copied());
+        assert_eq!(load(&[&older, &newer, &none]).unwrap().now().list(), ["one", "two"]);
+        assert_eq!(load(&[&newer, &damaged, &older]).unwrap().now().list(), ["one", "two"]);
+        assert!(load(&[&none]).unwrap().now().list().is_empty());
+        for wrong in [&damaged, &future] {
+            assert_eq!(load(&[wrong, &none]).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+}

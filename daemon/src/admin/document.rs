@@ -1,0 +1,59 @@
+//! The OpenAPI document: what is said of all routes alike.
+//!
+//! One rule: a route says what it takes and gives; that it may be refused, and what for, is added here.
+
+use forebay_error::{PROBLEM, Problem};
+use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
+
+/// What the token is called.
+const TOKEN: &str = "token";
+
+/// What may be answered to anybody: what makes no sense, is not there, or is not allowed; and what cannot be
+/// done now.
+const REFUSALS: [(&str, &str); 2] = [
+    ("4XX", "The request makes no sense, what it names is not there, or it is not allowed."),
+    ("5XX", "It cannot be done now."),
+];
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Forebay",
+        description = "What `forebay` asks of a daemon, over its Unix socket, and over TCP where that \
+                       is configured. Over TCP everything but health, the overview and this document \
+                       needs the daemon's token.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(Problem))
+)]
+pub(super) struct Described;
+
+/// Adds to each operation of a document that it may be refused; `for_admins`: that it needs the token.
+pub(super) fn complete(document: &mut Document, for_admins: bool) {
+    for path in document.paths.paths.values_mut() {
+        for operation in operations(path) {
+            for (status, says) in REFUSALS {
+                let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem")));
+                let refusal = ResponseBuilder::new().description(says);
+                let refusal = refusal.content(PROBLEM, content.build()).build();
+                let responses = &mut operation.responses.responses;
+                responses.entry(status.to_owned()).or_insert_with(|| refusal.into());
+            }
+            if for_admins {
+                operation.security = Some(vec![SecurityRequirement::new(TOKEN, [""; 0])]);
+            }
+        }
+    }
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
+    let bearer = bearer.description(Some("What `token_file` holds; over TCP alone.")).build();
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer));
+}
+
+fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    let PathItem { get, put, post, delete, .. } = path;
+    [get, put, post, delete].into_iter().flatten()
+}

@@ -1,0 +1,41 @@
+//! Work that is told step by step: a response of JSON documents, one a line, until the work is over.
+//!
+//! One rule: the work belongs to whoever reads the lines. When they go, it ends.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use forebay_error::{Error, Problem};
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+
+/// What such a response is called: newline-delimited JSON.
+pub(super) const LINES: &str = "application/x-ndjson";
+
+/// One line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Line<T> {
+    /// How far the work is; the last of it says that it is over.
+    Told(T),
+    /// It failed, and is over.
+    Failed(Problem),
+}
+
+/// A response that tells what a stream gives.
+pub(super) fn lines<T: Serialize>(
+    told: impl Stream<Item = Result<T, Error>> + Send + 'static,
+) -> Response {
+    let line = |told: Result<T, Error>| {
+        let line = match told {
+            Ok(told) => Line::Told(told),
+            Err(error) => Line::Failed(Problem::from(&error)),
+        };
+        let mut line = serde_json::to_vec(&line).expect("numbers and strings always encode");
+        line.push(b'\n');
+        Ok::<_, Infallible>(Bytes::from(line))
+    };
+    ([(header::CONTENT_TYPE, LINES)], Body::from_stream(told.map(line))).into_response()
+}

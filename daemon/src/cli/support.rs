@@ -1,0 +1,175 @@
+//! `forebay support-bundle`.
+//!
+//! One rule: what cannot be had is told in its place; one thing that is missing keeps nothing of the others
+//! from being packed.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use forebay_client::{Admin, Deadline, LOG_MAX, NODE_SOCKET, RuntimeDirectory};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use serde_json::{Value, json};
+
+use super::daemon::CONFIG;
+use super::{ANSWER_TIMEOUT, Done, Target, doctor, print, print_json};
+use crate::config::{self, Config};
+use crate::embedded;
+
+/// What is asked of a daemon that runs, and what its file is called.
+const ASKED: [(&str, &str); 6] = [
+    ("status.json", "/api/v1/status"),
+    ("datasets.json", "/api/v1/datasets"),
+    ("jobs.json", "/api/v1/jobs"),
+    ("warm-ups.json", "/api/v1/warm-ups"),
+    ("scrubs.json", "/api/v1/scrubs"),
+    ("ready.json", "/readyz"),
+];
+
+/// What the kernel says of the machine.
+const MACHINE: [(&str, &str); 4] = [
+    ("machine/version", "/proc/version"),
+    ("machine/meminfo", "/proc/meminfo"),
+    ("machine/mounts", "/proc/self/mountinfo"),
+    ("machine/pressure-io", "/proc/pressure/io"),
+];
+
+/// Pack what helps to find a fault into one file, to be sent to whoever looks.
+///
+/// The daemon's state, its configuration as `forebay config show` prints it, what `forebay doctor` finds, a
+/// private daemon's log, and what the kernel says of memory and mounts. It names data sets, jobs and paths;
+/// passwords, tokens and what URLs may hide are left out. Read it before you send it: `tar xf FILE`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The file to write. Unset: forebay-support-SECONDS.tar here.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The node daemon's configuration.
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+    #[command(flatten)]
+    target: Target,
+    /// Tell what would be packed, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file of the bundle.
+struct Piece {
+    name: &'static str,
+    content: Result<Vec<u8>>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let pieces = collect(arguments);
+    let path = match (&arguments.output, arguments.dry_run) {
+        (_, true) => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, _) => Some(format!("forebay-support-{}.tar", now()).into()),
+    };
+    if let Some(path) = &path {
+        pack(path, &pieces)?;
+    }
+    if arguments.json {
+        let told = |piece: &Piece| match &piece.content {
+            Ok(content) => json!({ "name": piece.name, "bytes": content.len() }),
+            Err(error) => json!({ "name": piece.name, "missing": error.to_string() }),
+        };
+        let files: Vec<_> = pieces.iter().map(told).collect();
+        return Ok(print_json(&json!({ "file": path, "files": files }))?);
+    }
+    for Piece { name, content } in &pieces {
+        match content {
+            Ok(content) => print(&format!("{name}  {} bytes", content.len()))?,
+            Err(error) => print(&format!("{name}  missing: {error}"))?,
+        }
+    }
+    match path {
+        Some(path) => Ok(print(&format!("{} is packed", path.display()))?),
+        None => Ok(()),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn collect(arguments: &Arguments) -> Vec<Piece> {
+    let about = json!({ "release": env!("CARGO_PKG_VERSION"), "made_at": now() });
+    let mut pieces = vec![Piece { name: "about.json", content: Ok(written(&about)) }];
+    let admin = arguments.target.admin_if_running();
+    for (name, path) in ASKED {
+        let asked = match &admin {
+            Ok(admin) => ask(admin, path),
+            Err(failure) => Err(failure.error().clone()),
+        };
+        pieces.push(Piece { name, content: asked.map(|answer| written(&answer)) });
+    }
+    let shown = Config::read(&arguments.config).map(|config| {
+        config::text(&config::document(&config, NODE_SOCKET, embedded::memory() as u64))
+            .into_bytes()
+    });
+    pieces.push(Piece { name: "config.toml", content: shown });
+    let found =
+        doctor::report(Some(&arguments.config).filter(|path| path.exists()).map(PathBuf::as_path));
+    pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
+    let log = RuntimeDirectory::of_this_user().and_then(|runtime| end_of(&runtime.log()));
+    pieces.push(Piece { name: "private-daemon.log", content: log });
+    pieces.extend(MACHINE.map(|(name, path)| Piece { name, content: end_of(Path::new(path)) }));
+    pieces
+}
+
+fn ask(admin: &Admin, path: &str) -> Result<Value> {
+    admin.get(path, &Deadline::after(ANSWER_TIMEOUT))
+}
+
+fn written(document: &Value) -> Vec<u8> {
+    format!("{document:#}\n").into_bytes()
+}
+
+/// The end of a file, as much as a log may have.
+fn end_of(path: &Path) -> Result<Vec<u8>> {
+    let read = || {
+        let mut file = std::fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        if len > LOG_MAX {
+            file.seek(SeekFrom::Start(len - LOG_MAX))?;
+        }
+        let mut content = Vec::new();
+        file.take(LOG_MAX).read_to_end(&mut content)?;
+        Ok::<_, std::io::Error>(content)
+    };
+    read().doing("read a file").map_err(|error| error.at("path", path.display()))
+}
+
+fn pack(path: &Path, pieces: &[Piece]) -> Result<()> {
+    let at = |error: Error| error.at("file", path.display());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.doing("make the bundle").map_err(|error| match error.kind() {
+        ErrorKind::Invalid => at(error).advise("name a file that is not there yet"),
+        _ => at(error),
+    })?;
+    let mut bundle = tar::Builder::new(file);
+    for Piece { name, content } in pieces {
+        let missing;
+        let (name, content) = match content {
+            Ok(content) => ((*name).to_owned(), content.as_slice()),
+            Err(error) => {
+                missing = format!("{error}\n");
+                (format!("{name}.missing"), missing.as_bytes())
+            }
+        };
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(now());
+        let name = format!("forebay-support/{name}");
+        bundle.append_data(&mut header, name, content).doing("write the bundle").map_err(at)?;
+    }
+    bundle.finish().doing("write the bundle").map_err(at)
+}

@@ -1,0 +1,282 @@
+//! The admin API over TCP: who gets what without the token, with it, and from a browser.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use forebay_testkit::tool;
+use forebay_tests::{Answer, Daemon, FRAMES, Installation, Installed, eventually};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const JSON: &str = "content-type: application/json\r\n";
+
+/// Requests that the fuzzer makes of each operation, at most.
+const EXAMPLES: &str = "25";
+
+struct Bench {
+    address: SocketAddr,
+    daemon: Installed,
+    disk: TempDir,
+}
+
+/// A configuration with this in its [daemon].
+fn installation(disk: &Path, daemon: &str) -> Installation {
+    let cache = disk.join("cache");
+    let tiers = format!("[[tier]]\nname = 'nvme'\npath = {cache:?}\ncapacity = '1GiB'\n");
+    let ram = "[[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '16MiB'\n";
+    let memory = FRAMES as u64 + (128 << 20);
+    Installation::new(ACTOR, disk, memory, &format!("{daemon}{tiers}{ram}"))
+}
+
+fn token(disk: &Path, mode: u32) -> String {
+    let path = disk.join("token");
+    fs::write(&path, format!("{TOKEN}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    format!("token_file = {path:?}\n")
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(|disk| token(disk, 0o600))
+    }
+
+    fn with(daemon: impl Fn(&Path) -> String) -> Self {
+        let disk = Daemon::disk();
+        let http = "http = '127.0.0.1:0'\nhttp_names = ['Node7.example.org']\n";
+        let installation = installation(disk.path(), &format!("{http}{}", daemon(disk.path())));
+        let started = installation.start();
+        let log = started.log();
+        let told =
+            log.lines().find(|line| line.contains("listening for HTTP")).expect("it says so");
+        let address = told.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+        Self { address: address.parse().unwrap(), daemon: started, disk }
+    }
+
+    fn ask(&self, what: (&str, &str), headers: &str, body: &str) -> Answer {
+        let headers = match headers.to_ascii_lowercase().contains("host:") {
+            true => headers.to_owned(),
+            false => format!("host: {}\r\n{headers}", self.address),
+        };
+        Answer::to(TcpStream::connect(self.address).unwrap(), what, &headers, body)
+    }
+
+    fn mode(&self) -> Value {
+        let answer = self.ask(("GET", "/api/v1/tiers/nvme"), &bearer(TOKEN), "");
+        answer.document()["mode"].clone()
+    }
+}
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}\r\n")
+}
+
+#[test]
+fn without_the_token_there_is_health_and_an_overview() {
+    let bench = Bench::new();
+    for path in ["/healthz", "/readyz", "/api/v1/overview", "/api/v1/openapi.json"] {
+        assert_eq!(bench.ask(("GET", path), "", "").status, 200, "{path}");
+    }
+    let document = bench.ask(("GET", "/api/v1/openapi.json"), "", "").document();
+    let open = ["/healthz", "/readyz", "/api/v1/overview", "/api/v1/openapi.json"];
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        if open.contains(&path.as_str()) {
+            continue;
+        }
+        let path =
+            path.replace("{name}", "nvme").replace("{session}", "1").replace("{number}", "1");
+        for method in methods.as_object().unwrap().keys() {
+            let what = (&*method.to_uppercase(), &*path);
+            let disabled = json!({ "mode": "disabled" }).to_string();
+            for headers in [
+                String::new(),
+                bearer("x"),
+                bearer(&TOKEN[1..]),
+                format!("authorization: Basic {TOKEN}\r\n"),
+            ] {
+                let answer = bench.ask(what, &format!("{headers}{JSON}"), &disabled);
+                answer.assert_problem(401, "PermissionDenied");
+                assert!(!answer.body.contains("0123"), "{}", answer.body);
+            }
+        }
+    }
+    assert_eq!(bench.mode(), "enabled");
+    let disabled = json!({ "mode": "disabled" }).to_string();
+    let put = ("PUT", "/api/v1/tiers/nvme");
+    assert_eq!(bench.ask(put, &format!("{}{JSON}", bearer(TOKEN)), &disabled).status, 200);
+    assert_eq!(bench.mode(), "disabled");
+    assert!(!bench.daemon.log().contains(TOKEN), "the token is in the log");
+}
+
+/// A name that leads here by somebody else's name service, and a page that is not the daemon's own.
+#[test]
+fn a_browser_is_nobodys_hand() {
+    let bench = Bench::new();
+    let get = ("GET", "/api/v1/status");
+    let port = bench.address.port();
+    for host in [
+        "evil.example",
+        "evil.example:80",
+        "localhost.evil.example",
+        "node7.example.org.evil",
+        "",
+        "a b",
+        "x@y",
+    ] {
+        let headers = format!("host: {host}\r\n{}", bearer(TOKEN));
+        let answer = bench.ask(get, &headers, "");
+        assert!([400, 421].contains(&answer.status), "{host}: {} {}", answer.status, answer.body);
+    }
+    for host in [
+        format!("127.0.0.1:{port}"),
+        format!("LOCALHOST:{port}"),
+        "localhost".into(),
+        "[::1]:80".into(),
+        "node7.example.org".into(),
+        format!("node7.EXAMPLE.org:{port}"),
+    ] {
+        let headers = format!("host: {host}\r\n{}", bearer(TOKEN));
+        assert_eq!(bench.ask(get, &headers, "").status, 200, "{host}");
+    }
+    let twice = format!("host: localhost\r\nhost: evil.example\r\n{}", bearer(TOKEN));
+    assert_eq!(bench.ask(get, &twice, "").status, 400);
+    let elsewhere = ("GET", "http://evil.example/api/v1/status");
+    assert_eq!(
+        bench.ask(elsewhere, &format!("host: localhost\r\n{}", bearer(TOKEN)), "").status,
+        421
+    );
+    for origin in [
+        "http://evil.example",
+        "null",
+        "https://localhost",
+        "http://localhost:1",
+        "http://127.0.0.1",
+        "file://",
+    ] {
+        let headers = format!("host: localhost:{port}\r\norigin: {origin}\r\n{}", bearer(TOKEN));
+        let answer = bench.ask(get, &headers, "");
+        answer.assert_problem(403, "PermissionDenied");
+        assert!(!answer.head.contains("access-control-allow"), "{}", answer.head);
+    }
+    let own =
+        format!("host: localhost:{port}\r\norigin: http://localhost:{port}\r\n{}", bearer(TOKEN));
+    assert_eq!(bench.ask(get, &own, "").status, 200);
+}
+
+#[test]
+fn without_a_token_file_nobody_is_an_admin_over_tcp() {
+    let bench = Bench::with(|_| String::new());
+    assert_eq!(bench.ask(("GET", "/api/v1/overview"), "", "").status, 200);
+    for headers in [String::new(), bearer(TOKEN), bearer("")] {
+        bench.ask(("GET", "/api/v1/status"), &headers, "").assert_problem(401, "PermissionDenied");
+    }
+}
+
+#[test]
+fn a_daemon_does_not_start_with_a_token_that_others_know() {
+    for (mode, daemon, words) in [
+        (0o644, "http = '127.0.0.1:0'\n", "others than the daemon's user could know the token"),
+        (0o600, "", "no `http` says where that is"),
+    ] {
+        let disk = Daemon::disk();
+        let installation =
+            installation(disk.path(), &format!("{daemon}{}", token(disk.path(), mode)));
+        let config = disk.path().join("forebay.toml");
+        let mut command = installation.forebay(&["daemon", "--config", config.to_str().unwrap()]);
+        let ended = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && said.contains(words), "{said}");
+    }
+}
+
+/// Bears promise 8 over TCP: what is refused, and what is changed, is noted, with where it came from.
+#[test]
+fn what_comes_over_tcp_is_noted() {
+    let bench = Bench::with(|disk| {
+        let log = disk.join("audit.jsonl");
+        format!("{}[audit]\npath = {log:?}\n", token(disk, 0o600))
+    });
+    let disabled = json!({ "mode": "disabled" }).to_string();
+    let put = ("PUT", "/api/v1/tiers/ram");
+    assert_eq!(bench.ask(put, JSON, &disabled).status, 401);
+    assert_eq!(bench.ask(put, &format!("{}{JSON}", bearer("guess")), &disabled).status, 401);
+    assert_eq!(bench.ask(("GET", "/healthz"), "host: evil.example\r\n", "").status, 421);
+    assert_eq!(bench.ask(put, &format!("{}{JSON}", bearer(TOKEN)), &disabled).status, 200);
+    let told = || -> Vec<(String, String, String)> {
+        let text = fs::read_to_string(bench.disk.path().join("audit.jsonl")).unwrap();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let lines = lines.filter(|line| line["by"].to_string().contains("127.0.0.1:"));
+        let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        lines
+            .map(|line| (text(&line, "event"), text(&line, "outcome"), text(&line, "what")))
+            .collect()
+    };
+    eventually("all is noted", || told().len() == 4);
+    let line = |event: &str, outcome: &str, what: &str| (event.into(), outcome.into(), what.into());
+    assert_eq!(
+        told(),
+        [
+            line("tier", "denied", "PUT /api/v1/tiers/ram"),
+            line("http", "denied", "PUT /api/v1/tiers/ram"),
+            line("http", "denied", "GET /healthz"),
+            line("tier", "done", "disable ram"),
+        ]
+    );
+}
+
+/// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.
+#[test]
+fn those_who_hang_do_not_keep_others_out() {
+    let bench = Bench::new();
+    let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
+    for (at, socket) in hanging.iter_mut().enumerate() {
+        let sent = [
+            "",
+            "G",
+            "GET /healthz HTTP/1.1\r\nhost: loc",
+            "POST /api/v1/checks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
+        ];
+        let _ = socket.write_all(sent[at % sent.len()].as_bytes());
+    }
+    assert_eq!(bench.ask(("GET", "/healthz"), "", "").status, 200);
+    // In the end each of them is closed by the daemon.
+    for mut socket in hanging {
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest);
+    }
+    assert_eq!(bench.ask(("GET", "/healthz"), "", "").status, 200);
+}
+
+/// A fuzzer that reads the document finds nothing that is answered otherwise than it says.
+#[test]
+fn the_document_is_true() {
+    let bench = Bench::new();
+    let config = bench.disk.path().join("schemathesis.toml");
+    // What a daemon cannot do now it says by 503 and 507; what no schema can refuse, by 422.
+    let expected = "[checks.not_a_server_error]\nexpected-statuses = ['2xx', '3xx', '4xx', 503, 507]\n\
+         [checks.positive_data_acceptance]\n\
+         expected-statuses = ['2xx', 401, 403, 404, 409, 422, 503, 507]\n";
+    fs::write(&config, expected).unwrap();
+    let mut fuzzer = Command::new(tool("schemathesis/bin/schemathesis").unwrap());
+    fuzzer.arg("--config-file").arg(&config).arg("run");
+    fuzzer.arg(format!("http://{}/api/v1/openapi.json", bench.address));
+    fuzzer.args(["--header", &format!("Authorization: Bearer {TOKEN}")]);
+    fuzzer.args(["--max-examples", EXAMPLES, "--generation-deterministic", "--no-color"]);
+    fuzzer.args(["--request-timeout", "30"]);
+    fuzzer.args(["--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"]);
+    let ended = fuzzer.current_dir(bench.disk.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
+    println!("{}", said.lines().rev().take(12).collect::<Vec<_>>().join("\n"));
+    assert_eq!(bench.ask(("GET", "/healthz"), "", "").status, 200);
+    assert!(!bench.daemon.log().contains("panicked"), "{}", bench.daemon.log());
+}
