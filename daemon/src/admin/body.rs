@@ -98,6 +98,10 @@ async fn read<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, 
         return Err(Refusal::with_status(&what, StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
     let bytes = arrive(request.into_body(), limit).await?;
+    // A list of values would be taken for an object whose names were left out.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(senseless("the body", "it is no object"));
+    }
     serde_json::from_slice(&bytes).map_err(|why| senseless("the body", &why.to_string()))
 }
 
