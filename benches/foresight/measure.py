@@ -64,7 +64,10 @@ class Server:
 
     def __init__(self, root: Path, folder: Path) -> None:
         """Start it."""
-        namespace, address = os.environ["FOREBAY_LINK_NAMESPACE"], os.environ["FOREBAY_LINK_ADDRESS"]
+        namespace, address = (
+            os.environ["FOREBAY_LINK_NAMESPACE"],
+            os.environ["FOREBAY_LINK_ADDRESS"],
+        )
         self.log = root / "access.log"
         self.url = f"http://{address}:{PORT}"
         configuration = root / "nginx.conf"
@@ -96,9 +99,18 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
 
         if not hasattr(batches, "loader"):
             batches.loader = forebay.DataLoader(  # type: ignore[attr-defined]
-                urls, batch_size=BATCH, shuffle=True, window=1, lanes=1, seed=arguments.seed,
-                manifest=arguments.manifest, daemon=f"unix:{arguments.socket}",
-                job=f"job-{arguments.seed}", rank=0, world_size=1, framework="numpy",
+                urls,
+                batch_size=BATCH,
+                shuffle=True,
+                window=1,
+                lanes=1,
+                seed=arguments.seed,
+                manifest=arguments.manifest,
+                daemon=f"unix:{arguments.socket}",
+                job=f"job-{arguments.seed}",
+                rank=0,
+                world_size=1,
+                framework="numpy",
             )
         return batches.loader  # type: ignore[attr-defined]
     import random
@@ -111,9 +123,15 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
     shards = list(webdataset.shardlists.expand_urls(urls))
     random.Random(arguments.seed * 1000 + epoch).shuffle(shards)
     samples = webdataset.WebDataset(
-        shards, shardshuffle=False, cache_dir=arguments.cache, cache_size=arguments.capacity, empty_check=False
+        shards,
+        shardshuffle=False,
+        cache_dir=arguments.cache,
+        cache_size=arguments.capacity,
+        empty_check=False,
     )
-    return webdataset.WebLoader(samples.to_tuple("bin").batched(BATCH), batch_size=None, num_workers=1, prefetch_factor=4)
+    return webdataset.WebLoader(
+        samples.to_tuple("bin").batched(BATCH), batch_size=None, num_workers=1, prefetch_factor=4
+    )
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -130,7 +148,8 @@ def jobs(server: Server, options: list[str]) -> dict[str, Any]:
     """Run the jobs side by side; return how busy they were and what came over the link."""
     command = [sys.executable, __file__, "train", "--url", server.url, *options]
     started = [
-        subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True) for seed in range(JOBS)
+        subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
+        for seed in range(JOBS)
     ]
     marks: list[list[dict[str, float]]] = [[] for _ in started]
     sent = None
@@ -150,10 +169,17 @@ def jobs(server: Server, options: list[str]) -> dict[str, Any]:
         steps = sum(line["steps"] for line in mark[WARM:])
         busy.append(steps * STEP / (mark[-1]["at"] - mark[WARM - 1]["at"]))
     read = JOBS * COUNTED * SHARDS * SAMPLES * SAMPLE
-    return {"au_ideal": busy, "origin_bytes": after - sent, "read_bytes": read, "origin_per_read": (after - sent) / read}
+    return {
+        "au_ideal": busy,
+        "origin_bytes": after - sent,
+        "read_bytes": read,
+        "origin_per_read": (after - sent) / read,
+    }
 
 
-def by_forebay(policy: str, arguments: argparse.Namespace, server: Server, root: Path, capacity: int) -> dict[str, Any]:
+def by_forebay(
+    policy: str, arguments: argparse.Namespace, server: Server, root: Path, capacity: int
+) -> dict[str, Any]:
     """Run the jobs on a node daemon that keeps their data by `policy`."""
     cache, socket = root / policy, root / f"{policy}.sock"
     configuration = root / f"{policy}.toml"
@@ -170,12 +196,24 @@ def by_forebay(policy: str, arguments: argparse.Namespace, server: Server, root:
             if daemon.poll() is not None:
                 raise SystemExit(f"the daemon ended: see {log.name}")
             time.sleep(0.05)
-        options = ["--loader", "forebay", "--socket", str(socket), "--manifest", str(root / "manifest.json")]
+        options = [
+            "--loader",
+            "forebay",
+            "--socket",
+            str(socket),
+            "--manifest",
+            str(root / "manifest.json"),
+        ]
         figures = jobs(server, options)
         told = subprocess.run(
-            [arguments.daemon, "status", "--json", "--daemon", f"unix:{socket}"], capture_output=True, text=True, check=False
+            [arguments.daemon, "status", "--json", "--daemon", f"unix:{socket}"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        figures["daemon_says"] = json.loads(told.stdout)["cache"] if told.returncode == 0 else told.stderr
+        figures["daemon_says"] = (
+            json.loads(told.stdout)["cache"] if told.returncode == 0 else told.stderr
+        )
         return figures
     finally:
         daemon.send_signal(signal.SIGTERM)
@@ -188,19 +226,43 @@ def by_webdataset(server: Server, root: Path, capacity: int) -> dict[str, Any]:
     cache = root / "webdataset"
     cache.mkdir()
     try:
-        return jobs(server, ["--loader", "webdataset", "--cache", str(cache), "--capacity", str(capacity)])
+        return jobs(
+            server, ["--loader", "webdataset", "--cache", str(cache), "--capacity", str(capacity)]
+        )
     finally:
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def simulated(arguments: argparse.Namespace, capacity: int, total: int, link: float) -> list[dict[str, Any]]:
+def simulated(
+    arguments: argparse.Namespace, capacity: int, total: int, link: float
+) -> list[dict[str, Any]]:
     """Play the same jobs on the simulator."""
     shard = total // SHARDS
     command = [
-        arguments.daemon, "policy", "simulate", "--json", "--data", str(shard * SHARDS), "--shard", str(shard),
-        "--cache", str(capacity), "--bandwidth", f"{int(link * 8)}bit/s", "--jobs", str(JOBS),
-        "--rate", f"{int(shard * SAMPLES / BATCH / STEP * BATCH / SAMPLES)}B/s", "--epochs", str(WARM + COUNTED),
-        "--window", "1", "--lanes", "1", "--sample", str(shard // SAMPLES),
+        arguments.daemon,
+        "policy",
+        "simulate",
+        "--json",
+        "--data",
+        str(shard * SHARDS),
+        "--shard",
+        str(shard),
+        "--cache",
+        str(capacity),
+        "--bandwidth",
+        f"{int(link * 8)}bit/s",
+        "--jobs",
+        str(JOBS),
+        "--rate",
+        f"{int(shard * SAMPLES / BATCH / STEP * BATCH / SAMPLES)}B/s",
+        "--epochs",
+        str(WARM + COUNTED),
+        "--window",
+        "1",
+        "--lanes",
+        "1",
+        "--sample",
+        str(shard // SAMPLES),
     ]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     policies: list[dict[str, Any]] = json.loads(told.stdout)["policies"]
@@ -218,15 +280,23 @@ def measure(arguments: argparse.Namespace) -> None:
         capacity = total // 2
         link = float(os.environ["FOREBAY_LINK_MBIT"]) * 1e6 / 8 * PAYLOAD
         demand = JOBS * BATCH * SAMPLE / STEP
-        print(f"{total / 1e6:.0f} MB in {SHARDS} shards; the link brings {link / 1e6:.1f} MB/s of {demand / 1e6:.1f} MB/s")
+        print(
+            f"{total / 1e6:.0f} MB in {SHARDS} shards; the link brings {link / 1e6:.1f} MB/s of {demand / 1e6:.1f} MB/s"
+        )
         server = Server(root, shards)
         names = [f"{server.url}/{number:06d}.tar" for number in range(SHARDS)]
         time.sleep(1)
         # A daemon of its own, which knows nothing of an earlier measurement's shards.
-        own = {"FOREBAY_DAEMON": "embedded", "FOREBAY_CACHE": str(root / "index"), "FOREBAY_IDLE": "1"}
+        own = {
+            "FOREBAY_DAEMON": "embedded",
+            "FOREBAY_CACHE": str(root / "index"),
+            "FOREBAY_IDLE": "1",
+        }
         environment = {**os.environ, **own, "XDG_RUNTIME_DIR": str(root)}
         subprocess.run(
-            [arguments.daemon, "index", *names, "-o", str(root / "manifest.json")], check=True, env=environment
+            [arguments.daemon, "index", *names, "-o", str(root / "manifest.json")],
+            check=True,
+            env=environment,
         )
         runs: dict[str, Any] = {}
         for policy in [*arguments.policies, *([WEBDATASET] if arguments.webdataset else [])]:
@@ -237,16 +307,26 @@ def measure(arguments: argparse.Namespace) -> None:
                 runs[policy] = by_forebay(policy, arguments, server, root, capacity)
             told = runs[policy]
             busy = " ".join(f"{share:.3f}" for share in told["au_ideal"])
-            print(f"{policy:16} AU_ideal {busy}  origin {told['origin_bytes'] / 1e6:7.0f} MB, "
-                  f"{told['origin_per_read']:.3f} of what was read  ({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{policy:16} AU_ideal {busy}  origin {told['origin_bytes'] / 1e6:7.0f} MB, "
+                f"{told['origin_per_read']:.3f} of what was read  ({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
         figures = {
-            "shards": SHARDS, "bytes": total, "capacity": capacity, "link_bytes_per_second": link,
-            "demand_bytes_per_second": demand, "epochs": COUNTED, "runs": runs,
+            "shards": SHARDS,
+            "bytes": total,
+            "capacity": capacity,
+            "link_bytes_per_second": link,
+            "demand_bytes_per_second": demand,
+            "epochs": COUNTED,
+            "runs": runs,
             "simulated": simulated(arguments, capacity, total, link),
         }
         for one in figures["simulated"]:
             print("simulated", one)
-        results = HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
+        results = (
+            HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
+        )
         results.mkdir(parents=True, exist_ok=True)
         document = {"machine": machine.describe(root), **figures}
         (results / "foresight.json").write_text(json.dumps(document, indent=1) + "\n")
@@ -261,7 +341,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", nargs="?", choices=("measure", "train"), default="measure")
     parser.add_argument("--daemon", default="forebay", help="the program under test")
-    parser.add_argument("--disk", default=str(HERE.parent.parent / "target"), help="a folder on a disk")
+    parser.add_argument(
+        "--disk", default=str(HERE.parent.parent / "target"), help="a folder on a disk"
+    )
     parser.add_argument("--policies", nargs="*", default=list(POLICIES))
     parser.add_argument("--no-webdataset", dest="webdataset", action="store_false")
     for name in ("--loader", "--url", "--socket", "--manifest", "--cache"):

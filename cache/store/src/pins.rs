@@ -107,7 +107,15 @@ fn read(path: &Path) -> Result<Option<Pinned>> {
             .advise("remove it, and pin again what is to stay")
     };
     let bytes = match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // What is wrong with the directory, whoever opens it says.
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(None);
+        }
         read => {
             read.doing("read the file of pins").map_err(|error| error.at("path", path.display()))?
         }
