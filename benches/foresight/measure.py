@@ -1,12 +1,14 @@
-"""Two jobs, a cache of half their data, a link of half their demand: how busy they are, and what that costs.
+r"""Two jobs, a cache of half their data, a link of half their demand: how busy, at what cost.
 
-    python3 benches/link/delay_line.py --rtt-ms 5 --mbit 277 -- \
-        .venv/bin/python benches/foresight/measure.py --daemon target/release/forebay
+    python3 benches/link/delay_line.py --rtt-ms 5 --mbit 278 -- \
+        .venv/bin/python benches/foresight/measure.py --daemon .venv/bin/forebay
 
-Its rule: all runs are the same jobs over the same shards on the same link, one after the other: a node daemon whose data set is
-kept by each policy in turn, and released WebDataset with its shard cache, which two jobs on one disk share and which gives up
-what was fetched longest ago. A trainer's step is a pause, so that nothing but data decides. Bytes are those that the server sent.
-The first epochs fill the cache and are not counted. Needs root, for the link.
+Its rule: all runs are the same jobs over the same shards on the same link, one after the other: a
+node daemon whose data set is kept by each policy in turn, and released WebDataset with its shard
+cache, which the jobs share and which gives up what was fetched longest ago. A trainer's step is a
+pause, so that nothing but data decides. Bytes are those that the server sent. The first epochs fill
+the cache and are not counted. What the daemon will do by foresight is recorded then, and at the end
+what it did is held against the simulation of that. Needs root, for the link.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,9 +34,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "rivals"))
 import machine  # noqa: E402
 
-# The data: large enough that a shard is a small part of the cache, small enough that an epoch takes seconds.
+# The data: a shard is a small part of the cache, and an epoch takes seconds.
 SHARDS, SAMPLES, SAMPLE = 96, 16, 256 << 10
-# What a job reads while it does not wait: a batch is a shard's worth, and takes an eighth of a second.
+# What a job reads while it does not wait: a batch is a shard's worth, and takes so many seconds.
 BATCH, STEP = 16, 0.125
 JOBS = 2
 # The first fill the cache; the others count.
@@ -117,7 +120,7 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
 
     import webdataset
 
-    # As it is, it looks every half minute whether its folder is too large, which these jobs' data never is for long.
+    # As it is, it looks every half minute whether its folder is too large: too seldom for this.
     strict = functools.partial(webdataset.cache.LRUCleanup, interval=None)
     webdataset.cache.LRUCleanup = strict
     shards = list(webdataset.shardlists.expand_urls(urls))
@@ -144,7 +147,9 @@ def train(arguments: argparse.Namespace) -> None:
         print(json.dumps({"at": time.monotonic(), "steps": steps}), flush=True)
 
 
-def jobs(server: Server, options: list[str]) -> dict[str, Any]:
+def jobs(
+    server: Server, options: list[str], record: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """Run the jobs side by side; return how busy they were and what came over the link."""
     command = [sys.executable, __file__, "train", "--url", server.url, *options]
     started = [
@@ -161,6 +166,10 @@ def jobs(server: Server, options: list[str]) -> dict[str, Any]:
             mark.append(json.loads(job.stdout.readline()))
         if epoch == WARM - 1:
             sent = server.sent()
+            if record is not None:
+                record("earlier.json")
+        if epoch == WARM + COUNTED - 2 and record is not None:
+            record("later.json")
     after = server.sent()
     assert sent is not None
     for job, mark in zip(started, marks, strict=True):
@@ -204,7 +213,27 @@ def by_forebay(
             "--manifest",
             str(root / "manifest.json"),
         ]
-        figures = jobs(server, options)
+
+        def record(name: str) -> None:
+            command = [arguments.daemon, "policy", "record", str(root / name), "--rounds", "5"]
+            told = subprocess.run(
+                [*command, "--daemon", f"unix:{socket}"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if told.returncode != 0:
+                print(told.stderr)
+
+        figures = jobs(server, options, record if policy == "clairvoyant" else None)
+        if policy == "clairvoyant":
+            earlier, later = str(root / "earlier.json"), str(root / "later.json")
+            simulate = [arguments.daemon, "policy", "simulate", earlier, "--against", later]
+            told = subprocess.run([*simulate, "--json"], capture_output=True, text=True, check=True)
+            held = json.loads(told.stdout)
+            figures["agreement"] = held["agreement"]
+            clairvoyant = next(x for x in held["policies"] if x["policy"] == "clairvoyant")
+            figures["simulated_from_there"] = clairvoyant["busy"]
         told = subprocess.run(
             [arguments.daemon, "status", "--json", "--daemon", f"unix:{socket}"],
             capture_output=True,
@@ -280,9 +309,8 @@ def measure(arguments: argparse.Namespace) -> None:
         capacity = total // 2
         link = float(os.environ["FOREBAY_LINK_MBIT"]) * 1e6 / 8 * PAYLOAD
         demand = JOBS * BATCH * SAMPLE / STEP
-        print(
-            f"{total / 1e6:.0f} MB in {SHARDS} shards; the link brings {link / 1e6:.1f} MB/s of {demand / 1e6:.1f} MB/s"
-        )
+        rates = f"{link / 1e6:.1f} MB/s of {demand / 1e6:.1f} MB/s"
+        print(f"{total / 1e6:.0f} MB in {SHARDS} shards; the link brings {rates}")
         server = Server(root, shards)
         names = [f"{server.url}/{number:06d}.tar" for number in range(SHARDS)]
         time.sleep(1)
@@ -309,7 +337,8 @@ def measure(arguments: argparse.Namespace) -> None:
             busy = " ".join(f"{share:.3f}" for share in told["au_ideal"])
             print(
                 f"{policy:16} AU_ideal {busy}  origin {told['origin_bytes'] / 1e6:7.0f} MB, "
-                f"{told['origin_per_read']:.3f} of what was read  ({time.monotonic() - began:.0f} s)",
+                f"{told['origin_per_read']:.3f} of what was read "
+                f"({time.monotonic() - began:.0f} s) {told.get('agreement', '')}",
                 flush=True,
             )
         figures = {
