@@ -341,6 +341,7 @@ def measure(arguments: argparse.Namespace) -> None:
                 f"({time.monotonic() - began:.0f} s) {told.get('agreement', '')}",
                 flush=True,
             )
+        simulations = simulated(arguments, capacity, total, link)
         figures = {
             "shards": SHARDS,
             "bytes": total,
@@ -349,9 +350,9 @@ def measure(arguments: argparse.Namespace) -> None:
             "demand_bytes_per_second": demand,
             "epochs": COUNTED,
             "runs": runs,
-            "simulated": simulated(arguments, capacity, total, link),
+            "simulated": simulations,
         }
-        for one in figures["simulated"]:
+        for one in simulations:
             print("simulated", one)
         results = (
             HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
