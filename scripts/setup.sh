@@ -13,6 +13,8 @@ readonly MOTO="moto[server,s3]==5.2.5"
 readonly AZURITE="azurite@3.37.0"
 # What holds the admin API against its own description; Python 3.10 has the last version that supports it.
 readonly SCHEMATHESIS="schemathesis==4.32.5" SCHEMATHESIS_310="schemathesis==4.30.1"
+# What lints metrics and tests alert rules: of Debian's package only the one program, since the whole starts a server.
+readonly PROMTOOL="promtool of prometheus, from the system's packages"
 # Measured on Linux x86-64 with the pinned requirements: wheels, and what they unpack to.
 readonly PACKAGES_DOWNLOAD="3.2 GB"
 readonly PACKAGES_DISK="6.3 GB"
@@ -75,6 +77,11 @@ missing_packages() {
     [ -x /usr/bin/redis-server ] || printf '%s\n' redis-server
     command -v openssl >/dev/null || printf '%s\n' openssl
     command -v npm >/dev/null || printf '%s\n' npm
+    # A browser, in which the status page is tried (0.4 GB). Ubuntu's is no package, but a snap: there the test is skipped.
+    if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then
+        command -v chromium >/dev/null || printf '%s\n' chromium
+        command -v chromedriver >/dev/null || printf '%s\n' chromium-driver
+    fi
     # A storage cluster, which only root can start and mount (0.3 GB).
     if [ -e /dev/fuse ] && [ "$(id -u)" -eq 0 ]; then
         local program
@@ -110,7 +117,7 @@ wheel=$(digest pyproject.toml "${sources[@]}")
 origin=$(digest tests/testkit "${sources[@]}")
 
 plan=()
-[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 0.6 GB)")
+[ ${#system[@]} -eq 0 ] || plan+=("system packages by apt-get: ${system[*]}  (up to 1 GB)")
 has_tool() { [ "$(cat "$TOOLS/$1/.stamp" 2>/dev/null)" = "$2" ]; }
 has_tool moto "$MOTO" || plan+=("$MOTO, an S3 server for the tests, into $TOOLS/moto  (0.3 GB on disk)")
 has_tool azurite "$AZURITE" ||
@@ -119,6 +126,7 @@ schemathesis=$SCHEMATHESIS
 "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && schemathesis=$SCHEMATHESIS_310
 has_tool schemathesis "$schemathesis" ||
     plan+=("$schemathesis, a fuzzer of HTTP APIs for the tests, into $TOOLS/schemathesis  (0.1 GB on disk)")
+has_tool promtool "$PROMTOOL" || plan+=("$PROMTOOL, for the tests, into $TOOLS/promtool  (20 MB to download, 50 MB on disk)")
 is_done packages "$packages" || plan+=("Python packages into $VENV: $(
     sed -n 's/^\([a-z-]*\)==.*/\1/p' scripts/requirements.txt | uniq | xargs
 )  (about $PACKAGES_DOWNLOAD to download, $PACKAGES_DISK on disk; torch brings most of it)")
@@ -154,21 +162,17 @@ if [ ${#system[@]} -gt 0 ]; then
         apt-get install -y --no-install-recommends "${system[@]}"
 fi
 
-if ! has_tool moto "$MOTO"; then
-    step "$MOTO"
-    rm -rf "$TOOLS/moto"
-    "$python" -m venv "$TOOLS/moto"
-    "$TOOLS/moto/bin/python" -m pip install --disable-pip-version-check --quiet "$MOTO"
-    printf '%s\n' "$MOTO" >"$TOOLS/moto/.stamp"
-fi
-
-if ! has_tool schemathesis "$schemathesis"; then
-    step "$schemathesis"
-    rm -rf "$TOOLS/schemathesis"
-    "$python" -m venv "$TOOLS/schemathesis"
-    "$TOOLS/schemathesis/bin/python" -m pip install --disable-pip-version-check --quiet "$schemathesis"
-    printf '%s\n' "$schemathesis" >"$TOOLS/schemathesis/.stamp"
-fi
+# A tool from PyPI, in an environment of its own.
+python_tool() {
+    has_tool "$1" "$2" && return
+    step "$2"
+    rm -rf "${TOOLS:?}/$1"
+    "$python" -m venv "$TOOLS/$1"
+    "$TOOLS/$1/bin/python" -m pip install --disable-pip-version-check --quiet "$2"
+    printf '%s\n' "$2" >"$TOOLS/$1/.stamp"
+}
+python_tool moto "$MOTO"
+python_tool schemathesis "$schemathesis"
 
 if ! has_tool azurite "$AZURITE"; then
     step "$AZURITE"
@@ -176,6 +180,22 @@ if ! has_tool azurite "$AZURITE"; then
     mkdir -p "$TOOLS/azurite"
     npm install --prefix "$TOOLS/azurite" --no-audit --no-fund --ignore-scripts "$AZURITE"
     printf '%s\n' "$AZURITE" >"$TOOLS/azurite/.stamp"
+fi
+
+if ! has_tool promtool "$PROMTOOL"; then
+    step "$PROMTOOL"
+    command -v apt-get >/dev/null || fail "this system has no apt-get" \
+        "put promtool (part of Prometheus) at $TOOLS/promtool/promtool, write '$PROMTOOL' into $TOOLS/promtool/.stamp, then run setup again"
+    rm -rf "${TOOLS:?}/promtool"
+    mkdir -p "$TOOLS/promtool/package"
+    download() { (cd "$TOOLS/promtool/package" && apt-get download -q prometheus); }
+    # Downloading takes no root, but a list of packages, which a fresh machine may not have yet.
+    download || { [ "$(id -u)" -ne 0 ] || apt-get update -q; download; } || fail "prometheus cannot be downloaded" \
+        "as root: apt-get update, then run setup again"
+    dpkg-deb -x "$TOOLS"/promtool/package/prometheus_*.deb "$TOOLS/promtool/package"
+    mv "$TOOLS/promtool/package/usr/bin/promtool" "$TOOLS/promtool/promtool"
+    rm -rf "$TOOLS/promtool/package"
+    printf '%s\n' "$PROMTOOL" >"$TOOLS/promtool/.stamp"
 fi
 
 if ! is_done packages "$packages"; then

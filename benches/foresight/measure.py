@@ -14,7 +14,6 @@ what it did is held against the simulation of that. Needs root, for the link.
 from __future__ import annotations
 
 import argparse
-import functools
 import io
 import json
 import os
@@ -120,9 +119,13 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
 
     import webdataset
 
-    # As it is, it looks every half minute whether its folder is too large: too seldom for this.
-    strict = functools.partial(webdataset.cache.LRUCleanup, interval=None)
-    webdataset.cache.LRUCleanup = strict
+    class Strict(webdataset.cache.LRUCleanup):  # type: ignore[misc]
+        """It looks every half minute whether its folder is too large: too seldom for this."""
+
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **{**more, "interval": None})
+
+    webdataset.cache.LRUCleanup = Strict
     shards = list(webdataset.shardlists.expand_urls(urls))
     random.Random(arguments.seed * 1000 + epoch).shuffle(shards)
     samples = webdataset.WebDataset(

@@ -8,6 +8,7 @@
 //!     tcp, token     the same where the kernel names nobody            admin/tcp.rs, admin/token.rs
 //!     document       what is said of all routes alike                  admin/document.rs
 //!     lines          work that is told step by step                    admin/lines.rs
+//!     page           what a browser shows                              admin/page.rs, admin/page/
 //!     state, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
 //! ```
 //! One rule: a route is declared once, with its description, so that the document cannot differ from what
@@ -20,14 +21,17 @@ mod document;
 mod explain;
 mod jobs;
 mod lines;
+mod page;
 mod pins;
 mod policy;
 mod refusal;
 mod scrubs;
+mod secret;
 mod shards;
 mod state;
 mod tcp;
 mod tiers;
+mod tls;
 mod token;
 mod warm_ups;
 
@@ -51,6 +55,7 @@ use serde::Deserialize;
 pub(crate) use shards::{Check, Evicted, Finding, Shards};
 use tcp::Gate;
 pub use tcp::{HttpConfig, HttpListener};
+pub use tls::{Tls, TlsFiles};
 pub use token::Token;
 use tokio::io::{AsyncRead, AsyncWrite};
 use utoipa::openapi::OpenApi as Document;
@@ -117,10 +122,14 @@ impl Api {
 /// Every route, and the document that says so.
 fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
     let mut for_all = OpenApiRouter::with_openapi(Described::openapi())
+        .routes(routes!(page::page))
+        .routes(routes!(page::style))
+        .routes(routes!(page::script))
         .routes(routes!(state::healthz))
         .routes(routes!(state::readyz))
         .routes(routes!(state::document))
-        .routes(routes!(state::overview));
+        .routes(routes!(state::overview))
+        .routes(routes!(state::metrics));
     let mut for_admins = OpenApiRouter::new()
         .routes(routes!(state::status))
         .routes(routes!(jobs::list))

@@ -135,6 +135,16 @@ struct Target {
     daemon: Option<String>,
 }
 
+/// A list of all that there is of something.
+#[derive(Debug, clap::Args)]
+struct List {
+    #[command(flatten)]
+    target: Target,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 fn address(text: &str) -> Result<String> {
     Address::check(text).map(|()| text.to_owned())
 }

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::access::Opens;
-use crate::admin::{HttpConfig, Token};
+use crate::admin::{HttpConfig, Tls, TlsFiles, Token};
 use crate::compose::{NodeTenant, NodeTier};
 
 mod access;
@@ -103,8 +103,29 @@ pub struct Daemon {
     /// What this machine is called by those who ask there, beside its addresses and `localhost`.
     #[serde(default)]
     pub http_names: Vec<String>,
-    /// The file of the token that admins show there; none: over TCP nobody is an admin.
+    /// The file of the token that admins show there; none: nobody is an admin by one.
     pub token_file: Option<PathBuf>,
+    /// What TLS is spoken with there; none: none is.
+    pub http_tls: Option<HttpTls>,
+}
+
+/// `http_tls = { cert, key, client_ca }`: PEM files, read when the daemon starts.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HttpTls {
+    /// The daemon's certificate, and those that lead from it to an authority.
+    pub cert: PathBuf,
+    /// Its key: of the daemon's user, for nobody else to read.
+    pub key: PathBuf,
+    /// The authorities whose certificates make admins; none: no certificate does.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl HttpTls {
+    pub(crate) fn files(&self) -> TlsFiles {
+        let Self { cert, key, client_ca } = self.clone();
+        TlsFiles { cert, key, client_ca }
+    }
 }
 
 impl Daemon {
@@ -117,8 +138,17 @@ impl Daemon {
         if self.http.is_none() && !self.http_names.is_empty() {
             return refuse("http_names are for the API over TCP, and no `http` says where that is");
         }
+        if self.http.is_none() && self.http_tls.is_some() {
+            return refuse("http_tls is for the API over TCP, and no `http` says where that is");
+        }
         if self.token_file.as_ref().is_some_and(|path| !path.is_absolute()) {
             return refuse("token_file must be an absolute path");
+        }
+        if let Some(HttpTls { cert, key, client_ca }) = &self.http_tls {
+            let mut files = [cert, key].into_iter().chain(client_ca);
+            if files.any(|path| !path.is_absolute()) {
+                return refuse("http_tls must name absolute paths");
+            }
         }
         let is_name = |name: &String| {
             let may_be = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -360,16 +390,17 @@ impl Config {
         Ok(tenants)
     }
 
-    /// How the admin API is to be had over TCP, if it is; the token is read.
+    /// How the admin API is to be had over TCP, if it is; the token and certificates are read.
     ///
     /// # Errors
-    /// As [`Token::read`], and `Invalid` for what contradicts itself.
+    /// As [`Token::read`] and [`Tls::read`], and `Invalid` for what contradicts itself.
     pub fn http(&self) -> Result<Option<HttpConfig>> {
         let daemon = &self.daemon;
         daemon.check_http()?;
         let Some(address) = daemon.http else { return Ok(None) };
         let token = daemon.token_file.as_deref().map(Token::read).transpose()?;
-        Ok(Some(HttpConfig { address, names: daemon.http_names.clone(), token }))
+        let tls = daemon.http_tls.as_ref().map(|tls| Tls::read(&tls.files())).transpose()?;
+        Ok(Some(HttpConfig { address, names: daemon.http_names.clone(), token, tls }))
     }
 
     /// The tiers as a node opens them.

@@ -13,6 +13,7 @@
 //!   reload     another configuration while jobs run      reload.rs
 //!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
+//!   metrics    the same as numbers, for whoever scrapes   metrics.rs, metrics/
 //!   supervisor what the service manager is told          supervisor.rs
 //! ```
 
@@ -25,6 +26,8 @@ mod config;
 mod embedded;
 mod language;
 mod leases;
+mod metrics;
+mod pace;
 mod peer;
 mod reload;
 mod scrubs;
@@ -34,11 +37,12 @@ mod supervisor;
 mod warm;
 
 pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
-pub use admin::{HttpConfig, HttpListener, Token};
+pub use admin::{HttpConfig, HttpListener, Tls, TlsFiles, Token};
 pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::Config;
 pub use leases::LeasesConfig;
+pub use metrics::metrics_document;
 pub use reload::{Applied, Configuration, Drift, Sent};
 pub use serve::{ListenConfig, Listener, serve};
 pub use status::Status;

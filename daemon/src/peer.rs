@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::access::{Holder, Place, Rights};
 use crate::compose::Node;
+use crate::pace::Pace;
 use crate::status::{self, BadSamples, Job, Told};
 
 /// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
@@ -52,6 +53,8 @@ pub(crate) struct Registered {
     tenant: Option<String>,
     session: Arc<Mutex<Session>>,
     told: Arc<Mutex<Told>>,
+    /// How it gets on, by what its trainer says.
+    pace: Arc<Mutex<Pace>>,
 }
 
 impl Registered {
@@ -77,12 +80,17 @@ impl Registered {
             leased_bytes: memory.leased_bytes,
             lent_slots: memory.lent_slots,
             wrong_shards: session.wrong_shards(),
+            progress: self.pace().report(Instant::now()),
             told: self.told().clone(),
         }
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -242,8 +250,11 @@ impl Peer {
                 Request::Extent(extent) => self.extent = Some(extent),
                 Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
-                Request::Decoded(decoded) => {
-                    self.session()?.told().decoders = status::decoders(decoded);
+                Request::Progress(mut progress) => {
+                    let session = self.session()?;
+                    let decoded = std::mem::take(&mut progress.decoded);
+                    session.told().decoders = status::decoders(decoded);
+                    session.pace().heard(progress, Instant::now());
                 }
                 Request::Share { run, sharing } => self.share(run, *sharing).await?,
                 Request::Acknowledge { run, number, batch, marks } => {
@@ -288,7 +299,8 @@ impl Peer {
         let tenant = self.store.tenant().map(str::to_owned);
         tracing::info!(session = number, job = session.name(), tenant, "opened a job");
         let session = Arc::new(Mutex::new(session));
-        let registered = Registered { number, tenant, session, told: Arc::default() };
+        let registered =
+            Registered { number, tenant, session, told: Arc::default(), pace: Arc::default() };
         self.node.sessions.lock().await.push(registered.clone());
         (self.session, self.place) = (Some(registered), place);
         self.reply(&Reply::Opened(opened)).await?;

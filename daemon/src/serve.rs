@@ -132,7 +132,7 @@ impl Drop for Listener {
 }
 
 /// Whether anybody may connect to a socket of this mode, as far as folders decide.
-fn is_open(path: &Path, mode: u32) -> bool {
+pub(crate) fn is_open(path: &Path, mode: u32) -> bool {
     /// What others may do with a file: write to it; with a folder: pass through it.
     const OTHERS: (u32, u32) = (0o002, 0o001);
     let passes = |folder: &Path| {
@@ -337,9 +337,10 @@ fn admit(
     let mut counted = users.lock().unwrap_or_else(PoisonError::into_inner);
     let all: usize = counted.values().sum();
     let connections = counted.get(&caller).copied().unwrap_or_default();
-    if connections >= limit || all >= PEERS_OF_OTHERS {
+    let reached = [(connections, limit), (all, PEERS_OF_OTHERS)];
+    if let Some((_, limit)) = reached.into_iter().find(|(count, limit)| count >= limit) {
         let error = Error::new(ErrorKind::Unavailable, "there are as many connections as may be");
-        let error = error.at("limit", limit.min(PEERS_OF_OTHERS)).advise("run fewer jobs at once");
+        let error = error.at("limit", limit).advise("run fewer jobs at once");
         node.audit.note(audit::Entry::denied("connect", &error).by(&whom));
         return turned_away(error);
     }

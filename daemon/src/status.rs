@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
+use forebay_histogram::Times;
 use forebay_source::{LinkReport, MountReport};
-use forebay_store::{Counters, Fills, ForecastReport, Holdings, TierReport};
+use forebay_store::{Counters, DatasetTraffic, Fills, ForecastReport, Holdings, TierReport};
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::audit::AuditReport;
 use crate::compose::Node;
+use crate::pace::ProgressReport;
 use crate::peer::Registered;
 use crate::reload::Configuration;
 use crate::warm::Warming;
@@ -54,6 +56,9 @@ pub struct Status {
     /// The audit log, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditReport>,
+    /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
+    #[serde(skip)]
+    pub shard_waits: Times,
 }
 
 /// A piece of pinned memory.
@@ -77,6 +82,8 @@ pub struct Cache {
     /// What they hold of each data set, and of each tenant.
     #[serde(flatten)]
     pub holdings: Holdings,
+    /// Bytes for batches of each data set that no tier had a part in.
+    pub past_tiers: Vec<DatasetTraffic>,
 }
 
 /// A job.
@@ -100,6 +107,9 @@ pub struct Job {
     /// Shards that turned out wrong after the job had samples of them.
     #[serde(default)]
     pub wrong_shards: u64,
+    /// How it gets on, as its trainer says; none before its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressReport>,
     /// What its trainer says.
     #[serde(flatten, default)]
     pub told: Told,
@@ -197,7 +207,11 @@ impl Status {
             pid: std::process::id(),
             uptime_seconds: node.started.elapsed().as_secs_f64(),
             configuration: node.configuration().await,
-            cache: Cache { counters: node.store.counters(), holdings: node.store.holdings() },
+            cache: Cache {
+                counters: node.store.counters(),
+                holdings: node.store.holdings(),
+                past_tiers: node.store.past_tiers(),
+            },
             tiers: node.store.tiers(),
             sources: node.store.links(),
             mounts: node.readers.report(),
@@ -213,6 +227,7 @@ impl Status {
             jobs: sessions.iter().map(Registered::describe).collect(),
             warm_ups: node.warm_ups.describe(),
             audit: node.audit.report(),
+            shard_waits: node.store.waits(),
         }
     }
 }
@@ -395,6 +410,10 @@ impl fmt::Display for JobLines<'_> {
             Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
             None => writeln!(f)?,
         }
+        let progress = job.0.pointer("/progress").map(ProgressReport::deserialize);
+        if let Some(Ok(progress)) = progress {
+            writeln!(f, "        {progress}")?;
+        }
         write!(f, "{}{}", DecoderLine(&job), BadLines(&job))
     }
 }
@@ -440,6 +459,16 @@ impl fmt::Display for ForesightLines<'_> {
             part.count("/foresight/fetches"),
             part.count("/foresight/evictions"),
         )?;
+        for job in part.parts("/foresight/jobs").filter(|job| job.0.get("lacks").is_some()) {
+            let seconds = |path: &str| job.0.pointer(path).and_then(serde_json::Value::as_f64);
+            let needed = seconds("/lacks/needed_in").unwrap_or_default();
+            let (number, url) = (job.count("/job"), job.text("/lacks/url"));
+            write!(f, "        job {number} needs {url} in {needed:.1} s; ")?;
+            match seconds("/lacks/arrives_in") {
+                Some(arrives) => writeln!(f, "it arrives in {arrives:.1} s")?,
+                None => writeln!(f, "its origin does not give it")?,
+            }
+        }
         if self.0.pointer("/foresight/lacks/cache").is_some() {
             writeln!(
                 f,

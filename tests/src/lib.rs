@@ -6,6 +6,7 @@
 mod bare;
 mod catalog;
 mod doom;
+mod ended;
 mod faulty;
 mod hanging;
 mod household;
@@ -26,6 +27,7 @@ mod way;
 pub use bare::{Bare, BareConfig, BareTier};
 pub use catalog::{Catalog, SIZES};
 pub use doom::{Doom, Doomed, How, Spot};
+pub use ended::{Ended, run};
 pub use faulty::Faulty;
 pub use hanging::{Hanging, hangs, readers_of};
 pub use household::{Household, Trainer, alive, descriptors, kill};

@@ -8,7 +8,7 @@ use forebay_client::Address;
 use forebay_error::ErrorKind;
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Batch, Bytes, Member, Opened, Reply, Request, Sample};
+use forebay_wire::message::{Batch, Bytes, Member, Opened, Progress, Reply, Request, Sample};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
 
@@ -87,11 +87,34 @@ impl Scripted {
 }
 
 impl Peer {
-    /// The trainer's next request.
+    /// The trainer's next request; how far it came it says whenever a second has passed.
     ///
     /// # Panics
     /// If it sends none.
     pub fn request(&mut self) -> Request {
+        loop {
+            match self.receive() {
+                Request::Progress(_) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// How far the trainer came, as it says next; slots go back meanwhile.
+    ///
+    /// # Panics
+    /// If it says something else.
+    pub fn progress(&mut self) -> Progress {
+        loop {
+            match self.receive() {
+                Request::Progress(progress) => return progress,
+                Request::Release { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Request {
         self.receiver.receive(&self.socket).expect("the trainer asks")
     }
 

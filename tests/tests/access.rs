@@ -9,13 +9,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Output;
 
-use forebay_client::Address;
+use forebay_client::{Address, Next};
 use forebay_error::ErrorKind;
 use forebay_testkit::shard;
-use forebay_tests::{Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next};
+use forebay_tests::{
+    Epoch, Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next,
+};
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
-use forebay_wire::message::{Begin, Reply, Request};
+use forebay_wire::message::{Begin, Open, Reply, Request};
 
 const SIZES: std::ops::Range<usize> = 3_000..3_001;
 const SAMPLES: u64 = 4;
@@ -442,6 +444,122 @@ fn what_a_users_command_says_is_not_for_the_same_number_elsewhere() {
     bench.assert_served(MAIN, SERVED, &url);
     bench.assert_served(PODS, SERVED, &url);
     eventually("it is another copy", || bench.fills() == 2);
+}
+
+/// Bears promise 8: an `allow` binds a job that runs, too, cached or not, from the moment that it is in force.
+#[test]
+fn an_allow_that_changes_binds_a_job_that_runs() {
+    const TEXTS: u64 = 40;
+    let Some(bench) = Bench::new() else { return };
+    let texts: Vec<_> = (0..TEXTS).map(|n| format!("s3://bucket/texts/{n}.tar")).collect();
+    for n in 0..TEXTS {
+        bench.origin.put(&format!("texts/{n}.tar"), &shard(SAMPLES, n, &SIZES));
+    }
+    let path = bench.node.path("forebay.toml");
+    let before = fs::read_to_string(&path).unwrap();
+    let apply = |text: &str| {
+        fs::write(&path, text).unwrap();
+        let (code, out, error) = bench.forebay(MAIN, ROOT, &["policy", "apply"]);
+        assert_eq!(code, 0, "{out}{error}");
+    };
+    let address = || Address::Unix(bench.node.path(PODS));
+    let open = || Open { prefetch: 1, ..job(&bench.origin, texts.clone()) };
+    let running = loader(address(), open()).unwrap();
+    running.start(Begin::at(0, 0)).unwrap();
+    let mut had = Epoch::default();
+    let Next::Batch(batch) = next(&running).unwrap() else { panic!("an epoch without batches") };
+    had.take(&batch);
+    drop(batch);
+    // All of them are cached by another's hand: that opens nothing.
+    let part = Part { open: open(), shards: TEXTS as u32, samples: SAMPLES, sizes: SIZES };
+    assert!(bench.node.play(MAIN, ROOT, &part).status.success());
+    apply(&before.replace("tenants = ['pods']", &format!("groups = [{VISION}]")));
+    let error = loop {
+        match next(&running) {
+            Ok(Next::Batch(batch)) => had.take(&batch),
+            Ok(Next::End { mut errors, .. }) => break errors.remove(0),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    assert!((had.samples.len() as u64) < TEXTS * SAMPLES / 2, "{} were served", had.samples.len());
+    had.assert_bytes(&SIZES);
+    eventually("it is noted", || {
+        let denied = |line: &serde_json::Value| {
+            line["outcome"] == "denied" && line["tenant"] == "pods" && line["dataset"] == "texts"
+        };
+        bench.node.audit().iter().any(denied)
+    });
+    drop(running);
+    bench.assert_refused(PODS, ROOT, TEXT);
+    bench.assert_served(MAIN, MEMBER, TEXT);
+    // And back.
+    apply(&before);
+    bench.assert_served(PODS, ROOT, TEXT);
+    bench.assert_refused(MAIN, MEMBER, TEXT);
+}
+
+/// However many connect, nobody takes all the places: one tenant leaves some to others, and all of them together to
+/// who administers.
+#[test]
+fn admins_get_in_however_many_others_are_connected() {
+    /// By one tenant's socket, and of others than admins together.
+    const OF_A_TENANT: usize = 512;
+    const OF_OTHERS: usize = 960;
+    let more = "[[tenant]]\nname = 'pods'\n[[tenant]]\nname = 'batch'\n\
+                [[listen]]\npath = '{}/run/pods.sock'\ntenant = 'pods'\n\
+                [[listen]]\npath = '{}/run/batch.sock'\ntenant = 'batch'\n\
+                [audit]\npath = '{}/log/audit.jsonl'\n";
+    let Some(node) = OthersNode::new("", more) else { return };
+    let connect = |socket: &str| {
+        let socket = UnixStream::connect(node.path(socket)).unwrap();
+        let hello = Request::Hello { protocol: PROTOCOL, release: "test".to_owned() };
+        // Who was turned away has hung up.
+        let _ = frame::send(&socket, &frame::encode(&hello).unwrap(), &[]);
+        let reply: Reply = Receiver::default().receive(&socket).unwrap();
+        (socket, reply)
+    };
+    let mut connected = Vec::new();
+    let mut fill = |socket: &str, limit: usize| {
+        while connected.len() < limit {
+            let (socket, reply) = connect(socket);
+            assert!(
+                matches!(reply, Reply::Welcome { .. }),
+                "{} are in: {reply:?}",
+                connected.len()
+            );
+            connected.push(socket);
+        }
+    };
+    let refused = |socket: &str, limit: usize| {
+        let (_, reply) = connect(socket);
+        let Reply::Failed { error, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.place("limit"), Some(&*limit.to_string()), "{error}");
+    };
+    fill("run/pods.sock", OF_A_TENANT);
+    refused("run/pods.sock", OF_A_TENANT);
+    fill("run/batch.sock", OF_OTHERS);
+    refused("run/batch.sock", OF_OTHERS);
+    refused("run/pods.sock", OF_A_TENANT);
+    // An admin stops what is too much.
+    assert!(node.status()["pid"].is_u64());
+    assert_eq!(
+        node.forebay("run/d.sock", ROOT, &BTreeMap::new(), &["job", "ls"]).status.code(),
+        Some(0)
+    );
+    let denied =
+        |line: &serde_json::Value| line["event"] == "connect" && line["outcome"] == "denied";
+    eventually("it is noted", || node.audit().iter().filter(|line| denied(line)).count() == 3);
+    // A place that comes free is another's.
+    connected.truncate(OF_OTHERS - 1);
+    eventually("there is room for one", || {
+        let (socket, reply) = connect("run/batch.sock");
+        let welcome = matches!(reply, Reply::Welcome { .. });
+        connected.extend(welcome.then_some(socket));
+        welcome
+    });
+    refused("run/batch.sock", OF_OTHERS);
 }
 
 /// A tenant has as many jobs as it may, opened as often as they may be; others are not touched by it.

@@ -76,6 +76,12 @@ impl Bench {
     }
 }
 
+/// A job as it is told, but for how long ago its trainer said something.
+fn at_once(mut job: Value) -> Value {
+    job["progress"]["heard_seconds_ago"] = 0.into();
+    job
+}
+
 #[test]
 fn each_thing_is_told_by_itself_as_in_the_whole() {
     let bench = Bench::new(2);
@@ -86,9 +92,13 @@ fn each_thing_is_told_by_itself_as_in_the_whole() {
     assert_eq!(bench.get("/api/v1/tiers").unwrap()[0]["name"], "nvme");
     assert_eq!(bench.get("/api/v1/tiers/nvme").unwrap()["shards"], 2);
     let jobs = bench.get("/api/v1/jobs").unwrap();
-    assert_eq!(jobs, status["jobs"]);
     let number = &jobs[0]["session"];
-    assert_eq!(bench.get(&format!("/api/v1/jobs/{number}")).unwrap(), jobs[0]);
+    let alone = bench.get(&format!("/api/v1/jobs/{number}")).unwrap();
+    let [listed, alone, told] =
+        [&jobs[0], &alone, &status["jobs"][0]].map(|job| at_once(job.clone()));
+    assert_eq!((&listed, jobs.as_array().unwrap().len()), (&told, 1));
+    assert_eq!(listed, alone);
+    assert_eq!(listed["progress"]["samples"], 2 * SAMPLES);
     assert_eq!(bench.get("/healthz").unwrap(), json!({ "ok": true }));
     assert_eq!(bench.get("/readyz").unwrap(), json!({ "ok": true }));
     let overview = bench.get("/api/v1/overview").unwrap();
@@ -106,9 +116,13 @@ fn each_thing_is_told_by_itself_as_in_the_whole() {
 #[test]
 fn what_is_not_there_is_a_problem_that_says_so() {
     let bench = Bench::new(1);
-    for path in
-        ["/", "/api/v1/nothing", "/api/v1/tiers/none", "/api/v1/jobs/7", "/api/v1/warm-ups/7"]
-    {
+    for path in [
+        "/index.html",
+        "/api/v1/nothing",
+        "/api/v1/tiers/none",
+        "/api/v1/jobs/7",
+        "/api/v1/warm-ups/7",
+    ] {
         bench.ask("GET", path, &Value::Null).assert_problem(404, "NotFound");
     }
     bench.ask("DELETE", "/api/v1/scrubs/7", &Value::Null).assert_problem(404, "NotFound");
@@ -424,9 +438,12 @@ fn the_command_line_tells_what_the_api_does() {
         serde_json::from_str::<Value>(&out).unwrap()
     };
     let name = bench.get("/api/v1/jobs").unwrap()[0]["name"].as_str().unwrap().to_owned();
-    assert_eq!(json(&["job", "ls"]), bench.get("/api/v1/jobs").unwrap());
+    let listed = |jobs: Value| at_once(jobs[0].clone());
+    assert_eq!(listed(json(&["job", "ls"])), listed(bench.get("/api/v1/jobs").unwrap()));
     let number = json(&["job", "ls"])[0]["session"].to_string();
     assert_eq!(json(&["job", "show", &number])["name"], name.as_str());
+    let (_, shown, _) = run(&["job", "show", &number]);
+    assert!(shown.contains("read 40 samples in 5 batches"), "{shown}");
     assert_eq!(json(&["dataset", "ls"])[0]["name"], "(rest)");
     assert_eq!(json(&["dataset", "show", "(rest)"])["shards"], 1);
     let url = Origin::url("0.tar");
@@ -642,4 +659,43 @@ fn a_live_view_looks_as_often_as_asked() {
     let mut screen = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
     screen.arg("top").env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
     assert_eq!(screen.output().unwrap().status.code(), Some(2), "nobody sees it");
+}
+
+/// While a batch does not come, and when it came: whose fault it was.
+#[test]
+fn a_job_is_shown_with_what_it_waits_for() {
+    let bench = Bench::new(2);
+    let server = &bench.origin.server;
+    server.stall(&Origin::key("1.tar"), 0);
+    let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(2))).unwrap();
+    let progress = || bench.daemon.status()["jobs"][0]["progress"].clone();
+    let seconds = |of: &Value| of.as_f64().unwrap_or(0.0);
+    let waiting = || seconds(&progress()["waiting_seconds"]);
+    std::thread::scope(|scope| {
+        let playing = scope.spawn(|| play(&loader, 0, 0).unwrap());
+        eventually("it waits for as long as two of its words are apart", || {
+            waiting() > 2.0 && !progress()["lately"].is_null()
+        });
+        let lately = progress()["lately"].clone();
+        assert!(seconds(&lately["waited_share"]) > 0.5, "{lately}");
+        server.release(&Origin::key("1.tar"));
+        playing.join().unwrap().assert_whole(2, SAMPLES, &SIZES);
+    });
+    let told = progress();
+    assert_eq!((&told["samples"], &told["waiting_seconds"]), (&(2 * SAMPLES).into(), &0.0.into()));
+    let causes = told["waited_seconds"].as_object().unwrap();
+    assert!(seconds(&causes["origin"]) > 2.0, "{told}");
+    let others: f64 =
+        causes.iter().filter(|(cause, _)| *cause != "origin").map(|(_, of)| seconds(of)).sum();
+    assert!(others < seconds(&causes["origin"]), "{told}");
+    let stats = loader.stats();
+    let counted: f64 = stats.wait.by_cause.iter().map(|(_, seconds)| seconds).sum();
+    let summed: f64 = causes.values().map(seconds).sum();
+    assert!((counted - summed).abs() < 1e-6, "{counted} {summed}");
+    assert_eq!(told["tier_bytes"].as_u64().unwrap(), stats.tier_bytes);
+
+    // Who forgets its own counts takes nothing back.
+    loader.reset_stats();
+    play(&loader, 1, 0).unwrap();
+    eventually("both epochs are told", || progress()["samples"] == 4 * SAMPLES);
 }

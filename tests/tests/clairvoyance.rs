@@ -4,10 +4,11 @@
 
 use std::process::Command;
 
-use forebay_client::Loader;
-use forebay_store::{Dataset, Evict};
-use forebay_tests::{Daemon, Origin, config, epoch, eventually, job, play};
-use forebay_wire::message::{Extent, Open, Shuffle};
+use forebay_client::{Loader, Next};
+use forebay_source::Rules;
+use forebay_store::{Dataset, Evict, KeepFree, StoreRules, TierLimits};
+use forebay_tests::{Daemon, Epoch, Origin, config, epoch, eventually, job, next, play};
+use forebay_wire::message::{Begin, Extent, Open, Shuffle};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 
@@ -76,6 +77,34 @@ impl Bench {
     fn fetched(&self) -> u64 {
         let counters = self.daemon.node().store().counters();
         counters.misses
+    }
+
+    /// Other rules of the same node.
+    fn rule(&self, datasets: Vec<Dataset>) {
+        let tier = TierLimits {
+            name: "nvme".to_owned(),
+            capacity: SHARDS * self.shard_bytes,
+            keep_free: KeepFree::Bytes(0),
+            watermarks: None,
+        };
+        let (tenants, tiers) = (Vec::new(), vec![tier]);
+        let rules = StoreRules { datasets, tenants, tiers, sources: Rules::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(self.daemon.node().store().reconfigure(rules, false)).unwrap();
+    }
+
+    /// Shards of jobs of which foresight decides, and what it had fetched.
+    fn decided(&self) -> (usize, u64) {
+        let forecast = self.daemon.node().store().forecast();
+        (forecast.jobs.iter().map(|job| job.shards).sum(), forecast.fetches)
+    }
+
+    /// Nothing is under way.
+    fn settle(&self) {
+        eventually("nothing is under way", || {
+            let counters = self.daemon.node().store().counters();
+            counters.misses == counters.fills + counters.failed_fills
+        });
     }
 
     fn foreseen(&self) -> usize {
@@ -159,17 +188,12 @@ fn jobs_of_the_same_data_share_it() {
         }
         // In lockstep, batch by batch.
         for loader in &loaders {
-            loader.start(forebay_wire::message::Begin::at(number, 0)).unwrap();
+            loader.start(Begin::at(number, 0)).unwrap();
         }
         let mut over = [false; 2];
         while over != [true; 2] {
             for (loader, over) in loaders.iter().zip(&mut over) {
-                if !*over
-                    && matches!(
-                        forebay_tests::next(loader).unwrap(),
-                        forebay_client::Next::End { .. }
-                    )
-                {
+                if !*over && matches!(next(loader).unwrap(), Next::End { .. }) {
                     *over = true;
                 }
             }
@@ -190,6 +214,76 @@ fn what_nobody_told_of_goes_first() {
     let loader = bench.loader(bench.open(1));
     let fetched = bench.per_epoch(&loader, 3);
     assert!(fetched < MORE * FEWEST, "{fetched} an epoch");
+}
+
+fn kept(by: Evict) -> Vec<Dataset> {
+    vec![Dataset::new("all", "**", by).unwrap()]
+}
+
+/// The rest of an epoch of which some batches were taken.
+fn finish(loader: &Loader, mut epoch: Epoch) {
+    loop {
+        match next(loader).unwrap() {
+            Next::Batch(batch) => epoch.take(&batch),
+            Next::End { errors, .. } => break epoch.errors.extend(errors),
+        }
+    }
+    epoch.assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+}
+
+fn begin(loader: &Loader) -> Epoch {
+    loader.start(Begin::at(0, 0)).unwrap();
+    let mut epoch = Epoch::default();
+    let Next::Batch(batch) = next(loader).unwrap() else { panic!("an epoch without batches") };
+    epoch.take(&batch);
+    epoch
+}
+
+/// Another rule in the middle of an epoch: from then on the node fetches for a job that does nothing at all.
+#[test]
+fn a_running_job_is_foreseen_once_its_data_set_is() {
+    let bench = Bench::new(SHARDS, kept(Evict::Lru));
+    let loader = bench.loader(bench.open(1));
+    let epoch = begin(&loader);
+    eventually("it told what it will read", || bench.foreseen() == 1);
+    bench.settle();
+    assert_eq!(bench.decided(), (0, 0));
+    assert!(bench.fetched() < SHARDS / 2, "{} were fetched", bench.fetched());
+    bench.rule(kept(Evict::Clairvoyant));
+    assert_eq!(bench.decided().0, SHARDS as usize);
+    eventually("the node fetched the others", || bench.fetched() == SHARDS);
+    assert!(bench.decided().1 > SHARDS / 2);
+    finish(&loader, epoch);
+}
+
+/// And the other way around: it looks ahead for itself again.
+#[test]
+fn a_running_job_looks_ahead_for_itself_once_its_data_set_is_kept_by_use() {
+    const ROOM: u64 = 4;
+    /// Batches that make it assemble others: more than are read before they are asked for.
+    const TAKEN: u32 = PREFETCH + 1;
+    /// What it fetches for these, be it told or not: two windows.
+    const WAITED_FOR: u64 = 2 * WINDOW as u64;
+    let mut scarce = kept(Evict::Clairvoyant);
+    let bench = Bench::new(SHARDS, Vec::new());
+    scarce[0].max_bytes = Some(ROOM * bench.shard_bytes);
+    bench.rule(scarce);
+    let loader = bench.loader(bench.open(1));
+    let mut epoch = begin(&loader);
+    eventually("the node decides for it", || bench.decided().0 == SHARDS as usize);
+    bench.settle();
+    let before = bench.fetched();
+    assert!(before <= ROOM + WAITED_FOR, "{before} were fetched");
+    bench.rule(kept(Evict::Lru));
+    let (decided, fetches) = bench.decided();
+    assert_eq!(decided, 0);
+    for _ in 0..TAKEN {
+        let Next::Batch(batch) = next(&loader).unwrap() else { panic!("the epoch ended early") };
+        epoch.take(&batch);
+    }
+    eventually("it fetches what it needs later", || bench.fetched() > before + WAITED_FOR);
+    finish(&loader, epoch);
+    assert_eq!(bench.decided().1, fetches, "the node fetched nothing for it");
 }
 
 /// What a node's jobs will read is written down, played, and held against what the node then did.
@@ -225,4 +319,32 @@ fn a_trace_of_a_node_is_played() {
     // The other way around it is nonsense.
     let (code, _, error) = forebay(&["policy", "simulate", &later, "--against", &earlier]);
     assert!(code == Some(1) && error.contains("after the first"), "{error}");
+}
+
+/// What does not come is told before the job stands at it: which shard, when it is needed, when it comes.
+#[test]
+fn what_a_job_will_lack_is_told() {
+    let bench = Bench::new(2 * SHARDS, Vec::new());
+    let mut open = bench.open(1);
+    open.order.shuffle = Shuffle::None;
+    // It looks no further by itself than to the shard that it reads.
+    open.prefetch = 1;
+    let last = SHARDS - 1;
+    let name = format!("{last}.tar");
+    bench.origin.server.stall(&Origin::key(&name), 0);
+    let loader = bench.loader(open);
+    let lacks = || {
+        let job = bench.daemon.status()["foresight"]["jobs"][0].clone();
+        (job["lacks"]["url"].as_str() == Some(&Origin::url(&name))).then(|| job["lacks"].clone())
+    };
+    std::thread::scope(|scope| {
+        let playing = scope.spawn(|| play(&loader, 0, 0).unwrap());
+        eventually("it is known what will lack", || lacks().is_some());
+        let told = lacks().unwrap();
+        assert!(told["needed_in"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{told}");
+        assert!(told["arrives_in"].as_f64().is_some_and(|seconds| seconds > 0.0), "{told}");
+        bench.origin.server.release(&Origin::key(&name));
+        playing.join().unwrap();
+    });
+    eventually("all is here", || bench.daemon.status()["foresight"]["jobs"][0]["lacks"].is_null());
 }

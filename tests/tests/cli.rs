@@ -11,26 +11,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
-use forebay_tests::{Daemon, Household, PATIENCE, eventually};
+use forebay_tests::{Daemon, Ended, Household, PATIENCE, eventually, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
-
-/// What a command came to.
-#[derive(Debug)]
-struct Ended {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(mut command: Command) -> Ended {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code().unwrap_or_else(|| panic!("killed: {:?}", output.status));
-    Ended { code, out: text(output.stdout), err: text(output.stderr) }
-}
 
 fn assert_ends(command: Command, code: i32, word: &str) {
     let shown = format!("{command:?}");

@@ -159,6 +159,36 @@ fn a_configuration_is_gone_by_and_a_daemon_that_answers_is_named() {
     assert!(!cache.exists());
 }
 
+/// What a node has beside its own socket is looked at where there is some, and left as it is.
+#[test]
+fn other_sockets_the_port_and_the_audit_log_are_looked_at() {
+    let (household, folder) = (Household::new(ACTOR), Daemon::disk());
+    let at = |name: &str| folder.path().join(name);
+    let path = config(folder.path(), &at("f.sock"), &at("cache"), "8MiB");
+    let look = |arguments: &[&str]| {
+        let config = ["--config", path.to_str().unwrap(), "--json"];
+        document(&look(&household, &[&config, arguments].concat()))
+    };
+    let checks = ["listen", "http", "token", "audit"];
+    let without = look(&[]);
+    for one in without["checks"].as_array().unwrap() {
+        assert!(!checks.iter().any(|check| one["check"] == *check), "{one}");
+    }
+    let text = fs::read_to_string(&path).unwrap();
+    let daemon = format!("[daemon]\nhttp = '127.0.0.1:0'\ntoken_file = {:?}", at("token"));
+    let more = format!(
+        "[[listen]]\npath = {:?}\n[audit]\npath = {:?}\n",
+        at("pods/f.sock"),
+        at("log/audit.jsonl")
+    );
+    fs::write(&path, text.replace("[daemon]", &daemon) + &more).unwrap();
+    let document = look(&[]);
+    for (check, verdict) in checks.iter().zip(["ok", "ok", "wrong", "ok"]) {
+        assert_eq!(finding(&document, check, None)["verdict"], verdict, "{document:#}");
+    }
+    assert_eq!(names(folder.path()), ["forebay.toml"]);
+}
+
 #[test]
 fn what_is_wrong_is_told_with_its_line_and_ends_with_one() {
     let (household, folder) = (Household::new(ACTOR), Daemon::disk());

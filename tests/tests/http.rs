@@ -7,11 +7,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use forebay_testkit::tool;
+use forebay_testkit::{Certificate, tool};
 use forebay_tests::{Answer, Daemon, FRAMES, Installation, Installed, eventually};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,11 +86,22 @@ fn bearer(token: &str) -> String {
 #[test]
 fn without_the_token_there_is_health_and_an_overview() {
     let bench = Bench::new();
-    for path in ["/healthz", "/readyz", "/api/v1/overview", "/api/v1/openapi.json"] {
+    let page = ["/", "/page.css", "/page.js"];
+    for path in page {
+        let answer = bench.ask(("GET", path), "", "");
+        assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{path}");
+        assert!(answer.head.contains("x-content-type-options: nosniff"), "{path}");
+    }
+    let open = ["/healthz", "/readyz", "/api/v1/overview", "/metrics", "/api/v1/openapi.json"];
+    let open = [&page[..], &open].concat();
+    for path in &open {
         assert_eq!(bench.ask(("GET", path), "", "").status, 200, "{path}");
     }
+    let told = |headers: &str| {
+        bench.ask(("GET", "/api/v1/overview"), headers, "").document()["is_admin"].clone()
+    };
+    assert_eq!((told(""), told(&bearer(TOKEN))), (false.into(), true.into()));
     let document = bench.ask(("GET", "/api/v1/openapi.json"), "", "").document();
-    let open = ["/healthz", "/readyz", "/api/v1/overview", "/api/v1/openapi.json"];
     for (path, methods) in document["paths"].as_object().unwrap() {
         if open.contains(&path.as_str()) {
             continue;
@@ -183,7 +198,7 @@ fn without_a_token_file_nobody_is_an_admin_over_tcp() {
 #[test]
 fn a_daemon_does_not_start_with_a_token_that_others_know() {
     for (mode, daemon, words) in [
-        (0o644, "http = '127.0.0.1:0'\n", "others than the daemon's user could know the token"),
+        (0o644, "http = '127.0.0.1:0'\n", "others than the daemon's user could know what it holds"),
         (0o600, "", "no `http` says where that is"),
     ] {
         let disk = Daemon::disk();
@@ -231,6 +246,195 @@ fn what_comes_over_tcp_is_noted() {
             line("tier", "done", "disable ram"),
         ]
     );
+}
+
+/// Certificates and keys of the daemon and of people, each signed by an authority of its own.
+struct Papers(TempDir);
+
+impl Papers {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        for (name, certificate) in [
+            ("daemon", Certificate::Good),
+            ("admin", Certificate::Good),
+            ("stranger", Certificate::Good),
+            ("self", Certificate::SelfSigned),
+        ] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            certificate.make(&folder.path().join(name)).unwrap();
+        }
+        // Over since yesterday; its authority is one of the admins', too.
+        let (late, admin) = (folder.path().join("late"), folder.path().join("admin"));
+        fs::create_dir(&late).unwrap();
+        Certificate::Expired.make(&late).unwrap();
+        let both = [late, admin.clone()].map(|at| fs::read(at.join("authority.pem")).unwrap());
+        fs::write(admin.join("authority.pem"), both.concat()).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, whose: &str, file: &str) -> PathBuf {
+        self.0.path().join(whose).join(file)
+    }
+
+    /// What the daemon is told of them.
+    fn tls(&self, authority: Option<&str>) -> String {
+        let [cert, key] = ["certificate.pem", "key.pem"].map(|file| self.path("daemon", file));
+        let authority = authority.map(|whose| self.path(whose, "authority.pem"));
+        let client_ca = authority.map(|path| format!(", client_ca = {path:?}")).unwrap_or_default();
+        format!("http_tls = {{ cert = {cert:?}, key = {key:?}{client_ca} }}\n")
+    }
+
+    /// A connection to the daemon by somebody who shows this certificate, or none.
+    fn connect(&self, address: SocketAddr, whose: Option<&str>) -> impl Read + Write + use<> {
+        let mut roots = RootCertStore::empty();
+        let authority = self.path("daemon", "authority.pem");
+        roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots);
+        let config = match whose {
+            None => config.with_no_client_auth(),
+            Some(whose) => {
+                let [chain, key] =
+                    ["certificate.pem", "key.pem"].map(|file| self.path(whose, file));
+                let chain = vec![CertificateDer::from_pem_file(chain).unwrap()];
+                let key = PrivateKeyDer::from_pem_file(key).unwrap();
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        let name = ServerName::from(address.ip());
+        let inside = ClientConnection::new(config.into(), name).unwrap();
+        StreamOwned::new(inside, TcpStream::connect(address).unwrap())
+    }
+
+    fn ask(&self, bench: &Bench, whose: Option<&str>, what: (&str, &str), headers: &str) -> Answer {
+        let body = json!({ "mode": "disabled" }).to_string();
+        let body = if what.0 == "PUT" { body.as_str() } else { "" };
+        let headers = format!("host: {}\r\n{headers}{JSON}", bench.address);
+        Answer::to(self.connect(bench.address, whose), what, &headers, body)
+    }
+
+    /// What `openssl` calls a certificate.
+    fn fingerprint(&self, whose: &str) -> String {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["x509", "-noout", "-fingerprint", "-sha256", "-in"]);
+        let said = openssl.arg(self.path(whose, "certificate.pem")).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        said.trim().rsplit_once('=').unwrap().1.to_owned()
+    }
+}
+
+/// Bears promise 8 over TLS: an admin's certificate is as good as the token, nobody else's is anything, and what was done with
+/// it says so.
+#[test]
+fn a_certificate_of_the_named_authority_makes_an_admin() {
+    let papers = Papers::new();
+    let bench = Bench::with(|disk| {
+        let log = disk.join("audit.jsonl");
+        let tls = papers.tls(Some("admin"));
+        format!("{}{tls}[audit]\npath = {log:?}\n", token(disk, 0o600))
+    });
+    let status = ("GET", "/api/v1/status");
+    // Nobody is spoken to outside of it.
+    let mut plain = TcpStream::connect(bench.address).unwrap();
+    let _ = plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let mut said = Vec::new();
+    let _ = plain.read_to_end(&mut said);
+    assert!(!said.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&said));
+    // Without a certificate it is as without TLS.
+    assert_eq!(papers.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
+    papers.ask(&bench, None, status, "").assert_problem(401, "PermissionDenied");
+    assert_eq!(papers.ask(&bench, None, status, &bearer(TOKEN)).status, 200);
+    // With one.
+    assert_eq!(papers.ask(&bench, Some("admin"), status, "").status, 200);
+    let put = ("PUT", "/api/v1/tiers/ram");
+    assert_eq!(papers.ask(&bench, Some("admin"), put, "").status, 200);
+    let guess = papers.ask(&bench, Some("admin"), status, &bearer("guess"));
+    guess.assert_problem(401, "PermissionDenied");
+    let page = format!("origin: https://evil.example\r\n{}", bearer(TOKEN));
+    papers.ask(&bench, Some("admin"), status, &page).assert_problem(403, "PermissionDenied");
+    // Others' are worse than none.
+    for whose in ["stranger", "self", "late", "daemon"] {
+        let mut stream = papers.connect(bench.address, Some(whose));
+        let _ = stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.is_empty(), "{whose}: {}", String::from_utf8_lossy(&said));
+    }
+    let told = || -> Vec<Value> {
+        let text = fs::read_to_string(bench.disk.path().join("audit.jsonl")).unwrap();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let is = |line: &Value, event: &str, outcome: &str| {
+        line["event"] == event && line["outcome"] == outcome
+    };
+    eventually("who was turned away is noted", || {
+        let lines = told();
+        lines.iter().filter(|line| is(line, "connect", "denied")).count() == 4
+    });
+    let lines = told();
+    let done = lines.iter().find(|line| is(line, "tier", "done")).unwrap();
+    assert_eq!(done["certificate"], papers.fingerprint("admin"), "{done}");
+    assert!(done["by"].as_str().unwrap().starts_with("127.0.0.1:"), "{done}");
+}
+
+/// An authority that is not named makes no admin: certificates are not even asked for.
+#[test]
+fn without_an_authority_the_token_alone_decides() {
+    let papers = Papers::new();
+    let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(None)));
+    let status = ("GET", "/api/v1/status");
+    for whose in [None, Some("admin")] {
+        assert_eq!(papers.ask(&bench, whose, status, &bearer(TOKEN)).status, 200);
+        papers.ask(&bench, whose, status, "").assert_problem(401, "PermissionDenied");
+    }
+}
+
+#[test]
+fn a_daemon_does_not_start_with_papers_that_are_none() {
+    let papers = Papers::new();
+    let refused = |http: &str, tls: &str, words: &str| {
+        let disk = Daemon::disk();
+        let installation = installation(disk.path(), &format!("{http}{tls}"));
+        let config = disk.path().join("forebay.toml");
+        let mut command = installation.forebay(&["daemon", "--config", config.to_str().unwrap()]);
+        let ended = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && said.contains(words), "{words}: {said}");
+    };
+    let http = "http = '127.0.0.1:0'\n";
+    let good = papers.tls(Some("admin"));
+    refused("", &good, "no `http` says where that is");
+    refused(http, &good.replace("/daemon/key.pem", "/admin/key.pem"), "no key for the certificate");
+    refused(http, &good.replace("/daemon/key.pem", "/none.pem"), "key=");
+    refused(http, &good.replace("/admin/authority.pem", "/admin/extensions"), "no certificates");
+    refused(http, &good.replace("cert = \"/", "cert = \""), "absolute");
+    refused(http, &good.replace("client_ca", "client_CA"), "client_ca");
+    let open = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(papers.path("daemon", "key.pem"), open).unwrap();
+    refused(http, &good, "others than the daemon's user could know");
+}
+
+/// Those who never end their handshake are let go, and keep nobody out meanwhile.
+#[test]
+fn those_who_hang_in_a_handshake_do_not_keep_others_out() {
+    let papers = Papers::new();
+    let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(Some("admin"))));
+    let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
+    for (at, socket) in hanging.iter_mut().enumerate() {
+        // Nothing, or the beginning of a first message.
+        let sent = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"];
+        let _ = socket.write_all(sent[at % sent.len()]);
+    }
+    assert_eq!(papers.ask(&bench, Some("admin"), ("GET", "/healthz"), "").status, 200);
+    for mut socket in hanging {
+        let mut rest = Vec::new();
+        let _ = socket.read_to_end(&mut rest);
+    }
+    assert_eq!(papers.ask(&bench, None, ("GET", "/healthz"), "").status, 200);
 }
 
 /// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.

@@ -712,13 +712,14 @@ fn tell(store: &Store, objects: &[Object], uses: &[usize]) -> Result<Foreseen> {
         urls: objects.iter().map(|object| object.url.clone()).collect(),
         bytes: bytes.collect(),
         options: Options::default(),
-        future: Box::new(move |shards: Vec<Option<Shards>>| {
-            let known: Vec<_> = shards.iter().flatten().copied().collect();
-            Box::new(Epochs::new(known, move |number| {
-                let at = |(start, object): (u64, &usize)| {
-                    shards[*object].map(|shard| Use { shard, start, end: start + 1 })
+        future: Box::new(move |shards: Vec<Shards>| {
+            Box::new(Epochs::new(shards.clone(), move |number| {
+                let at = |(start, object): (u64, &usize)| Use {
+                    shard: shards[*object],
+                    start,
+                    end: start + 1,
                 };
-                let all = (0..).zip(&uses).filter_map(at).collect();
+                let all = (0..).zip(&uses).map(at).collect();
                 (number == 0).then_some(Foretold { uses: all, bytes: uses.len() as u64 })
             }))
         }),

@@ -23,8 +23,8 @@ const SAMPLES: u64 = 320;
 /// What a mount has of readers, at most.
 const READERS: usize = 4;
 
-/// A limit that is soon over; nothing but what hangs is to meet it.
-const SOON: Duration = Duration::from_millis(500);
+/// A limit that is soon over; nothing but what hangs is to meet it, on a machine that is busy, too.
+const SOON: Duration = Duration::from_secs(2);
 
 /// A shard on a mount that hangs, one on the disk, and one at a store.
 struct Bench {
@@ -121,9 +121,11 @@ fn a_mount_that_hangs_costs_its_own_job_alone() {
             assert!(text.contains("does not answer") && text.contains(&url), "{text}");
         }
     });
-    for _ in 0..2 * READERS {
-        why(bench.play_hanging(socket));
-    }
+    std::thread::scope(|scope| {
+        for _ in 0..2 * READERS {
+            scope.spawn(|| why(bench.play_hanging(socket)));
+        }
+    });
     let report = bench.report(socket);
     assert_eq!(report["hangs"], true, "{report}");
     let stuck = pids(&report["stuck"]);
@@ -138,7 +140,13 @@ fn a_mount_that_hangs_costs_its_own_job_alone() {
     eventually("what hung is gone and was waited for", || {
         stuck.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
     });
-    bench.play_hanging(socket).unwrap().assert_whole(1, SAMPLES, &SIZES);
+    // A file system that was just thawed has what waited before it to answer first.
+    let mut whole = None;
+    eventually("the mount serves again", || {
+        whole = bench.play_hanging(socket).ok();
+        whole.is_some()
+    });
+    whole.unwrap().assert_whole(1, SAMPLES, &SIZES);
     assert_eq!(bench.report(socket)["hangs"], false);
 }
 

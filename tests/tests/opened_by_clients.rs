@@ -430,6 +430,17 @@ fn a_file_of_ones_own_making_passes_for_no_other() {
     inside.play(url).unwrap();
 }
 
+/// What stays open of a shard keeps no process waiting for a client that is gone.
+#[test]
+fn readers_of_a_client_end_with_it() {
+    let inside = Inside::new(None);
+    inside.play(inside.url()).unwrap();
+    eventually("its readers are gone", || {
+        inside.daemon.status()["mounts"].as_array().unwrap().is_empty()
+    });
+    inside.play(inside.url()).unwrap();
+}
+
 /// A shard on its way through one client's files is not lost to others when that one goes away.
 #[test]
 fn a_client_that_leaves_takes_no_shard_from_others() {

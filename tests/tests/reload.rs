@@ -6,7 +6,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
 
 use forebay_client::{Address, Next};
@@ -14,8 +13,8 @@ use forebay_error::ErrorKind;
 use forebay_source::Options;
 use forebay_store::{Cache, Class, Dataset, Evict, Holdings, Tenant, Urgency};
 use forebay_tests::{
-    Bare, BareConfig, BareTier, Daemon, Epoch, Household, Installation, Installed, Origin,
-    PATIENCE, daemon_status, epoch, eventually, job, loader, next, play, resting,
+    Bare, BareConfig, BareTier, Daemon, Ended, Epoch, Household, Installation, Installed, Origin,
+    PATIENCE, daemon_status, epoch, eventually, job, loader, next, play, resting, run,
 };
 use forebay_wire::message::Begin;
 use rustix::process::Signal;
@@ -37,21 +36,6 @@ struct Bench {
     daemon: Installed,
     shard_bytes: u64,
     disk: TempDir,
-}
-
-/// What a command came to.
-#[derive(Debug)]
-struct Ended {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn run(mut command: Command) -> Ended {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code().unwrap_or_else(|| panic!("killed: {:?}", output.status));
-    Ended { code, out: text(output.stdout), err: text(output.stderr) }
 }
 
 impl Bench {
@@ -400,6 +384,56 @@ fn a_hangup_reads_the_file_again_and_mistakes_change_nothing() {
     bench.daemon.signal(Signal::HUP);
     eventually("it says so", || bench.daemon.log().matches("failed to reload").count() == 2);
     assert!(bench.held("datasets", "new").is_some());
+}
+
+/// Bears promise 8: who put which change in force is noted, and what was refused, and why; by a signal nobody did.
+#[test]
+fn every_reload_is_noted_in_the_audit_log() {
+    let place = TempDir::new().unwrap();
+    let log = place.path().join("audit.jsonl");
+    let with = |rule: &str| format!("[audit]\npath = {log:?}\n{}", dataset("all", "**", rule));
+    let bench = Bench::new(4, &with("priority = 1"));
+    let lines = || -> Vec<Value> {
+        let text = fs::read_to_string(&log).unwrap();
+        let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["event"] == "policy").collect()
+    };
+    let last = |count: usize| {
+        eventually("it is noted", || lines().len() >= count);
+        assert_eq!(lines().len(), count, "{:?}", lines());
+        lines().pop().unwrap()
+    };
+    bench.apply(4, &with("priority = 2\npin = true"));
+    let me = rustix::process::getuid().as_raw();
+    let line = last(2);
+    assert_eq!((&line["outcome"], &line["uid"]), (&"done".into(), &me.into()), "{line}");
+    let mut whats: Vec<_> =
+        lines().iter().map(|line| line["what"].as_str().unwrap().to_owned()).collect();
+    whats.sort();
+    assert_eq!(whats, ["data set all: pin false -> true", "data set all: priority 1 -> 2"]);
+    // What is only tried, or is in force already, is no change.
+    let file = bench.file("other.toml", 4, &with("priority = 4"));
+    assert_eq!(bench.forebay(&["policy", "apply", file.to_str().unwrap(), "--dry-run"]).code, 0);
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 0);
+    // What takes a restart.
+    let wanted = bench.rest(4, &with("priority = 3")).replace("/cache\"", "/elsewhere\"");
+    bench.installation.configure(&wanted);
+    assert_eq!(bench.forebay(&["policy", "apply"]).code, 1);
+    let line = last(3);
+    assert_eq!((&line["outcome"], &line["uid"]), (&"failed".into(), &me.into()), "{line}");
+    assert!(line["what"].as_str().unwrap().contains("only as the daemon starts"), "{line}");
+    // By a signal, good and bad.
+    bench.installation.configure(&bench.rest(4, &with("priority = 5\npin = true")));
+    bench.daemon.signal(Signal::HUP);
+    let line = last(4);
+    assert_eq!((&line["outcome"], &line["uid"]), (&"done".into(), &Value::Null), "{line}");
+    assert_eq!(line["what"], "data set all: priority 2 -> 5");
+    bench.installation.configure(&bench.rest(4, &with("priorty = 6")));
+    bench.daemon.signal(Signal::HUP);
+    let line = last(5);
+    assert_eq!((&line["outcome"], &line["uid"]), (&"failed".into(), &Value::Null), "{line}");
+    assert!(line["reason"].is_string() || line["what"].is_string(), "{line}");
 }
 
 #[test]

@@ -122,22 +122,22 @@ fn the_next_daemon_hears_of_bad_samples_too() {
     assert!(matches!(peer.request(), Request::Bad(told) if told == bad()));
 }
 
-/// Who made a job's rows is told with its first batch and at the end of its epoch, and to the daemon that comes after.
+/// How far a consumer came, and who made its rows, is told with its first batch and at the end of its epoch, and to the
+/// daemon that comes after.
 #[test]
-fn daemons_hear_who_makes_a_jobs_rows() {
+fn daemons_hear_how_far_a_trainer_came() {
     let daemon = Scripted::new();
     let raw = RawSpec { dtype: DType::Uint8, shape: vec![None] };
     let kind = FieldKind::Npy { ragged: Ragged::List, raw: Some(raw) };
     let fields = vec![FieldSpec::new("values", "bin", kind)];
     let (loader, mut peer) = connected_with(&daemon, Some(fields));
     let by_cpu = |rows| vec![Decoded { by: "cpu".to_owned(), why: "no_device".to_owned(), rows }];
+    // If this takes long it hears of what is between.
     let hears = |peer: &mut Peer, rows| {
         loop {
-            match peer.request() {
-                Request::Decoded(told) if told == by_cpu(rows) => return,
-                // Slots go back meanwhile, and if this takes long it hears of what is between.
-                Request::Release { .. } | Request::Decoded(_) => {}
-                other => panic!("{other:?}"),
+            let told = peer.progress();
+            if told.decoded == by_cpu(rows) {
+                return assert_eq!((told.batches, told.samples, told.waiting_ns), (rows, rows, 0));
             }
         }
     };

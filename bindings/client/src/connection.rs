@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::{Mark, Sharing};
-use forebay_wire::message::{Bad, Begin, Decoded, Extent, Picked, Reply, Request, Stream};
+use forebay_wire::message::{Bad, Begin, Extent, Picked, Progress, Reply, Request, Stream};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -196,15 +196,15 @@ impl Connection {
         self.send(&Request::Bad(bad.clone()))
     }
 
-    /// Tells who made its job's images and arrays; a daemon whose release does not listen is not told.
+    /// Tells how far its job's consumer came; a daemon whose release does not listen is not told.
     ///
     /// # Errors
     /// As [`Connection::send`].
-    pub(crate) fn tell_decoded(&self, decoded: &[Decoded]) -> Result<()> {
+    pub(crate) fn tell_progress(&self, progress: &Progress) -> Result<()> {
         if self.protocol < PROTOCOL_POSITIONS {
             return Ok(());
         }
-        self.send(&Request::Decoded(decoded.to_vec()))
+        self.send(&Request::Progress(progress.clone()))
     }
 
     fn is_older(&self, what: &str) -> Error {

@@ -19,7 +19,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{Place, Sharing};
-use forebay_wire::message::{Bad, Begin, Cause, Decoded, Opened, Picked, Stage};
+use forebay_wire::message::{Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
@@ -32,7 +32,7 @@ pub use rows::{Batch, Rows, View};
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
 
-/// How often the daemon hears who makes a job's rows: often enough for whoever looks at it.
+/// How often the daemon hears how far the consumer came: often enough for whoever looks at it.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
@@ -118,7 +118,7 @@ pub struct Loader {
     lending: Arc<Lending>,
     tally: Tally,
     timeout: Duration,
-    /// When the daemon heard who makes the job's rows, in nanoseconds of [`now_ns`].
+    /// When the daemon heard how far the consumer came, in nanoseconds of [`now_ns`].
     told_ns: AtomicU64,
     /// Whether its runs lease their shards.
     leases: bool,
@@ -135,6 +135,31 @@ struct Counts {
     /// Of copies and reconnects those of loaders that are gone.
     stats: Stats,
     waits: Waits,
+    /// What was taken and waited for before they were last forgotten.
+    before: Progress,
+}
+
+impl Counts {
+    /// All that was taken and waited for; of rows those since the counts were last forgotten.
+    fn progress(&self) -> Progress {
+        let Self { stats, waits, before } = self;
+        let (mut waited_ns, more) = (before.waited_ns, waits.by_cause());
+        waited_ns.iter_mut().zip(more).for_each(|(ns, more)| *ns += more);
+        let ways = stats.decoders.iter().flat_map(|(by, reasons)| {
+            reasons.iter().map(move |(why, rows)| ((*by).to_owned(), (*why).to_owned(), *rows))
+        });
+        Progress {
+            batches: before.batches + stats.batches,
+            samples: before.samples + stats.samples,
+            bytes: Bytes {
+                tier: before.bytes.tier + stats.tier_bytes,
+                origin: before.bytes.origin + stats.origin_bytes,
+            },
+            waited_ns,
+            waiting_ns: 0,
+            decoded: ways.map(|(by, why, rows)| Decoded { by, why, rows }).collect(),
+        }
+    }
 }
 
 impl Tally {
@@ -324,6 +349,7 @@ impl Loader {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended().into()),
                 Err(RecvTimeoutError::Timeout) => {
                     interrupted()?;
+                    self.tell_now_and_then(now_ns().saturating_sub(start_ns));
                     if deadline.has_passed() {
                         return Err(self.timed_out().into());
                     }
@@ -333,16 +359,15 @@ impl Loader {
             return match ready {
                 Ready::Batch { mut batch, stages, .. } => {
                     batch.hand_out(&self.lending);
-                    self.count(&batch, start_ns, &stages);
-                    if now_ns()
-                        > self.told_ns.load(Ordering::Relaxed) + TELL_EVERY.as_nanos() as u64
-                    {
-                        self.tell_decoded();
+                    // The first is told at once: a job may take no other for long.
+                    match self.count(&batch, start_ns, &stages) {
+                        1 => self.tell_progress(0),
+                        _ => self.tell_now_and_then(0),
                     }
                     Ok(Next::Batch(batch))
                 }
                 Ready::End { batches, samples, errors, .. } => {
-                    self.tell_decoded();
+                    self.tell_progress(0);
                     Ok(Next::End { batches, samples, errors })
                 }
                 Ready::Failed { error, .. } => Err(error.into()),
@@ -362,20 +387,18 @@ impl Loader {
         self.session.tell(bad);
     }
 
-    /// Tells the daemon who made the job's rows, where anybody did.
-    fn tell_decoded(&self) {
-        let decoded: Vec<Decoded> = self
-            .counts()
-            .stats
-            .decoders
-            .iter()
-            .flat_map(|(by, reasons)| reasons.iter().map(move |(why, rows)| (by, why, *rows)))
-            .map(|(by, why, rows)| Decoded { by: (*by).to_owned(), why: (*why).to_owned(), rows })
-            .collect();
-        if !decoded.is_empty() {
-            self.told_ns.store(now_ns(), Ordering::Relaxed);
-            self.session.tell_decoded(decoded);
+    /// Tells the daemon how far the consumer came, and for how long it has waited by now, unless it heard
+    /// of it just now.
+    fn tell_now_and_then(&self, waiting_ns: u64) {
+        if now_ns() > self.told_ns.load(Ordering::Relaxed) + TELL_EVERY.as_nanos() as u64 {
+            self.tell_progress(waiting_ns);
         }
+    }
+
+    fn tell_progress(&self, waiting_ns: u64) {
+        self.told_ns.store(now_ns(), Ordering::Relaxed);
+        let progress = Progress { waiting_ns, ..self.counts().progress() };
+        self.session.tell_progress(progress);
     }
 
     /// What was counted so far.
@@ -393,10 +416,13 @@ impl Loader {
 
     /// Forgets waits and counts so far: the next [`Loader::stats`] speaks of what follows.
     pub fn reset_stats(&self) {
-        *self.counts() = Counts::default();
+        let mut counts = self.counts();
+        // The daemon counts on.
+        *counts = Counts { before: counts.progress(), ..Counts::default() };
     }
 
-    fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) {
+    /// Counts a batch; with how many there were.
+    fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) -> u64 {
         let mut counts = self.counts();
         counts.waits.book(start_ns, now_ns(), stages);
         counts.stats.batches += 1;
@@ -408,6 +434,7 @@ impl Loader {
             let reasons = counts.stats.decoders.entry(decoder).or_default();
             *reasons.entry(reason).or_default() += images;
         }
+        counts.stats.batches
     }
 
     /// Why the decode thread is gone though nobody closed the loader.

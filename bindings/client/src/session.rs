@@ -14,7 +14,7 @@ use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{Place, Sharing};
 use forebay_wire::message::{
-    self, Bad, Begin, Decoded, Extent, NO_OTHERS, Open, Opened, Picked, Reply, Request, Stream,
+    self, Bad, Begin, Extent, NO_OTHERS, Open, Opened, Picked, Progress, Reply, Request, Stream,
 };
 use forebay_wire::slab::Slab;
 
@@ -97,8 +97,8 @@ struct Wanted {
     reconnects: u64,
     /// What could not be used so far.
     bad: Bad,
-    /// Who made its images and arrays so far.
-    decoded: Vec<Decoded>,
+    /// How far its consumer came.
+    progress: Progress,
 }
 
 /// What is left of a run.
@@ -226,13 +226,13 @@ impl Session {
         }
     }
 
-    /// Tells the daemon who made the job's images and arrays so far; the one after it hears of it, too.
-    pub(crate) fn tell_decoded(&self, decoded: Vec<Decoded>) {
+    /// Tells the daemon how far the job's consumer came; the one after it hears of it, too.
+    pub(crate) fn tell_progress(&self, progress: Progress) {
         let mut wanted = self.shared.wanted();
-        wanted.decoded = decoded;
+        wanted.progress = progress;
         if let Some(connection) = &wanted.connection {
             // As for what could not be used.
-            let _ = connection.tell_decoded(&wanted.decoded);
+            let _ = connection.tell_progress(&wanted.progress);
         }
     }
 
@@ -511,8 +511,8 @@ fn resume(shared: &Shared, connection: Arc<Connection>) -> Option<Arc<Connection
     if !wanted.bad.counts.is_empty() {
         let _ = connection.tell(&wanted.bad);
     }
-    if !wanted.decoded.is_empty() {
-        let _ = connection.tell_decoded(&wanted.decoded);
+    if wanted.progress != Progress::default() {
+        let _ = connection.tell_progress(&wanted.progress);
     }
     let _ = wanted.ask(&connection);
     Some(connection)

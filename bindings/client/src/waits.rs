@@ -74,6 +74,11 @@ impl Waits {
         self.by_cause[Cause::RingEmpty as usize] += end_ns.saturating_sub(covered.max(start_ns));
     }
 
+    /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
+    pub(crate) fn by_cause(&self) -> [u64; Cause::ALL.len()] {
+        self.by_cause
+    }
+
     /// Sum of all waits in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {

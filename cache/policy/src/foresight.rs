@@ -79,6 +79,8 @@ pub enum Presence {
     Arriving,
     /// On the node.
     Here,
+    /// Wherever it is, others decide what becomes of it.
+    Apart,
 }
 
 /// A part of the cache whose shards are given up in one order, by its number: small, and the caller's choice.
@@ -123,6 +125,8 @@ struct Known {
     coming: u32,
     /// Its origin does not give it.
     is_refused: bool,
+    /// Others decide what becomes of it.
+    is_apart: bool,
     /// When it is needed next, as it was last worked out.
     needed: Moment,
     /// Uses of it that are under way.
@@ -132,10 +136,21 @@ struct Known {
 impl Known {
     fn of(bytes: u64) -> Self {
         let places = Places::default();
-        Self { bytes, places, coming: 0, is_refused: false, needed: NEVER, open: 0 }
+        Self {
+            bytes,
+            places,
+            coming: 0,
+            is_refused: false,
+            is_apart: false,
+            needed: NEVER,
+            open: 0,
+        }
     }
 
     fn presence(&self) -> Presence {
+        if self.is_apart {
+            return Presence::Apart;
+        }
         match (self.places.count, self.coming, self.is_refused) {
             (1.., ..) => Presence::Here,
             (0, 1.., _) => Presence::Arriving,
@@ -299,6 +314,11 @@ impl Foresight {
         self.change(shard, |known| known.is_refused = is_refused);
     }
 
+    /// Others decide what becomes of a shard, until that is taken back: it is neither wanted nor given up meanwhile.
+    pub fn set_apart(&mut self, shard: Shard, is_apart: bool) {
+        self.change(shard, |known| known.is_apart = is_apart);
+    }
+
     /// Where a shard is.
     #[must_use]
     pub fn presence(&self, shard: Shard) -> Presence {
@@ -309,6 +329,18 @@ impl Foresight {
     #[must_use]
     pub fn bytes(&self, shard: Shard) -> u64 {
         self.shards[shard as usize].bytes
+    }
+
+    /// Bytes of these together.
+    #[must_use]
+    pub fn bytes_of(&self, shards: &[Shard]) -> u64 {
+        shards.iter().map(|shard| self.bytes(*shard)).sum()
+    }
+
+    /// Bytes that a job has read; 0 of one that is not here.
+    #[must_use]
+    pub fn read(&self, id: JobId) -> u64 {
+        self.jobs.get(&id).map_or(0, |job| job.walk.read())
     }
 
     /// When a shard is needed next, as far as is known.
@@ -335,15 +367,47 @@ impl Foresight {
         self.missing.first()
     }
 
+    /// The first of the shards that a job will use next, so many at most, that is still to come here: after how many bytes it is needed,
+    /// and how many microseconds the link takes to bring it in its turn, from now on; none where its origin does not give it.
+    pub fn lacks(&mut self, id: JobId, most: u64) -> Option<(Shard, u64, Option<u64>)> {
+        let shards = &self.shards;
+        let is_to_come = |shard: Shard| {
+            !matches!(shards[shard as usize].presence(), Presence::Here | Presence::Apart)
+        };
+        let (shard, after) = self.jobs.get_mut(&id)?.walk.first(most, is_to_come)?;
+        let arriving = self.link.takes(self.arriving);
+        let takes = match self.presence(shard) {
+            Presence::Missing => {
+                Some(arriving.saturating_add(self.missing.work_to(self.needed(shard), shard)))
+            }
+            Presence::Arriving => Some(arriving),
+            Presence::Refused | Presence::Here | Presence::Apart => None,
+        };
+        Some((shard, after, takes))
+    }
+
     /// When the next fetch must begin, that nothing comes late; none if nothing is to come. What is fetched where there is
     /// room need not wait for it.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
-        let busy = self.link.takes(self.arriving);
-        let slack = (SLACK * self.link.takes(self.usual()) as f64) as u64;
-        let latest =
-            self.missing.latest_start()?.saturating_sub_unsigned(busy.saturating_add(slack));
+        let latest = self.missing.latest_start()?.saturating_sub_unsigned(self.ahead_of_all());
         Some(Moment::try_from(latest).unwrap_or(NOW))
+    }
+
+    /// The missing shards that are needed first, `most` of them, and when the next fetch must begin for each of them to come
+    /// in time, in microseconds; below 0 if that is past.
+    #[must_use]
+    pub fn due_for(&self, most: usize) -> Vec<(Shard, i64)> {
+        let ahead = self.ahead_of_all();
+        let mut starts = self.missing.starts(most);
+        starts.iter_mut().for_each(|(_, start)| *start = start.saturating_sub_unsigned(ahead));
+        starts
+    }
+
+    /// What the link is busy with, and what is kept in hand.
+    fn ahead_of_all(&self) -> u64 {
+        let slack = (SLACK * self.link.takes(self.usual()) as f64) as u64;
+        self.link.takes(self.arriving).saturating_add(slack)
     }
 
     /// The shards of these places to give up for `bytes` bytes of what is needed at `than`: those that are needed last, all of
@@ -446,7 +510,7 @@ impl Foresight {
         let Known { bytes, needed, .. } = known;
         match known.presence() {
             Presence::Missing if needed < NEVER => self.missing.remove(needed, shard),
-            Presence::Missing | Presence::Refused => {}
+            Presence::Missing | Presence::Refused | Presence::Apart => {}
             Presence::Arriving => self.arriving -= bytes,
             Presence::Here => {
                 for place in known.places.all() {
@@ -463,7 +527,7 @@ impl Foresight {
             Presence::Missing if needed < NEVER => {
                 self.missing.insert(needed, shard, self.link.takes_at_most(bytes));
             }
-            Presence::Missing | Presence::Refused => {}
+            Presence::Missing | Presence::Refused | Presence::Apart => {}
             Presence::Arriving => self.arriving += bytes,
             Presence::Here => {
                 for place in known.places.all() {

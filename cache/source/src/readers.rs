@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::Times;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -74,6 +75,9 @@ pub struct MountReport {
     pub readers: Vec<u32>,
     /// Those among them that were killed and stay until the file system lets them go.
     pub stuck: Vec<u32>,
+    /// How long requests took that were answered; metrics tell of it, a status does not.
+    #[serde(skip)]
+    pub answers: Times,
 }
 
 /// The right to fetch one more shard, while it is held. See [`crate::Source::turn`].
@@ -112,7 +116,10 @@ impl Readers {
     #[must_use]
     pub fn report(&self) -> Vec<MountReport> {
         let mut report: Vec<_> = self.mounts().values().map(|mount| mount.report()).collect();
-        report.extend(self.0.users.pools().iter().map(|pool| pool.report()));
+        // Most connections' clients open nothing: who only asks for this is one of them.
+        let clients = self.0.users.pools();
+        let reports = clients.iter().map(|pool| pool.report());
+        report.extend(reports.filter(|report| !report.readers.is_empty()));
         report.sort_by(|one, other| one.mount.cmp(&other.mount));
         report
     }
@@ -141,7 +148,7 @@ impl Readers {
 
     /// Waits for the turn of a shard that this client opens.
     pub(crate) async fn turn_of(&self, client: &ClientReaders, rank: &Rank) -> Result<Turn> {
-        self.turn_on(client.pool(), rank).await
+        self.turn_on(&*client.pool()?, rank).await
     }
 
     async fn turn_on(&self, mount: &Mount, rank: &Rank) -> Result<Turn> {

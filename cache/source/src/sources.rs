@@ -62,19 +62,36 @@ impl Scheme {
 /// What a client reads with its own rights: files that it opens, and commands that it runs.
 #[derive(Clone)]
 pub struct ByClient {
-    files: Arc<dyn Source>,
-    commands: Arc<dyn Source>,
+    files: Own,
+    commands: Own,
     permit: Option<Arc<dyn Permit>>,
 }
 
+/// A source of one client's.
+#[derive(Clone)]
+struct Own {
+    /// For its work.
+    now: Arc<dyn Source>,
+    /// For what is kept when the client is gone.
+    lasting: Arc<dyn Source>,
+}
+
 impl ByClient {
+    /// The same source for what may outlive the client: it keeps none of the client's readers.
+    #[must_use]
+    pub fn lasting(&self, source: &Arc<dyn Source>) -> Arc<dyn Source> {
+        let own = [&self.files, &self.commands].into_iter();
+        let mut same = own.filter(|own| Arc::ptr_eq(&own.now, source));
+        same.next().map_or(source, |own| &own.lasting).clone()
+    }
+
     /// This one's source, if `source` is the same of another client.
     #[must_use]
     pub fn instead_of(&self, source: &Arc<dyn Source>) -> Option<Arc<dyn Source>> {
         let is_a_clients = source.scope() != source.endpoint();
         let own = [&self.files, &self.commands].into_iter();
-        let same = own.filter(|own| own.endpoint() == source.endpoint());
-        same.filter(|own| is_a_clients && !Arc::ptr_eq(own, source)).map(Arc::clone).next()
+        let mut same = own.map(|own| &own.now).filter(|own| own.endpoint() == source.endpoint());
+        same.find(|own| is_a_clients && own.scope() != source.scope()).cloned()
     }
 }
 
@@ -196,10 +213,17 @@ impl Sources {
     /// What this client opens and runs.
     #[must_use]
     pub fn by_client(&self, client: &Client) -> ByClient {
-        let (readers, by_client) = (self.readers.clone(), self.readers.of_client(client));
+        let by_client = self.readers.of_client(client);
+        let files = |by_client| -> Arc<dyn Source> {
+            Arc::new(Posix::of_client(self.readers.clone(), client, by_client))
+        };
+        let commands = |by_client| -> Arc<dyn Source> {
+            Arc::new(Commands::new(self.readers.clone(), client, by_client))
+        };
+        let lent = by_client.lent();
         ByClient {
-            files: Arc::new(Posix::of_client(readers.clone(), client, by_client.clone())),
-            commands: Arc::new(Commands::new(readers, client, by_client)),
+            files: Own { now: files(by_client.clone()), lasting: files(lent.clone()) },
+            commands: Own { now: commands(by_client), lasting: commands(lent) },
             permit: client.permit.clone(),
         }
     }
@@ -239,7 +263,7 @@ impl Sources {
         let at = |error: Error| error.at("url", url);
         if forebay_error::command(url).is_some() {
             let client = client.ok_or_else(|| at(commands::only_in_jobs()))?;
-            return Ok(Arc::clone(&client.commands));
+            return Ok(client.commands.now.clone());
         }
         let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| *scheme != "file")
         else {
@@ -307,7 +331,7 @@ impl Sources {
         match (named, client) {
             (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
             // What no rule lets the daemon open is for the client's own rights to decide.
-            (_, Some(client)) => Ok(Arc::clone(&client.files)),
+            (_, Some(client)) => Ok(client.files.now.clone()),
             (Err(error), None) => Err(error),
             (Ok(_), None) => {
                 let what = "this daemon opens no files that jobs name";

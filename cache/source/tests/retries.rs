@@ -210,10 +210,17 @@ async fn faults_that_pass_are_outlasted() {
             Fault::wrong_length(-5),
             Fault::wrong_length(5),
         ] {
-            let name = format!("{url} {fault:?}");
+            let (name, before) = (format!("{url} {fault:?}"), bench.link());
+            let said = format!("{fault:?}");
+            let refuses = ["500", "503", "429"].iter().any(|status| said.contains(status));
             bench.proxy.set([(When::get().times(1), fault)]);
             let whole = bench.whole(&url, &stat).await;
             assert!(whole.is_ok_and(|whole| whole == bench.bytes), "{name}");
+            let after = bench.link();
+            assert!(!refuses || after.failures == before.failures + 1, "{name}: {after:?}");
+            let replies = |link: &LinkReport| (link.first_bytes.count(), link.replies.count());
+            assert!(replies(&after).0 > replies(&before).0, "{name}: {after:?}");
+            assert_eq!(replies(&after).0, replies(&after).1, "{name}");
         }
     }
     assert!(bench.link().retries > 0);

@@ -3,8 +3,10 @@
 //! Its rule: tables say what comes, lies and goes; jobs say how far they are; whoever asks hears when a shard is needed next.
 //! Nothing here waits, nor calls a table: a table may ask under its own lock.
 
+mod ours;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,7 @@ use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 use crate::directory::ObjectKey;
+use ours::ours;
 
 /// Bytes a second that a link is taken to bring before anything came over it, and a job to read before it did: what one
 /// 10 Gbit/s port brings. The first shard corrects it.
@@ -33,6 +36,13 @@ const REFUSALS: usize = 64;
 
 /// A job that waits for more than this share of its time lacks something: less is the first batch's wait, or a busy machine's.
 const WAITS: f64 = 0.02;
+
+/// Shards ahead of a job among which reports look for what it lacks: a terabyte of usual ones, and less than a millisecond to look at.
+const HORIZON: u64 = 4096;
+
+/// Shards that are looked at for what time is left to each job: what is needed behind so many can wait for the next look, and
+/// the look takes less than a millisecond.
+const LOOKED_AT: usize = 10_000;
 
 /// Decisions remembered, for people and traces.
 const REMEMBERED: usize = 4096;
@@ -59,8 +69,27 @@ pub struct ForeseenJob {
     pub read: u64,
     /// Seconds that it waited meanwhile.
     pub waited: f64,
-    /// Shards that it reads.
+    /// Shards that it reads of which foresight decides.
     pub shards: usize,
+    /// Seconds until the next fetch must begin for none of its shards to come late; none if none of those that are needed
+    /// first is its, below 0 if one will.
+    pub slack: Option<f64>,
+    /// The first shard that it will need and that is not here, if one is among the next thousands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lacks: Option<Expected>,
+}
+
+/// A shard that a job will need.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Expected {
+    /// Its URL.
+    pub url: String,
+    /// Seconds until the job comes to it, if it waits for nothing meanwhile.
+    pub needed_in: f64,
+    /// Seconds until it is here, if it is fetched in its turn from now on; none if its origin does not give it now. It may be
+    /// later where something must go first: fetches begin no earlier than they must then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrives_in: Option<f64>,
 }
 
 /// What is foreseen, and what came of it.
@@ -85,9 +114,10 @@ struct Reader {
     name: String,
     via: Arc<Via>,
     since: Moment,
-    read: u64,
     waited: Duration,
     shards: Vec<Shard>,
+    /// Of which of its shards foresight decides, by their places among its URLs.
+    ours: Arc<[AtomicBool]>,
 }
 
 /// A shard that jobs read.
@@ -95,6 +125,8 @@ struct Foreseen {
     object: ObjectKey,
     /// Who reads it, and its place among their URLs.
     readers: Vec<(JobId, u32)>,
+    /// Foresight decides what becomes of it; else its use does.
+    is_ours: bool,
     /// When its bytes were asked for.
     began: Option<Moment>,
 }
@@ -137,7 +169,7 @@ pub(crate) struct Next {
 pub(crate) struct Forecast {
     since: Instant,
     state: Mutex<State>,
-    /// Shards that lie anywhere or are read; to be looked at without the lock.
+    /// Jobs that are foreseen, or were until just now; to be looked at without the lock.
     jobs: AtomicU64,
     /// Something changed by which more may be fetched.
     pub(crate) changed: Notify,
@@ -193,61 +225,57 @@ impl Forecast {
         Some(place)
     }
 
-    /// The number of a shard that jobs read.
+    /// The number of a shard that jobs read, and of which foresight decides.
     pub(crate) fn number(&self, object: ObjectKey) -> Option<Shard> {
         if self.is_idle() {
             return None;
         }
-        self.state().numbers.get(&object).copied()
+        self.state().ours(object)
     }
 
-    /// When a shard is needed next; none if no job told to read it.
+    /// When a shard is needed next; none if no job told to read it, or foresight does not decide of it.
     pub(crate) fn needed(&self, object: ObjectKey) -> Option<Moment> {
         if self.is_idle() {
             return None;
         }
         let state = self.state();
-        let shard = state.numbers.get(&object)?;
-        Some(state.foresight.needed(*shard))
+        let shard = state.ours(object)?;
+        Some(state.foresight.needed(shard))
     }
 
-    /// A job comes, which reads these shards of so many bytes, as `future` says in their numbers; where the list has none, the
-    /// job reads past the cache. What lies where of them, the tables are to tell.
+    /// A job comes, which reads these shards of so many bytes, as `future` says in their numbers; with of which of them foresight
+    /// decides: of none that is new, until that [was decided](Self::decide). What lies where of them, the tables are to tell.
     pub(crate) fn join(
         &self,
         job: JobId,
         (name, via): (&str, Arc<Via>),
-        objects: &[Option<(ObjectKey, u64)>],
-        future: impl FnOnce(Vec<Option<Shard>>) -> Box<dyn Future>,
-    ) {
+        objects: &[(ObjectKey, u64)],
+        future: impl FnOnce(Vec<Shard>) -> Box<dyn Future>,
+    ) -> Arc<[AtomicBool]> {
         let now = self.now();
         let mut state = self.state();
-        let mut numbers = Vec::with_capacity(objects.len());
-        for (at, object) in (0..).zip(objects) {
-            let Some((object, bytes)) = *object else {
-                numbers.push(None);
-                continue;
-            };
-            let shard = state.number(object, bytes);
+        let (mut shards, mut ours) = (Vec::new(), Vec::new());
+        for (at, (object, bytes)) in (0..).zip(objects) {
+            let shard = state.number(*object, *bytes);
             if let Some(foreseen) = &mut state.shards[shard as usize] {
                 foreseen.readers.push((job, at));
+                ours.push(AtomicBool::new(foreseen.is_ours));
             }
-            numbers.push(Some(shard));
+            shards.push(shard);
         }
-        let shards = numbers.iter().flatten().copied().collect();
-        state.readers.insert(
-            job,
-            Reader {
-                name: name.to_owned(),
-                via,
-                since: now,
-                read: 0,
-                waited: Duration::ZERO,
-                shards,
-            },
-        );
-        state.foresight.join(job, future(numbers), UNSEEN, now);
+        let ours: Arc<[AtomicBool]> = ours.into();
+        let reader = Reader {
+            name: name.to_owned(),
+            via,
+            since: now,
+            waited: Duration::ZERO,
+            shards: shards.clone(),
+            ours: ours.clone(),
+        };
+        state.readers.insert(job, reader);
+        state.foresight.join(job, future(shards), UNSEEN, now);
         self.jobs.store(state.readers.len() as u64, Ordering::Release);
+        ours
     }
 
     /// A job goes; with what nobody reads any more, to be [forgotten](Self::forget) once the tables have.
@@ -284,8 +312,8 @@ impl Forecast {
         let Some(reader) = state.readers.get_mut(&job) else { return };
         reader.waited += waited;
         // Batches are handed out in their order, but a job may be sent back.
-        reader.read = read.max(reader.read);
-        let (read, waited) = (reader.read, u64::try_from(waited.as_micros()).unwrap_or(u64::MAX));
+        let read = read.max(state.foresight.read(job));
+        let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         state.foresight.advance(job, read, now, waited);
         drop(state);
         self.changed.notify_one();
@@ -293,10 +321,12 @@ impl Forecast {
 
     /// A job begins anew where it has read so many bytes; whether that is no less than before.
     pub(crate) fn go_on(&self, job: JobId, read: u64) -> bool {
-        let is_ahead = self.state().readers.get(&job).is_some_and(|reader| reader.read <= read);
+        let now = self.now();
+        let mut state = self.state();
+        let is_ahead = state.readers.contains_key(&job) && state.foresight.read(job) <= read;
         if is_ahead {
-            let now = self.now();
-            self.state().foresight.pause(job, now);
+            state.foresight.pause(job, now);
+            drop(state);
             self.advance(job, read, Duration::ZERO);
         }
         is_ahead
@@ -317,10 +347,11 @@ impl Forecast {
 
     /// A fetch ahead of need ended; where it was not `had`, it is not wanted for a while.
     pub(crate) fn ended(&self, object: ObjectKey, had: bool) {
-        let shard = self.number(object);
+        let mut state = self.state();
         // Nobody may want it any more.
-        let Some(shard) = shard else { return };
-        self.state().foresight.failed(shard);
+        let Some(shard) = state.numbers.get(&object).copied() else { return };
+        state.foresight.failed(shard);
+        drop(state);
         if !had {
             self.refuse(shard);
         }
@@ -456,17 +487,19 @@ impl Forecast {
         let state = &mut *self.state();
         let mut jobs = Vec::with_capacity(state.readers.len());
         for (job, reader) in &state.readers {
-            let bytes: u64 = reader.shards.iter().map(|shard| state.foresight.bytes(*shard)).sum();
+            let bytes = state.foresight.bytes_of(&reader.shards);
+            let mut uses = state.foresight.ahead(*job, bytes.saturating_mul(rounds));
+            uses.retain(|one| ours(&state.shards, one.shard));
             jobs.push(simulate::Reader {
                 name: reader.name.clone(),
-                shards: reader.shards.clone(),
+                shards: reader.ours(&state.shards).collect(),
                 rate: state.foresight.rate(*job).unwrap_or(UNSEEN),
                 order: simulate::Order::default(),
                 window: 1,
                 epochs: rounds,
                 seed: 0,
                 joins: 0.0,
-                uses: state.foresight.ahead(*job, bytes.saturating_mul(rounds)),
+                uses,
             });
         }
         jobs.sort_by(|one, other| one.name.cmp(&other.name));
@@ -503,16 +536,33 @@ impl Forecast {
     /// What is foreseen of a cache of `capacity` bytes, and what came of it. Costs O(n).
     pub(crate) fn report(&self, capacity: u64) -> ForecastReport {
         let now = self.now();
-        let state = self.state();
-        let mut jobs: Vec<_> = state
-            .readers
+        let left = |moment: i64| (moment as f64 - now as f64) / 1e6;
+        let state = &mut *self.state();
+        let dues = state.dues();
+        let State { foresight, readers, shards, .. } = state;
+        let mut jobs: Vec<_> = readers
             .iter()
-            .map(|(job, reader)| ForeseenJob {
-                job: *job,
-                rate: state.foresight.rate(*job).unwrap_or_default(),
-                read: reader.read,
-                waited: reader.waited.as_secs_f64(),
-                shards: reader.shards.len(),
+            .map(|(job, reader)| {
+                let rate = foresight.rate(*job).unwrap_or_default();
+                let lacks = foresight.lacks(*job, HORIZON);
+                let expected = lacks.and_then(|(shard, after, takes)| {
+                    let own = shards[shard as usize].as_ref()?;
+                    let (_, at) = own.readers.iter().find(|(reader, _)| reader == job)?;
+                    Some(Expected {
+                        url: shown(reader.via.urls.get(*at as usize)?),
+                        needed_in: after as f64 / rate,
+                        arrives_in: takes.map(|takes| takes as f64 / 1e6),
+                    })
+                });
+                ForeseenJob {
+                    job: *job,
+                    rate,
+                    read: foresight.read(*job),
+                    waited: reader.waited.as_secs_f64(),
+                    shards: reader.ours(shards).count(),
+                    slack: dues.get(job).map(|due| left(*due)),
+                    lacks: expected,
+                }
             })
             .collect();
         jobs.sort_by_key(|job| job.job);
@@ -528,6 +578,20 @@ impl Forecast {
 }
 
 impl State {
+    /// When the next fetch must begin for each job that reads something of what is missing and needed first.
+    fn dues(&self) -> HashMap<JobId, i64> {
+        let mut dues = HashMap::new();
+        for (shard, due) in self.foresight.due_for(LOOKED_AT) {
+            let foreseen = self.shards.get(shard as usize).and_then(Option::as_ref);
+            for (job, _) in foreseen.into_iter().flat_map(|foreseen| &foreseen.readers) {
+                dues.entry(*job)
+                    .and_modify(|first: &mut i64| *first = due.min(*first))
+                    .or_insert(due);
+            }
+        }
+        dues
+    }
+
     /// What is lacking, where a job waits for more than [`WAITS`] of its time.
     fn lacks(&self, capacity: u64, now: Moment) -> Option<Remedy> {
         let waits = |reader: &Reader| {
@@ -537,19 +601,17 @@ impl State {
         if !self.readers.values().any(waits) {
             return None;
         }
-        let bytes = |reader: &Reader| -> u64 {
-            reader.shards.iter().map(|shard| self.foresight.bytes(*shard)).sum()
-        };
         let frequencies: HashMap<JobId, f64> = self
             .readers
             .iter()
             .map(|(job, reader)| {
                 let rate = self.foresight.rate(*job).unwrap_or_default();
-                (*job, rate / (bytes(reader) as f64).max(1.0))
+                let bytes = self.foresight.bytes_of(&reader.shards);
+                (*job, rate / (bytes as f64).max(1.0))
             })
             .collect();
         let shards = (0..).zip(&self.shards).filter_map(|(number, known)| {
-            let readers = &known.as_ref()?.readers;
+            let readers = &known.as_ref().filter(|known| known.is_ours)?.readers;
             let frequency = readers.iter().filter_map(|(job, _)| frequencies.get(job)).sum();
             Some(Mass { bytes: self.foresight.bytes(number), frequency })
         });
@@ -566,7 +628,10 @@ impl State {
         if self.shards.len() <= shard as usize {
             self.shards.resize_with(shard as usize + 1, || None);
         }
-        self.shards[shard as usize] = Some(Foreseen { object, readers: Vec::new(), began: None });
+        self.foresight.set_apart(shard, true);
+        let readers = Vec::new();
+        self.shards[shard as usize] =
+            Some(Foreseen { object, readers, is_ours: false, began: None });
         shard
     }
 }

@@ -31,13 +31,14 @@ mod shares;
 mod store;
 mod tenant;
 mod tier;
+mod traffic;
 
 pub use dataset::{Cache, Dataset};
 pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
-pub use forecast::{ForecastReport, ForeseenJob};
+pub use forecast::{Expected, ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use shares::check_promises;
@@ -51,3 +52,4 @@ pub use tier::{
     OPEN_SHARDS, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
     Watermarks,
 };
+pub use traffic::DatasetTraffic;

@@ -10,8 +10,9 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -24,6 +25,7 @@ use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::fill::{self, Blocks, Parts};
 use crate::tier::WeakTier;
+use crate::traffic::Traffic;
 pub use verdict::Verdict;
 
 /// How far a shard is known.
@@ -206,17 +208,6 @@ fn copy_upto(to: &mut Index, from: &Index, samples: usize) {
     to.members.extend_from_slice(&from.members[to.members.len()..members]);
 }
 
-/// What reads of all shards of a store share.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    pub(crate) tier_bytes: AtomicU64,
-    pub(crate) copied_bytes: AtomicU64,
-    /// Read from the origin for a batch, past the cache.
-    pub(crate) through_bytes: AtomicU64,
-    /// Set by a test: from now on a copy is a bug.
-    pub(crate) no_copies: AtomicBool,
-}
-
 /// The right to a shard's file, until dropped.
 #[derive(Debug)]
 pub struct Lease {
@@ -339,10 +330,13 @@ impl Shard {
     pub async fn wait(&self, samples: u64) -> Result<Progress> {
         let enough = |p: &Progress| p.samples >= samples || p.counted || p.failed.is_some();
         // Before the look: its fill is to know how far it is needed.
-        let _waits =
-            (!enough(&self.progress())).then(|| (self.growth.want(samples), self.rank.awaited()));
+        let waits = (!enough(&self.progress()))
+            .then(|| (Instant::now(), self.growth.want(samples), self.rank.awaited()));
         let mut watch = self.growth.progress.subscribe();
         let progress = watch.wait_for(enough).await.map(|progress| progress.clone());
+        if let Some((began, ..)) = &waits {
+            self.traffic.waits.since(*began);
+        }
         match progress {
             Ok(Progress { failed: Some(error), samples: have, .. }) if have < samples => Err(error),
             Ok(progress) => Ok(progress),

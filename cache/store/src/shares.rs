@@ -324,6 +324,11 @@ impl Shares {
         rules.find(|at| self.datasets[**at].rule.has(url)).copied().unwrap_or(NOBODY.dataset)
     }
 
+    /// What admins say of the data set that a shard belongs to.
+    pub(crate) fn rule_of(&self, url: &str) -> &Dataset {
+        &self.datasets[self.dataset_of(url)].rule
+    }
+
     /// The place of a tenant.
     pub(crate) fn tenant_of(&self, name: Option<&str>) -> usize {
         let mut named = self.named.iter();

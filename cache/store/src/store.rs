@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::{Histogram, Times};
 use forebay_shard::Origin;
 use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat};
 use forebay_uring::{Arena, Engine};
@@ -48,6 +49,7 @@ use crate::tier::{
     Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
     TierReport, Urgency, Wanted, shutting_down,
 };
+use crate::traffic::{DatasetTraffic, Traffic, Traffics};
 pub use bring::Brought;
 pub use check::{Checked, Copy};
 pub use explain::{Explained, Quota, Room, Said};
@@ -162,7 +164,18 @@ impl Commons {
     /// A shard that its tier lost stays readable, from its origin.
     pub(crate) fn read_through(&self, shard: &Shard) {
         let name = ShardName::new(&shard.origin());
-        self.through().keep(name, &shard.read_only_through(&self.traffic));
+        self.through().keep(name, &shard.read_only_through(&self.traffic_of(&shard.url)));
+    }
+
+    /// What the data set is called that a shard belongs to.
+    pub(crate) fn dataset_of(&self, url: &str) -> String {
+        let shares = self.shares.now();
+        shares.dataset(shares.charge(url, None)).share.name.clone()
+    }
+
+    /// What reads of a shard are counted for that go past all tiers.
+    pub(crate) fn traffic_of(&self, url: &str) -> Arc<Traffic> {
+        self.traffic.of(&self.dataset_of(url))
     }
 
     /// The right to fetch a shard.
@@ -211,6 +224,7 @@ impl Store {
         let pins =
             tokio::task::spawn_blocking(move || Pins::load(disks.iter().map(|disk| &**disk)));
         let pins = pins.await.map_err(|_| shutting_down())??;
+        let waits = Arc::<Histogram>::default();
         let commons = Arc::new(Commons {
             frames,
             flights: Flights::new(),
@@ -219,7 +233,8 @@ impl Store {
             forecast: Arc::new(Forecast::new()),
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
-            traffic: Arc::default(),
+            traffic: Traffics::new(waits.clone()),
+            waits,
             identities: Mutex::new(LruCache::new(IDENTITIES)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
             leftover: AtomicBool::new(false),
@@ -382,7 +397,12 @@ impl Store {
         }
         let tenant = self.tenant.clone();
         let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
-        let wanted = Wanted { name: name.clone(), origin, tenant, source, stat, len, rank, head };
+        let lasting = match &self.client {
+            Some(client) => client.lasting(&source),
+            None => source.clone(),
+        };
+        let wanted =
+            Wanted { name: name.clone(), origin, tenant, source, lasting, stat, len, rank, head };
         let asker = Asker { urgency, tenant: self.tenant.clone() };
         loop {
             let (first, opened) = {
@@ -569,11 +589,12 @@ impl Store {
     /// What was counted since the start, on all tiers together.
     #[must_use]
     pub fn counters(&self) -> Counters {
+        let sums = self.inner.commons.traffic.sums();
         let through = Counters {
             misses: self.inner.through_misses.load(Ordering::Relaxed),
             failed_fills: self.inner.through_misses.load(Ordering::Relaxed),
-            copied_bytes: self.inner.commons.traffic.copied_bytes.load(Ordering::Relaxed),
-            through_bytes: self.inner.commons.traffic.through_bytes.load(Ordering::Relaxed),
+            copied_bytes: sums.copied_bytes,
+            through_bytes: sums.through_bytes,
             ..Counters::default()
         };
         self.inner.tiers.iter().map(Tier::counters).fold(through, |sum, tier| sum + tier)
@@ -583,6 +604,18 @@ impl Store {
     #[must_use]
     pub fn tiers(&self) -> Vec<TierReport> {
         self.inner.tiers.iter().map(Tier::report).collect()
+    }
+
+    /// Bytes for batches of each data set that no tier had a part in.
+    #[must_use]
+    pub fn past_tiers(&self) -> Vec<DatasetTraffic> {
+        self.inner.commons.traffic.report()
+    }
+
+    /// How long samples were waited for that had not arrived.
+    #[must_use]
+    pub fn waits(&self) -> Times {
+        self.inner.commons.waits.read()
     }
 
     /// Fills at work, and those that wait for their turn.
@@ -664,7 +697,7 @@ impl Store {
     #[doc(hidden)]
     pub fn forbid_copies(&self) {
         for tier in &self.inner.tiers {
-            tier.traffic().no_copies.store(true, Ordering::Relaxed);
+            tier.traffic().forbid_copies();
         }
     }
 

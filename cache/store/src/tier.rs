@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::Histogram;
 use forebay_uring::{Arena, Engine, EngineReport, PageReport};
 use lru::LruCache;
 use serde::{Deserialize, Serialize};
@@ -45,9 +46,10 @@ use crate::files::Files;
 use crate::fill::Flights;
 use crate::forecast::Forecast;
 use crate::pins::Pins;
-use crate::shard::{Shard, Traffic};
+use crate::shard::Shard;
 use crate::shares::{Charge, InForce};
 use crate::store::Identity;
+use crate::traffic::{DatasetTraffic, Traffic, Traffics};
 pub use effects::{Effects, ShareEffect, TierEffect};
 pub(crate) use growth::Allotment;
 pub use health::Condition;
@@ -167,7 +169,9 @@ pub(crate) struct Commons {
     /// Shards that no tier holds, and are read from their origin.
     pub(crate) through: Mutex<OpenShards>,
     /// What their reads come to.
-    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) traffic: Traffics,
+    /// How long samples were waited for that had not arrived, whatever tier they come to.
+    pub(crate) waits: Arc<Histogram>,
     /// What origins said of objects.
     pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
     /// Bytes of compressed shards that were unpacked here once, or that they came to at least.
@@ -210,7 +214,7 @@ struct Inner {
     /// How listing the directory went, once it is over.
     scanned: watch::Sender<Option<Result<()>>>,
     tally: Tally,
-    traffic: Arc<Traffic>,
+    traffic: Traffics,
     health: Health,
     mode: AtomicU8,
     wear: Option<Mutex<Wear>>,
@@ -255,6 +259,8 @@ pub struct TierReport {
     /// What it counted.
     #[serde(flatten)]
     pub counters: Counters,
+    /// Bytes for batches of each data set.
+    pub traffic: Vec<DatasetTraffic>,
     /// Bytes that may be written now without anybody waiting for them; negative if overdrawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writes_left_bytes: Option<i64>,
@@ -364,7 +370,7 @@ impl Tier {
     /// What was counted since the start.
     pub(crate) fn counters(&self) -> Counters {
         let shards = self.table().len();
-        self.0.tally.read(&self.0.budget, &self.0.traffic, shards)
+        self.0.tally.read(&self.0.budget, self.0.traffic.sums(), shards)
     }
 
     /// How many shards are charged to whom.
@@ -372,8 +378,13 @@ impl Tier {
         self.table().shards()
     }
 
-    pub(crate) fn traffic(&self) -> &Traffic {
+    pub(crate) fn traffic(&self) -> &Traffics {
         &self.0.traffic
+    }
+
+    /// What reads of a shard here are counted for.
+    fn traffic_of(&self, url: &str) -> Arc<Traffic> {
+        self.0.traffic.of(&self.0.commons.dataset_of(url))
     }
 
     pub(crate) fn report(&self) -> TierReport {
@@ -393,6 +404,7 @@ impl Tier {
             condition,
             why,
             counters: self.counters(),
+            traffic: self.0.traffic.report(),
             writes_left_bytes: self.wear().map(|mut wear| wear.left(SystemTime::now())),
             engine,
             pages,

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
@@ -40,7 +41,7 @@ mod threads;
 mod tokio_uring;
 
 pub use config::{EngineChoice, EngineConfig};
-pub use counters::Counters;
+pub use counters::{Counters, Durations};
 pub use fault::{Attempt, AttemptKind, Fate, Faults};
 pub use operation::{Done, Operation, Read};
 pub use report::{EngineKind, EngineReport};
@@ -225,9 +226,10 @@ impl Engine {
     /// # Errors
     /// By errno, with the path; `Closed` if the engine has stopped.
     pub async fn sync_data(&self, file: &DiskFile) -> Result<()> {
+        let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
         let permit = self.running.shared.queue.permit().await?;
-        let sync = Flight::Sync(SyncFlight::new(file.clone(), reply, permit));
+        let sync = Flight::Sync(SyncFlight::new(file.clone(), asked, reply, permit));
         let Running { shared, .. } = &*self.running;
         shared.queue.push(fault::clear(self.faults.as_ref(), sync, shared));
         answer.await.unwrap_or_else(|_| Err(closed()))

@@ -40,8 +40,8 @@ mod span;
 
 pub use arena::Arena;
 pub use engine::{
-    Attempt, AttemptKind, Counters, Done, Engine, EngineChoice, EngineConfig, EngineKind,
-    EngineReport, Fate, Faults, Operation, Read,
+    Attempt, AttemptKind, Counters, Done, Durations, Engine, EngineChoice, EngineConfig,
+    EngineKind, EngineReport, Fate, Faults, Operation, Read,
 };
 pub use exec::close_on_exec;
 pub use file::{Alignment, DiskFile, Open, ask_for_direct};

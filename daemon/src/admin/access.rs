@@ -1,7 +1,7 @@
 //! Who asks, and whether they may.
 //!
 //! One rule: [`administers`] is the only place where that is asked, for each request anew. What anybody may ask
-//! is on routes that do not come here; what an admin did is noted where it is done.
+//! is on routes that do not come here, of which one tells admins more ([`sees_names`]); what an admin did is noted where it is done.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
 
 use super::refusal::Refusal;
+use super::tls::Fingerprint;
 use crate::access::Rights;
 use crate::audit::{Entry, Whom};
 use crate::compose::Node;
@@ -26,6 +27,8 @@ pub(crate) enum Caller {
     Peer(Arc<Rights>),
     /// Somebody over TCP who showed the token.
     Bearer(SocketAddr),
+    /// Somebody over TCP who showed an admin's certificate.
+    Certified(SocketAddr, Fingerprint),
     /// Somebody over TCP.
     Anybody(SocketAddr),
 }
@@ -38,6 +41,10 @@ impl Caller {
             Self::Bearer(from) | Self::Anybody(from) => {
                 node.audit.note(entry.by(&Whom::from(*from)));
             }
+            Self::Certified(from, certificate) => {
+                let certificate = Some(certificate.shown().to_owned());
+                node.audit.note(entry.by(&Whom { certificate, ..Whom::from(*from) }));
+            }
         }
     }
 
@@ -45,7 +52,7 @@ impl Caller {
     pub(super) fn store(&self, node: &Node) -> Store {
         match self {
             Self::Peer(rights) => node.store_for(rights.last().tenant.as_deref()),
-            Self::Bearer(_) | Self::Anybody(_) => node.store_for(None),
+            Self::Bearer(_) | Self::Certified(..) | Self::Anybody(_) => node.store_for(None),
         }
     }
 }
@@ -54,14 +61,23 @@ impl Caller {
 fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) -> Result<()> {
     match caller {
         Caller::Peer(rights) => rights.administers(event, what),
-        Caller::Bearer(_) => Ok(()),
+        Caller::Bearer(_) | Caller::Certified(..) => Ok(()),
         Caller::Anybody(_) => {
-            let what_it_takes = "this needs the daemon's token";
+            let what_it_takes = "this needs the daemon's token, or an admin's certificate";
             let error = Error::new(ErrorKind::PermissionDenied, what_it_takes)
                 .advise("send `Authorization: Bearer …` with what `token_file` holds");
             caller.note(node, Entry::denied(event, &error).what(what));
             Err(error)
         }
+    }
+}
+
+/// Whether a caller who may ask is told names as well. Who is not, is refused nothing: nothing is noted.
+pub(super) fn sees_names(caller: &Caller) -> bool {
+    match caller {
+        Caller::Peer(rights) => rights.now().is_ok_and(|(_, admitted)| admitted.is_admin),
+        Caller::Bearer(_) | Caller::Certified(..) => true,
+        Caller::Anybody(_) => false,
     }
 }
 
@@ -95,7 +111,7 @@ pub(super) async fn admins_only(
     };
     match caller {
         Caller::Peer(_) => Refusal::from(error).into_response(),
-        Caller::Bearer(_) | Caller::Anybody(_) => {
+        Caller::Bearer(_) | Caller::Certified(..) | Caller::Anybody(_) => {
             let refusal = Refusal::with_status(&error, StatusCode::UNAUTHORIZED);
             let challenge = HeaderValue::from_static("Bearer realm=\"forebay\"");
             ([(header::WWW_AUTHENTICATE, challenge)], refusal).into_response()

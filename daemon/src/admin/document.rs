@@ -48,7 +48,11 @@ pub(super) fn complete(document: &mut Document, for_admins: bool) {
         }
     }
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
-    let bearer = bearer.description(Some("What `token_file` holds; over TCP alone.")).build();
+    let bearer = bearer
+        .description(Some(
+            "What `token_file` holds; over TCP alone, without an admin's certificate.",
+        ))
+        .build();
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer));
 }

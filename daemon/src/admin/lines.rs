@@ -8,8 +8,9 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use forebay_error::{Error, Problem};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use serde::Serialize;
+use tokio::sync::watch;
 
 /// What such a response is called: newline-delimited JSON.
 pub(super) const LINES: &str = "application/x-ndjson";
@@ -22,6 +23,28 @@ enum Line<T> {
     Told(T),
     /// It failed, and is over.
     Failed(Problem),
+}
+
+/// A response that tells of `work` whenever it changes, to its end, and lets go of it then or when nobody reads any more. What is told
+/// of a state, and whether it is the last, `judge` says.
+pub(super) fn followed<S, T>(
+    progress: watch::Receiver<S>,
+    work: impl Send + 'static,
+    judge: fn(S) -> (Result<T, Error>, bool),
+) -> Response
+where
+    S: Clone + Send + Sync + 'static,
+    T: Serialize + Send + 'static,
+{
+    let begun = Some((progress, work, true));
+    lines(stream::unfold(begun, move |state| async move {
+        let (mut progress, work, is_first) = state?;
+        if !is_first && progress.changed().await.is_err() {
+            return None;
+        }
+        let (told, is_last) = judge(progress.borrow_and_update().clone());
+        Some((told, (!is_last).then_some((progress, work, false))))
+    }))
 }
 
 /// A response that tells what a stream gives.

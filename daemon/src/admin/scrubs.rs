@@ -7,12 +7,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forebay_error::Result;
-use futures::{Stream, stream};
 use serde::Deserialize;
 
 use super::access::Caller;
 use super::body::{Path, Query};
-use super::lines::lines;
+use super::lines::followed;
 use super::refusal::Refusal;
 use crate::audit::Entry;
 use crate::compose::Node;
@@ -55,7 +54,7 @@ pub(super) async fn begin(
     caller.note(&node, Entry::of("scrub", &begun).what(what));
     let scrub = begun?;
     if follow {
-        return Ok(lines(told(Following(scrub))));
+        return Ok(followed(scrub.progress(), Following(scrub), told));
     }
     Ok((StatusCode::CREATED, Json(scrub.describe())).into_response())
 }
@@ -83,21 +82,13 @@ impl Drop for Following {
     }
 }
 
-/// What is told of it, as it changes, to its end.
-fn told(following: Following) -> impl Stream<Item = Result<Scrubbing>> + Send {
-    let progress = following.0.progress();
-    stream::unfold(Some((progress, following, true)), |state| async {
-        let (mut progress, following, is_first) = state?;
-        if !is_first && progress.changed().await.is_err() {
-            return None;
+/// What is told of a scrub, and whether that is its end.
+fn told(scrub: Scrubbing) -> (Result<Scrubbing>, bool) {
+    match scrub.error.clone() {
+        Some(problem) => (Err(problem.into_error()), true),
+        None => {
+            let is_over = scrub.scrub.done;
+            (Ok(scrub), is_over)
         }
-        let told = progress.borrow_and_update().clone();
-        match told.error.clone() {
-            Some(problem) => Some((Err(problem.into_error()), None)),
-            None => {
-                let rest = (!told.scrub.done).then_some((progress, following, false));
-                Some((Ok(told), rest))
-            }
-        }
-    })
+    }
 }

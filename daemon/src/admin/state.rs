@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Class, Condition, Mode, TierReport};
@@ -10,8 +12,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::OpenApi;
 
+use super::access::{self, Caller};
 use super::refusal::Refusal;
 use crate::compose::Node;
+use crate::metrics::{Audience, Format, Scrape};
 use crate::status::Status;
 
 /// That it is well.
@@ -31,6 +35,8 @@ pub(super) struct Overview {
     tiers: Vec<TierOverview>,
     /// How many jobs are connected.
     jobs: usize,
+    /// Whether whoever asks is an admin, and is told everything by `/api/v1/status`.
+    is_admin: bool,
 }
 
 /// What anybody may know of a tier.
@@ -95,14 +101,37 @@ pub(super) async fn document(Extension(document): Extension<Arc<OpenApi>>) -> Js
 
 /// How the daemon does, in a few figures, without names of data, jobs and tenants.
 #[utoipa::path(get, path = "/api/v1/overview", tag = "state", responses((status = 200, body = Overview)))]
-pub(super) async fn overview(State(node): State<Arc<Node>>) -> Json<Overview> {
+pub(super) async fn overview(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Overview> {
     let jobs = node.sessions.lock().await.len();
     Json(Overview {
         release: env!("CARGO_PKG_VERSION"),
         uptime_seconds: node.started.elapsed().as_secs_f64(),
         tiers: node.store.tiers().into_iter().map(TierOverview::from).collect(),
         jobs,
+        is_admin: access::sees_names(&caller),
     })
+}
+
+/// What a monitoring system scrapes: OpenMetrics where that is accepted, else Prometheus' older text. Whoever is no admin, and
+/// whoever asks over TCP without the token, is told nothing by name of data, jobs, tenants and origins.
+#[utoipa::path(get, path = "/metrics", tag = "state", responses(
+    (status = 200, description = "Families of samples", content(
+        (String = "text/plain"), (String = "application/openmetrics-text")))))]
+pub(super) async fn metrics(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept);
+    let is_admin = access::sees_names(&caller);
+    let audience = if is_admin { Audience::Admins } else { Audience::Anybody };
+    let text = Scrape::new(Status::of(&node).await, audience).into_text(format);
+    let text = text.map_err(|_| Error::new(ErrorKind::Invalid, "a family is not of its kind"))?;
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }
 
 /// All of the daemon's state.

@@ -14,12 +14,13 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::Api;
 use super::access::Caller;
 use super::refusal::Refusal;
+use super::tls::Tls;
 use super::token::Token;
 use crate::audit::Entry;
 use crate::compose::Node;
@@ -38,8 +39,10 @@ pub struct HttpConfig {
     pub address: SocketAddr,
     /// What the machine is called by those who ask, beside its addresses and `localhost`.
     pub names: Vec<String>,
-    /// What admins show; none: nobody is one over TCP.
+    /// What admins show; none: nobody is one by a token.
     pub token: Option<Token>,
+    /// How it speaks TLS, if it does.
+    pub tls: Option<Tls>,
 }
 
 /// A bound port.
@@ -47,6 +50,7 @@ pub struct HttpConfig {
 pub struct HttpListener {
     listener: TcpListener,
     gate: Arc<Gate>,
+    tls: Option<Tls>,
 }
 
 /// Who gets in.
@@ -62,16 +66,17 @@ impl HttpListener {
     /// # Errors
     /// `Unavailable` if it is taken, `PermissionDenied` if this user may not have it.
     pub async fn bind(config: HttpConfig) -> Result<Self> {
-        let HttpConfig { address, names, token } = config;
+        let HttpConfig { address, names, token, tls } = config;
         let at = |error: Error| error.at("http", address);
         let listener = TcpListener::bind(address).await.doing("listen for HTTP").map_err(at)?;
         let bound = listener.local_addr().doing("listen for HTTP").map_err(at)?;
-        tracing::info!(address = %bound, token = token.is_some(), "listening for HTTP");
-        if token.is_some() && !bound.ip().is_loopback() {
-            tracing::warn!(address = %bound, "the token crosses the network as it is: put TLS before it");
+        let is_tls = tls.is_some();
+        tracing::info!(address = %bound, token = token.is_some(), tls = is_tls, "listening for HTTP");
+        if token.is_some() && !is_tls && !bound.ip().is_loopback() {
+            tracing::warn!(address = %bound, "the token crosses the network as it is: set `http_tls`");
         }
         let names = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
-        Ok(Self { listener, gate: Arc::new(Gate { names, token }) })
+        Ok(Self { listener, gate: Arc::new(Gate { names, token }), tls })
     }
 
     /// Serves whoever connects, until it is dropped.
@@ -84,8 +89,8 @@ impl HttpListener {
                 accepted = self.listener.accept(), if connections.len() < CONNECTIONS => {
                     match accepted {
                         Ok((stream, from)) => {
-                            let api = api.clone();
-                            connections.spawn(async move { api.serve(stream, Caller::Anybody(from)).await });
+                            let (api, tls, node) = (api.clone(), self.tls.clone(), node.clone());
+                            connections.spawn(talk(api, tls, node, stream, from));
                         }
                         Err(error) => {
                             tracing::error!(%error, "failed to take a connection for HTTP");
@@ -98,6 +103,20 @@ impl HttpListener {
                 _ = connections.join_next(), if connections.len() >= CONNECTIONS => {}
             }
         }
+    }
+}
+
+/// Serves a connection, inside of TLS where that is spoken.
+async fn talk(api: Api, tls: Option<Tls>, node: Arc<Node>, stream: TcpStream, from: SocketAddr) {
+    let caller = Caller::Anybody(from);
+    let Some(tls) = tls else { return api.serve(stream, caller).await };
+    match tls.accept(stream).await {
+        Ok((stream, None)) => api.serve(stream, caller).await,
+        Ok((stream, Some(who))) => api.serve(stream, Caller::Certified(from, who)).await,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            caller.note(&node, Entry::denied("connect", &error));
+        }
+        Err(error) => tracing::debug!(%from, %error, "ended an admin's connection"),
     }
 }
 

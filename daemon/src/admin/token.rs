@@ -3,22 +3,18 @@
 //! One rule: it lies in a file that nobody else may read, is compared in constant time, and is shown nowhere.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result};
 use subtle::ConstantTimeEq;
+
+use super::secret;
 
 /// Characters that it has at least: 128 bits written as hexadecimal digits.
 const LEAST: usize = 32;
 
 /// Bytes that its file has at most.
 const MOST: u64 = 4096;
-
-/// Others may not read it, nor write it; nor may its group write it.
-const FORBIDDEN: u32 = 0o027;
 
 /// A secret that admins show.
 #[derive(Clone)]
@@ -37,23 +33,8 @@ impl Token {
     /// `PermissionDenied` if others may read it or write it, `Invalid` for what is no token.
     pub fn read(path: &Path) -> Result<Self> {
         let at = |error: Error| error.at("token_file", path.display());
-        let file = File::open(path).doing("open the token's file").map_err(at)?;
-        let found = file.metadata().doing("look at the token's file").map_err(at)?;
-        let own = rustix::process::geteuid().as_raw();
-        if !found.is_file() {
-            return Err(at(Error::new(ErrorKind::Invalid, "the token's file is none")));
-        }
-        if found.mode() & FORBIDDEN != 0 || ![0, own].contains(&found.uid()) {
-            let what = "others than the daemon's user could know the token";
-            return Err(at(Error::new(ErrorKind::PermissionDenied, what)
-                .at("mode", format_args!("{:o}", found.mode() & 0o7777))
-                .at("uid", found.uid())
-                .advise(
-                    "give it to the daemon's user, and `chmod 600` it; then make a new token",
-                )));
-        }
-        let mut text = String::new();
-        file.take(MOST + 1).read_to_string(&mut text).doing("read the token").map_err(at)?;
+        let bytes = secret::read(path, "token_file", MOST)?;
+        let text = String::from_utf8_lossy(&bytes);
         let token = text.trim();
         let is_one = token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_one || text.len() as u64 > MOST {

@@ -9,14 +9,12 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Options, Rate};
-use futures::{Stream, stream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use super::access::Caller;
 use super::body::{List, Path, Query};
-use super::lines::lines;
+use super::lines::followed;
 use super::refusal::Refusal;
 use crate::audit::Entry;
 use crate::compose::Node;
@@ -85,7 +83,7 @@ pub(super) async fn begin(
     let warm = begun?;
     let progress = warm.progress();
     if follow {
-        return Ok(lines(told(progress, Following(warm))));
+        return Ok(followed(progress, Following(warm), told));
     }
     let begun = progress.borrow().clone();
     Ok((StatusCode::CREATED, Json(begun)).into_response())
@@ -126,19 +124,8 @@ impl Drop for Following {
     }
 }
 
-/// What is told of it, as it changes, to its end.
-fn told(
-    progress: watch::Receiver<Warming>,
-    following: Following,
-) -> impl Stream<Item = Result<Warming>> + Send {
-    let begun = Some((progress, following, true));
-    stream::unfold(begun, |state| async {
-        let (mut progress, following, is_first) = state?;
-        if !is_first && progress.changed().await.is_err() {
-            return None;
-        }
-        let told = progress.borrow_and_update().clone();
-        let rest = (!told.done).then_some((progress, following, false));
-        Some((Ok(told), rest))
-    })
+/// What is told of a warm-up, and whether that is its end.
+fn told(warm: Warming) -> (Result<Warming>, bool) {
+    let is_over = warm.done;
+    (Ok(warm), is_over)
 }

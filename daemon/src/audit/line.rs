@@ -36,6 +36,9 @@ pub(crate) struct Whom {
     pub(crate) pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<String>,
+    /// The certificate that he showed, by its SHA-256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<String>,
     /// Which way he came: a socket's path, an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by: Option<String>,
@@ -60,6 +63,7 @@ impl Whom {
             gid: Some(peer.gid),
             pid: peer.pid,
             tenant: tenant.map(str::to_owned),
+            certificate: None,
             by: Some(by.display().to_string()),
         }
     }

@@ -16,8 +16,8 @@ use forebay_shard::Commands;
 use serde_json::Value;
 
 use super::{
-    ANSWER_TIMEOUT, Done, Failure, Launcher, SEARCH_TIMEOUT, Target, path_part, print, print_json,
-    shards,
+    ANSWER_TIMEOUT, Done, Failure, Launcher, List, SEARCH_TIMEOUT, Target, path_part, print,
+    print_json, shards,
 };
 use crate::admin::{Evicted, Shards};
 
@@ -37,15 +37,6 @@ pub(super) enum Verb {
     Unpin(pin::Unpin),
     Warm(warm::Warm),
     Check(check::Check),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct List {
-    #[command(flatten)]
-    target: Target,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]

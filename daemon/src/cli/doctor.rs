@@ -9,6 +9,7 @@
 //!   Ground ── where a tier's directory lies      ground.rs  ┘
 //! ```
 
+mod audit;
 mod cgroup;
 mod clock;
 mod descriptors;
@@ -18,6 +19,8 @@ mod disk;
 mod file_system;
 mod finding;
 mod ground;
+mod http;
+mod listen;
 mod machine;
 mod memlock;
 mod memory;
@@ -158,6 +161,9 @@ fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
         found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));
     }
     found.push(socket::check(&plan, asked.as_ref()));
+    found.extend(listen::check(&plan));
+    found.extend(http::check(&machine, &plan));
+    found.extend(audit::check(&plan, |folder| Ground::look(&machine, folder)));
     found.extend(clock::check(&machine, &Facts::since(began)));
     Ok(found)
 }

@@ -3,7 +3,7 @@
 use forebay_client::Deadline;
 use serde_json::Value;
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
+use super::{ANSWER_TIMEOUT, Done, Failure, List, Target, print, print_json};
 use crate::status::JobLines;
 
 /// Show the jobs that are connected, or stop one.
@@ -18,15 +18,6 @@ pub(super) enum Verb {
     /// Its slots and its place in the queues are free at once; other jobs are not touched. The script can
     /// resume later from the last state it saved.
     Stop(Stop),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct List {
-    #[command(flatten)]
-    target: Target,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]

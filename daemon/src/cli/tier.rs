@@ -8,7 +8,7 @@ use forebay_store::Mode;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{ANSWER_TIMEOUT, Done, Failure, Target, path_part, print, print_json};
+use super::{ANSWER_TIMEOUT, Done, Failure, List, Target, path_part, print, print_json};
 use crate::status::TierLines;
 
 /// How long a drain is watched at most. A terabyte leaves a slow disk within that.
@@ -30,15 +30,6 @@ pub(super) enum Verb {
     Disable(Change),
     /// Use a tier again; a directory that was let go of is listed anew.
     Enable(Change),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct List {
-    #[command(flatten)]
-    target: Target,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -98,7 +98,7 @@ impl Listen {
     }
 
     /// The socket as a node opens it.
-    pub(super) fn node(&self) -> Result<ListenConfig> {
+    pub(crate) fn node(&self) -> Result<ListenConfig> {
         let refuse = |what: &str, advice: &str| {
             let error = Error::new(ErrorKind::Invalid, what.to_owned());
             Err(error.at("listen", self.path.display()).advise(advice.to_owned()))

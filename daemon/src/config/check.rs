@@ -467,6 +467,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_the_api_over_tcp_is_told() {
+        const TLS: &str = "http_tls = { cert = '/c.pem', key = '/k.pem' }";
+        for (daemon, wanted) in [
+            (TLS.to_owned(), ("2:12", "http_tls is for the API over TCP, and no `http`")),
+            (
+                "token_file = '/t'".to_owned(),
+                ("2:14", "token_file is for the API over TCP, and no `http`"),
+            ),
+            (
+                "http_names = ['a']".to_owned(),
+                ("2:14", "http_names are for the API over TCP, and no `http`"),
+            ),
+            (
+                "http = '[::1]:1'\ntoken_file = 't'".to_owned(),
+                ("3:14", "token_file must be an absolute path"),
+            ),
+            (
+                "http = '[::1]:1'\nhttp_names = ['http://a']".to_owned(),
+                ("3:14", "what is no host's name"),
+            ),
+            (format!("http = '[::1]:1'\n{}", TLS.replace("'/c", "'c")), ("3:12", "absolute paths")),
+            (format!("http = '[::1]:1'\n{}", TLS.replace("'/k", "'k")), ("3:12", "absolute paths")),
+            (
+                format!("http = '[::1]:1'\n{}", TLS.replace(" }", ", client_ca = 'a' }")),
+                ("3:12", "absolute paths"),
+            ),
+            (
+                format!("http = '[::1]:1'\n{}", TLS.replace("key", "kee")),
+                ("3:12", "the key `key` is missing"),
+            ),
+        ] {
+            let text = format!("[daemon]\n{daemon}\n{TIER}");
+            let told = told(&text, Language::Toml);
+            assert_told(&told[..1], &[wanted]);
+        }
+        let right = format!("[daemon]\nhttp = '[::1]:1'\n{TLS}\n{TIER}");
+        let tls = Config::parse(&right).unwrap().daemon.http_tls.unwrap();
+        assert_eq!(tls.files().client_ca, None);
+    }
+
+    #[test]
     fn yaml_and_json_say_the_same_as_toml_and_have_the_same_mistakes() {
         let toml = format!(
             "{TIER}watermarks = {{ low = 0.5, high = 0.9 }}\n\

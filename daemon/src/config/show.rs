@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::access::{AUDIT_KEEP, AUDIT_SIZE};
 use super::accounts::User;
-use super::{Allow, Audit, Config, Dataset, Group, Listen, Quota, Rate, Source, Tenant, Tier};
+use super::{
+    Allow, Audit, Config, Dataset, Group, HttpTls, Listen, Quota, Rate, Source, Tenant, Tier,
+};
 use crate::access::TenantLimits;
 
 /// Units of sizes, the largest first.
@@ -51,6 +53,7 @@ pub(super) fn written(
             "http": config.daemon.http,
             "http_names": Some(&config.daemon.http_names).filter(|names| !names.is_empty()),
             "token_file": config.daemon.token_file,
+            "http_tls": config.daemon.http_tls.as_ref().map(tls),
         })),
         "tier": config.tier.iter().map(tier).collect::<Vec<_>>(),
         "source": config.source.iter().map(|one| source(one, url)).collect::<Vec<_>>(),
@@ -181,6 +184,10 @@ fn listen(listen: &Listen) -> Value {
     }))
 }
 
+fn tls(tls: &HttpTls) -> Value {
+    said(json!({ "cert": tls.cert, "key": tls.key, "client_ca": tls.client_ca }))
+}
+
 fn audit(audit: &Audit) -> Value {
     json!({
         "path": audit.path,
@@ -227,7 +234,8 @@ mod tests {
     #[test]
     fn what_is_shown_is_read_back_the_same_and_holds_no_secret() {
         let config = Config::parse(
-            "[daemon]\nmemory = '16GiB'\nadmin_group = 'root'\n\
+            "[daemon]\nmemory = '16GiB'\nadmin_group = 'root'\nhttp = '[::1]:1'\n\
+             http_tls = { cert = '/c.pem', key = '/k.pem', client_ca = '/a.pem' }\n\
              [[tier]]\nname = 'nvme'\npath = '/mnt/nvme0'\ncapacity = '3TB'\nkeep_free = '5%'\n\
              watermarks = { low = 0.9, high = 0.95 }\nwrites_per_day = '10TB'\n\
              [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '1GiB'\n\
@@ -249,6 +257,7 @@ mod tests {
         assert_eq!(super::document(&again, "", 0), document);
         assert_eq!(document["daemon"]["socket"], "/run/f.sock");
         assert_eq!(document["daemon"]["memory"], "16GiB");
+        assert_eq!(document["daemon"]["http_tls"]["client_ca"], "/a.pem");
         assert_eq!(document["dataset"][0]["allow"]["users"][0], "root");
         assert_eq!(
             (&document["tenant"][0]["opens"], &document["tenant"][0]["sessions"]),

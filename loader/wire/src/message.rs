@@ -85,8 +85,9 @@ pub enum Request {
     },
     /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
     Bad(Bad),
-    /// Tells who made the job's images and arrays so far. It takes the place of what was told before.
-    Decoded(Vec<Decoded>),
+    /// Tells how far the trainer came, what it waited for, and who made its images and arrays. It takes the
+    /// place of what was told before.
+    Progress(Progress),
     /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
     /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
     Share {
@@ -124,6 +125,23 @@ pub struct Bad {
     pub counts: Vec<(ErrorKind, u64)>,
     /// The last of them, the latest at the end; [`BAD_NAMED`] at most.
     pub last: Vec<BadSample>,
+}
+
+/// What a trainer took of its job, over all its epochs, and what it waited for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Batches.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Payload bytes in them.
+    pub bytes: Bytes,
+    /// Nanoseconds that it waited for them, by the cause, in the order of [`Cause::ALL`].
+    pub waited_ns: [u64; Cause::ALL.len()],
+    /// Nanoseconds that it has waited by now for the batch to come; 0 if it does not wait.
+    pub waiting_ns: u64,
+    /// Who made its images and arrays.
+    pub decoded: Vec<Decoded>,
 }
 
 /// How many rows of images and arrays a trainer had made by one decoder, for one reason.

@@ -49,6 +49,29 @@ fn fetches(uses: &[Shard], shards: u32, capacity: usize) -> usize {
     fetched
 }
 
+/// What comes next that is not here, and when: behind all that is needed before it.
+#[test]
+fn what_a_job_lacks_comes_in_its_turn() {
+    let mut foresight = Foresight::new(1.0);
+    for _ in 0..5 {
+        foresight.add(1);
+    }
+    foresight.join(1, Box::new(Listed(vec![0, 1, 2, 3])), 1.0, 0);
+    // Twice as fast, and it begins with what the other needs later.
+    foresight.join(2, Box::new(Listed(vec![4, 2, 3])), 2.0, 0);
+    foresight.found(0, 0);
+    foresight.found(4, 0);
+    assert_eq!(foresight.lacks(1, 1), Some((1, 1, Some(2_000_000))), "shard 2 is needed before it");
+    assert_eq!(foresight.lacks(2, 1), Some((2, 1, Some(1_000_000))));
+    assert_eq!(foresight.lacks(1, 0), None, "it is not looked so far");
+    foresight.began(2);
+    assert_eq!(foresight.lacks(2, 1), Some((2, 1, Some(1_000_000))), "it is on its way");
+    assert_eq!(foresight.lacks(1, 1), Some((1, 1, Some(2_000_000))), "behind what is on its way");
+    foresight.refuse(1, true);
+    assert_eq!(foresight.lacks(1, 1), Some((1, 1, None)));
+    assert_eq!(foresight.lacks(3, 1), None);
+}
+
 /// The fewest fetches that any choice of what goes needs.
 fn fewest(
     uses: &[Shard],
@@ -121,6 +144,30 @@ fn a_fetch_begins_before_it_must_and_after_what_is_on_its_way() {
 }
 
 #[test]
+fn what_is_refused_is_not_wanted_until_somebody_fetches_it() {
+    let mut foresight = in_a_while();
+    foresight.refuse(1, true);
+    assert_eq!((foresight.wanted(), foresight.due()), (None, None));
+    foresight.refuse(1, false);
+    assert_eq!(foresight.wanted(), Some((100_000_000, 1)));
+    foresight.refuse(1, true);
+    foresight.began(1);
+    foresight.failed(1);
+    assert_eq!(foresight.wanted(), Some((100_000_000, 1)));
+}
+
+#[test]
+fn what_is_forgotten_is_no_usual_shard_any_more() {
+    let mut foresight = in_a_while();
+    let large = foresight.add(1_000_000_000);
+    assert_eq!(foresight.due(), Some(NOW), "four of the usual ones take that long");
+    foresight.forget(large);
+    assert_eq!(foresight.due(), Some(95_000_000));
+    assert_eq!(foresight.add(1_000_000), large, "its number is another's");
+    assert_eq!(foresight.due(), Some(95_000_000));
+}
+
+#[test]
 fn how_fast_a_link_is_becomes_known() {
     let mut foresight = in_a_while();
     for _ in 0..1000 {
@@ -141,6 +188,7 @@ enum Step {
     Advance(u64, u64),
     Come(Shard, Place),
     Go(Shard, Place),
+    Apart(Shard, bool),
     Room(BTreeSet<Place>, u64, BTreeSet<Shard>),
 }
 
@@ -154,13 +202,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..3_u64, 1..4_u64).prop_map(|(id, by)| Step::Advance(id, by)),
         4 => (shard.clone(), 0..3_u16).prop_map(|(shard, place)| Step::Come(shard, place)),
         2 => (shard.clone(), 0..3_u16).prop_map(|(shard, place)| Step::Go(shard, place)),
+        1 => (shard.clone(), any::<bool>()).prop_map(|(shard, is_apart)| Step::Apart(shard, is_apart)),
         2 => (places, 1..9_u64, prop::collection::btree_set(shard, 0..5)).prop_map(|(places, bytes, leased)| Step::Room(places, bytes, leased)),
     ];
     prop::collection::vec(step, 0..120)
 }
 
 proptest! {
-    /// Whatever happens: who goes is here, may go, is needed by nobody now, and later than what comes and all that
+    /// Whatever happens: who goes is here, may go, is no others' to decide about, is needed by nobody now, and later than what comes and all that
     /// stay; and no fewer than are needed go.
     #[test]
     fn who_goes_may_go_and_is_needed_last(steps in steps()) {
@@ -169,7 +218,7 @@ proptest! {
         for shard in 0..12 {
             foresight.add(bytes(shard));
         }
-        let (mut now, mut jobs, mut lies) = (0, HashMap::new(), BTreeSet::new());
+        let (mut now, mut jobs, mut lies, mut apart) = (0, HashMap::new(), BTreeSet::new(), BTreeSet::new());
         for step in steps {
             now += 1_000_000;
             match step {
@@ -190,7 +239,7 @@ proptest! {
                 }
                 // From the origin, or from another place: that takes the link no time.
                 Step::Come(shard, place) => if lies.insert((shard, place)) {
-                    if foresight.presence(shard) == Presence::Here {
+                    if lies.iter().any(|(other, at)| *other == shard && *at != place) {
                         foresight.found(shard, place);
                         continue;
                     }
@@ -200,10 +249,14 @@ proptest! {
                 Step::Go(shard, place) => if lies.remove(&(shard, place)) {
                     foresight.left(shard, place);
                 },
+                Step::Apart(shard, is_apart) => {
+                    if is_apart { apart.insert(shard) } else { apart.remove(&shard) };
+                    foresight.set_apart(shard, is_apart);
+                }
                 Step::Room(places, needs, leased) => {
                     let places: Vec<Place> = places.into_iter().collect();
                     let than = foresight.wanted().map_or(NOW, |(needed, _)| needed);
-                    let is_there = |shard: &Shard| places.iter().any(|place| lies.contains(&(*shard, *place)));
+                    let is_there = |shard: &Shard| !apart.contains(shard) && places.iter().any(|place| lies.contains(&(*shard, *place)));
                     let here: Vec<Shard> = (0..12).filter(is_there).collect();
                     let may_go = |shard: &Shard| !leased.contains(shard) && foresight.needed(*shard) > than;
                     let room: u64 = here.iter().filter(|shard| may_go(shard)).map(|shard| bytes(*shard)).sum();
@@ -224,7 +277,8 @@ proptest! {
                 let later = jobs.values().any(|(uses, read)| uses.iter().skip(*read as usize).any(|other| *other == shard));
                 prop_assert_eq!(foresight.needed(shard) == NEVER, !later);
             }
-            let wanted = (0..12).filter(|shard| foresight.presence(*shard) == Presence::Missing).map(|shard| foresight.needed(shard)).min();
+            let is_missing = |shard: &Shard| !apart.contains(shard) && lies.iter().all(|(other, _)| other != shard);
+            let wanted = (0..12).filter(is_missing).map(|shard| foresight.needed(shard)).min();
             prop_assert_eq!(foresight.wanted().map(|(needed, _)| needed), wanted.filter(|needed| *needed < NEVER));
         }
     }

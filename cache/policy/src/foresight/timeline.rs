@@ -78,9 +78,41 @@ impl Timeline {
         Some(node.key)
     }
 
+    /// How long all take the link, one after the other, up to this one.
+    pub(super) fn work_to(&self, at: Moment, shard: Shard) -> u64 {
+        let (mut next, mut work) = (self.root, 0_u64);
+        while let Some(node) = self.node(next) {
+            if node.key > (at, shard) {
+                next = node.left;
+                continue;
+            }
+            let before = self.node(node.left).map_or(0, |left| left.sum);
+            work = work.saturating_add(before).saturating_add(node.work);
+            next = node.right;
+        }
+        work
+    }
+
     /// When the first must begin at the latest, that all come in time, one after the other.
     pub(super) fn latest_start(&self) -> Option<i64> {
         self.node(self.root).map(|root| root.latest)
+    }
+
+    /// The first `most` shards, and when the first of all must begin at the latest for each of them to come in time.
+    pub(super) fn starts(&self, most: usize) -> Vec<(Shard, i64)> {
+        let (mut starts, mut above) = (Vec::new(), Vec::new());
+        let (mut at, mut work) = (self.root, 0_u64);
+        while starts.len() < most {
+            while let Some(node) = self.node(at) {
+                above.push(node);
+                at = node.left;
+            }
+            let Some(node) = above.pop() else { break };
+            work += node.work;
+            starts.push((node.key.1, signed(node.key.0).saturating_sub_unsigned(work)));
+            at = node.right;
+        }
+        starts
     }
 
     fn node(&self, at: u32) -> Option<&Node> {
@@ -175,7 +207,15 @@ mod tests {
                     *sum += work;
                     Some(*at as i64 - *sum as i64)
                 });
-                prop_assert_eq!(timeline.latest_start(), starts.min());
+                let mut work = 0;
+                for (at, shard, own) in &list {
+                    work += own;
+                    prop_assert_eq!(timeline.work_to(*at, *shard), work);
+                }
+                let starts: Vec<_> = starts.collect();
+                let told: Vec<_> = timeline.starts(3).into_iter().map(|(_, start)| start).collect();
+                prop_assert_eq!(told, starts.iter().copied().take(3).collect::<Vec<_>>());
+                prop_assert_eq!(timeline.latest_start(), starts.into_iter().min());
                 prop_assert!(timeline.nodes.len() <= 40);
             }
         }

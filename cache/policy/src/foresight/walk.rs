@@ -89,6 +89,21 @@ impl Walk {
         uses
     }
 
+    /// The first use that is under way or among the next `most`, and of which this holds; counted from where it is.
+    pub(crate) fn first(
+        &mut self,
+        most: u64,
+        holds: impl Fn(Shard) -> bool,
+    ) -> Option<(Shard, u64)> {
+        if let Some((.., shard)) = self.open.iter().find(|(.., shard)| holds(*shard)) {
+            return Some((*shard, 0));
+        }
+        let uses =
+            (self.next..self.next.saturating_add(most)).map_while(|next| self.future.at(next));
+        let first = uses.into_iter().find(|one| holds(one.shard))?;
+        Some((first.shard, first.start.saturating_sub(self.read)))
+    }
+
     /// How far it may read before a use begins or ends; none at the end of all.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         let begins = self.future.at(self.next).map(|one| one.start);

@@ -117,7 +117,11 @@ pub(super) struct Attached {
 
 /// The readers of what one client opens.
 #[derive(Clone)]
-pub(crate) struct ClientReaders(Arc<Mount>);
+pub(crate) struct ClientReaders {
+    pool: Weak<Mount>,
+    /// Keeps them there; none: they are there for as long as others hold them.
+    _held: Option<Arc<Mount>>,
+}
 
 impl Users {
     /// Readers of what this client opens. Starts nothing yet.
@@ -143,7 +147,7 @@ impl Users {
         let pool = Mount::new(point, command, limit, Some(attached));
         known.pools.retain(|pool| pool.strong_count() > 0);
         known.pools.push(Arc::downgrade(&pool));
-        ClientReaders(pool)
+        ClientReaders { pool: Arc::downgrade(&pool), _held: Some(pool) }
     }
 
     /// The readers of each client that is there.
@@ -160,11 +164,17 @@ impl Users {
 impl ClientReaders {
     /// Has one of them answer `request`.
     pub(crate) async fn ask(&self, request: &Request, servers: Vec<u32>) -> Result<Loan> {
-        super::ask(self.0.clone(), request, servers).await
+        super::ask(self.pool()?, request, servers).await
     }
 
-    pub(super) fn pool(&self) -> &Mount {
-        &self.0
+    /// The same, that keep no process waiting for a client that is gone.
+    pub(crate) fn lent(&self) -> Self {
+        Self { pool: self.pool.clone(), _held: None }
+    }
+
+    pub(super) fn pool(&self) -> Result<Arc<Mount>> {
+        let gone = || Error::new(ErrorKind::Closed, "the job that names the shard is gone");
+        self.pool.upgrade().ok_or_else(gone)
     }
 }
 

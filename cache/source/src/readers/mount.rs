@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::Histogram;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::MountReport;
@@ -51,6 +52,8 @@ pub(super) struct Mount {
     /// Who opens the files, if it is not the readers themselves.
     client: Option<Attached>,
     answers: AtomicU64,
+    /// How long they took.
+    answered_in: Histogram,
     hangs: AtomicBool,
     told_of_page_cache: AtomicBool,
     told_of_layout: AtomicBool,
@@ -74,6 +77,7 @@ impl Mount {
             turns: turns.unwrap_or_else(|| Queue::new(SHARDS)),
             client,
             answers: AtomicU64::new(0),
+            answered_in: Histogram::default(),
             hangs: AtomicBool::new(false),
             told_of_page_cache: AtomicBool::new(false),
             told_of_layout: AtomicBool::new(false),
@@ -100,6 +104,7 @@ impl Mount {
             hangs: self.hangs.load(Ordering::Relaxed),
             readers: pids.keys().copied().collect(),
             stuck: stuck.map(|(pid, _)| *pid).collect(),
+            answers: self.answered_in.read(),
         }
     }
 
@@ -121,7 +126,11 @@ impl Mount {
                     Some(reader) => reader,
                     None => Reader::start(&self.command, &self.pids, fresh).await?,
                 };
+                let began = Instant::now();
                 let said = timeout(self.limit, reader.exchange(frame)).await;
+                if let Ok(Ok(_)) = &said {
+                    self.answered_in.since(began);
+                }
                 Ok::<_, Error>((reader, said))
             };
             let ended = match asked.await {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::{Histogram, Times};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
@@ -65,8 +66,17 @@ pub struct LinkReport {
     pub hedged_bytes: u64,
     /// Requests that were repeated, or resumed where a reply broke off.
     pub retries: u64,
+    /// Requests that it did not answer, or answered by saying that it cannot now.
+    #[serde(default)]
+    pub failures: u64,
     /// What came of comparing shards with the store's own checksums.
     pub checksums: Checksums,
+    /// How long replies took to their first byte; metrics tell of it, a status does not.
+    #[serde(skip)]
+    pub first_bytes: Times,
+    /// How long they took to their last, the same way.
+    #[serde(skip)]
+    pub replies: Times,
 }
 
 /// An endpoint.
@@ -85,7 +95,10 @@ pub(crate) struct Link {
     hedges: AtomicU64,
     hedged_bytes: AtomicU64,
     retries: AtomicU64,
+    failures: AtomicU64,
     checksums: Arc<Tally>,
+    first_bytes: Histogram,
+    replies: Histogram,
 }
 
 #[derive(Debug)]
@@ -117,6 +130,7 @@ impl Asking<'_> {
     /// It did not, or said that it cannot now.
     pub(super) fn failed(mut self) {
         self.told = true;
+        self.link.failures.fetch_add(1, Ordering::Relaxed);
         let must_look = {
             let mut state = self.link.state();
             let was_open = state.breaker.is_open();
@@ -184,7 +198,10 @@ impl Link {
             hedges: AtomicU64::new(0),
             hedged_bytes: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             checksums: Arc::default(),
+            first_bytes: Histogram::default(),
+            replies: Histogram::default(),
         })
     }
 
@@ -295,6 +312,8 @@ impl Link {
 
     /// Notes a request that ended: when its first byte came, how many came, and how long that took.
     pub(super) fn landed(&self, first_byte: Duration, bytes: u64, rest: Duration) {
+        self.first_bytes.took(first_byte);
+        self.replies.took(first_byte + rest);
         let (_, waiting, _) = self.queue.counts();
         let limit = {
             let mut state = self.state();
@@ -329,7 +348,10 @@ impl Link {
             hedges: read(&self.hedges),
             hedged_bytes: read(&self.hedged_bytes),
             retries: read(&self.retries),
+            failures: read(&self.failures),
             checksums: self.checksums.counts(),
+            first_bytes: self.first_bytes.read(),
+            replies: self.replies.read(),
         }
     }
 

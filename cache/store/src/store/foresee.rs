@@ -3,6 +3,7 @@
 //! One rule: the node fetches for all jobs, what is needed first before all else; a job fetches for itself only what it waits
 //! for. Where there is room, what is needed comes at once; where something must go for it, not before it must.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use forebay_policy::{Evict, Future, JobId, Shard};
 use forebay_source::Options;
 use tokio::task::JoinSet;
 
-use super::{Inner, Store};
+use super::{Commons, Inner, Store};
 use crate::dataset::Cache;
 use crate::directory::ObjectKey;
 use crate::fill::FILLS;
@@ -33,34 +34,31 @@ pub struct Reading {
     pub bytes: Vec<u64>,
     /// Endpoint and credentials to reach them.
     pub options: Options,
-    /// What it reads of them, by their numbers; none for what is read past the cache.
-    #[expect(clippy::type_complexity, reason = "it is called once, where it is made")]
-    pub future: Box<dyn FnOnce(Vec<Option<Shard>>) -> Box<dyn Future> + Send>,
+    /// What it reads of them, by their numbers.
+    pub future: Box<dyn FnOnce(Vec<Shard>) -> Box<dyn Future> + Send>,
 }
 
 /// A job whose reading is foreseen, until dropped.
 pub struct Foreseen {
     store: Weak<Inner>,
-    /// Of which of its shards the node decides by foresight.
-    shards: Vec<bool>,
+    /// Of which of its shards the node decides by foresight, by the rules in force.
+    ours: Arc<[AtomicBool]>,
     forecast: Arc<Forecast>,
     job: JobId,
 }
 
 impl Foreseen {
-    /// Whether the node fetches its shard of this number.
+    /// Whether the node fetches its shard of this number, by the rules in force.
     #[must_use]
     pub fn has(&self, shard: usize) -> bool {
-        self.shards.get(shard).is_some_and(|has| *has)
+        self.ours.get(shard).is_some_and(|has| has.load(Ordering::Relaxed))
     }
 
     /// It has read so many bytes in all; since it was last heard of it waited so long for batches.
     pub fn advance(&self, read: u64, waited: Duration) {
         self.forecast.advance(self.job, read, waited);
     }
-}
 
-impl Foreseen {
     /// It begins anew where it has read so many bytes; whether that is no less than before. What it did since it was last heard of is
     /// no measure of its pace.
     #[must_use]
@@ -103,24 +101,47 @@ impl Store {
         let mut objects = Vec::with_capacity(urls.len());
         for (url, bytes) in urls.iter().zip(bytes) {
             let source = self.inner.sources.open_for(url, &options, self.client.as_ref())?;
-            // What is given up by its use is what a job claims, and so fetches for itself.
-            let shares = self.inner.commons.shares.now();
-            let rule = shares.rule(shares.charge(url, self.tenant()));
-            let is_ours = rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never;
-            objects.push(is_ours.then(|| (ObjectKey::new(source.endpoint(), url), bytes)));
+            objects.push((ObjectKey::new(source.endpoint(), url), bytes));
         }
         let forecast = self.inner.commons.forecast.clone();
         let (tenant, owner) = (self.tenant.clone(), self.owner);
         let client = self.client.clone();
         let via = Arc::new(Via { tenant, owner, client, options, urls });
-        {
+        let ours = {
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            forecast.join(owner, (&name, via), &objects, future);
-            self.inner.tiers.iter().for_each(Tier::look_forward);
+            forecast.join(owner, (&name, via), &objects, future)
+        };
+        let store = Arc::downgrade(&self.inner);
+        let foreseen = Foreseen { store, ours, forecast, job: owner };
+        self.decide(Some(owner));
+        Ok(foreseen)
+    }
+
+    /// Finds out by the rules in force of which shards foresight decides, of those that a job reads or all jobs do. Costs O(n):
+    /// to be called where that may take its time.
+    pub(super) fn decide(&self, job: Option<JobId>) {
+        let Commons { forecast, shares, .. } = &*self.inner.commons;
+        loop {
+            let rules = shares.now();
+            // What is given up by its use is what a job claims, and so fetches for itself.
+            let is_ours = |url: &str| {
+                let rule = rules.rule_of(url);
+                rule.evict == Evict::Clairvoyant && rule.cache != Cache::Never
+            };
+            let read = forecast.read_by(job);
+            let decided: Vec<_> =
+                read.iter().filter_map(|read| Some((read.object, is_ours(read.url()?)))).collect();
+            let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever changes the rules comes here afterwards; what was decided by older ones must not outlast that.
+            if !Arc::ptr_eq(&rules, &shares.now()) {
+                continue;
+            }
+            if forecast.decide(&decided) {
+                self.inner.tiers.iter().for_each(Tier::look_forward);
+            }
+            break;
         }
         forecast.changed.notify_one();
-        let shards = objects.iter().map(Option::is_some).collect();
-        Ok(Foreseen { store: Arc::downgrade(&self.inner), shards, forecast, job: owner })
     }
 
     /// What is foreseen, and what came of it.

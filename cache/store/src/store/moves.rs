@@ -302,11 +302,11 @@ impl TierSource {
         let Origin { endpoint, version, .. } = sidecar.origin.clone();
         let stat = Stat::new(sidecar.origin_len(), version, Binding::Weak);
         let (len, unpacked) = (sidecar.len, sidecar.compressed_len.is_some());
-        let source = lease.source.clone();
+        let (source, lasting) = (lease.source.clone(), lease.source.clone());
         let tenant = sidecar.tenant.map(Arc::from);
         let (rank, head) = (Rank::ahead(0), Head::default());
         let (name, origin) = (name.clone(), sidecar.origin);
-        let wanted = Wanted { name, origin, tenant, source, stat, len, rank, head };
+        let wanted = Wanted { name, origin, tenant, source, lasting, stat, len, rank, head };
         let blocks = sidecar.blocks;
         let since = tier.since(&wanted.name);
         let source = Self { lease, blocks, endpoint, unpacked, since, _held: held };

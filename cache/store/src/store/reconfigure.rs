@@ -71,7 +71,9 @@ impl Store {
             inner.commons.largest_tier.store(largest, Ordering::Relaxed);
             // What is wanted no more goes, and what had no room may have it.
             inner.commons.moves.notify_one();
-            inner.commons.forecast.changed.notify_one();
+            let store = self.clone();
+            // It fails only where the node ends: nothing is decided any more then.
+            let _ = tokio::task::spawn_blocking(move || store.decide(None)).await;
         }
         Ok(effects)
     }

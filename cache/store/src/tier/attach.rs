@@ -24,6 +24,7 @@ use super::{
 use crate::budget::{Budget, Space};
 use crate::directory::{Directory, Found, ShardName};
 use crate::shares::{NOBODY, Provenance};
+use crate::traffic::Traffics;
 
 /// Bytes a probe writes and reads back: one block of the strictest disk.
 const PROBE_BYTES: usize = forebay_uring::GRANULE;
@@ -95,7 +96,7 @@ impl Tier {
             table: Mutex::new(Table::new(commons.shares.now(), commons.forecast.clone())),
             scanned: watch::Sender::new(None),
             tally: Tally::default(),
-            traffic: Arc::default(),
+            traffic: Traffics::new(commons.waits.clone()),
             health: Health::new(),
             mode: AtomicU8::new(Mode::Enabled as u8),
             wear,

@@ -41,6 +41,8 @@ pub(crate) struct Wanted {
     /// The tenant whose job wants it, who is charged unless a part of it is here already.
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) source: Arc<dyn Source>,
+    /// The same, for as long as the shard stays open.
+    pub(crate) lasting: Arc<dyn Source>,
     /// What the origin says of its object.
     pub(crate) stat: Stat,
     /// The shard's bytes; of one that is compressed at its origin, as far as is known.
@@ -211,9 +213,9 @@ impl Tier {
             growth,
             body,
             parts: std::sync::Mutex::new(parts),
-            traffic: self.0.traffic.clone(),
+            traffic: self.traffic_of(&wanted.origin.url),
             home: Some(home),
-            source: wanted.source.clone(),
+            source: wanted.lasting.clone(),
             stat: wanted.stat.clone(),
             rank: wanted.rank.clone(),
             lost: Arc::default(),
@@ -600,6 +602,7 @@ impl Tier {
             origin: sidecar.origin.clone(),
             tenant: sidecar.tenant.as_deref().map(Arc::from),
             source: Arc::new(Absent),
+            lasting: Arc::new(Absent),
             stat: Stat::new(sidecar.origin_len(), sidecar.origin.version.clone(), Binding::Weak),
             len: sidecar.len,
             rank: Rank::ahead(0),

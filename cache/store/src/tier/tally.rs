@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use crate::budget::Budget;
 use crate::dataset::{Cache, Dataset};
-use crate::shard::Traffic;
 use crate::shares::Share;
+use crate::traffic::Sums;
 use forebay_policy::Evict;
 
 /// A count that only grows.
@@ -158,7 +158,7 @@ impl Add for Counters {
 }
 
 impl Tally {
-    pub(super) fn read(&self, budget: &Budget, traffic: &Traffic, shards: usize) -> Counters {
+    pub(super) fn read(&self, budget: &Budget, traffic: Sums, shards: usize) -> Counters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
             capacity_bytes: budget.capacity(),
@@ -177,9 +177,9 @@ impl Tally {
             moved_bytes: get(&self.moved_bytes),
             written_bytes: get(&self.written_bytes),
             io_errors: get(&self.io_errors),
-            tier_read_bytes: traffic.tier_bytes.load(Ordering::Relaxed),
-            copied_bytes: traffic.copied_bytes.load(Ordering::Relaxed),
-            through_bytes: traffic.through_bytes.load(Ordering::Relaxed),
+            tier_read_bytes: traffic.tier_bytes,
+            copied_bytes: traffic.copied_bytes,
+            through_bytes: traffic.through_bytes,
         }
     }
 }

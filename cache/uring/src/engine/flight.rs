@@ -4,9 +4,10 @@
 //! where it stopped, a negative result is the negated errno, and every repetition is bounded.
 
 use std::io;
-use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_histogram::Histogram;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::counters::{Counting, add};
@@ -52,6 +53,7 @@ pub(super) struct Transfer {
     offset: u64,
     done: usize,
     stalls: u32,
+    asked: Instant,
     reply: Option<oneshot::Sender<Done>>,
     permit: Option<OwnedSemaphorePermit>,
     /// Only where faults are asked for.
@@ -133,7 +135,19 @@ impl Transfer {
             return Err(Done { span: memory.into_span(), result: Ok(0) });
         }
         let (reply, permit, watch) = (None, None, None);
-        Ok(Self { file, direction, memory, offset, done: 0, stalls: 0, reply, permit, watch })
+        let asked = Instant::now();
+        Ok(Self {
+            file,
+            direction,
+            memory,
+            offset,
+            done: 0,
+            stalls: 0,
+            asked,
+            reply,
+            permit,
+            watch,
+        })
     }
 
     /// Makes it ready to fly.
@@ -170,7 +184,7 @@ impl Transfer {
                 Direction::Read => (&counting.reads, &counting.bytes_read),
                 Direction::Write => (&counting.writes, &counting.bytes_written),
             };
-            count_landed(finished, result, counting);
+            count_landed(finished, self.asked, result, counting);
             add(bytes, self.done as u64);
         }
         step
@@ -253,6 +267,7 @@ impl Transfer {
 pub(super) struct SyncFlight {
     pub(super) file: DiskFile,
     stalls: u32,
+    asked: Instant,
     reply: oneshot::Sender<Result<()>>,
     permit: OwnedSemaphorePermit,
     watch: Option<Box<Watch>>,
@@ -261,10 +276,11 @@ pub(super) struct SyncFlight {
 impl SyncFlight {
     pub(super) fn new(
         file: DiskFile,
+        asked: Instant,
         reply: oneshot::Sender<Result<()>>,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { file, stalls: 0, reply, permit, watch: None }
+        Self { file, stalls: 0, asked, reply, permit, watch: None }
     }
 
     fn advance(&mut self, result: i32, counting: &Counting) -> Step<usize> {
@@ -276,7 +292,7 @@ impl SyncFlight {
         } else {
             Ok(0)
         };
-        count_landed(&counting.syncs, &result, counting);
+        count_landed(&counting.syncs, self.asked, &result, counting);
         Step::Landed(result)
     }
 
@@ -333,8 +349,8 @@ fn from_negative(doing: &str, result: i32) -> Error {
     Error::from_io(doing, &io::Error::from_raw_os_error(-result))
 }
 
-fn count_landed<T>(finished: &AtomicU64, result: &Result<T>, counting: &Counting) {
-    add(finished, 1);
+fn count_landed<T>(finished: &Histogram, asked: Instant, result: &Result<T>, counting: &Counting) {
+    finished.since(asked);
     add(&counting.errors, u64::from(result.is_err()));
 }
 

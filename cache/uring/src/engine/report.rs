@@ -5,7 +5,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::counters::Counters;
+use super::counters::{Counters, Durations};
 
 /// Which engine runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -51,4 +51,7 @@ pub struct EngineReport {
     pub buffered_files: usize,
     /// What the engine has done since it started.
     pub counters: Counters,
+    /// How long its operations took; metrics tell of them, a status does not.
+    #[serde(skip)]
+    pub durations: Durations,
 }

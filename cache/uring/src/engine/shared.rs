@@ -106,6 +106,7 @@ impl Shared {
             registered_files: self.files.registered.load(Ordering::Relaxed),
             buffered_files: self.files.buffered.load(Ordering::Relaxed),
             counters: self.counters(),
+            durations: self.counting.durations(),
         }
     }
 

@@ -110,6 +110,32 @@ impl Machine {
         Some(Limit { soft: columns.next()??, hard: columns.next()?? })
     }
 
+    /// Whether the daemon listens on a TCP port; none where this user may not look. Without a daemon nobody of ours does.
+    pub(super) fn listens_on(&self, port: u16) -> Option<bool> {
+        const LISTENS: &str = "0A";
+        let Some(pid) = self.daemon else { return Some(false) };
+        let mut sockets = Vec::new();
+        for file in ["net/tcp", "net/tcp6"] {
+            let table = self.process(file).unwrap_or_default();
+            // `sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode`, numbers in hexadecimal.
+            for line in table.lines().skip(1) {
+                let columns: Vec<_> = line.split_whitespace().collect();
+                let [_, local, _, LISTENS, _, _, _, _, _, inode, ..] = columns[..] else {
+                    continue;
+                };
+                let at =
+                    local.rsplit_once(':').and_then(|(_, at)| u16::from_str_radix(at, 16).ok());
+                if at == Some(port) {
+                    sockets.push(format!("socket:[{inode}]"));
+                }
+            }
+        }
+        let open = fs::read_dir(self.proc.join(format!("{pid}/fd"))).ok()?;
+        let open = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+        let mut open = open.filter_map(|to| to.into_os_string().into_string().ok());
+        Some(open.any(|to| sockets.contains(&to)))
+    }
+
     /// Whether the limit on locked memory does not count: the capability does only where it is one of
     /// the machine, not of a user namespace.
     pub(super) fn may_lock_any(&self) -> bool {
@@ -144,6 +170,14 @@ impl Machine {
 /// A small file's text; the kernel ends most with a line break that says nothing.
 fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+impl Machine {
+    /// This process is the daemon, whatever it is called.
+    pub(super) fn is_daemon(&mut self, pid: u32) {
+        self.daemon = Some(pid);
+    }
 }
 
 /// A recorded machine, for tests.

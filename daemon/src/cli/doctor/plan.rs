@@ -23,6 +23,8 @@ const CHECK: &str = "config";
 pub(super) struct Plan {
     /// The file it goes by, and where that says what; none for a private daemon.
     file: Option<(PathBuf, Places)>,
+    /// What that says; none for a private daemon.
+    config: Option<Config>,
     /// Where shards rest.
     pub(super) tiers: Vec<NodeTier>,
     /// Bytes of frames, slabs and tiers in memory together.
@@ -45,6 +47,7 @@ impl Plan {
     fn of_node(path: &Path) -> (Self, Finding) {
         let mut plan = Self {
             file: None,
+            config: None,
             tiers: Vec::new(),
             memory: embedded::memory() as u64,
             socket: Some(NODE_SOCKET.into()),
@@ -61,9 +64,8 @@ impl Plan {
         if let Some(memory) = config.daemon.memory {
             plan.memory = memory.as_u64();
         }
-        if let Some(socket) = config.daemon.socket {
-            plan.socket = Some(socket);
-        }
+        plan.socket = Some(config.socket());
+        plan.config = Some(config);
         let finding = plan.told(&path.display().to_string());
         (plan, finding)
     }
@@ -72,7 +74,7 @@ impl Plan {
         // Made if it is missing, as any command makes it.
         let socket = RuntimeDirectory::of_this_user().map(|directory| directory.socket()).ok();
         let memory = embedded::memory() as u64;
-        let mut plan = Self { file: None, tiers: Vec::new(), memory, socket };
+        let mut plan = Self { file: None, config: None, tiers: Vec::new(), memory, socket };
         let tier = || -> Result<NodeTier> {
             let path = match cache {
                 Some(cache) => std::path::absolute(cache).map_err(|error| {
@@ -138,6 +140,11 @@ impl Plan {
     /// Bytes that each disk's engine registers: all of the memory that is not a tier.
     pub(super) fn registered(&self) -> u64 {
         self.memory.saturating_sub(self.memory_tiers())
+    }
+
+    /// What a node's daemon goes by; none for a private one.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
     }
 
     /// Whether it is a node's daemon, which goes by a file.

@@ -80,7 +80,7 @@ fn mend(machine: &Machine, otherwise: &str) -> String {
 #[cfg(test)]
 mod tests {
     use forebay_error::{Error, ErrorKind};
-    use forebay_uring::{Counters, EngineReport};
+    use forebay_uring::{Counters, Durations, EngineReport};
 
     use super::super::finding::Verdict;
     use super::super::machine::Recorded;
@@ -100,6 +100,7 @@ mod tests {
             registered_files: 0,
             buffered_files: 0,
             counters: Counters::default(),
+            durations: Durations::default(),
         })
     }
 

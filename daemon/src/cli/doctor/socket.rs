@@ -151,56 +151,72 @@ fn somebody(path: &Path, listener: &Listener) -> Finding {
 
 /// Nobody answers: whether somebody could.
 fn nobody(path: &Path, place: &str) -> Finding {
+    if let Some(finding) = folder(CHECK, path, place) {
+        return finding;
+    }
+    let above = path.parent().unwrap_or(path).display();
+    match path.parent().and_then(|folder| fs::metadata(folder).ok()) {
+        None => Finding::ok(CHECK, format!("no daemon runs; one that starts makes {above}")),
+        Some(found) => Finding::ok(CHECK, format!("no daemon runs; {above} takes its socket"))
+            .figure("folder_mode", format!("{:o}", found.mode() & 0o7777)),
+    }
+}
+
+/// What stands in the way of a socket at `path`, if anything does.
+pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Finding> {
     let shown = path.display();
     // A daemon that starts takes the place of a socket whose daemon is gone, and of nothing else.
     if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         let found = format!("{shown} is there and is no socket");
-        return Finding::wrong(CHECK, found, format!("`rm {shown}`, or {place}: name another"));
+        return Some(Finding::wrong(
+            check,
+            found,
+            format!("`rm {shown}`, or {place}: name another"),
+        ));
     }
     let Some(folder) = path.parent() else {
-        return Finding::wrong(CHECK, format!("{shown} has no folder"), place.to_owned());
+        return Some(Finding::wrong(check, format!("{shown} has no folder"), place.to_owned()));
     };
     let Ok(found) = fs::metadata(folder) else {
-        return unmade(folder);
+        return unmade(check, folder);
     };
     let mode = found.mode();
     if mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0 {
-        return Finding::wrong(
-            CHECK,
+        return Some(Finding::wrong(
+            check,
             format!(
                 "anybody may put a socket of their own into {} (mode {:o})",
                 folder.display(),
                 mode & 0o7777
             ),
             format!("`chmod o-w {}`", folder.display()),
-        );
+        ));
     }
     if rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
-        return Finding::warn(
-            CHECK,
-            format!("no daemon answers, and this user may make no socket in {}", folder.display()),
+        return Some(Finding::warn(
+            check,
+            format!("this user may make no socket in {}", folder.display()),
             format!("run as the daemon's user, or `chown USER {}`", folder.display()),
-        );
+        ));
     }
-    Finding::ok(CHECK, format!("no daemon runs; {} takes its socket", folder.display()))
-        .figure("folder_mode", format!("{:o}", mode & 0o7777))
+    None
 }
 
 /// The folder is not there: a daemon makes it, if it may.
-fn unmade(folder: &Path) -> Finding {
+fn unmade(check: &'static str, folder: &Path) -> Option<Finding> {
     let parent = crate::embedded::existing(folder);
     let shown = folder.display();
     if rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
-        return Finding::ok(CHECK, format!("no daemon runs; one that starts makes {shown}"));
+        return None;
     }
-    Finding::wrong(
-        CHECK,
+    Some(Finding::wrong(
+        check,
         format!("{shown} is not there, and this user may not make it in {}", parent.display()),
         format!(
             "`install -d -o USER {shown}` as root; under systemd: `systemctl edit UNIT`, [Service] \
              RuntimeDirectory=forebay"
         ),
-    )
+    ))
 }
 
 #[cfg(test)]

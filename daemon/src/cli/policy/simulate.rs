@@ -235,7 +235,7 @@ impl Plans {
     fn future(&self, job: usize) -> Box<dyn Future> {
         let order = message::Order { seed: job as u64, ..self.order.clone() };
         let share = plan::Share::new(&order, self.lanes, 0);
-        let shards = (0..).map(Some).take(self.counts.len()).collect();
+        let shards = (0..).take(self.counts.len()).collect();
         let (lanes, epochs, counts) = (self.lanes, self.epochs, self.counts.clone());
         let make = move |number| {
             // As many as there are counts, which are fewer than four billion.

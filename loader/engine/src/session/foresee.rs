@@ -101,6 +101,12 @@ impl Outlook {
         if goes_on {
             return;
         }
+        if job.spec.counts.is_none() {
+            *state = State::Unknown;
+            // Whoever looks first has set it.
+            let _ = self.told.set(());
+            return;
+        }
         // One future at a time.
         *state = State::Untold;
         let weak = Arc::downgrade(job);

@@ -29,8 +29,11 @@ pub(super) fn authority(folder: &Path) -> PathBuf {
 }
 
 impl Certificate {
-    /// Makes `certificate.pem` and `key.pem` in `folder`, and the authority that signs good ones.
-    pub(super) fn make(self, folder: &Path) -> Result<()> {
+    /// Makes `certificate.pem` and `key.pem` in `folder`, and the authority that signs good ones, `authority.pem`.
+    ///
+    /// # Errors
+    /// If there is no `openssl`, or it fails.
+    pub fn make(self, folder: &Path) -> Result<()> {
         let openssl = || {
             let mut command = Command::new("openssl");
             command.current_dir(folder);

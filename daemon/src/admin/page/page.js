@@ -1,0 +1,334 @@
+// The status page: asks the daemon every two seconds, and shows what it says.
+//
+// Its rule: what comes from the daemon is text, never markup. Whatever a job is called, it is shown as that.
+"use strict";
+
+// Milliseconds between two looks, and after which an answer is not waited for any more.
+const EVERY = 2000;
+const PATIENCE = 5000;
+
+// Looks that the charts remember: five minutes.
+const REMEMBERED = 150;
+
+// What a wait can be for, as the daemon names it, and what would help.
+const CAUSES = {
+  origin: "origin: more link or more cache",
+  tier_read: "tier read: the cache's disks",
+  index: "index: the cache's disks",
+  ring_empty: "ring empty: on its way, or the trainer holds all slots",
+  decode: "decode: more threads, or a GPU",
+  h2d: "copies to the GPU",
+};
+
+const $ = (id) => document.getElementById(id);
+const memory = { history: [], before: null, timer: null, asking: null };
+
+/** An element with attributes and children; text is text. */
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== false) made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let unit = 0;
+  while (count >= 1024 && unit < units.length - 1) {
+    count /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? Math.round(count) : count.toFixed(1)} ${units[unit]}`;
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+}
+
+function time(seconds) {
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+const number = (count) => Math.round(count).toLocaleString("en");
+
+/** Fills a table; rows whose cells are the same stay, so that nothing is read out or selected anew without need. */
+function table(id, heads, rows, none) {
+  const into = $(id);
+  const made = element("table");
+  made.append(element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))));
+  const body = element("tbody");
+  for (const cells of rows) {
+    const [first, ...others] = cells;
+    const row = element("tr", {}, element("th", { scope: "row" }, ...[first].flat()));
+    row.append(...others.map((cell) => element("td", {}, ...[cell].flat())));
+    body.append(row);
+  }
+  if (rows.length === 0) body.append(element("tr", {}, element("td", { colspan: heads.length }, none)));
+  made.append(body);
+  if (into.innerHTML !== made.innerHTML) into.replaceChildren(...made.childNodes);
+}
+
+const small = (text) => element("span", { class: "small" }, text);
+
+function fullness(used, limit) {
+  if (!limit) return bytes(used);
+  const label = `${bytes(used)} of ${bytes(limit)}`;
+  return [element("meter", { min: 0, max: limit, value: used, "aria-label": label }), small(`${label} (${percent(used / limit)})`)];
+}
+
+/** A job's waits of late, as a bar and in words. */
+function waits(progress) {
+  const lately = progress && progress.lately;
+  if (!lately) return small("not known yet");
+  const causes = Object.entries(lately.waited_for).filter(([, share]) => share >= 0.005);
+  causes.sort((one, other) => other[1] - one[1]);
+  const words = causes.map(([cause, share]) => `${cause.replace("_", " ")} ${percent(share)}`);
+  const bar = element("span", { class: "bar", "aria-hidden": "true" });
+  for (const [cause, share] of causes) {
+    const part = element("i");
+    part.style.width = `${100 * share}%`;
+    part.style.background = `var(--${cause})`;
+    bar.append(part);
+  }
+  const said = [bar, `${percent(lately.waited_share)} of the time`, small(words.join(", "))];
+  if (progress.waiting_seconds > 1) {
+    said.push(element("span", { class: "bad" }, `waits now, ${time(progress.waiting_seconds)} so far`));
+  }
+  return said;
+}
+
+/** When the next shard that is not here is needed, and when it comes. */
+function horizon(foreseen) {
+  if (!foreseen) return small("it told no order beforehand");
+  if (!foreseen.lacks) return "all is here";
+  const { url, needed_in: needed, arrives_in: arrives } = foreseen.lacks;
+  const late = arrives !== undefined && arrives > needed;
+  const words = arrives === undefined
+    ? `needed in ${time(needed)}; its origin does not give it`
+    : `needed in ${time(needed)}, arrives in ${time(arrives)}`;
+  return [element("span", { class: late || arrives === undefined ? "bad" : "" }, words), small(url)];
+}
+
+function showJobs(status) {
+  const foreseen = new Map(status.foresight.jobs.map((job) => [job.job, job]));
+  const rows = status.jobs.map((job) => {
+    const progress = job.progress;
+    const lately = progress && progress.lately;
+    const reads = lately
+      ? [`${number(lately.samples_per_second)} samples/s`, small(`${bytes(lately.bytes_per_second)}/s; ${number(progress.samples)} samples so far`)]
+      : [small(progress ? `${number(progress.samples)} samples so far` : "nothing yet")];
+    const notes = [job.tenant ? `tenant ${job.tenant}` : null, `session ${job.session}`].filter(Boolean);
+    if (job.wrong_shards > 0) notes.push(`${job.wrong_shards} shards turned out wrong`);
+    return [[job.name, small(notes.join(", "))], reads, waits(progress), horizon(foreseen.get(job.session))];
+  });
+  table("jobs-table", ["Job", "Reads", "Waits, of the last seconds", "First shard to come"], rows, "No job is connected.");
+}
+
+function showTiers(tiers) {
+  const rows = tiers.map((tier) => {
+    const asked = tier.hits + tier.misses;
+    const well = tier.condition === "normal";
+    const device = [tier.mode, tier.device].filter(Boolean).join(", ");
+    const counted = tier.corruptions === undefined ? null : small(
+      `${number(tier.corruptions)} corruptions, ${number(tier.io_errors)} I/O errors, ${bytes(tier.written_bytes)} written`);
+    return [
+      [tier.name, small(tier.class)],
+      fullness(tier.used_bytes, tier.capacity_bytes),
+      asked > 0 ? [percent(tier.hits / asked), small(`of ${number(asked)} shards opened`)] : small("nothing opened yet"),
+      [element("span", { class: well ? "" : "bad" }, tier.condition), small([device, tier.why].filter(Boolean).join("; ")), counted],
+    ];
+  });
+  table("tiers-table", ["Tier", "Holds", "Hits", "Device"], rows, "There are no tiers.");
+}
+
+function showHoldings(id, what, holdings) {
+  $(id).hidden = holdings.length === 0;
+  const rows = holdings.map((one) => [
+    one.name,
+    fullness(one.used_bytes, one.max_bytes),
+    number(one.shards),
+    ...(what === "Data set" ? [[one.cache === "always" ? one.evict : `cached: ${one.cache}`]] : []),
+  ]);
+  table(`${id}-table`, [what, "Holds", "Shards", ...(what === "Data set" ? ["Given up by"] : [])], rows, "");
+}
+
+function showSources(sources) {
+  $("sources").hidden = sources.length === 0;
+  const rows = sources.map((source) => [
+    source.endpoint,
+    source.down ? element("span", { class: "bad" }, "taken to be down") : "answers",
+    bytes(source.bytes),
+    `${source.under_way} under way of ${source.limit}, ${source.waiting} wait`,
+    `${number(source.retries)} asked again, ${number(source.hedges)} asked twice`,
+  ]);
+  table("sources-table", ["Origin", "State", "Brought", "Requests", "Trouble"], rows, "");
+}
+
+function showWarmUps(warmUps) {
+  $("warm-ups").hidden = warmUps.length === 0;
+  const rows = warmUps.map((one) => {
+    const { number: id, state, ...others } = one;
+    const told = Object.entries(others).filter(([, value]) => typeof value !== "object");
+    return [String(id), String(state ?? ""), small(told.map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`).join(", "))];
+  });
+  table("warm-ups-table", ["Number", "State", "Of it"], rows, "");
+}
+
+function figures(pairs) {
+  const made = pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
+  $("figures").replaceChildren(...made);
+}
+
+/** A line over the last minutes. */
+function chart(name, values, shown) {
+  const most = Math.max(...values, Number.EPSILON);
+  const points = values.map((value, at) => `${((100 * at) / (REMEMBERED - 1)).toFixed(2)},${(29 - (28 * value) / most).toFixed(2)}`);
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 100 30");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `${name}: now ${shown(values.at(-1))}, at most ${shown(most)}`);
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+  line.setAttribute("points", points.join(" "));
+  svg.append(line);
+  return element("figure", {}, element("figcaption", {}, `${name}: ${shown(values.at(-1))}, at most ${shown(Math.max(...values))}`), svg);
+}
+
+function showHistory() {
+  const { history } = memory;
+  $("history").hidden = history.length < 2;
+  if (history.length < 2) return;
+  const rate = (bytesPerSecond) => `${bytes(bytesPerSecond)}/s`;
+  $("charts").replaceChildren(
+    chart("Longest share of waiting of a job", history.map((one) => one.waited), percent),
+    chart("From origins", history.map((one) => one.origin), rate),
+    chart("From tiers", history.map((one) => one.tiers), rate),
+  );
+}
+
+function remember(status) {
+  const { before } = memory;
+  const seconds = before ? status.uptime_seconds - before.uptime_seconds : 0;
+  if (seconds < 0) memory.history = [];
+  if (seconds > 0) {
+    const rate = (key) => Math.max(0, status.cache[key] - before.cache[key]) / seconds;
+    const shares = status.jobs.map((job) => job.progress?.lately?.waited_share ?? 0);
+    memory.history.push({ waited: Math.max(0, ...shares), origin: rate("origin_bytes"), tiers: rate("tier_read_bytes") });
+    memory.history = memory.history.slice(-REMEMBERED);
+  }
+  memory.before = status;
+}
+
+/** What matters first, in one sentence. */
+function verdict(status) {
+  const waiting = status.jobs.filter((job) => (job.progress?.lately?.waited_share ?? 0) > 0.05);
+  const { lacks } = status.foresight;
+  const sick = status.tiers.filter((tier) => tier.condition !== "normal");
+  const said = [];
+  if (waiting.length > 0) {
+    const worst = waiting.reduce((one, other) => (one.progress.lately.waited_share < other.progress.lately.waited_share ? other : one));
+    const causes = Object.entries(worst.progress.lately.waited_for).sort((one, other) => other[1] - one[1]);
+    const cause = causes.length > 0 && causes[0][1] > 0 ? `, for ${causes[0][0].replace("_", " ")} most` : "";
+    said.push(`${waiting.length} of ${status.jobs.length} jobs wait; ${worst.name} does for ${percent(worst.progress.lately.waited_share)} of its time${cause}.`);
+  }
+  if (lacks) said.push(`${bytes(lacks.cache)} more of cache, or ${bytes(lacks.bandwidth)}/s more of link would let jobs read on.`);
+  for (const tier of sick) said.push(`Tier ${tier.name} is ${tier.condition}.`);
+  if (status.configuration?.drift) said.push("The configuration's file differs from what is in force: forebay policy diff.");
+  $("verdict").className = said.length > 0 ? "waits" : "";
+  if (said.length === 0) said.push(status.jobs.length > 0 ? "No job waits for data." : "No job is connected.");
+  $("verdict").textContent = said.join(" ");
+}
+
+function showAll(status) {
+  remember(status);
+  verdict(status);
+  const { cache, foresight } = status;
+  figures([
+    ["Jobs", number(status.jobs.length)],
+    ["Cache", `${bytes(cache.used_bytes)} of ${bytes(cache.capacity_bytes)}`],
+    ["Links bring", `${bytes(foresight.bandwidth)}/s`],
+    ["Next fetch", foresight.slack === null ? "nothing is to come" : foresight.slack < 0 ? `${time(-foresight.slack)} late` : `within ${time(foresight.slack)}`],
+    ["On their way", `${number(status.fills.running)} shards`],
+  ]);
+  $("jobs").hidden = false;
+  showJobs(status);
+  showTiers(status.tiers);
+  showHoldings("datasets", "Data set", cache.datasets);
+  showHoldings("tenants", "Tenant", cache.tenants.length > 1 ? cache.tenants : []);
+  showSources(status.sources);
+  showWarmUps(status.warm_ups);
+  showHistory();
+}
+
+/** What is shown to those who are no admins. */
+function showOverview(overview) {
+  for (const id of ["history", "jobs", "datasets", "tenants", "sources", "warm-ups"]) $(id).hidden = true;
+  $("verdict").textContent = "";
+  figures([["Jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
+  showTiers(overview.tiers);
+}
+
+/** What the daemon answers; null where it does not know the token. */
+async function ask(path, token) {
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+  if (answer.status === 401) return null;
+  if (!answer.ok) throw new Error(`it answers ${answer.status}`);
+  return answer.json();
+}
+
+async function look() {
+  const token = sessionStorage.getItem("token");
+  try {
+    // What is for admins is asked for by admins alone: each refusal is noted in the daemon's audit log.
+    const overview = await ask("api/v1/overview", token);
+    if (overview === null) {
+      sessionStorage.removeItem("token");
+      $("refused").textContent = "That is not the token.";
+      return look();
+    }
+    const shown = overview.is_admin ? await ask("api/v1/status", token) : overview;
+    $("admit").hidden = overview.is_admin;
+    if (overview.is_admin) showAll(shown);
+    else showOverview(shown);
+    $("release").textContent = `${shown.release}, up ${time(shown.uptime_seconds)}`;
+    say("live");
+  } catch (error) {
+    say(`The daemon does not answer (${error.message}); what is shown is old. Trying again.`);
+  }
+}
+
+function say(text) {
+  // Said aloud where it is new alone.
+  if ($("state").textContent !== text) $("state").textContent = text;
+}
+
+async function watch() {
+  clearTimeout(memory.timer);
+  // One look at a time; nobody looks at a page that is hidden.
+  memory.asking ??= look().finally(() => { memory.asking = null; });
+  await memory.asking;
+  clearTimeout(memory.timer);
+  if (!document.hidden) memory.timer = setTimeout(watch, EVERY);
+}
+
+document.addEventListener("visibilitychange", () => { if (!document.hidden) watch(); });
+$("token").addEventListener("submit", (event) => {
+  event.preventDefault();
+  $("refused").textContent = "";
+  sessionStorage.setItem("token", $("secret").value);
+  $("secret").value = "";
+  watch();
+});
+for (const [cause, words] of Object.entries(CAUSES)) {
+  const sample = element("i", { "aria-hidden": "true" });
+  sample.style.background = `var(--${cause})`;
+  $("causes").append(element("li", {}, sample, words));
+}
+watch();

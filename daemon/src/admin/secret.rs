@@ -1,0 +1,37 @@
+//! Files that hold what nobody but the daemon may know.
+//!
+//! One rule: who could read it knows it: then it is no secret, and nothing is built on it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+
+/// Others may not read it, nor write it; nor may its group write it.
+const FORBIDDEN: u32 = 0o027;
+
+/// What a file holds, and at most a byte more than `most`; `key` is what names it in the configuration.
+///
+/// # Errors
+/// `PermissionDenied` if others may read it or write it.
+pub(super) fn read(path: &Path, key: &'static str, most: u64) -> Result<Vec<u8>> {
+    let at = |error: Error| error.at(key, path.display());
+    let file = File::open(path).doing("open a secret's file").map_err(at)?;
+    let found = file.metadata().doing("look at a secret's file").map_err(at)?;
+    let own = rustix::process::geteuid().as_raw();
+    if !found.is_file() {
+        return Err(at(Error::new(ErrorKind::Invalid, "a secret's file is none")));
+    }
+    if found.mode() & FORBIDDEN != 0 || ![0, own].contains(&found.uid()) {
+        let what = "others than the daemon's user could know what it holds";
+        return Err(at(Error::new(ErrorKind::PermissionDenied, what)
+            .at("mode", format_args!("{:o}", found.mode() & 0o7777))
+            .at("uid", found.uid())
+            .advise("give it to the daemon's user, and `chmod 600` it; then make a new secret")));
+    }
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).doing("read a secret").map_err(at)?;
+    Ok(bytes)
+}

@@ -1,0 +1,386 @@
+//! What a monitoring system scrapes: that it is what was read, that it names nobody to strangers, and that it is documented.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use forebay_client::{Address, Next};
+use forebay_daemon::metrics_document;
+use forebay_testkit::tool;
+use forebay_tests::{
+    Answer, Daemon, Installation, Installed, Origin, daemon_status, eventually, job, loader, next,
+    play,
+};
+use forebay_wire::message::Begin;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const SIZES: std::ops::Range<usize> = 30_000..40_000;
+const SHARDS: u64 = 4;
+const SAMPLES: u64 = 40;
+const MEMORY: u64 = 512 << 20;
+
+/// A name that every format has to escape.
+const ODD: &str = "res\"net\\50 {x=\"y\"}\né";
+
+/// The same in quotes, as both formats have it.
+const ESCAPED: &str = r#""res\"net\\50 {x=\"y\"}\né""#;
+
+/// A daemon as an admin runs it, with a data set and a tenant of names that are nobody else's business.
+struct Bench {
+    origin: Origin,
+    installation: Installation,
+    _daemon: Installed,
+    tcp: SocketAddr,
+    _disk: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
+        let (cache, token) = (disk.path().join("cache"), disk.path().join("token"));
+        fs::write(&token, format!("{TOKEN}\n")).unwrap();
+        fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+        let gid = rustix::process::getegid().as_raw();
+        let rest = format!(
+            "http = '127.0.0.1:0'\ntoken_file = {token:?}\n[[tier]]\nname = 'nvme'\npath = {cache:?}\n\
+             capacity = '1GiB'\n{}[[dataset]]\nname = 'faces'\nmatch = '**/[01].tar'\n\
+             [[tenant]]\nname = 'vision'\ngroups = [{gid}]\n",
+            origin.rule()
+        );
+        let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+        let daemon = installation.start();
+        let log = daemon.log();
+        let told = log.lines().find(|line| line.contains("listening for HTTP")).unwrap();
+        let tcp = told.split("address=").nth(1).unwrap().split(' ').next().unwrap();
+        let tcp = tcp.parse().unwrap();
+        Self { origin, installation, _daemon: daemon, tcp, _disk: disk }
+    }
+
+    fn status(&self) -> Value {
+        daemon_status(&self.installation.socket()).unwrap()
+    }
+
+    fn scrape(&self) -> Scraped {
+        let socket = UnixStream::connect(self.installation.socket()).unwrap();
+        Scraped::of(&Answer::to(socket, ("GET", "/metrics"), "host: localhost\r\n", ""))
+    }
+
+    fn over_tcp(&self, headers: &str) -> Answer {
+        let headers = format!("host: {}\r\n{headers}", self.tcp);
+        Answer::to(TcpStream::connect(self.tcp).unwrap(), ("GET", "/metrics"), &headers, "")
+    }
+
+    fn settle(&self) {
+        eventually("nothing is under way", || {
+            let status = self.status();
+            let count = |what: &str| status["cache"][what].as_u64().unwrap();
+            count("misses") == count("fills") + count("failed_fills")
+        });
+    }
+}
+
+/// What a scrape says.
+struct Scraped {
+    text: String,
+    /// Name with labels as they are written, and value.
+    samples: Vec<(String, f64)>,
+}
+
+impl Scraped {
+    fn of(answer: &Answer) -> Self {
+        assert_eq!(answer.status, 200, "{} {}", answer.head, answer.body);
+        let text = answer.body.clone();
+        let sample = |line: &str| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        };
+        let samples = text.lines().filter(|line| !line.starts_with('#')).map(sample).collect();
+        Self { text, samples }
+    }
+
+    /// The sum of a family's samples that have all of these labels, as they are written.
+    fn sum(&self, family: &str, labels: &[&str]) -> f64 {
+        let is_it = |(name, _): &&(String, f64)| {
+            let rest = name.strip_prefix(family);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+                && labels.iter().all(|label| name.contains(label))
+        };
+        let found: Vec<_> = self.samples.iter().filter(is_it).collect();
+        assert!(!found.is_empty(), "no {family} {labels:?} in {}", self.text);
+        found.iter().map(|(_, value)| value).sum()
+    }
+}
+
+fn number(of: &Value, path: &str) -> f64 {
+    of.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {of}"))
+}
+
+/// Has promtool look at what is written to it.
+fn promtool(arguments: &[&str], input: &str) -> String {
+    let mut promtool = Command::new(tool("promtool/promtool").unwrap());
+    promtool.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = promtool.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    let ended = child.wait_with_output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success() && err.trim().is_empty(), "{out}{err}");
+    out.into_owned()
+}
+
+/// The checkout's file or folder of this name.
+fn checkout(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name)
+}
+
+#[test]
+fn the_document_is_what_the_code_says() {
+    let path = checkout("docs/METRICS.md");
+    if std::env::var_os("FOREBAY_WRITE_DOCS").is_some() {
+        fs::write(&path, metrics_document()).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == metrics_document(),
+        "docs/METRICS.md is old: its second line tells the cure"
+    );
+}
+
+#[test]
+fn what_is_scraped_is_what_was_read() {
+    let bench = Bench::new();
+    let address = Address::Unix(bench.installation.socket());
+    let mut open = job(&bench.origin, Origin::urls(SHARDS));
+    open.job = ODD.to_owned();
+    let loader = loader(address, open).unwrap();
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    bench.settle();
+
+    let (cold, status) = (bench.scrape(), bench.status());
+    let lens: Vec<_> = (0..SHARDS).map(|n| bench.origin.bytes(&format!("{n}.tar")).len()).collect();
+    let bytes = lens.iter().sum::<usize>() as f64;
+    assert_eq!(cold.sum("forebay_origin_bytes_total", &[]), bytes);
+    assert_eq!(cold.sum("forebay_tier_origin_bytes_total", &["tier=\"nvme\""]), bytes);
+    assert_eq!(cold.sum("forebay_tier_used_bytes", &[]), number(&status, "/tiers/0/used_bytes"));
+    assert_eq!(cold.sum("forebay_tier_misses_total", &["tier=\"nvme\""]), SHARDS as f64);
+    assert_eq!(cold.sum("forebay_tier_fills_total", &[]), SHARDS as f64);
+    assert_eq!(cold.sum("forebay_tier_misses_total", &["tier=\"none\""]), 0.0);
+    assert_eq!(
+        cold.sum("forebay_cache_miss_bytes_total", &[]),
+        number(&status, "/cache/copied_bytes")
+    );
+    // The first sample of all was not there at once.
+    assert!(cold.sum("forebay_shard_wait_seconds_count", &[]) >= 1.0);
+    assert!(cold.sum("forebay_origin_first_byte_seconds_count", &[]) >= SHARDS as f64);
+    let held = |what: &str, name: &str| cold.sum(what, &[&format!("=\"{name}\"")]);
+    let faces = (lens[0] + lens[1]) as f64;
+    assert_eq!(held("forebay_dataset_used_bytes", "faces"), faces);
+    assert_eq!(held("forebay_dataset_used_bytes", "(rest)"), bytes - faces);
+    assert_eq!(held("forebay_tenant_used_bytes", "vision"), bytes);
+
+    // Warm: bytes of batches are those of the tier, each data set's its own.
+    play(&loader, 1, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    let (warm, after) = (bench.scrape(), bench.status());
+    let more = |family: &str, labels: &[&str]| warm.sum(family, labels) - cold.sum(family, labels);
+    let told = |path: &str| number(&after, path) - number(&status, path);
+    let read = told("/tiers/0/tier_read_bytes");
+    assert!(read >= (SHARDS * SAMPLES) as f64 * SIZES.start as f64);
+    assert_eq!(more("forebay_tier_read_bytes_total", &[]), read);
+    assert_eq!(more("forebay_cache_hit_bytes_total", &[]), read);
+    assert_eq!(more("forebay_io_bytes_total", &["operation=\"read\""]), read);
+    assert_eq!(more("forebay_cache_miss_bytes_total", &[]), 0.0);
+    assert_eq!(more("forebay_origin_bytes_total", &[]), 0.0);
+    let halves = ["dataset=\"faces\"", "dataset=\"(rest)\""];
+    for half in halves.map(|name| more("forebay_cache_hit_bytes_total", &[name])) {
+        assert!(half > 0.4 * read && half < 0.6 * read, "{half} of {read}");
+    }
+    let reads = told("/tiers/0/engine/counters/reads");
+    let of_reads = ["operation=\"read\""];
+    assert!(reads > 0.0);
+    assert_eq!(more("forebay_io_duration_seconds_count", &of_reads), reads);
+    let all = ["operation=\"read\"", "le=\"+Inf\""];
+    assert_eq!(more("forebay_io_duration_seconds_bucket", &all), reads);
+    assert!(more("forebay_io_duration_seconds_sum", &of_reads) > 0.0);
+
+    // The job is there under its name while it is connected, with what its trainer says of itself.
+    let odd = format!("job={ESCAPED}");
+    eventually("the trainer told of both epochs", || {
+        let now = bench.scrape();
+        let samples =
+            now.samples.iter().find(|(name, _)| name.starts_with("forebay_consumer_samples"));
+        samples.is_some_and(|(_, samples)| *samples == (2 * SHARDS * SAMPLES) as f64)
+    });
+    let (told, status) = (bench.scrape(), bench.status());
+    let waited = status["jobs"][0]["progress"]["waited_seconds"].as_object().unwrap();
+    assert!(waited.len() > 1);
+    for (cause, seconds) in waited {
+        let labels = [&*odd, &format!("cause=\"{cause}\"")];
+        let scraped = told.sum("forebay_consumer_wait_seconds_total", &labels);
+        assert_eq!(scraped, seconds.as_f64().unwrap(), "{cause}");
+    }
+    assert_eq!(warm.sum("forebay_job_info", &[&odd, "tenant=\"vision\""]), 1.0);
+    assert!(warm.sum("forebay_job_slab_bytes", &[&odd]) > 0.0);
+    promtool(&["check", "metrics"], &warm.text);
+    drop(loader);
+    eventually("the job is gone", || !bench.scrape().text.contains("session="));
+}
+
+#[test]
+fn strangers_are_told_no_names() {
+    let bench = Bench::new();
+    let address = Address::Unix(bench.installation.socket());
+    let mut open = job(&bench.origin, Origin::urls(SHARDS));
+    open.job = "secret".to_owned();
+    let loader = loader(address, open).unwrap();
+    loader.start(Begin::at(0, 0)).unwrap();
+    assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+    bench.settle();
+
+    let stranger = bench.over_tcp("");
+    let token = format!("authorization: Bearer {TOKEN}\r\n");
+    let (nameless, whole) = (Scraped::of(&stranger), Scraped::of(&bench.over_tcp(&token)));
+    let status = bench.status();
+    let endpoint = status["sources"][0]["endpoint"].as_str().unwrap();
+    for name in ["secret", "vision", "faces", "dataset=", endpoint, "127.0.0.1", "session="] {
+        assert!(!nameless.text.contains(name), "{name}: {}", nameless.text);
+        assert!(whole.text.contains(name), "{name}: {}", whole.text);
+    }
+    for family in ["forebay_origin_bytes_total", "forebay_tenant_used_bytes", "forebay_jobs"] {
+        assert_eq!(nameless.sum(family, &[]), whole.sum(family, &[]), "{family}");
+        assert!(nameless.samples.iter().filter(|(name, _)| name == family).count() == 1);
+    }
+    promtool(&["check", "metrics"], &nameless.text);
+    bench.over_tcp("authorization: Bearer wrong\r\n").assert_problem(401, "PermissionDenied");
+
+    assert!(stranger.head.contains("content-type: text/plain; version=0.0.4"), "{}", stranger.head);
+    let accepts = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
+    let newer = bench.over_tcp(accepts);
+    assert!(newer.head.contains("content-type: application/openmetrics-text"), "{}", newer.head);
+    assert!(newer.body.ends_with("# EOF\n"));
+    assert!(bench.over_tcp("host: evil.example\r\n").status >= 400);
+}
+
+/// Each family of the document with its labels.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let document = metrics_document();
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| {
+        let mut cells = row.split(" | ");
+        let name = cells.next().unwrap().trim_end_matches('`').to_owned();
+        let labels = cells.nth(1).unwrap().replace('*', "");
+        let labels = labels.split(", ").map(|label| label.trim().to_owned());
+        (name, labels.filter(|label| !label.is_empty()).collect())
+    })
+    .collect()
+}
+
+/// That a text names only families that there are, and asks them for labels that they have.
+fn assert_known(text: &str, families: &BTreeMap<String, BTreeSet<String>>) {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for (at, _) in text.match_indices("forebay_") {
+        if text[..at].ends_with(is_word) {
+            continue;
+        }
+        let len = text[at..].find(|c| !is_word(c)).unwrap_or(text.len() - at);
+        let (name, rest) = text[at..].split_at(len);
+        let of_histogram = ["_bucket", "_count", "_sum"].iter().find_map(|s| name.strip_suffix(s));
+        let known = families.get(name).or_else(|| families.get(of_histogram?));
+        let labels = known.unwrap_or_else(|| panic!("there is no {name}: {text}"));
+        let Some(asked) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) else {
+            continue;
+        };
+        for label in asked.split(',').map(|part| part.split(['=', '!']).next().unwrap().trim()) {
+            let is_there = label == "instance" || label == "le" || labels.contains(label);
+            assert!(is_there, "{name} has no label {label:?}: {text}");
+        }
+    }
+}
+
+/// The strings of a document that have this key.
+fn under<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                found.extend(value.as_str().filter(|_| name == key));
+                under(key, value, found);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| under(key, value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn alerts_name_what_there_is_and_fire_when_they_should() {
+    let folder = checkout("deploy/prometheus");
+    let (rules, tests) = (folder.join("forebay.rules.yml"), folder.join("forebay.rules.test.yml"));
+    let text = fs::read_to_string(&rules).unwrap();
+    let tested = fs::read_to_string(&tests).unwrap();
+    let families = documented();
+    for line in text.lines().chain(tested.lines()) {
+        assert_known(line, &families);
+    }
+    let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 10);
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        assert!(tested.contains(&format!("\"{name}\"")), "{name} has no test");
+        for part in ["severity:", "summary:", "description:"] {
+            assert!(alert.contains(part), "{name} has no {part}");
+        }
+    }
+    promtool(&["check", "rules", rules.to_str().unwrap()], "");
+    promtool(&["test", "rules", tests.to_str().unwrap()], "");
+    let config = folder.join("prometheus.yml");
+    promtool(&["check", "config", "--syntax-only", config.to_str().unwrap()], "");
+}
+
+#[test]
+fn dashboards_ask_for_what_there_is() {
+    let families = documented();
+    let mut rules = "groups:\n- name: dashboards\n  rules:\n".to_owned();
+    let mut named = BTreeSet::new();
+    for file in fs::read_dir(checkout("deploy/grafana")).unwrap() {
+        let path = file.unwrap().path();
+        let dashboard: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        let (mut asked, mut legends, mut variables) = (Vec::new(), Vec::new(), Vec::new());
+        under("expr", &dashboard, &mut asked);
+        under("legendFormat", &dashboard, &mut legends);
+        under("definition", &dashboard, &mut variables);
+        assert!(asked.len() > 10 && asked.len() == legends.len(), "{}", path.display());
+        for (query, legend) in asked.iter().zip(legends) {
+            assert_known(query, &families);
+            for label in legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap()) {
+                let is_kept = query.contains(&format!("by ({label}"))
+                    || query.contains(&format!("{label}, "))
+                    || query.contains(&format!(", {label}"))
+                    || !query.contains("by (");
+                assert!(is_kept, "{label} is summed away: {query}");
+            }
+            let query = query.replace("$__rate_interval", "5m");
+            let query = serde_json::to_string(&query).unwrap();
+            rules.push_str(&format!("  - record: r{}\n    expr: {query}\n", rules.len()));
+        }
+        variables.iter().for_each(|variable| assert_known(variable, &families));
+        let names = dashboard["uid"].as_str().unwrap().to_owned();
+        assert!(named.insert(names), "two dashboards have one name");
+    }
+    assert_eq!(named, ["forebay-dataset", "forebay-job", "forebay-node"].map(str::to_owned).into());
+    // As rules, so that each query is parsed as Prometheus does.
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("dashboards.yml");
+    fs::write(&file, rules).unwrap();
+    promtool(&["check", "rules", file.to_str().unwrap()], "");
+}
