@@ -77,7 +77,6 @@ enum Verb {
     Completions(completions::Arguments),
     #[command(hide = true)]
     Man(man::Arguments),
-    /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Verb),
 }
