@@ -32,7 +32,7 @@ const PREFETCH_MAX: i64 = 1024;
 /// report says what share of the time it worked (AU_ideal) and what it waited for otherwise. The
 /// first step of an epoch is not counted: pipelines fill then. A daemon is started if none runs.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
