@@ -1,146 +1,162 @@
-//! Starvation: an emulated accelerator takes batches from the loader; how much of its time is work?
+//! Starvation: emulated accelerators take batches from the loader; how much of their time is work?
 //!
 //! AU_ideal = N · t_nominal / wall, over all steps but the first (MLPerf Storage leaves it out, as
 //! pipelines fill then). The nominal step time counts, not the measured one: a busy host oversleeps,
-//! and DLIO's measured sleep would book that as compute (gpu-bound where the host is the limit).
+//! and DLIO's formula, which is told beside it, books that as compute (gpu-bound where the host is the limit).
 
+mod accelerator;
+pub mod compare;
+mod differential;
+pub mod page;
+mod profile;
+mod raw;
 mod report;
+mod search;
 
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
-use forebay_client::{Address, Batch, Loader, LoaderConfig, Next};
+use forebay_client::{Address, Loader, LoaderConfig};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::Begin;
 use indicatif::ProgressBar;
+
+use accelerator::{Course, Played};
+pub use accelerator::{STALL_SHARE, Until};
+pub use differential::Differential;
+pub use profile::{CUSTOM, PROFILES, Profile};
+pub use raw::{RAW_STEPS_MAX, Raw};
+pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
+pub use search::{Held, TARGET, Trial};
 
 use crate::cpu;
 use crate::fetches::Fetches;
-pub use report::{EpochReport, Report, Temperature};
 
-/// What an accelerator does with batches.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Profile {
-    /// Its name.
-    pub name: &'static str,
-    /// Samples per step.
-    pub batch_size: u32,
-    /// Seconds one step computes.
-    pub step_seconds: f64,
-    /// Whether samples are JPEG images to be decoded.
-    pub images: bool,
-}
+/// Accelerators of one node at most: no server has more.
+pub const ACCELERATORS_MAX: u32 = 64;
 
-/// MLPerf Storage v1 and v2's accelerators, by their published step times.
-pub const PROFILES: [Profile; 6] = [
-    Profile { name: "resnet50-h100", batch_size: 400, step_seconds: 0.224, images: true },
-    Profile { name: "resnet50-a100", batch_size: 400, step_seconds: 0.435, images: true },
-    Profile { name: "unet3d-h100", batch_size: 7, step_seconds: 0.323, images: false },
-    Profile { name: "unet3d-a100", batch_size: 7, step_seconds: 0.636, images: false },
-    Profile { name: "cosmoflow-h100", batch_size: 1, step_seconds: 0.0035, images: false },
-    Profile { name: "cosmoflow-a100", batch_size: 1, step_seconds: 0.005_51, images: false },
-];
-
-/// Finds a profile by name.
-#[must_use]
-pub fn profile(name: &str) -> Option<Profile> {
-    PROFILES.into_iter().find(|profile| profile.name == name)
-}
-
-/// What is played.
-#[derive(Debug, Clone, Copy)]
-pub struct Play {
-    /// What one step computes.
-    pub step: Duration,
-    /// Epochs.
-    pub epochs: u64,
-    /// Steps per epoch, at most; the first of them is not counted.
-    pub steps: Option<u64>,
-}
-
-/// Plays epochs with the loader of `config`.
-///
-/// # Errors
-/// What the loader failed with; `Invalid` if an epoch has fewer than two batches. Bad samples end
-/// the run.
-pub fn run(config: LoaderConfig, play: Play, progress: &ProgressBar) -> Result<Vec<EpochReport>> {
-    let address = config.session.address.clone();
-    let batch_size = config.session.open.order.batch_size;
-    let loader = Loader::open(config)?;
-    let emulation = Emulation { loader, address, batch_size, play, progress };
-    (0..play.epochs).map(|epoch| emulation.epoch(epoch)).collect()
-}
-
-struct Emulation<'a> {
-    loader: Loader,
+/// A node's emulated accelerators, each with a loader of its own, as the ranks of one job.
+pub struct Node<'a> {
+    loaders: Vec<Loader>,
     address: Address,
     batch_size: u32,
-    play: Play,
+    step: Duration,
     progress: &'a ProgressBar,
+    /// The next epoch.
+    epoch: u64,
 }
 
-/// From when on steps count, and what CPU had been used by then.
-struct Steady {
-    since: Instant,
-    cpu_seconds: f64,
-}
+impl<'a> Node<'a> {
+    /// Opens one loader for each of `configs`, which differ in their rank.
+    ///
+    /// # Errors
+    /// What a loader failed with; `Invalid` without any.
+    pub fn open(
+        configs: Vec<LoaderConfig>,
+        step: Duration,
+        progress: &'a ProgressBar,
+    ) -> Result<Self> {
+        let Some(first) = configs.first() else {
+            return Err(Error::new(ErrorKind::Invalid, "a node without accelerators"));
+        };
+        let address = first.session.address.clone();
+        let batch_size = first.session.open.order.batch_size;
+        let loaders = configs.into_iter().map(Loader::open).collect::<Result<_>>()?;
+        Ok(Self { loaders, address, batch_size, step, progress, epoch: 0 })
+    }
 
-impl Emulation<'_> {
-    fn epoch(&self, epoch: u64) -> Result<EpochReport> {
-        let loader = &self.loader;
-        let before = Fetches::settled(&self.address)?;
-        let begin = Instant::now();
-        loader.start(Begin::at(epoch, 0))?;
-        let mut first_batch = None;
-        let mut steady = None;
-        let (mut done, mut payload) = (0, 0);
-        while self.play.steps.is_none_or(|steps| done < steps) {
-            let Some(batch) = self.next()? else { break };
-            first_batch.get_or_insert_with(|| begin.elapsed());
-            compute(Instant::now() + self.play.step);
-            done += 1;
-            payload += batch.tier_bytes + batch.origin_bytes;
-            self.progress.inc(batch.keys.len() as u64);
-            if steady.is_none() {
-                // What the first step waited and computed belongs to filling the pipeline; it is
-                // told as first batch.
-                loader.reset_stats();
-                steady = Some(Steady { since: Instant::now(), cpu_seconds: self.cpu_seconds()? });
-            }
-        }
-        let (Some(steady), 2..) = (steady, done) else { return Err(self.too_short(done)) };
-        let wall = steady.since.elapsed().as_secs_f64();
-        let cpu = self.cpu_seconds()? - steady.cpu_seconds;
-        let stats = loader.stats();
-        let fetched_bytes = self.fetched(before)?;
-        Ok(EpochReport {
-            epoch,
-            temperature: Temperature::of(fetched_bytes, payload),
-            steps: done - 1,
-            samples: stats.samples,
-            wall_seconds: wall,
-            au_ideal: (done - 1) as f64 * self.play.step.as_secs_f64() / wall,
-            first_batch_seconds: first_batch.unwrap_or_default().as_secs_f64(),
-            samples_per_second: stats.samples as f64 / wall,
-            bytes_per_second: (stats.tier_bytes + stats.origin_bytes) as f64 / wall,
-            cpu_ms_per_sample: cpu * 1000.0 / stats.samples.max(1) as f64,
-            fetched_bytes,
-            tier_bytes: stats.tier_bytes,
-            origin_bytes: stats.origin_bytes,
-            wait: stats.wait,
+    /// Plays the next epoch.
+    ///
+    /// # Errors
+    /// What a loader failed with; `Invalid` if an accelerator has fewer than two batches. Bad samples end
+    /// the run.
+    pub fn epoch(&mut self, until: Until) -> Result<EpochReport> {
+        self.epoch_at(self.step, until)
+    }
+
+    /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each trial
+    /// `seconds` long.
+    ///
+    /// # Errors
+    /// As [`Node::epoch`].
+    pub fn search(&mut self, target: f64, seconds: f64) -> Result<Held> {
+        let ranks = self.loaders.len() as f64;
+        // What one accelerator of nominal speed takes.
+        let nominal = f64::from(self.batch_size) / self.step.as_secs_f64();
+        search::search(nominal, target, |speed, factor| {
+            // All ranks together ask for `speed` accelerators' worth.
+            let step = match speed {
+                Some(speed) => self.step.mul_f64(ranks / speed),
+                None => Duration::ZERO,
+            };
+            self.trial(speed, step, seconds * factor)
         })
     }
 
-    /// The next batch; `None` at the epoch's end.
-    fn next(&self) -> Result<Option<Box<Batch>>> {
-        match self.loader.next::<Error>(|| Ok(()))? {
-            Next::Batch(batch) => match batch.errors.first() {
-                Some(error) => Err(error.clone()),
-                None => Ok(Some(batch)),
-            },
-            Next::End { errors, .. } => match errors.into_iter().next() {
-                Some(error) => Err(error),
-                None => Ok(None),
-            },
+    /// How much of an epoch's time is computing, making tensors and fetching, by the difference between
+    /// epochs that lack the one or the other ([`Differential`]).
+    ///
+    /// # Errors
+    /// `Invalid` unless `cold` was cold and `cached` was warm, over as many steps.
+    pub fn differential(&self, cold: &EpochReport, cached: &EpochReport) -> Result<Differential> {
+        let steps = cold.steps / self.loaders.len() as u64;
+        let slowest = thread::scope(|scope| {
+            let play = |_: &Loader| scope.spawn(|| accelerator::synthetic(steps, self.step));
+            let running: Vec<_> = self.loaders.iter().map(play).collect();
+            let walls = running.into_iter().map(|one| one.join().map_err(|_| died()));
+            walls.collect::<Result<Vec<_>>>()
+        })?;
+        let synthetic = slowest.iter().sum::<Duration>().as_secs_f64();
+        Differential::of(synthetic / (steps * slowest.len() as u64).max(1) as f64, cached, cold)
+    }
+
+    /// Plays epochs until `seconds` are over, first steps not counted.
+    fn trial(&mut self, speed: Option<f64>, step: Duration, seconds: f64) -> Result<Trial> {
+        let mut trial = Trial { speed, ..Trial::default() };
+        let mut nominal = 0.0;
+        while trial.seconds < seconds {
+            let rest = Some(seconds - trial.seconds);
+            let epoch = self.epoch_at(step, Until { steps: None, seconds: rest })?;
+            nominal += epoch.steps as f64 * step.as_secs_f64();
+            trial.seconds += epoch.wall_seconds;
+            trial.samples += epoch.samples;
+            trial.fetched_bytes += epoch.fetched_bytes;
+        }
+        // Each of the accelerators had all of the time.
+        trial.au_ideal = nominal / (trial.seconds * self.loaders.len() as f64);
+        trial.samples_per_second = trial.samples as f64 / trial.seconds;
+        Ok(trial)
+    }
+
+    fn epoch_at(&mut self, step: Duration, until: Until) -> Result<EpochReport> {
+        let (number, before) = (self.epoch, Fetches::settled(&self.address)?);
+        self.epoch += 1;
+        let cpu_seconds = || self.cpu_seconds();
+        let course = (number, step, until);
+        let course = Course::new(self.loaders.len(), course, self.progress, &cpu_seconds);
+        let played = self.play(&course)?;
+        let cpu = course.cpu_seconds()?;
+        let fetched = self.fetched(before)?;
+        Ok(EpochReport::of(number, step, &played, cpu, fetched))
+    }
+
+    /// All accelerators at once.
+    fn play(&self, course: &Course<'_>) -> Result<Vec<Played>> {
+        let error = Mutex::new(None);
+        let played = thread::scope(|scope| {
+            let play = |loader| scope.spawn(move || course.play(loader));
+            let running: Vec<_> = self.loaders.iter().map(play).collect();
+            let played = running.into_iter().filter_map(|one| {
+                let played = one.join().map_err(|_| died()).and_then(|played| played);
+                // The first that failed says why; the others left off because of it.
+                played.map_err(|why| first(&error, why)).ok().flatten()
+            });
+            played.collect::<Vec<_>>()
+        });
+        match error.into_inner() {
+            Ok(None) => Ok(played),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(died()),
         }
     }
 
@@ -155,25 +171,20 @@ impl Emulation<'_> {
         Ok(after.bytes - before.bytes)
     }
 
-    fn too_short(&self, done: u64) -> Error {
-        Error::new(
-            ErrorKind::Invalid,
-            "the epoch has too few full batches: the first is not counted",
-        )
-        .at("batches", done)
-        .at("batch_size", self.batch_size)
-        .advise("lower --batch-size, or name more shards")
-    }
-
     /// CPU of this process and its daemon.
     fn cpu_seconds(&self) -> Result<f64> {
-        let daemon = self.loader.stats().daemon_pid.map_or(Ok(0.0), cpu::seconds)?;
-        Ok(cpu::seconds(std::process::id())? + daemon)
+        let daemon = self.loaders.first().and_then(|loader| loader.stats().daemon_pid);
+        Ok(cpu::seconds(std::process::id())? + daemon.map_or(Ok(0.0), cpu::seconds)?)
     }
 }
 
-/// An accelerator at work is time passing: nothing else ends a step.
-#[allow(clippy::disallowed_methods, reason = "emulated compute waits for no condition")]
-fn compute(until: Instant) {
-    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+fn first(error: &Mutex<Option<Error>>, why: Error) {
+    if let Ok(mut error) = error.lock() {
+        error.get_or_insert(why);
+    }
+}
+
+fn died() -> Error {
+    Error::new(ErrorKind::Closed, "a thread of the benchmark died")
+        .advise("this is a bug in Forebay: report it with the panic on standard error")
 }

@@ -16,6 +16,9 @@ const BATCH: u64 = 8;
 /// Full batches of an epoch.
 const BATCHES: u64 = SHARDS * SAMPLES / BATCH;
 
+/// Seconds between the two clocks of a wait, at most, on a machine that is busy.
+const CALL: f64 = 0.001;
+
 /// Runs the benchmark on raw samples, whose steps compute next to nothing.
 fn starvation(household: &Household, origin: &Origin, more: &[&str]) -> Output {
     household
@@ -46,10 +49,25 @@ fn assert_sound(epoch: &Value) {
     let sum: f64 = by_cause.values().map(|seconds| seconds.as_f64().unwrap()).sum();
     let total = number(epoch, "/wait/total_seconds");
     assert!((sum - total).abs() <= 1e-6 * total.max(1.0), "{sum} {total}");
+    // The same by two clocks; a call itself takes some microseconds that nobody waited.
+    let measured = number(epoch, "/wait/measured_seconds");
+    assert!((measured - total).abs() <= 0.01 * total + CALL * steps as f64, "{measured} {total}");
+    let raw = &epoch["accelerators"][0]["raw"];
+    let summed = |of: &Value| of.as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>();
+    assert_eq!(raw["wait_seconds"].as_array().unwrap().len() as u64, steps);
+    assert!((summed(&raw["wait_seconds"]) - measured).abs() < 1e-6, "{raw}");
+    let causes = raw["by_cause"].as_array().unwrap().iter().map(summed).sum::<f64>();
+    assert!((causes - total).abs() < 1e-6, "{causes} {total}");
+    let long = raw["wait_seconds"].as_array().unwrap().iter();
+    let long = long.filter(|wait| wait.as_f64().unwrap() > 0.1 * 0.001).count();
+    assert_eq!(epoch["wait"]["stalls"], long);
     let wall = number(epoch, "/wall_seconds");
     assert!(total <= wall, "{total} {wall}");
     let ideal = steps as f64 * 0.001 / wall;
     assert!((number(epoch, "/au_ideal") - ideal).abs() < 1e-9, "{epoch}");
+    // Sleepers oversleep, and never wake too early.
+    let (dlio, rest) = (number(epoch, "/au_dlio"), 1.0 - total / wall);
+    assert!(dlio >= ideal && dlio <= rest + 1e-6, "{ideal} {dlio} {rest}");
     let payload = number(epoch, "/tier_bytes") + number(epoch, "/origin_bytes");
     let least = (steps * BATCH) as f64 * SIZES.start as f64;
     assert!(payload >= least, "{payload} {least}");
@@ -99,5 +117,169 @@ fn an_epoch_of_a_single_batch_is_refused_with_advice() {
         assert!(error.contains("--batch-size"), "{error}");
         assert!(output.stdout.is_empty());
     }
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_str(&said(output)).unwrap()
+}
+
+/// Asserts that the command line was refused, and said `what`.
+fn assert_misused(output: &Output, what: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains(what), "{error}");
+}
+
+/// Several accelerators are the ranks of one job: all samples go to one or the other, once.
+#[test]
+fn accelerators_share_an_epoch() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let two = ["--accelerators", "2", "--batch-size", "5"];
+    assert_misused(&starvation(&household, &origin, &two), "forebay index");
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("m.json");
+    let manifest = manifest.to_str().unwrap();
+    let mut index = household.forebay(&["index", "s3://bucket/{0..3}.tar", "-o", manifest]);
+    let index = index.args(["--daemon", "embedded"]).envs(origin.environment()).output().unwrap();
+    assert!(index.status.success(), "{}", String::from_utf8_lossy(&index.stderr));
+    let more = [&two[..], &["--manifest", manifest, "--json"]].concat();
+    let report = document(&starvation(&household, &origin, &more));
+    for epoch in report["epochs"].as_array().unwrap() {
+        let ranks = epoch["accelerators"].as_array().unwrap();
+        let steps: Vec<_> = ranks.iter().map(|rank| rank["steps"].as_u64().unwrap()).collect();
+        // Of 40 samples a rank the first five are not counted.
+        assert_eq!(steps, [7, 7]);
+        assert_eq!((&epoch["steps"], &epoch["samples"]), (&14.into(), &70.into()));
+        let walls: f64 = ranks.iter().map(|rank| number(rank, "/wall_seconds")).sum();
+        assert!((number(epoch, "/au_ideal") - 14.0 * 0.001 / walls).abs() < 1e-9, "{epoch}");
+    }
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Cold, cached and synthetic steps are told apart, and only where there are such.
+#[test]
+fn stalls_are_told_apart_by_difference() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let more = ["--batch-size", "8", "--differential", "--json"];
+    let report = document(&starvation(&household, &origin, &more));
+    let parts = &report["differential"];
+    let of = |name: &str| number(parts, &format!("/{name}_seconds"));
+    assert!(of("synthetic_step") >= 0.001, "{parts}");
+    for (epoch, name) in ["cold_step", "cached_step"].into_iter().enumerate() {
+        let epoch = &report["epochs"][epoch];
+        let step = number(epoch, "/wall_seconds") / number(epoch, "/steps");
+        assert!((of(name) - step).abs() < 1e-9, "{report}");
+    }
+    let (cold, cached, synthetic) = (of("cold_step"), of("cached_step"), of("synthetic_step"));
+    assert!((of("fetch_stall") - (cold - cached).max(0.0)).abs() < 1e-9, "{parts}");
+    assert!((of("prep_stall") - (cached - synthetic).max(0.0)).abs() < 1e-9, "{parts}");
+
+    // The cache is full by now: there is nothing to tell apart.
+    eventually("no daemon is left", || household.daemons().is_empty());
+    let output = starvation(&household, &origin, &more);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("FOREBAY_CACHE"), "{error}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// What a node feeds is what it gave: the last trial's rate over the nominal one.
+#[test]
+fn the_most_that_a_node_feeds_is_found() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let more = ["--batch-size", "8", "--find-most", "--trial", "1", "--json"];
+    let report = document(&starvation(&household, &origin, &more));
+    let held = &report["held"];
+    let trials = held["trials"].as_array().unwrap();
+    assert!(trials.len() >= 3 && trials[0]["speed"].is_null(), "{held}");
+    for trial in trials {
+        let rate = number(trial, "/samples") / number(trial, "/seconds");
+        assert!((number(trial, "/samples_per_second") - rate).abs() < 1e-6 * rate, "{trial}");
+        assert_eq!(trial["fetched_bytes"], 0);
+    }
+    let last = trials.last().unwrap();
+    // One accelerator takes 8 samples a millisecond.
+    let fed = number(last, "/samples_per_second") / 8000.0;
+    assert!((number(held, "/accelerators") - fed).abs() < 1e-9, "{held}");
+    assert_eq!(held["au_ideal"], last["au_ideal"]);
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// A page stands alone, whatever the shards are called, and holds its own document.
+#[test]
+fn a_page_has_it_all_and_needs_nothing() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let odd = "<script>alert(1)<.tar";
+    origin.put(odd, &origin.bytes("0.tar"));
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let mut command = household.forebay(&["bench", "starvation", "--daemon", "embedded", "--raw"]);
+    let command =
+        command.args(["--step", "0.001", "--batch-size", "4", "--find-most", "--trial", "1"]);
+    let url = format!("s3://bucket/{odd}");
+    let output = command.args(["--html", page.to_str().unwrap(), &url]);
+    said(&output.envs(origin.environment()).output().unwrap());
+    let html = std::fs::read_to_string(&page).unwrap();
+    // Causes, two timelines, the search.
+    assert_eq!(html.matches("<svg").count(), 4);
+    // No address but the name of SVG's language.
+    let elsewhere: Vec<_> = html.match_indices("http").map(|(at, _)| &html[at..at + 26]).collect();
+    assert!(elsewhere.iter().all(|url| *url == "http://www.w3.org/2000/svg"), "{elsewhere:?}");
+    assert_eq!(html.matches("<script").count() - html.matches("<script>alert").count(), 1);
+    let (_, raw) = html.split_once(r#"id="report">"#).unwrap();
+    let (raw, _) = raw.split_once("</script>").unwrap();
+    let raw: Value = serde_json::from_str(raw).unwrap();
+    assert_eq!(raw["configuration"]["urls"], serde_json::json!([url]));
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Two runs side by side, as their documents say; what is none is refused.
+#[test]
+fn runs_are_compared() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, batch: &str| {
+        let output = starvation(&household, &origin, &["--batch-size", batch, "--json"]);
+        let file = folder.path().join(name);
+        std::fs::write(&file, said(&output)).unwrap();
+        file
+    };
+    let (one, other) = (run("one.json", "8"), run("other.json", "4"));
+    let compare = |one: &std::path::Path, other: &std::path::Path, more: &[&str]| {
+        let files = [one.to_str().unwrap(), other.to_str().unwrap()];
+        household.forebay(&["bench", "compare"]).args(files).args(more).output().unwrap()
+    };
+    let same = document(&compare(&one, &one, &["--json"]));
+    assert_eq!(same["differ"], serde_json::json!([]));
+    let changes = same["changes"].as_array().unwrap();
+    assert!(changes.len() >= 16 && changes.iter().all(|change| change["is_better"].is_null()));
+    let text = said(&compare(&one, &other, &[]));
+    assert!(text.contains("not alike: batch size 8 and 4"), "{text}");
+    std::fs::write(&one, "{}").unwrap();
+    let output = compare(&one, &other, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--json"));
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// A workload of one's own says what it is.
+#[test]
+fn a_custom_workload_needs_its_figures() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let output = starvation(&household, &origin, &["--profile", "custom"]);
+    assert_misused(&output, "--batch-size");
+    for wrong in [&["--accelerators", "0"][..], &["--find-most", "--trial", "0"], &["--trial", "3"]]
+    {
+        assert_misused(&starvation(&household, &origin, wrong), "error");
+    }
+    let more = ["--profile", "custom", "--batch-size", "8", "--epochs", "1", "--json"];
+    assert_eq!(document(&starvation(&household, &origin, &more))["profile"], "custom");
     eventually("no daemon is left", || household.daemons().is_empty());
 }

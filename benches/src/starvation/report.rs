@@ -1,41 +1,89 @@
 //! What a starvation run says, as a document and as text.
 
-use std::fmt;
+mod text;
 
-use forebay_client::WaitReport;
-use serde::Serialize;
+use std::fmt;
+use std::time::Duration;
+
+use forebay_error::{Doing, Result};
+use forebay_wire::message::Cause;
+use serde::{Serialize, Serializer};
+use sha2::{Digest, Sha256};
+
+use super::accelerator::{Played, STALL_SHARE, empty};
+use super::differential::Differential;
+use super::raw::Raw;
+use super::search::Held;
+use crate::machine::Machine;
 
 /// A whole run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The release measured.
     pub release: &'static str,
-    /// The accelerator emulated.
+    /// The workload.
     pub profile: String,
     /// Samples per step.
     pub batch_size: u32,
     /// Seconds one step computes.
     pub step_seconds: f64,
+    /// What else was asked for.
+    pub configuration: Configuration,
+    /// Of all of the above but the release: runs that have it in common are comparable on one machine.
+    pub configuration_sha256: String,
+    /// What it was measured on.
+    pub machine: Machine,
     /// One entry per epoch.
     pub epochs: Vec<EpochReport>,
+    /// Fetch stalls and prep stalls, if they were told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub differential: Option<Differential>,
+    /// How many accelerators the node feeds, if that was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
+    /// What other loaders made of the same work, if they were asked, as `benches/contest` tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contest: Option<serde_json::Value>,
 }
 
-/// One epoch. Everything but `first_batch_seconds` leaves the first step out.
+/// How the benchmark was run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Configuration {
+    /// The shards.
+    pub urls: Vec<String>,
+    /// Emulated accelerators.
+    pub accelerators: u32,
+    /// Whether images were decoded.
+    pub decode: bool,
+    /// Decode threads of each accelerator.
+    pub threads: usize,
+    /// Shards mixed at once; 0: none.
+    pub window: u32,
+    /// Batches kept ready.
+    pub prefetch: u32,
+    /// Steps of an epoch at most, the first included.
+    pub steps: Option<u64>,
+}
+
+/// One epoch, of all accelerators together. Everything but `first_batch_seconds` and `fetched_bytes` leaves
+/// the first step of each out.
 #[derive(Debug, Clone, Serialize)]
 pub struct EpochReport {
     /// Its number.
     pub epoch: u64,
     /// Whether its shards had to be fetched.
     pub temperature: Temperature,
-    /// Steps counted.
+    /// Steps counted, of all accelerators.
     pub steps: u64,
     /// Samples in them.
     pub samples: u64,
-    /// Their wall time.
+    /// Wall time, the mean of the accelerators'.
     pub wall_seconds: f64,
-    /// Steps times nominal step time, divided by wall time.
+    /// Steps times nominal step time, divided by the accelerators' wall times.
     pub au_ideal: f64,
-    /// From asking for the epoch to its first batch.
+    /// Measured computing time, oversleeping included, divided by the same: DLIO's formula.
+    pub au_dlio: f64,
+    /// From asking for the epoch to its first batch, of the accelerator that had to wait longest.
     pub first_batch_seconds: f64,
     /// Samples per second of wall time.
     pub samples_per_second: f64,
@@ -49,8 +97,53 @@ pub struct EpochReport {
     pub tier_bytes: u64,
     /// Payload taken from shards still arriving from their origin.
     pub origin_bytes: u64,
-    /// The consumer's waits.
-    pub wait: WaitReport,
+    /// The consumers' waits.
+    pub wait: WaitsReport,
+    /// One entry for each accelerator.
+    pub accelerators: Vec<AcceleratorReport>,
+}
+
+/// Waits of an epoch in seconds.
+#[derive(Debug, Clone, Serialize)]
+pub struct WaitsReport {
+    /// Waits counted: one a step.
+    pub count: u64,
+    /// What they were booked to, in all.
+    pub total_seconds: f64,
+    /// The same by the clock of whoever waited.
+    pub measured_seconds: f64,
+    /// Cause by cause, as (name, seconds); an object in JSON.
+    #[serde(serialize_with = "as_object")]
+    pub by_cause: Vec<(&'static str, f64)>,
+    /// Half of the waits were shorter.
+    pub p50_seconds: f64,
+    /// 95 % of the waits were shorter.
+    pub p95_seconds: f64,
+    /// 99 % of the waits were shorter.
+    pub p99_seconds: f64,
+    /// The longest.
+    pub max_seconds: f64,
+    /// Waits longer than this share of a nominal step are stalls.
+    pub stall_share_of_step: f64,
+    /// How many there were.
+    pub stalls: u64,
+}
+
+/// One accelerator's part of an epoch.
+#[derive(Debug, Clone, Serialize)]
+pub struct AcceleratorReport {
+    /// Its rank.
+    pub rank: usize,
+    /// Its own AU_ideal.
+    pub au_ideal: f64,
+    /// Steps counted.
+    pub steps: u64,
+    /// Their wall time.
+    pub wall_seconds: f64,
+    /// From asking for the epoch to its first batch.
+    pub first_batch_seconds: f64,
+    /// Its steps one by one.
+    pub raw: Raw,
 }
 
 /// Whether an epoch's shards had to be fetched from their origin.
@@ -87,55 +180,131 @@ impl fmt::Display for Temperature {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "forebay {}  {}  batch {}  step {:.1} ms",
-            self.release,
-            self.profile,
-            self.batch_size,
-            self.step_seconds * 1e3
-        )?;
-        self.epochs.iter().try_for_each(|epoch| write!(f, "\n{epoch}"))
+impl Report {
+    /// A run of `profile` that was asked for in this way, without results.
+    ///
+    /// # Errors
+    /// Why the machine cannot be told.
+    pub fn of(
+        (profile, batch_size, step_seconds): (&str, u32, f64),
+        configuration: Configuration,
+    ) -> Result<Self> {
+        let asked = serde_json::json!([profile, batch_size, step_seconds, configuration]);
+        let sha = Sha256::digest(asked.to_string());
+        Ok(Self {
+            release: env!("CARGO_PKG_VERSION"),
+            profile: profile.to_owned(),
+            batch_size,
+            step_seconds,
+            configuration,
+            configuration_sha256: sha.iter().map(|byte| format!("{byte:02x}")).collect(),
+            machine: Machine::this()?,
+            epochs: Vec::new(),
+            differential: None,
+            held: None,
+            contest: None,
+        })
+    }
+
+    /// The document as JSON.
+    ///
+    /// # Errors
+    /// `Invalid` if a figure is no number.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).doing("write the report")
     }
 }
 
-impl fmt::Display for EpochReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = &self.wait;
-        writeln!(
-            f,
-            "epoch {} ({})  AU_ideal {:.1} %  {:.0} samples/s  {:.3} GB/s  CPU {:.2} ms/sample",
-            self.epoch,
-            self.temperature,
-            self.au_ideal * 100.0,
-            self.samples_per_second,
-            self.bytes_per_second / 1e9,
-            self.cpu_ms_per_sample,
-        )?;
-        writeln!(
-            f,
-            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s; fetched {:.3} GB",
-            self.first_batch_seconds,
-            self.steps,
-            self.wall_seconds,
-            wait.total_seconds,
-            self.fetched_bytes as f64 / 1e9
-        )?;
-        writeln!(
-            f,
-            "  wait per step: p50 {:.1} ms  p95 {:.1} ms  p99 {:.1} ms  max {:.1} ms",
-            wait.p50_seconds * 1e3,
-            wait.p95_seconds * 1e3,
-            wait.p99_seconds * 1e3,
-            wait.max_seconds * 1e3
-        )?;
-        write!(f, "  wait by cause:")?;
-        for (cause, seconds) in &wait.by_cause {
-            let share = if wait.total_seconds > 0.0 { seconds / wait.total_seconds } else { 0.0 };
-            write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
+impl EpochReport {
+    pub(super) fn of(
+        epoch: u64,
+        step: Duration,
+        played: &[Played],
+        cpu_seconds: f64,
+        fetched_bytes: u64,
+    ) -> Self {
+        let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();
+        let time = |of: fn(&Played) -> Duration| played.iter().map(of).sum::<Duration>();
+        let (steps, samples) = (sum(|one| one.steps), sum(|one| one.stats.samples));
+        let (tier, origin) = (sum(|one| one.stats.tier_bytes), sum(|one| one.stats.origin_bytes));
+        let walls = time(|one| one.wall).as_secs_f64();
+        let wall = walls / played.len().max(1) as f64;
+        let first = played.iter().map(|one| one.first_batch).max().unwrap_or_default();
+        Self {
+            epoch,
+            temperature: Temperature::of(fetched_bytes, sum(|one| one.payload)),
+            steps,
+            samples,
+            wall_seconds: wall,
+            au_ideal: steps as f64 * step.as_secs_f64() / walls,
+            au_dlio: time(|one| one.computed).as_secs_f64() / walls,
+            first_batch_seconds: first.as_secs_f64(),
+            samples_per_second: samples as f64 / wall,
+            bytes_per_second: (tier + origin) as f64 / wall,
+            cpu_ms_per_sample: cpu_seconds * 1000.0 / samples.max(1) as f64,
+            fetched_bytes,
+            tier_bytes: tier,
+            origin_bytes: origin,
+            wait: WaitsReport::of(played),
+            accelerators: AcceleratorReport::of_all(step, played),
         }
-        writeln!(f)
     }
+
+    /// Seconds of an accelerator's wall time for each of its steps.
+    pub(super) fn step_wall(&self) -> f64 {
+        self.wall_seconds * self.accelerators.len() as f64 / self.steps.max(1) as f64
+    }
+}
+
+impl WaitsReport {
+    fn of(played: &[Played]) -> Self {
+        let mut each = empty();
+        let mut by_cause = Cause::ALL.map(|cause| (cause.name(), 0.0));
+        for one in played {
+            each.add(&one.each).expect("histograms of the same bounds");
+            for (sum, (_, seconds)) in by_cause.iter_mut().zip(&one.stats.wait.by_cause) {
+                sum.1 += seconds;
+            }
+        }
+        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+        let at = |quantile| seconds(each.value_at_quantile(quantile));
+        Self {
+            count: each.len(),
+            total_seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
+            measured_seconds: played.iter().map(|one| one.waited).sum::<Duration>().as_secs_f64(),
+            by_cause: by_cause.to_vec(),
+            p50_seconds: at(0.50),
+            p95_seconds: at(0.95),
+            p99_seconds: at(0.99),
+            max_seconds: seconds(each.max()),
+            stall_share_of_step: STALL_SHARE,
+            stalls: played.iter().map(|one| one.stalls).sum(),
+        }
+    }
+
+    /// Seconds booked to a cause.
+    pub(super) fn of_cause(&self, name: &str) -> f64 {
+        self.by_cause.iter().filter(|(cause, _)| *cause == name).map(|(_, seconds)| seconds).sum()
+    }
+}
+
+impl AcceleratorReport {
+    fn of_all(step: Duration, played: &[Played]) -> Vec<Self> {
+        let report = |(rank, one): (usize, &Played)| Self {
+            rank,
+            au_ideal: one.steps as f64 * step.as_secs_f64() / one.wall.as_secs_f64(),
+            steps: one.steps,
+            wall_seconds: one.wall.as_secs_f64(),
+            first_batch_seconds: one.first_batch.as_secs_f64(),
+            raw: one.raw.clone(),
+        };
+        played.iter().enumerate().map(report).collect()
+    }
+}
+
+fn as_object<S: Serializer>(
+    by_cause: &[(&'static str, f64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(by_cause.iter().copied())
 }

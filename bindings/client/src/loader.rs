@@ -381,6 +381,18 @@ impl Loader {
         !self.ready.is_empty()
     }
 
+    /// Batches that are ready to be taken.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// What was waited for since the counts were last forgotten, in nanoseconds, in the order of [`Cause::ALL`].
+    #[must_use]
+    pub fn waited_ns(&self) -> [u64; Cause::ALL.len()] {
+        self.counts().waits.by_cause()
+    }
+
     /// Tells the daemon, for whoever looks at its status, what of the job could not be used so far: all of
     /// it, in place of what was told before.
     pub fn tell(&self, bad: Bad) {

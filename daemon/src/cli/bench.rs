@@ -1,5 +1,6 @@
 //! `forebay bench`: what feeds an accelerator, measured.
 
+mod compare;
 mod starvation;
 
 use super::{Done, Launcher};
@@ -8,10 +9,12 @@ use super::{Done, Launcher};
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     Starvation(starvation::Arguments),
+    Compare(compare::Arguments),
 }
 
 pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
     match verb {
         Verb::Starvation(arguments) => starvation::run(arguments, launcher),
+        Verb::Compare(arguments) => compare::run(arguments),
     }
 }

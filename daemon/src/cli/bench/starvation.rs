@@ -1,18 +1,21 @@
 //! `forebay bench starvation`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use forebay_benches::starvation::{self, PROFILES, Play, Profile, Report};
+use forebay_benches::starvation::{
+    ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
+};
 use forebay_client::{LoaderConfig, SessionConfig};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
-use forebay_error::Result;
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest};
 use forebay_source::Options;
 use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cli::{Done, Launcher, Target, print, print_json, shards};
+use crate::cli::{Done, Failure, Launcher, Target, print, shards};
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
 const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -26,37 +29,67 @@ const THREADS_MAX: i64 = 1024;
 /// The most batches kept ready: beyond this the memory for them lacks elsewhere.
 const PREFETCH_MAX: i64 = 1024;
 
-/// Measure how long an accelerator would starve, and why.
+/// The shortest trial of a search: shorter ones measure starts and ends.
+const TRIAL_MIN: f64 = 1.0;
+
+/// Measure how long accelerators would starve, and why.
 ///
-/// An emulated accelerator takes batches from the real loader and computes for a nominal time; the
-/// report says what share of the time it worked (AU_ideal) and what it waited for otherwise. The
-/// first step of an epoch is not counted: pipelines fill then. A daemon is started if none runs.
+/// Emulated accelerators take batches from the real loader and compute for a nominal time; the report says
+/// what share of the time they worked (AU_ideal) and what they waited for otherwise. The first step of an epoch
+/// is not counted: pipelines fill then. A daemon is started if none runs.
+///
+/// Examples:
+///   forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100
+///   forebay bench starvation /data/*.tar --raw --find-most           how many of them can this node feed?
+///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
+///   forebay bench starvation /data/*.tar --html report.html          figures and pictures for a browser
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
     target: Target,
     /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
     #[arg(required = true)]
     urls: Vec<String>,
-    /// The accelerator.
+    /// The workload: one of MLPerf Storage's, or `custom`, which needs --batch-size and --step.
     #[arg(long, default_value = "resnet50-h100", value_parser = profiles())]
     profile: String,
     /// Samples per step, instead of the profile's.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(required_if_eq("profile", CUSTOM))]
     batch_size: Option<u32>,
     /// Seconds one step computes, instead of the profile's.
-    #[arg(long, value_name = "SECONDS", value_parser = step)]
+    #[arg(long, value_name = "SECONDS", value_parser = step, required_if_eq("profile", CUSTOM))]
     step: Option<Duration>,
+    /// Accelerators, each a rank of the job with a loader of its own. Several need --manifest.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(ACCELERATORS_MAX)))]
+    accelerators: u32,
     /// Epochs: the first is cold if the cache was empty.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
     /// Steps per epoch, at most, the first included.
     #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
+    /// Tell fetch stalls from prep stalls by the difference between synthetic, cached and cold epochs. The
+    /// cache must be empty at first and have room for all shards.
+    #[arg(long)]
+    differential: bool,
+    /// Find how many such accelerators this node feeds, after the epochs.
+    #[arg(long)]
+    find_most: bool,
+    /// The AU_ideal at which an accelerator counts as fed, for --find-most.
+    #[arg(long, value_name = "SHARE", default_value_t = TARGET, value_parser = share)]
+    #[arg(requires = "find_most")]
+    target_au: f64,
+    /// Seconds of each trial of --find-most; the last is three times as long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = trial)]
+    #[arg(requires = "find_most")]
+    trial: f64,
     /// Deliver bytes instead of decoding images.
     #[arg(long)]
     raw: bool,
-    /// Decode threads [default: one per core].
+    /// Decode threads of each accelerator [default: one per core, divided among the accelerators].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     threads: Option<u32>,
     /// Mix samples exactly over this many shards; 0 keeps the list's order.
@@ -64,105 +97,177 @@ pub(in crate::cli) struct Arguments {
     window: u32,
     /// A manifest written by `forebay index`.
     #[arg(long)]
-    manifest: Option<std::path::PathBuf>,
+    manifest: Option<PathBuf>,
     /// Batches to keep ready.
     #[arg(long, default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     prefetch: u32,
-    /// Print JSON.
+    /// Write a page with figures and pictures, all in one file.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON, for `forebay bench compare` and programs.
     #[arg(long)]
     json: bool,
 }
 
 fn profiles() -> PossibleValuesParser {
-    PROFILES.map(|profile| profile.name).into()
+    PROFILES.map(|profile| profile.name).into_iter().chain([CUSTOM]).into()
 }
 
 fn step(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    match (0.0..=STEP_MAX).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(format!("a step takes 0 to {STEP_MAX} seconds")),
+    within(text, 0.0..=STEP_MAX, "a step takes 0 to 3600 seconds").map(Duration::from_secs_f64)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    within(text, 0.01..=0.99, "a share lies between 0.01 and 0.99")
+}
+
+fn trial(text: &str) -> Result<f64, String> {
+    within(text, TRIAL_MIN..=STEP_MAX, "a trial takes 1 to 3600 seconds")
+}
+
+fn within(text: &str, range: std::ops::RangeInclusive<f64>, what: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if range.contains(&number) { Ok(number) } else { Err(what.to_owned()) }
+}
+
+/// What is asked for, with what was left to the profile.
+struct Asked {
+    name: &'static str,
+    batch_size: u32,
+    step: Duration,
+    decode: bool,
+    threads: usize,
+}
+
+impl Asked {
+    fn of(arguments: &Arguments) -> Done<Self> {
+        let profile = Profile::named(&arguments.profile);
+        let batch_size = arguments.batch_size.or(profile.map(|profile| profile.batch_size));
+        let nominal = profile.map(|profile| Duration::from_secs_f64(profile.step_seconds));
+        let step = arguments.step.or(nominal);
+        let (Some(batch_size), Some(step)) = (batch_size, step) else {
+            return Err(usage("a workload of one's own needs --batch-size and --step"));
+        };
+        if arguments.accelerators > 1 && arguments.manifest.is_none() {
+            return Err(usage(
+                "several accelerators are ranks of one job, which needs a manifest: forebay index URLS -o m.json, --manifest m.json",
+            ));
+        }
+        if arguments.find_most && step.is_zero() {
+            return Err(usage("accelerators whose steps take no time are never fed"));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = (cores / arguments.accelerators as usize).max(1);
+        Ok(Self {
+            name: profile.map_or(CUSTOM, |profile| profile.name),
+            batch_size,
+            step,
+            decode: !arguments.raw && profile.is_none_or(|profile| profile.images),
+            threads: arguments.threads.map_or(share, |threads| threads as usize),
+        })
     }
+}
+
+fn usage(what: &str) -> Failure {
+    Failure::Usage(
+        Error::new(ErrorKind::Invalid, what).advise("see forebay bench starvation --help"),
+    )
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let profile = starvation::profile(&arguments.profile).expect("checked by the parser");
-    let batch_size = arguments.batch_size.unwrap_or(profile.batch_size);
-    let step = arguments.step.unwrap_or(Duration::from_secs_f64(profile.step_seconds));
-    let config = config(arguments, &profile, batch_size, launcher)?;
+    let asked = Asked::of(arguments)?;
+    let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
     // Whether there is a daemon at all is told apart from what the job fails with.
     drop(arguments.target.connect(launcher)?);
+    let configuration = Configuration {
+        urls: urls.clone(),
+        accelerators: arguments.accelerators,
+        decode: asked.decode,
+        threads: asked.threads,
+        window: arguments.window,
+        prefetch: arguments.prefetch,
+        steps: arguments.steps,
+    };
+    let workload = (asked.name, asked.batch_size, asked.step.as_secs_f64());
+    let mut report = Report::of(workload, configuration)?;
     let bar = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{spinner} {pos} samples  {per_sec}  {elapsed}")
+        ProgressStyle::with_template("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let play = Play { step, epochs: arguments.epochs, steps: arguments.steps };
-    let epochs = starvation::run(config, play, &bar)?;
-    bar.finish_and_clear();
-    let report = Report {
-        release: env!("CARGO_PKG_VERSION"),
-        profile: profile.name.to_owned(),
-        batch_size,
-        step_seconds: step.as_secs_f64(),
-        epochs,
-    };
-    if arguments.json {
-        return Ok(print_json(&report)?);
+    let mut node = Node::open(configs(arguments, &asked, &urls, launcher)?, asked.step, &bar)?;
+    for epoch in 0..arguments.epochs {
+        bar.set_message(format!("epoch {epoch}"));
+        report.epochs.push(node.epoch(Until { steps: arguments.steps, seconds: None })?);
     }
-    Ok(print(report.to_string().trim_end())?)
+    if let (true, Some((first, rest))) = (arguments.differential, report.epochs.split_first()) {
+        bar.set_message("synthetic");
+        report.differential = Some(node.differential(first, rest.last().unwrap_or(first))?);
+    }
+    if arguments.find_most {
+        bar.set_message("how many accelerators?");
+        report.held = Some(node.search(arguments.target_au, arguments.trial)?);
+    }
+    bar.finish_and_clear();
+    drop(node);
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, page::of(&report)?).doing("write the page")?;
+    }
+    let text = if arguments.json { report.to_json()? } else { report.to_string() };
+    Ok(print(text.trim_end())?)
 }
 
-fn config(
+/// What each accelerator's loader is to do.
+fn configs(
     arguments: &Arguments,
-    profile: &Profile,
-    batch_size: u32,
+    asked: &Asked,
+    urls: &[String],
     launcher: &Launcher,
-) -> Done<LoaderConfig> {
-    let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
+) -> Done<Vec<LoaderConfig>> {
+    let world_size = arguments.accelerators;
     let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
-    let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
+    let listed = manifest.map(|manifest| manifest.of(urls)).transpose()?;
     let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
-    let extent = extent.map(|bytes| Extent { bytes, ranks: (0, 1) });
+    let extent = extent.map(|bytes| Extent { bytes, ranks: (0, world_size) });
     let counts = listed.map(|listed| listed.counts);
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };
-    let order = Order {
-        shuffle,
-        window: arguments.window.max(1),
-        seed: 0,
-        lanes: None,
-        batch_size,
-        rank: 0,
-        world_size: 1,
-        tail: Tail::Drop,
-        epoch_samples: None,
-    };
-    let fields = (profile.images && !arguments.raw).then(image_fields);
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(LoaderConfig {
+    let fields = asked.decode.then(image_fields);
+    let address = arguments.target.address(launcher)?;
+    let config = |rank| LoaderConfig {
         session: SessionConfig {
-            address: arguments.target.address(launcher)?,
+            address: address.clone(),
             open: Open {
                 job: "bench starvation".to_owned(),
-                urls,
-                counts,
+                urls: urls.to_vec(),
+                counts: counts.clone(),
                 origin: Options::from_env().into_map(),
-                order,
+                order: Order {
+                    shuffle,
+                    window: arguments.window.max(1),
+                    seed: 0,
+                    lanes: None,
+                    batch_size: asked.batch_size,
+                    rank,
+                    world_size,
+                    tail: Tail::Drop,
+                    epoch_samples: None,
+                },
                 fields: fields.as_ref().map(|fields| FieldSpec::wanted(fields)),
                 prefetch: arguments.prefetch,
                 // A benchmark of a store that is away is worth nothing.
                 patience_ms: 0,
             },
             streams: Vec::new(),
-            extent,
+            extent: extent.clone(),
             timeout: Duration::from_secs(300),
             allow_pipe: false,
         },
-        fields,
+        fields: fields.clone(),
         views: Vec::new(),
-        threads: arguments.threads.map_or_else(cores, |threads| threads as usize),
+        threads: asked.threads,
         device: None,
-    })
+    };
+    Ok((0..world_size).map(config).collect())
 }
 
 /// What ResNet-50 training asks of a JPEG and its label.

@@ -1,0 +1,248 @@
+//! One emulated accelerator: it takes a batch, computes for a nominal time, and asks for the next.
+//!
+//! Its rule: the first step of an epoch is counted nowhere but in the time to the first batch, as
+//! pipelines fill then.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay_client::{Batch, Loader, Next, Stats};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Begin, Cause};
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+
+use super::raw::{Moment, Raw};
+
+/// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
+pub const STALL_SHARE: f64 = 0.10;
+
+/// Waits longer than this are recorded as this: beyond an hour the digits do not matter.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// When an epoch is cut short; the first step counts here.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Until {
+    /// After so many steps.
+    pub steps: Option<u64>,
+    /// After so many seconds behind the first step.
+    pub seconds: Option<f64>,
+}
+
+/// What the accelerators of a node share while they play an epoch.
+pub(super) struct Course<'a> {
+    pub(super) epoch: u64,
+    pub(super) step: Duration,
+    pub(super) until: Until,
+    pub(super) progress: &'a ProgressBar,
+    line: Barrier,
+    failed: AtomicBool,
+    steady: Mutex<Option<f64>>,
+    cpu_seconds: &'a (dyn Fn() -> Result<f64> + Sync),
+}
+
+/// What one accelerator did in an epoch.
+pub(super) struct Played {
+    /// From asking for the epoch to its first batch.
+    pub(super) first_batch: Duration,
+    /// Steps counted.
+    pub(super) steps: u64,
+    /// Their wall time.
+    pub(super) wall: Duration,
+    /// What computing took by the clock: sleepers oversleep.
+    pub(super) computed: Duration,
+    /// What taking batches took by the clock of whoever took them.
+    pub(super) waited: Duration,
+    /// Each of these waits, in nanoseconds.
+    pub(super) each: Histogram<u64>,
+    /// Waits longer than [`STALL_SHARE`] of a step.
+    pub(super) stalls: u64,
+    /// Steps one by one.
+    pub(super) raw: Raw,
+    /// What the loader counted.
+    pub(super) stats: Stats,
+    /// Payload of the whole epoch, the first step's included.
+    pub(super) payload: u64,
+}
+
+impl<'a> Course<'a> {
+    pub(super) fn new(
+        accelerators: usize,
+        (epoch, step, until): (u64, Duration, Until),
+        progress: &'a ProgressBar,
+        cpu_seconds: &'a (dyn Fn() -> Result<f64> + Sync),
+    ) -> Self {
+        Self {
+            epoch,
+            step,
+            until,
+            progress,
+            line: Barrier::new(accelerators),
+            failed: AtomicBool::new(false),
+            steady: Mutex::new(None),
+            cpu_seconds,
+        }
+    }
+
+    /// Plays the epoch on `loader`; `None` if another accelerator failed.
+    pub(super) fn play(&self, loader: &Loader) -> Result<Option<Played>> {
+        self.line.wait();
+        let played = self.steps(loader);
+        if played.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        played
+    }
+
+    /// CPU seconds from when the first of them had its first step behind it.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        let steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok((self.cpu_seconds)()? - steady.unwrap_or_default())
+    }
+
+    fn steps(&self, loader: &Loader) -> Result<Option<Played>> {
+        let begin = Instant::now();
+        loader.start(Begin::at(self.epoch, 0))?;
+        let Some(first) = next(loader)? else { return Err(too_short(0)) };
+        let mut tally = Tally::new(begin.elapsed(), self.step, &first);
+        self.compute(&first);
+        drop(first);
+        // What the first step waited and computed belongs to filling the pipeline.
+        loader.reset_stats();
+        self.steady()?;
+        let since = Instant::now();
+        let mut last = since;
+        while self.goes_on(tally.steps + 1, since) {
+            let ready = loader.ready();
+            let Some(batch) = next(loader)? else { break };
+            let taken = Instant::now();
+            tally.take(&batch, (taken - last, taken - since), ready, loader.waited_ns());
+            self.compute(&batch);
+            tally.computed += taken.elapsed();
+            // Giving memory back is neither work nor a wait.
+            drop(batch);
+            last = Instant::now();
+        }
+        if self.failed.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        match tally.steps {
+            0 => Err(too_short(1)),
+            _ => Ok(Some(tally.end(last - since, loader.stats()))),
+        }
+    }
+
+    fn goes_on(&self, done: u64, since: Instant) -> bool {
+        let Until { steps, seconds } = self.until;
+        // However short the time, there is a step that counts.
+        let in_time = |seconds| done < 2 || since.elapsed().as_secs_f64() < seconds;
+        steps.is_none_or(|steps| done < steps)
+            && seconds.is_none_or(in_time)
+            && !self.failed.load(Ordering::Relaxed)
+    }
+
+    fn compute(&self, batch: &Batch) {
+        pass(Instant::now() + self.step);
+        self.progress.inc(batch.keys.len() as u64);
+    }
+
+    fn steady(&self) -> Result<()> {
+        let mut steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
+        if steady.is_none() {
+            *steady = Some((self.cpu_seconds)()?);
+        }
+        Ok(())
+    }
+}
+
+/// An epoch's figures as they come.
+struct Tally {
+    step: Duration,
+    first_batch: Duration,
+    steps: u64,
+    computed: Duration,
+    waited: Duration,
+    each: Histogram<u64>,
+    stalls: u64,
+    raw: Raw,
+    by_cause: [u64; Cause::ALL.len()],
+    payload: u64,
+}
+
+impl Tally {
+    fn new(first_batch: Duration, step: Duration, first: &Batch) -> Self {
+        Self {
+            step,
+            first_batch,
+            steps: 0,
+            computed: Duration::ZERO,
+            waited: Duration::ZERO,
+            each: empty(),
+            stalls: 0,
+            raw: Raw::default(),
+            by_cause: [0; Cause::ALL.len()],
+            payload: first.tier_bytes + first.origin_bytes,
+        }
+    }
+
+    fn take(
+        &mut self,
+        batch: &Batch,
+        (wait, at): (Duration, Duration),
+        ready: usize,
+        by_cause: [u64; Cause::ALL.len()],
+    ) {
+        self.steps += 1;
+        self.waited += wait;
+        self.payload += batch.tier_bytes + batch.origin_bytes;
+        self.each.saturating_record((wait.as_nanos() as u64).max(1));
+        self.stalls += u64::from(wait > self.step.mul_f64(STALL_SHARE));
+        let before = std::mem::replace(&mut self.by_cause, by_cause);
+        let waited_ns = std::array::from_fn(|cause| by_cause[cause].saturating_sub(before[cause]));
+        self.raw.push(&Moment { at, wait, ready, waited_ns });
+    }
+
+    fn end(self, wall: Duration, stats: Stats) -> Played {
+        let Self { first_batch, steps, computed, waited, each, stalls, raw, payload, .. } = self;
+        Played { first_batch, steps, wall, computed, waited, each, stalls, raw, stats, payload }
+    }
+}
+
+/// A histogram of waits that has none yet.
+pub(super) fn empty() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant, valid bounds")
+}
+
+/// The next batch; `None` at the epoch's end.
+fn next(loader: &Loader) -> Result<Option<Box<Batch>>> {
+    match loader.next::<Error>(|| Ok(()))? {
+        Next::Batch(batch) => match batch.errors.first() {
+            Some(error) => Err(error.clone()),
+            None => Ok(Some(batch)),
+        },
+        Next::End { errors, .. } => match errors.into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(None),
+        },
+    }
+}
+
+/// `steps` steps on one batch that is there from the beginning: what no storage can be better than.
+pub(super) fn synthetic(steps: u64, step: Duration) -> Duration {
+    let begin = Instant::now();
+    (0..steps).for_each(|_| pass(Instant::now() + step));
+    begin.elapsed()
+}
+
+fn too_short(done: u64) -> Error {
+    Error::new(ErrorKind::Invalid, "the epoch has too few full batches: the first is not counted")
+        .at("batches", done)
+        .advise("lower --batch-size or --accelerators, or name more shards")
+}
+
+/// An accelerator at work is time passing: nothing else ends a step.
+#[allow(clippy::disallowed_methods, reason = "emulated compute waits for no condition")]
+fn pass(until: Instant) {
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+}

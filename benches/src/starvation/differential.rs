@@ -1,0 +1,66 @@
+//! Fetch stalls told from prep stalls by what an epoch takes without them (after DS-Analyzer, VLDB 2021).
+//!
+//! ```text
+//! synthetic  batches are there from the beginning          computing alone
+//! cached     shards are in the cache                       computing and what making tensors takes longer
+//! cold       shards come from their origin                 all of it
+//! ```
+//! Its rule: like with like. All three play as many steps.
+
+use forebay_error::{Error, ErrorKind, Result};
+use serde::Serialize;
+
+use super::report::{EpochReport, Temperature};
+
+/// What a step takes, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Differential {
+    /// Seconds a step takes where batches are there from the beginning.
+    pub synthetic_step_seconds: f64,
+    /// Seconds a step takes where shards are in the cache.
+    pub cached_step_seconds: f64,
+    /// Seconds a step takes where shards come from their origin.
+    pub cold_step_seconds: f64,
+    /// What making batches of cached shards makes a step longer by: reading them, decoding, handing over.
+    pub prep_stall_seconds: f64,
+    /// What fetching makes it longer by.
+    pub fetch_stall_seconds: f64,
+    /// What each cold step waited that was booked to `origin` and `index`: the same by another way.
+    pub booked_fetch_seconds: f64,
+}
+
+impl Differential {
+    /// By the times of single steps; a difference that is negative is noise, and none.
+    ///
+    /// # Errors
+    /// `Invalid` unless `cold` was cold and `cached` was warm, over as many steps.
+    pub(super) fn of(synthetic: f64, cached: &EpochReport, cold: &EpochReport) -> Result<Self> {
+        if (cold.temperature, cached.temperature) != (Temperature::Cold, Temperature::Warm) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "fetch and prep stalls are told apart by a cold and a warm epoch",
+            )
+            .at("first", cold.temperature)
+            .at("last", cached.temperature)
+            .advise(
+                "begin with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded) that has \
+                 room for all shards",
+            ));
+        }
+        if cold.steps != cached.steps {
+            return Err(Error::new(ErrorKind::Invalid, "the epochs differ in their steps")
+                .at("cold", cold.steps)
+                .at("warm", cached.steps));
+        }
+        let (cold_step, cached_step) = (cold.step_wall(), cached.step_wall());
+        let booked = cold.wait.of_cause("origin") + cold.wait.of_cause("index");
+        Ok(Self {
+            synthetic_step_seconds: synthetic,
+            cached_step_seconds: cached_step,
+            cold_step_seconds: cold_step,
+            prep_stall_seconds: (cached_step - synthetic).max(0.0),
+            fetch_stall_seconds: (cold_step - cached_step).max(0.0),
+            booked_fetch_seconds: booked / cold.steps as f64,
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! A report as one page for a browser: figures, pictures, the raw document, and nothing from elsewhere.
+
+mod charts;
+
+use forebay_error::Result;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::differential::Differential;
+use super::report::{EpochReport, Report};
+use super::search::Held;
+
+const STYLE: &str = include_str!("page/page.css");
+
+/// Bytes of a GB.
+const GB: f64 = 1e9;
+
+/// The page, whole.
+///
+/// # Errors
+/// `Invalid` if a figure is no number.
+pub fn of(report: &Report) -> Result<String> {
+    let title = format!("Starvation: {} on {}", report.profile, report.machine.cpu);
+    // A script's end inside the document would end it for the browser, too.
+    let document = report.to_json()?.replace("</", "<\\/");
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                header {
+                    h1 { "How long does the accelerator starve, and why?" }
+                    p { (workload(report)) }
+                }
+                main {
+                    (summary(report)?)
+                    @for epoch in &report.epochs { (one(epoch)?) }
+                    @if let Some(differential) = &report.differential { (parts(differential)) }
+                    @if let Some(held) = &report.held { (most(held)?) }
+                    @if let Some(contest) = &report.contest { (rivals(contest)?) }
+                    (made_of(report))
+                }
+                // The raw document travels with its page.
+                script type="application/json" id="report" { (PreEscaped(document)) }
+            }
+        }
+    };
+    Ok(page.into_string())
+}
+
+fn workload(report: &Report) -> String {
+    let accelerators = match report.configuration.accelerators {
+        1 => "one accelerator".to_owned(),
+        many => format!("{many} accelerators"),
+    };
+    format!(
+        "{}, {accelerators}, batches of {}, steps of {:.1} ms, {}",
+        report.profile,
+        report.batch_size,
+        report.step_seconds * 1e3,
+        if report.configuration.decode { "images decoded" } else { "bytes as they are" }
+    )
+}
+
+fn summary(report: &Report) -> Result<Markup> {
+    Ok(html! {
+        section {
+            h2 { "Epochs" }
+            table {
+                thead { tr {
+                    th scope="col" { "epoch" }
+                    th scope="col" { "AU_ideal" }
+                    th scope="col" { "DLIO's formula" }
+                    th scope="col" { "samples/s" }
+                    th scope="col" { "GB/s" }
+                    th scope="col" { "CPU ms/sample" }
+                    th scope="col" { "first batch" }
+                    th scope="col" { "fetched" }
+                    th scope="col" { "stalls" }
+                } }
+                tbody { @for epoch in &report.epochs { tr {
+                    th scope="row" { (epoch.epoch) " (" (epoch.temperature) ")" }
+                    td { (percent(epoch.au_ideal)) }
+                    td { (percent(epoch.au_dlio)) }
+                    td { (format!("{:.0}", epoch.samples_per_second)) }
+                    td { (format!("{:.3}", epoch.bytes_per_second / GB)) }
+                    td { (format!("{:.2}", epoch.cpu_ms_per_sample)) }
+                    td { (format!("{:.3} s", epoch.first_batch_seconds)) }
+                    td { (format!("{:.3} GB", epoch.fetched_bytes as f64 / GB)) }
+                    td { (epoch.wait.stalls) " of " (epoch.wait.count) }
+                } } }
+            }
+            p class="note" {
+                "AU_ideal is steps × nominal step time ÷ wall time. DLIO's formula counts the measured compute time "
+                "instead, which a busy host makes longer. The first step of each accelerator is in neither."
+            }
+            figure {
+                (PreEscaped(charts::causes(&report.epochs)?))
+                figcaption { "What the accelerators' time went into, epoch by epoch. What is missing to 100: steps that took longer than their nominal time, on a host with other work." }
+            }
+        }
+    })
+}
+
+fn one(epoch: &EpochReport) -> Result<Markup> {
+    let wait = &epoch.wait;
+    let left_out = epoch.accelerators.iter().map(|one| one.raw.left_out).sum::<u64>();
+    Ok(html! {
+        section {
+            h2 { "Epoch " (epoch.epoch) ", " (epoch.temperature) }
+            p {
+                "Waits of single steps: p50 " (milliseconds(wait.p50_seconds))
+                ", p95 " (milliseconds(wait.p95_seconds)) ", p99 " (milliseconds(wait.p99_seconds))
+                ", longest " (milliseconds(wait.max_seconds)) ". Booked " (format!("{:.3} s", wait.total_seconds))
+                " of " (format!("{:.3} s", wait.measured_seconds)) " measured."
+            }
+            table {
+                thead { tr { th scope="col" { "cause" } th scope="col" { "waited" } th scope="col" { "share" } } }
+                tbody { @for (cause, seconds) in &wait.by_cause { tr {
+                    th scope="row" { (cause) }
+                    td { (format!("{seconds:.3} s")) }
+                    td { (percent(seconds / wait.total_seconds.max(f64::MIN_POSITIVE))) }
+                } } }
+            }
+            @for one in &epoch.accelerators {
+                figure {
+                    (PreEscaped(charts::timeline(one)?))
+                    figcaption {
+                        "Accelerator " (one.rank) ", AU_ideal " (percent(one.au_ideal))
+                        ": share of time waited, by cause, and batches ready when one was asked for (line, right)."
+                    }
+                }
+            }
+            @if left_out > 0 { p class="note" { (left_out) " later steps are not drawn." } }
+        }
+    })
+}
+
+fn parts(differential: &Differential) -> Markup {
+    let cold = differential.cold_step_seconds;
+    let row = |what: &str, seconds: f64| {
+        html! { tr { th scope="row" { (what) } td { (milliseconds(seconds)) } td { (percent(seconds / cold)) } } }
+    };
+    html! {
+        section {
+            h2 { "A cold step, by difference" }
+            table {
+                thead { tr { th scope="col" { "part" } th scope="col" { "time" } th scope="col" { "share" } } }
+                tbody {
+                    (row("computing (synthetic)", differential.synthetic_step_seconds))
+                    (row("prep stall (cached − synthetic)", differential.prep_stall_seconds))
+                    (row("fetch stall (cold − cached)", differential.fetch_stall_seconds))
+                    (row("booked to origin and index", differential.booked_fetch_seconds))
+                }
+            }
+            p class="note" {
+                "The same steps were played three times: on a batch that is there, from the cache, from the origin. "
+                "The last row is the same stall by another way: as each wait was booked."
+            }
+        }
+    }
+}
+
+fn most(held: &Held) -> Result<Markup> {
+    Ok(html! {
+        section {
+            h2 { "This node feeds " (format!("{:.2}", held.accelerators)) " of them" }
+            p {
+                (format!("{:.0}", held.samples_per_second)) " samples/s at AU_ideal " (percent(held.au_ideal))
+                ", where at least " (percent(held.target)) " was asked for; "
+                (format!("{:.0}", held.unlimited_samples_per_second)) " where nobody computes."
+            }
+            figure {
+                (PreEscaped(charts::search(held)?))
+                figcaption { "AU_ideal by how many accelerators' worth of batches was asked for." }
+            }
+        }
+    })
+}
+
+fn rivals(contest: &serde_json::Value) -> Result<Markup> {
+    let absent = contest["absent"].as_array().cloned().unwrap_or_default();
+    Ok(html! {
+        section {
+            h2 { "Other loaders, the same work" }
+            @for chart in charts::rivals(contest)? { figure {
+                (PreEscaped(chart.picture))
+                figcaption { (chart.caption) }
+            } }
+            @if !absent.is_empty() {
+                p { "Not there:" }
+                ul { @for one in &absent {
+                    li { (text(&one["name"])) ": " (text(&one["why"])) }
+                } }
+            }
+        }
+    })
+}
+
+fn made_of(report: &Report) -> Markup {
+    html! {
+        footer {
+            p { (report.machine) }
+            p { "Configuration " code { (report.configuration_sha256) } }
+            p {
+                "The raw figures are in this page, as JSON: "
+                code { "document.getElementById('report').textContent" }
+            }
+        }
+    }
+}
+
+fn text(value: &serde_json::Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
+}

@@ -1,0 +1,117 @@
+//! A report as text, for terminals.
+
+use std::fmt;
+
+use super::{EpochReport, Report};
+use crate::starvation::differential::Differential;
+use crate::starvation::search::Held;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let accelerators = self.configuration.accelerators;
+        write!(f, "forebay {}  {}", self.release, self.profile)?;
+        if accelerators > 1 {
+            write!(f, " x {accelerators}")?;
+        }
+        writeln!(f, "  batch {}  step {:.1} ms", self.batch_size, self.step_seconds * 1e3)?;
+        self.epochs.iter().try_for_each(|epoch| write!(f, "\n{epoch}"))?;
+        if let Some(differential) = &self.differential {
+            write!(f, "\n{differential}")?;
+        }
+        self.held.iter().try_for_each(|held| write!(f, "\n{held}"))
+    }
+}
+
+impl fmt::Display for EpochReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wait = &self.wait;
+        writeln!(
+            f,
+            "epoch {} ({})  AU_ideal {:.1} % (DLIO's formula: {:.1} %)  {:.0} samples/s  {:.3} GB/s  CPU {:.2} ms/sample",
+            self.epoch,
+            self.temperature,
+            self.au_ideal * 100.0,
+            self.au_dlio * 100.0,
+            self.samples_per_second,
+            self.bytes_per_second / 1e9,
+            self.cpu_ms_per_sample,
+        )?;
+        if self.accelerators.len() > 1 {
+            write!(f, "  each:")?;
+            for one in &self.accelerators {
+                write!(f, "  {:.1} %", one.au_ideal * 100.0)?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s; fetched {:.3} GB, from tiers {:.3} GB",
+            self.first_batch_seconds,
+            self.steps,
+            self.wall_seconds,
+            wait.measured_seconds,
+            self.fetched_bytes as f64 / 1e9,
+            self.tier_bytes as f64 / 1e9
+        )?;
+        writeln!(
+            f,
+            "  wait per step: p50 {:.1} ms  p95 {:.1} ms  p99 {:.1} ms  max {:.1} ms; {} longer than {:.0} % of a step",
+            wait.p50_seconds * 1e3,
+            wait.p95_seconds * 1e3,
+            wait.p99_seconds * 1e3,
+            wait.max_seconds * 1e3,
+            wait.stalls,
+            wait.stall_share_of_step * 100.0
+        )?;
+        write!(f, "  wait by cause:")?;
+        for (cause, seconds) in &wait.by_cause {
+            let share = if wait.total_seconds > 0.0 { seconds / wait.total_seconds } else { 0.0 };
+            write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
+        }
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Differential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cold = self.cold_step_seconds;
+        let part = |seconds: f64| (seconds * 1e3, seconds / cold * 100.0);
+        let (compute, compute_share) = part(self.synthetic_step_seconds);
+        let (prep, prep_share) = part(self.prep_stall_seconds);
+        let (fetch, fetch_share) = part(self.fetch_stall_seconds);
+        writeln!(
+            f,
+            "a cold step takes {:.1} ms: computing {compute:.1} ms ({compute_share:.0} %), prep stall {prep:.1} ms \
+             ({prep_share:.0} %), fetch stall {fetch:.1} ms ({fetch_share:.0} %)",
+            cold * 1e3
+        )?;
+        writeln!(
+            f,
+            "  by the difference between synthetic, cached and cold epochs; {:.1} ms were booked to origin and index",
+            self.booked_fetch_seconds * 1e3
+        )
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "this node feeds {:.2} such accelerators at AU_ideal >= {:.0} %: {:.0} samples/s at {:.1} %; without a \
+             limit it gives {:.0}",
+            self.accelerators,
+            self.target * 100.0,
+            self.samples_per_second,
+            self.au_ideal * 100.0,
+            self.unlimited_samples_per_second
+        )?;
+        match self.trials.iter().map(|trial| trial.fetched_bytes).sum::<u64>() {
+            0 => Ok(()),
+            bytes => writeln!(
+                f,
+                "  {:.3} GB came from origins meanwhile: that is what the link feeds, too",
+                bytes as f64 / 1e9
+            ),
+        }
+    }
+}
