@@ -1,177 +1,192 @@
-"""What every contender does: warm up, then the timed epochs, then one line of figures.
+"""What every contender does: it is told the task, makes its loader, and plays what it is asked to.
 
 Its rule: all contenders run this very code. They differ in how a loader is made and in nothing that
-is timed.
+is timed. The task is the first line of the standard input, each play a line after it; each reply is
+a line of the standard output, on which nothing else may write.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TextIO
 
-# A CRC of zlib's kind that is not what is measured: several times as fast.
-from isal import isal_zlib
+import accelerator
+import processes
+import throughput
+from touch import Batch, Digest, counter, crc_of, toucher
 
-# The task: what is made of each sample. A network trained on ImageNet takes these images.
-SIZE = 224
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-# Memory is looked at every so many batches, in the warm-up only: looking takes time.
-MEMORY_STRIDE = 4
+# While it works, a contender says so every so many seconds: silence means that it hangs.
+ALIVE_S = 1.0
+PREREAD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the harness asks of a contender."""
+    """What is asked of a contender."""
 
-    mode: str
-    variant: str
-    shards: Sequence[str]
+    # Whether samples become images for a network; otherwise they stay bytes.
+    images: bool
+    # Extensions of a sample's members; of images the photo's and the label's.
+    fields: list[str]
+    shards: list[str]
     batch_size: int
-    epochs: int
-
-    @classmethod
-    def from_command_line(cls) -> Task:
-        """Read the task that the harness put on the command line."""
-        parser = argparse.ArgumentParser()
-        parser.add_argument("mode", choices=("raw", "images"))
-        parser.add_argument("variant")
-        parser.add_argument("--batch-size", type=int, required=True)
-        parser.add_argument("--epochs", type=int, required=True)
-        parser.add_argument("shards", nargs="+")
-        return cls(**vars(parser.parse_args()))
-
-
-class Batch(Protocol):
-    """A batch, whoever made it: the first field and the labels."""
-
-    def __getitem__(self, index: int, /) -> Any:
-        """Return field `index`."""
-
-
-class Tensor:
-    """A NumPy array under the names by which the harness reads torch's tensors."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def amax(self) -> Any:
-        """Return the largest element."""
-        return self.array.max()
-
-    def double(self) -> Any:
-        """Return the elements as doubles."""
-        return self.array.astype("float64")
+    # What is swept: the number of workers and so on.
+    configuration: dict[str, Any]
+    # The folder of the data set in the contender's own format, if it has one.
+    source: str | None = None
+    # Whose CRC-32.
+    crc: str = "zlib"
+    # Files that have to be in the page cache.
+    preread: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Digest:
-    """What an epoch delivered, so that contenders can be held against each other."""
+class Loader:
+    """A contender's loader: an epoch's batches each time that it is iterated."""
 
-    samples: int = 0
-    payload_bytes: int = 0
-    crc_sum: int = 0
-    label_sum: int = 0
-    image_mean: float = 0.0
-
-
-def digest_raw(batch: Batch, digest: Digest) -> None:
-    """Count a batch of bytes; the order of samples does not matter."""
-    for record, label in zip(batch[0], batch[1], strict=True):
-        digest.samples += 1
-        digest.payload_bytes += len(record) + len(label)
-        digest.crc_sum += isal_zlib.crc32(record) + isal_zlib.crc32(label)
+    batches: Iterable[Batch]
+    # Who works for it beside this process.
+    helpers: Callable[[], list[int]] = processes.children
+    # Batches that it may have ready, at most.
+    ahead: int = 4
+    # What a contender alone knows, read before and after what is timed.
+    counts: Callable[[], dict[str, Any]] = dict
+    close: Callable[[], None] = lambda: None
 
 
-def digest_images(batch: Batch, digest: Digest) -> None:
-    """Count a batch of images; crops are random, so only their mean can be compared."""
-    digest.samples += len(batch[1])
-    digest.label_sum += int(batch[1].sum())
-    digest.image_mean += float(batch[0].double().mean()) * len(batch[1])
+# A loader of an epoch that plays the shards so many times.
+Make = Callable[[Task, int], Loader]
 
 
-def touch_raw(batch: Batch) -> None:
-    """Take a checksum over every byte of a batch."""
-    for field in (batch[0], batch[1]):
-        for record in field:
-            isal_zlib.crc32(record)
+class Replies:
+    """The line of replies."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
+        self.spoke = time.monotonic()
+
+    def say(self, **words: Any) -> None:
+        """Send one line."""
+        print(json.dumps(words), file=self.out, flush=True)
+        self.spoke = time.monotonic()
+
+    def alive(self) -> None:
+        """Say now and then that work goes on."""
+        if time.monotonic() - self.spoke >= ALIVE_S:
+            self.say(alive=True)
+
+    def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Pass batches on, and say that they come."""
+        for batch in batches:
+            yield batch
+            self.alive()
 
 
-def touch_images(batch: Batch) -> None:
-    """Read every byte of a batch, at the speed of memory."""
-    batch[0].amax().item()
-    batch[1].sum().item()
+def into_page_cache(files: list[str], replies: Replies) -> None:
+    """Read `files` here, so that their pages are charged to whom this process belongs."""
+    for name in files:
+        with open(name, "rb", buffering=0) as file:
+            while file.read(PREREAD_BYTES):
+                replies.alive()
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU time that `pids` have used so far, in user and kernel mode."""
-    ticks = 0
-    for pid in pids:
-        # The command's name, in brackets, may hold anything; fields are counted behind it.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / CLOCK_TICKS
-
-
-def memory_bytes(pid: int | str, file: str, name: str) -> int:
-    """Return a figure of `/proc/PID/FILE`, in bytes."""
-    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError(f"/proc/{pid}/{file} has no {name}")
-
-
-def children() -> list[int]:
-    """Return the processes that this one started and that still run."""
-    pid = os.getpid()
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-def run(
-    task: Task,
-    loader: Iterable[Batch],
-    helpers: Callable[[], list[int]],
-    figures: Callable[[], dict[str, Any]] = dict,
-) -> None:
-    """Play `task` on `loader` and print the figures.
-
-    `helpers` names the processes that work for this one; `figures` adds what a contender alone
-    knows, read before and after the timed epochs.
-    """
-    count, touch = (digest_raw, touch_raw) if task.mode == "raw" else (digest_images, touch_images)
-    digest, peak_pss = Digest(), 0
-    for number, batch in enumerate(loader):
+def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
+    """Play one epoch as fast as it goes, and tell what was in it."""
+    count, digest = counter(task.images, crc_of(task.crc)), Digest()
+    begin = time.monotonic()
+    loader = make(task, 1)
+    first: float | None = None
+    for batch in replies.watch(loader.batches):
+        first = first or time.monotonic() - begin
         count(batch, digest)
-        if number % MEMORY_STRIDE == 0:
-            pss = sum(memory_bytes(pid, "smaps_rollup", "Pss") for pid in [os.getpid(), *helpers()])
-            peak_pss = max(peak_pss, pss)
-    digest.image_mean /= max(digest.samples, 1)
+    wall = time.monotonic() - begin
+    loader.close()
+    return {
+        "first_batch_seconds": first,
+        "wall_seconds": wall,
+        "samples_per_second": digest.samples / wall,
+        "digest": asdict(digest),
+    }
 
-    pids = [os.getpid(), *helpers()]
-    before, cpu_before, start = figures(), cpu_seconds(pids), time.monotonic()
-    for _ in range(task.epochs):
-        for batch in loader:
-            touch(batch)
-    seconds, cpu, after = time.monotonic() - start, cpu_seconds(pids) - cpu_before, figures()
-    print(
-        json.dumps(
-            {
-                "seconds": seconds,
-                "cpu_seconds": cpu,
-                "samples": digest.samples * task.epochs,
-                "digest": asdict(digest),
-                "peak_rss_bytes": [memory_bytes(pid, "status", "VmHWM") for pid in pids],
-                "shared_bytes": memory_bytes(os.getpid(), "status", "RssShmem"),
-                "peak_pss_bytes": peak_pss,
-                "before": before,
-                "after": after,
-            }
-        )
-    )
+
+class Accelerated:
+    """The loader under an emulated accelerator; it is made once and goes on where it was."""
+
+    def __init__(self, task: Task, make: Make, replies: Replies) -> None:
+        self.task, self.make, self.replies = task, make, replies
+        self.loader: Loader | None = None
+        self.source: Iterator[Batch] | None = None
+
+    def play(self, step_seconds: float, seconds: float, repeats: int) -> dict[str, Any]:
+        """Play steps until `seconds` have passed, the first of them not counted."""
+        if self.loader is None or self.source is None:
+            self.loader = self.make(self.task, repeats)
+            self.source = self.replies.watch(accelerator.endless(self.loader.batches))
+        elif step_seconds > 0:
+            # What was made ready while another accelerator worked would flatter a short run.
+            for _ in range(self.loader.ahead):
+                next(self.source)
+        loader = self.loader
+        begin: dict[str, Any] = {}
+
+        def steady() -> None:
+            begin.update(cpu=self.cpu(), counts=loader.counts())
+
+        touch = toucher(self.task.images, crc_of(self.task.crc))
+        run = accelerator.play(self.source, touch, step_seconds, seconds, steady=steady)
+        used = self.cpu() - begin["cpu"]
+        return {
+            **run.document(),
+            "cpu_seconds": used,
+            "before": begin["counts"],
+            "after": loader.counts(),
+        }
+
+    def cpu(self) -> float:
+        """CPU seconds of this process and of all that work for it."""
+        assert self.loader is not None
+        return processes.cpu_seconds([os.getpid(), *self.loader.helpers()])
+
+    def close(self) -> None:
+        """Let the loader go, and with it its workers."""
+        self.source = None
+        if self.loader is not None:
+            self.loader.close()
+            self.loader = None
+
+
+def serve(make: Make) -> None:
+    """Play what the standard input asks for, until it ends."""
+    # Libraries print; what they say goes where errors go.
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        replies = Replies(out)
+        task = Task(**json.loads(sys.stdin.readline()))
+        into_page_cache(task.preread, replies)
+        accelerated = Accelerated(task, make, replies)
+        for line in sys.stdin:
+            play: dict[str, Any] = json.loads(line)
+            name = play.pop("play")
+            if name == "configure":
+                accelerated.close()
+                task = replace(task, configuration=play["configuration"])
+                accelerated, reply = Accelerated(task, make, replies), {}
+            elif name == "first_epoch":
+                reply = first_epoch(task, make, replies)
+            elif name == "accelerator":
+                reply = accelerated.play(**play)
+            else:
+                reply = throughput.play(task, make(task, 1), **play)
+            replies.say(reply=reply)
+        accelerated.close()
+
+
+def script(name: str) -> Path:
+    """Return the script of contender `name`."""
+    return Path(__file__).with_name(f"through_{name}.py")

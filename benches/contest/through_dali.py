@@ -1,80 +1,88 @@
-"""NVIDIA DALI on the rivals' task: its reader of WebDataset's shards, on the CPU.
+"""NVIDIA DALI: its reader of WebDataset's shards; photos on the GPU where there is one.
 
-Its rule: as its guide recommends: index files, whole batches read ahead, as many threads as there
-are cores, and of a photo only the crop decoded. It needs none of Forebay's environment but NumPy
-and isal.
+Its rule: as its guide recommends: index files, whole batches read ahead, each number of threads
+tried, and of a photo only the crop decoded. It needs none of Forebay's environment but NumPy; on a
+GPU torch as well, which reads DALI's tensors there.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contender import MEAN, SIZE, STD, Batch, Task, Tensor, run
+from contender import Loader, Task, serve
 from nvidia.dali import fn, pipeline_def, types
+from pixels import MEAN, RATIO, SCALE, SIZE, STD, TRIES
+from to_dali import index_of
+from touch import Batch, Tensor
 
-THREADS = 2
-# Batches read ahead; more did not help.
+# Batches read ahead, and as many made of them; more did not help.
 PREFETCH = 4
-# The command installed beside this Python.
-WDS2IDX = Path(sys.executable).with_name("wds2idx")
 
 
 class Shards:
-    """DALI's batches as pairs of image and label, the form the harness expects."""
+    """DALI's batches as columns, the form the harness expects."""
 
-    def __init__(self, task: Task, indexes: list[str]) -> None:
+    def __init__(self, task: Task, repeats: int) -> None:
+        assert task.source is not None
+        indexes = [str(index_of(Path(task.source), number)) for number in range(len(task.shards))]
+        on_gpu = task.configuration.get("device") == "gpu"
+
         @pipeline_def(  # type: ignore[untyped-decorator]
             batch_size=task.batch_size,
-            num_threads=THREADS,
-            device_id=None,
+            num_threads=task.configuration["threads"],
+            device_id=0 if on_gpu else None,
             prefetch_queue_depth=PREFETCH,
         )
         def pipeline() -> Any:
-            photos, labels = fn.readers.webdataset(
+            members = fn.readers.webdataset(
                 name="shards",
-                paths=list(task.shards),
+                paths=task.shards,
                 index_paths=indexes,
-                ext=["jpg", "cls"],
+                ext=task.fields,
                 prefetch_queue_depth=PREFETCH,
             )
-            return (photos if task.mode == "raw" else images(photos)), labels
+            if not task.images:
+                return tuple(members)
+            return images(members[0], on_gpu), members[1]
 
-        self.mode = task.mode
+        self.images, self.on_gpu, self.batch_size = task.images, on_gpu, task.batch_size
         self.pipe = pipeline()
         self.pipe.build()
-        samples = self.pipe.reader_meta("shards")["epoch_size"]
-        if samples % task.batch_size != 0:
-            # Its last batch would hold samples of the next epoch.
-            sys.exit(f"{samples} samples are no whole number of batches")
-        self.batches = samples // task.batch_size
+        self.samples = self.pipe.reader_meta("shards")["epoch_size"] * repeats
 
     def __iter__(self) -> Iterator[Batch]:
-        """Play one epoch."""
-        for _ in range(self.batches):
-            photos, labels = self.pipe.run()
-            if self.mode == "raw":
-                yield arrays(photos), arrays(labels)
-            else:
-                numbers = [int(bytes(label)) for label in arrays(labels)]
-                yield Tensor(np.asarray(photos.as_tensor())), np.array(numbers)
+        """Play one epoch; the reader knows none and goes on with the first sample."""
+        for begin in range(0, self.samples, self.batch_size):
+            left = min(self.batch_size, self.samples - begin)
+            outputs = self.pipe.run()
+            if not self.images:
+                yield [arrays(output, left) for output in outputs]
+                continue
+            photos, labels = outputs
+            numbers = np.array([int(bytes(label)) for label in arrays(labels, left)])
+            yield self.tensor(photos, left), numbers
+
+    def tensor(self, photos: Any, left: int) -> Any:
+        """Return the first `left` images as what the harness reads."""
+        if self.on_gpu:
+            from torch.utils.dlpack import from_dlpack
+
+            return from_dlpack(photos.as_tensor())[:left]
+        return Tensor(np.asarray(photos.as_tensor())[:left])
 
 
-def images(photos: Any) -> Any:
+def images(photos: Any, on_gpu: bool) -> Any:
     """Return what becomes of `photos`: the same transforms as everybody's."""
     crops = fn.decoders.image_random_crop(
         photos,
-        device="cpu",
+        device="mixed" if on_gpu else "cpu",
         output_type=types.RGB,
-        random_area=[0.08, 1.0],
-        random_aspect_ratio=[3 / 4, 4 / 3],
-        num_attempts=10,
+        random_area=list(SCALE),
+        random_aspect_ratio=list(RATIO),
+        num_attempts=TRIES,
     )
     resized = fn.resize(crops, size=[SIZE, SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
     return fn.crop_mirror_normalize(
@@ -87,22 +95,15 @@ def images(photos: Any) -> Any:
     )
 
 
-def arrays(batch: Any) -> list[Any]:
+def arrays(batch: Any, count: int) -> list[Any]:
     """Return a batch's samples, each as an array over DALI's own memory."""
-    return [batch.at(sample) for sample in range(len(batch))]
+    return [batch.at(sample) for sample in range(count)]
 
 
-def index(shards: list[str], folder: Path) -> list[str]:
-    """Make DALI's index files of `shards`, which is not timed."""
-    made = []
-    for shard in shards:
-        target = folder / f"{Path(shard).stem}.idx"
-        subprocess.run([WDS2IDX, shard, target], check=True, stdout=subprocess.DEVNULL)
-        made.append(str(target))
-    return made
+def make(task: Task, repeats: int) -> Loader:
+    """Make the loader that `task` asks for."""
+    return Loader(Shards(task, repeats), ahead=2 * PREFETCH)
 
 
 if __name__ == "__main__":
-    given = Task.from_command_line()
-    with tempfile.TemporaryDirectory(prefix=f"dali-{os.getpid()}-") as aside:
-        run(given, Shards(given, index(list(given.shards), Path(aside))), list)
+    serve(make)

@@ -1,68 +1,85 @@
-"""Forebay on the rivals' task.
+"""Forebay.
 
-Its rule: defaults. What is set is what the task asks for, nothing is tuned to this machine.
+Its rule: defaults. What is set is what the task asks for, nothing is tuned to the machine.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import stage
-from contender import MEAN, SIZE, STD, Batch, Task, run
+import processes
+from contender import Loader, Task, serve
+from pixels import MEAN, SIZE, STD
+from to_forebay import MANIFEST
+from touch import Batch
 
 import forebay
 
+# Its default.
+PREFETCH = 4
 
-class Pairs:
-    """A loader's batches as pairs of image and label, the form the harness expects."""
 
-    def __init__(self, loader: forebay.DataLoader) -> None:
-        self.loader = loader
+class Columns:
+    """A loader's batches as columns, the form the harness expects."""
+
+    def __init__(self, loader: forebay.DataLoader, names: list[str]) -> None:
+        self.loader, self.names = loader, names
 
     def __iter__(self) -> Iterator[Batch]:
         """Play one epoch."""
         for batch in self.loader:
-            yield batch["image"], batch["label"]
+            yield [batch[name] for name in self.names]
 
 
 def fields(task: Task) -> dict[str, forebay.Field]:
     """Return the fields that `task` asks for."""
-    if task.mode == "raw":
-        copy = task.variant == "copies"
-        return {
-            "image": forebay.Bytes("jpg", copy=copy),
-            "label": forebay.Bytes("cls", copy=copy),
-        }
+    if not task.images:
+        copy = task.configuration["bytes"] == "copies"
+        return {name: forebay.Bytes(name, copy=copy) for name in task.fields}
+    photo, label = task.fields
     image = forebay.Image(
-        "jpg", size=SIZE, crop="random", flip=True, dtype="float32", mean=MEAN, std=STD
+        photo, size=SIZE, crop="random", flip=True, dtype="float32", mean=MEAN, std=STD
     )
-    return {"image": image, "label": forebay.Int("cls")}
+    return {photo: image, label: forebay.Int(label)}
+
+
+def helpers(loader: forebay.DataLoader) -> list[int]:
+    """Return the daemon, its processes and this one's."""
+    daemon = loader.stats()["daemon_pid"]
+    served = [] if daemon is None else [daemon, *processes.children(daemon)]
+    return list(dict.fromkeys([*served, *processes.children()]))
 
 
 def counts(loader: forebay.DataLoader) -> dict[str, Any]:
-    """Return what `loader` and its daemon counted, free of this checkout's whereabouts."""
-    daemon = stage.status(dict(os.environ))
-    if daemon is None:
-        raise RuntimeError("the daemon is gone")
-    for tier in daemon["tiers"]:
-        # One in memory has none.
-        tier.pop("path", None)
-    return {"loader": loader.stats(), "daemon": daemon}
+    """Return what `loader` counted."""
+    return {"loader": loader.stats()}
+
+
+def manifest(task: Task) -> Path | None:
+    """Return the file that tells the shards' sample counts, which repeating them needs."""
+    return None if task.source is None else Path(task.source) / MANIFEST
+
+
+def make(task: Task, repeats: int) -> Loader:
+    """Make the loader that `task` asks for."""
+    urls = [Path(shard).absolute().as_uri() for shard in task.shards]
+    repeated = [forebay.Stream(urls, repeat=repeats, manifest=manifest(task))]
+    loader = forebay.DataLoader(
+        repeated if repeats > 1 else urls,
+        batch_size=task.batch_size,
+        fields=fields(task),
+        framework="torch",
+    )
+    return Loader(
+        Columns(loader, task.fields),
+        helpers=lambda: helpers(loader),
+        ahead=PREFETCH,
+        counts=lambda: counts(loader),
+        close=loader.close,
+    )
 
 
 if __name__ == "__main__":
-    given = Task.from_command_line()
-    shards = [Path(shard).absolute().as_uri() for shard in given.shards]
-    loader = forebay.DataLoader(
-        shards, batch_size=given.batch_size, fields=fields(given), framework="torch"
-    )
-    with loader as opened:
-        run(
-            given,
-            Pairs(opened),
-            lambda: [opened.stats()["daemon_pid"]],
-            lambda: counts(opened),
-        )
+    serve(make)
