@@ -19,8 +19,8 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
-python_code := $(wildcard bindings/python benches/rivals benches/link benches/gpu benches/foresight examples tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/rivals/tests)
+python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight examples tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests)
 # The engine that the others are held against, in benchmarks as in tests.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
@@ -74,7 +74,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/rivals benches/link benches/gpu benches/foresight
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/contest benches/rivals benches/link benches/gpu benches/foresight
 
 .PHONY: ptx
 ptx: setup ## Compile the CUDA kernels, after a change of their source

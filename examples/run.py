@@ -13,6 +13,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import daemons
 import make_photos
 import stage
 
@@ -43,9 +44,9 @@ def main() -> int:
             train += [urls, "--manifest", manifest, "--classes", str(make_photos.CLASSES)]
             print(f"training on {urls} from {environment['AWS_ENDPOINT_URL']}", flush=True)
         cache = stack.enter_context(stage.private_cache())
-        stack.enter_context(stage.private_daemon(environment, cache))
+        stack.enter_context(daemons.private_daemon(environment, cache))
         trained = subprocess.run(train, env=environment, check=False).returncode
-        daemon = stage.status(environment)
+        daemon = daemons.status(environment)
         if trained == 0 and daemon is not None:
             cache = daemon["cache"]
             is_ring = daemon["tiers"][0]["engine"]["kind"] == "ring"

@@ -1,4 +1,4 @@
-"""What an experiment stands on: photos in shards, an S3 server, a daemon of its own.
+"""What an experiment stands on: photos in shards, an S3 server, a cache of its own.
 
 Its rule: whatever happens, failure and Ctrl-C included, what a function here started has ended when
 its `with` block is left. The user's own daemon and cache are not touched.
@@ -6,20 +6,17 @@ its `with` block is left. The user's own daemon and cache are not touched.
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import make_photos
+from daemons import FOREBAY, private_daemon
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,12 +29,6 @@ KEYS = {
     "AWS_SECRET_ACCESS_KEY": "example-secret",
     "AWS_REGION": "us-east-1",
 }
-# A daemon that was told to end finishes its writes first; a disk is given this long for them.
-STOP_TIMEOUT_S = 30
-# The exit code by which `forebay` says that no daemon is reachable.
-NO_DAEMON = 3
-# The command installed beside this Python.
-FOREBAY = Path(sys.executable).with_name("forebay")
 
 
 def shards(count: int) -> Path:
@@ -119,72 +110,6 @@ def private_cache() -> Iterator[Path]:
         yield cache
     finally:
         shutil.rmtree(cache)
-
-
-@contextmanager
-def private_daemon(environment: dict[str, str], cache: Path) -> Iterator[None]:
-    """Lead `environment` to an embedded daemon of its own on `cache`; end it afterwards."""
-    # Not under RUN: a socket's path may have 107 bytes at most.
-    runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
-    environment.update(
-        FOREBAY_DAEMON="embedded", FOREBAY_CACHE=str(cache), XDG_RUNTIME_DIR=str(runtime)
-    )
-    try:
-        yield
-    finally:
-        stop_daemon(environment)
-        shutil.rmtree(runtime)
-
-
-@contextmanager
-def node_daemon(
-    environment: dict[str, str], config: str, before: Callable[[], None] | None = None
-) -> Iterator[None]:
-    """Lead `environment` to a node's daemon by `config`, which names no socket; end it afterwards.
-
-    `before` is called in the daemon's process before it begins.
-    """
-    runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
-    socket, file = runtime / "forebayd.sock", runtime / "forebay.toml"
-    file.write_text(config.replace("[daemon]", f"[daemon]\nsocket = {str(socket)!r}"))
-    environment.update(FOREBAY_DAEMON=f"unix:{socket}")
-    daemon = subprocess.Popen([FOREBAY, "daemon", "--config", file], preexec_fn=before)
-    try:
-        while status(environment) is None:
-            if daemon.poll() is not None:
-                sys.exit("the daemon did not start")
-        yield
-    finally:
-        daemon.terminate()
-        daemon.wait()
-        shutil.rmtree(runtime)
-
-
-def status(environment: dict[str, str]) -> dict[str, Any] | None:
-    """Return what the daemon of `environment` says of itself; `None` if none runs."""
-    asked = subprocess.run(
-        [FOREBAY, "status", "--json"], env=environment, capture_output=True, text=True, check=False
-    )
-    if asked.returncode == NO_DAEMON:
-        return None
-    asked.check_returncode()
-    document: dict[str, Any] = json.loads(asked.stdout)
-    return document
-
-
-def stop_daemon(environment: dict[str, str]) -> None:
-    """End the daemon of `environment`, if one runs, and wait until it has ended."""
-    running = status(environment)
-    if running is None:
-        return
-    handle = os.pidfd_open(running["pid"])
-    try:
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if not select.select([handle], [], [], STOP_TIMEOUT_S)[0]:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            print(f"the daemon did not end within {STOP_TIMEOUT_S} s and was killed")
-    finally:
-        os.close(handle)
 
 
 def index(urls: str, folder: Path, environment: dict[str, str]) -> Path:

@@ -15,6 +15,9 @@ readonly AZURITE="azurite@3.37.0"
 readonly SCHEMATHESIS="schemathesis==4.32.5" SCHEMATHESIS_310="schemathesis==4.30.1"
 # What lints metrics and tests alert rules: of Debian's package only the one program, since the whole starts a server.
 readonly PROMTOOL="promtool of prometheus, from the system's packages"
+# The reference benchmark of MLPerf Storage with an MPI of its own; torch and forebay it finds in the other environment.
+readonly DLIO="dlio_benchmark==2.0.0"
+readonly DLIO_NEEDS=(hydra-core==1.3.8 mpi4py==4.1.2 mpich==4.3.2 pandas==2.3.3 pillow psutil==7.2.2 pydftracer==1.0.2)
 # Measured on Linux x86-64 with the pinned requirements: wheels, and what they unpack to.
 readonly PACKAGES_DOWNLOAD="3.2 GB"
 readonly PACKAGES_DISK="6.3 GB"
@@ -126,6 +129,9 @@ schemathesis=$SCHEMATHESIS
 "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && schemathesis=$SCHEMATHESIS_310
 has_tool schemathesis "$schemathesis" ||
     plan+=("$schemathesis, a fuzzer of HTTP APIs for the tests, into $TOOLS/schemathesis  (0.1 GB on disk)")
+# What it traces with comes as a wheel for these Pythons; elsewhere its test is skipped.
+has_dlio() { "$python" -c 'import sys; sys.exit(sys.version_info < (3, 13))' || has_tool dlio "$DLIO ${DLIO_NEEDS[*]}"; }
+has_dlio || plan+=("$DLIO, the reference benchmark of MLPerf Storage for the tests, into $TOOLS/dlio  (0.3 GB on disk)")
 has_tool promtool "$PROMTOOL" || plan+=("$PROMTOOL, for the tests, into $TOOLS/promtool  (20 MB to download, 50 MB on disk)")
 is_done packages "$packages" || plan+=("Python packages into $VENV: $(
     sed -n 's/^\([a-z-]*\)==.*/\1/p' scripts/requirements.txt | uniq | xargs
@@ -173,6 +179,20 @@ python_tool() {
 }
 python_tool moto "$MOTO"
 python_tool schemathesis "$schemathesis"
+
+if ! has_dlio; then
+    step "$DLIO"
+    rm -rf "${TOOLS:?}/dlio"
+    "$python" -m venv "$TOOLS/dlio"
+    # It names TensorFlow, DALI and torch as its needs. The first it imports and does not use in its PyTorch workloads,
+    # so that an empty module stands there; the second it does not even import; torch is in the other environment.
+    "$TOOLS/dlio/bin/python" -m pip install --disable-pip-version-check --quiet "${DLIO_NEEDS[@]}"
+    "$TOOLS/dlio/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps "$DLIO"
+    site=$("$TOOLS/dlio/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '"""Stands where DLIO imports TensorFlow, which its PyTorch workloads do not use."""\n' >"$site/tensorflow.py"
+    printf '../../../../../%s/lib/%s/site-packages\n' "$VENV" "$(basename "$(dirname "$site")")" >"$site/forebay.pth"
+    printf '%s\n' "$DLIO ${DLIO_NEEDS[*]}" >"$TOOLS/dlio/.stamp"
+fi
 
 if ! has_tool azurite "$AZURITE"; then
     step "$AZURITE"

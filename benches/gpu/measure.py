@@ -67,6 +67,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--json", type=Path, help="where to keep the figures")
     arguments = parser.parse_args()
+    import daemons
     import stage
     import torch
 
@@ -78,7 +79,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="forebay-gpu-") as name,
         stage.private_cache() as cache,
-        stage.private_daemon(environment, cache),
+        daemons.private_daemon(environment, cache),
     ):
         os.environ.update(environment)
         files = photos()

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import client
+import daemons
 import machine
 import measure
 import stage
@@ -30,9 +31,9 @@ def starvation(folder: Path, out: Path) -> None:
     with stage.s3_server(folder) as reach:
         environment.update(reach)
         manifest = stage.index(urls, folder, environment)
-        command: list[str | Path] = [stage.FOREBAY, "bench", "starvation", urls, "--json"]
+        command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", urls, "--json"]
         command += ["--manifest", manifest, "--window", "4", "--epochs", str(EPOCHS)]
-        with stage.private_cache() as cache, stage.private_daemon(environment, cache):
+        with stage.private_cache() as cache, daemons.private_daemon(environment, cache):
             text = subprocess.check_output(command, env=environment, text=True)
     document = {"machine": machine.describe(stage.RUN), **json.loads(text)}
     target = out / "starvation.json"

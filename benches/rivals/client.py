@@ -1,6 +1,6 @@
 """What a trainer's process itself spends: CPU per sample, and time until its first batch.
 
-    PYTHONPATH=examples .venv/bin/python benches/rivals/client.py [--rounds 5]
+    PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/client.py [--rounds 5]
 
 Its rule: what the trainer's process spends, all of its threads counted, and not the daemon's; and
 against what it would spend anyway: importing torch, or making a `bytes` of each sample's view.
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import daemons
 import machine
 import measure
 import stage
@@ -94,7 +95,7 @@ def main() -> None:
     shards = [str(path) for path in sorted((folder / stage.BUCKET).glob("*.tar"))]
     rounds: list[dict[str, float]] = []
     environment = dict(os.environ)
-    with stage.private_cache() as cache, stage.private_daemon(environment, cache):
+    with stage.private_cache() as cache, daemons.private_daemon(environment, cache):
         os.environ.update(environment)
         for number in range(arguments.rounds):
             one = {

@@ -1,6 +1,6 @@
 """The harness: the same shards through every contender, in turns, and the ratio of the medians.
 
-    PYTHONPATH=examples .venv/bin/python benches/rivals/measure.py [--rounds 5] [--mode raw]
+    PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/measure.py [--mode raw]
 
 Its rule: nothing is counted that was not the same work. Contenders must deliver the same samples,
 all run on the same CPUs, each in processes of its own, in an order that turns round every round;
@@ -24,16 +24,24 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import conversions
+import daemons
 import disk
 import machine
 import stage
-from fence import fence
+from contender import Task
+from fence import Unfenced, fence
+from place import out_of_page_cache
+from players import player
 
-HERE = Path(__file__).resolve().parent
+CONTEST = Path(__file__).resolve().parents[1] / "contest"
+# Of a photo in these shards.
+FIELDS = ["jpg", "cls"]
 BATCH_SIZE = 256
 PHOTOS = 2048
 # Shards go by so quickly that a data set of this many copies is needed to time them: an epoch's
@@ -53,33 +61,37 @@ FLOAT32_IMAGE_BYTES = 3 * 224 * 224 * 4
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to load, and the script that does it."""
+    """One way to load."""
 
     name: str
-    script: str
-    variant: str
+    kind: str
+    configuration: dict[str, Any] = field(default_factory=dict)
     python: str = sys.executable
 
     @property
     def is_forebay(self) -> bool:
         """Whether a daemon works for it."""
-        return self.script == "through_forebay.py"
+        return self.kind == "forebay"
 
 
 RAW = [
-    Contender("webdataset, no workers", "through_webdataset.py", "0"),
-    Contender("webdataset, 1 worker", "through_webdataset.py", "1"),
-    Contender("webdataset, 2 workers", "through_webdataset.py", "2"),
-    Contender("forebay, views", "through_forebay.py", "views"),
-    Contender("forebay, copies", "through_forebay.py", "copies"),
+    Contender("webdataset, no workers", "webdataset", {"workers": 0}),
+    Contender("webdataset, 1 worker", "webdataset", {"workers": 1}),
+    Contender("webdataset, 2 workers", "webdataset", {"workers": 2}),
+    Contender("forebay, views", "forebay", {"bytes": "views"}),
+    Contender("forebay, copies", "forebay", {"bytes": "copies"}),
 ]
+# Of those that decode: as many as there are cores.
+WORKERS = 2
 CONTENDERS = {
     "memory": RAW,
     "raw": RAW,
     "images": [
-        Contender("webdataset, pillow", "through_webdataset.py", "pillow"),
-        Contender("webdataset, torchvision", "through_webdataset.py", "torchvision"),
-        Contender("forebay", "through_forebay.py", "float32"),
+        Contender("webdataset, pillow", "webdataset", {"workers": WORKERS, "decode": "pillow"}),
+        Contender(
+            "webdataset, torchvision", "webdataset", {"workers": WORKERS, "decode": "torchvision"}
+        ),
+        Contender("forebay", "forebay"),
     ],
 }
 # Long enough to time the fastest contender for some seconds.
@@ -110,59 +122,59 @@ def copies(folder: Path, count: int) -> list[str]:
     return shards
 
 
-def into_page_cache(shards: list[str]) -> None:
-    """Read `shards`, so that the rival finds them in memory."""
-    for shard in shards:
-        Path(shard).read_bytes()
-
-
-def out_of_page_cache(shards: list[str]) -> None:
-    """Have the kernel forget `shards`: pages that others read would cost a rival nothing."""
-    for shard in shards:
-        handle = os.open(shard, os.O_RDONLY)
-        os.fsync(handle)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(handle)
-
-
 def play(
     contender: Contender, mode: str, shards: list[str], cache: Path, before: Callable[[], None]
 ) -> dict[str, Any]:
     """Run one contender once and return its figures."""
     environment = dict(os.environ)
-    options = [f"--batch-size={BATCH_SIZE}", f"--epochs={EPOCHS[mode]}"]
-    script = HERE / contender.script
-    # Of what is taken from raw shards, all is alike.
-    task = "images" if mode == "images" else "raw"
-    command = [contender.python, script, task, contender.variant, *options, *shards]
-    if not contender.is_forebay:
-        (out_of_page_cache if mode == "raw" else into_page_cache)(shards)
-        return figures(command, environment, before)
-    daemon = (
-        stage.node_daemon(environment, IN_MEMORY, before)
-        if mode == "memory"
-        else stage.private_daemon(environment, cache)
+    if mode == "raw" and not contender.is_forebay:
+        # Pages that others read would cost a rival nothing.
+        out_of_page_cache(shards)
+    task = Task(
+        images=mode == "images",
+        fields=FIELDS,
+        shards=shards,
+        batch_size=BATCH_SIZE,
+        configuration=contender.configuration,
+        source=indexes(contender, shards),
+        crc="isal",
+        # The rival finds them in memory.
+        preread=[] if mode == "raw" or contender.is_forebay else shards,
     )
-    with daemon:
-        result = figures(command, environment, before)
-    check_warm(result, mode)
+    with ExitStack() as stack:
+        if contender.is_forebay:
+            stack.enter_context(
+                daemons.node_daemon(environment, IN_MEMORY, before)
+                if mode == "memory"
+                else daemons.private_daemon(environment, cache)
+            )
+        one = stack.enter_context(
+            player(contender.name, contender.kind, contender.python, task, environment, before)
+        )
+        result = one.play("throughput", epochs=EPOCHS[mode])
+        if contender.is_forebay:
+            result["after"]["daemon"] = described(environment)
+            check_warm(result, mode)
     return result
 
 
-def figures(
-    command: list[Any], environment: dict[str, str], before: Callable[[], None]
-) -> dict[str, Any]:
-    """Run `command` and return what its last line says."""
-    output = subprocess.run(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        preexec_fn=before,
-    ).stdout
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result
+def indexes(contender: Contender, shards: list[str]) -> str | None:
+    """Return DALI's index files of `shards`, whose making is not timed here."""
+    if contender.kind != "dali":
+        return None
+    made = conversions.convert("dali", contender.python, "", shards, FIELDS, stage.RUN)
+    return made.folder
+
+
+def described(environment: dict[str, str]) -> dict[str, Any]:
+    """Return what the daemon says of itself, free of this checkout's whereabouts."""
+    daemon = daemons.status(environment)
+    if daemon is None:
+        raise RuntimeError("the daemon is gone")
+    for tier in daemon["tiers"]:
+        # One in memory has none.
+        tier.pop("path", None)
+    return daemon
 
 
 def check_warm(result: dict[str, Any], mode: str) -> None:
@@ -201,17 +213,17 @@ def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, A
         "frames_bytes": frames,
         "promised_bytes": slab + frames + (PREFETCH + IN_USE) * batch + MEMORY_ALLOWANCE,
         # The slab's pages are resident in both processes and counted once, with the daemon's.
-        "used_bytes": sum(result["peak_rss_bytes"]) - result["shared_bytes"] - imports_bytes,
+        "used_bytes": sum(result["peak_rss_bytes"][:2]) - result["shared_bytes"] - imports_bytes,
     }
 
 
 def imports_bytes() -> int:
     """Return the peak memory of a process that only imports what Forebay's contender does."""
     code = (
-        "import contender, forebay, numpy, torch, os;"
-        "print(contender.memory_bytes(os.getpid(), 'status', 'VmHWM'))"
+        "import contender, forebay, numpy, torch, os, processes;"
+        "print(processes.memory_bytes(os.getpid(), 'status', 'VmHWM'))"
     )
-    return int(subprocess.check_output([sys.executable, "-c", code], cwd=HERE))
+    return int(subprocess.check_output([sys.executable, "-c", code], cwd=CONTEST))
 
 
 def summary(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -337,15 +349,18 @@ def main() -> None:
         print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
         contenders = list(CONTENDERS[mode])
         if arguments.dali:
-            contenders.append(Contender("dali", "through_dali.py", "cpu", arguments.dali))
+            contenders.append(Contender("dali", "dali", {"threads": WORKERS}, arguments.dali))
         if arguments.spdl and mode == "images":
-            contenders.append(Contender("spdl", "through_spdl.py", "cpu", arguments.spdl))
+            contenders.append(Contender("spdl", "spdl", {"threads": WORKERS}, arguments.spdl))
         shards = copies(folder, COPIES[mode])
         if mode == "images":
             document = measure(mode, contenders, shards, arguments.rounds, lambda: None)
         else:
-            with fence(LIMIT[mode]) as before:
-                document = measure(mode, contenders, shards, arguments.rounds, before)
+            try:
+                with fence(LIMIT[mode]) as before:
+                    document = measure(mode, contenders, shards, arguments.rounds, before)
+            except Unfenced as error:
+                raise SystemExit(str(error)) from error
         show(document)
         if arguments.out:
             arguments.out.mkdir(parents=True, exist_ok=True)

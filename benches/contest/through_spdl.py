@@ -1,8 +1,8 @@
-"""SPDL on the rivals' task: its threads in one process, FFmpeg's decoders and filters on the CPU.
+"""SPDL: its threads in one process, FFmpeg's decoders and filters on the CPU.
 
 Its rule: as its guide recommends: samples go through a pipeline of threads that let go of the GIL,
-whole batches a task, as many tasks at once as there are cores. It needs none of Forebay's
-environment but NumPy and isal.
+whole batches a task, as many tasks at once as there are threads. It needs none of Forebay's
+environment but NumPy.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import spdl.io
-from contender import MEAN, SIZE, STD, Batch, Task, Tensor, run
+from contender import Loader, Task, serve
+from pixels import MEAN, RATIO, SCALE, SIZE, STD, TRIES
 from spdl.pipeline import PipelineBuilder
+from touch import Batch, Tensor
 
-THREADS = 2
 # Batches ready ahead; more did not help.
 PREFETCH = 4
-# torchvision's defaults, by which every contender draws its crops.
-SCALE, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 # What becomes of a byte, by one multiplication and one addition.
 FACTOR = [1 / (255 * std) for std in STD]
 SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+
+Members = tuple[Any, ...]
 
 
 def crop(width: int, height: int) -> str:
@@ -52,7 +54,7 @@ def decode(photo: bytes) -> Any:
     return spdl.io.decode_packets(packets, filter_desc=",".join(steps))
 
 
-def collate(samples: list[tuple[bytes, int]]) -> Batch:
+def images(samples: list[Members]) -> Batch:
     """Decode a batch, then normalise it in one go."""
     frames = [decode(photo) for photo, _ in samples]
     pixels = spdl.io.to_numpy(spdl.io.convert_frames(frames))
@@ -61,40 +63,61 @@ def collate(samples: list[tuple[bytes, int]]) -> Batch:
         plane = out[:, channel]
         np.multiply(pixels[..., channel], np.float32(FACTOR[channel]), out=plane)
         plane += np.float32(SHIFT[channel])
-    return Tensor(out), np.array([label for _, label in samples])
+    return Tensor(out), np.array([int(bytes(label)) for _, label in samples])
 
 
-class Pairs:
-    """SPDL's batches as pairs of image and label, the form the harness expects."""
+def columns(samples: list[Members]) -> Batch:
+    """Turn a batch of samples of bytes into one column for each field."""
+    return [list(column) for column in zip(*samples, strict=True)]
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
 
-    def samples(self) -> Iterator[tuple[bytes, int]]:
-        """Read one epoch's samples, whose members stand beside each other."""
-        for shard in self.task.shards:
-            with open(shard, "rb") as file:
-                members: dict[str, Any] = {}
-                for name, data in spdl.io.iter_tarfile(file):
-                    members[name.rpartition(".")[2]] = data
-                    if members.keys() == {"jpg", "cls"}:
-                        yield members["jpg"], int(bytes(members["cls"]))
-                        members = {}
+def members(shard: str, fields: list[str]) -> list[Members]:
+    """Read one shard's samples, whose members stand beside each other."""
+    with open(shard, "rb") as file:
+        content = file.read()
+    found: list[Members] = []
+    sample: dict[str, Any] = {}
+    stem = None
+    for name, data in spdl.io.iter_tarfile(content):
+        folder, slash, last = name.rpartition("/")
+        base, _, extension = last.partition(".")
+        if (here := f"{folder}{slash}{base}") != stem:
+            stem, sample = here, {}
+        if extension in fields:
+            sample[extension] = data
+            if len(sample) == len(fields):
+                found.append(tuple(sample[field] for field in fields))
+    return found
+
+
+class Batches:
+    """SPDL's batches in the form that the harness expects."""
+
+    def __init__(self, task: Task, repeats: int) -> None:
+        self.task, self.repeats = task, repeats
 
     def __iter__(self) -> Iterator[Batch]:
         """Play one epoch."""
+        threads: int = self.task.configuration["threads"]
         pipeline = (
             PipelineBuilder()
-            .add_source(self.samples())
+            .add_source(self.task.shards * self.repeats)
+            # One shard ahead of the one whose samples are taken.
+            .pipe(partial(members, fields=self.task.fields), output_order="input")
+            .disaggregate()
             .aggregate(self.task.batch_size)
-            .pipe(collate, concurrency=THREADS)
+            .pipe(images if self.task.images else columns, concurrency=threads)
             .add_sink(PREFETCH)
-            .build(num_threads=THREADS, max_failures=0)
+            .build(num_threads=threads + 1, max_failures=0)
         )
         with pipeline.auto_stop():
             yield from pipeline
 
 
+def make(task: Task, repeats: int) -> Loader:
+    """Make the loader that `task` asks for."""
+    return Loader(Batches(task, repeats), ahead=PREFETCH)
+
+
 if __name__ == "__main__":
-    given = Task.from_command_line()
-    run(given, Pairs(given), list)
+    serve(make)

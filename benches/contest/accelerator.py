@@ -1,0 +1,159 @@
+"""An emulated accelerator: it takes batches and works on each for a nominal time.
+
+Its rule: what an accelerator does with a batch, reading every byte of it, belongs to its step, as
+in training. So a step lasts from the moment its batch is there for the nominal time, or for as long
+as reading the batch takes, if that is longer; only waiting for the next batch is outside of it.
+
+    AU_ideal    = N * t_nominal / wall
+    AU_measured = time in steps / wall
+
+over all steps but the first, which MLPerf Storage leaves out because pipelines fill then. The wall
+begins where the first step ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+# Waits that are kept of a run: enough for its 99th percentile, and a small document.
+WAITS_MAX = 4096
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Monotonic seconds, and a way to let them pass."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass
+class Waits:
+    """How long single steps waited: at most `WAITS_MAX` of them, evenly spread, and the longest."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    # Every so many steps one is kept.
+    stride: int = 1
+    longest: float = 0.0
+    seen: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one step's wait."""
+        self.longest = max(self.longest, seconds)
+        if self.seen % self.stride == 0:
+            self.milliseconds.append(round(seconds * 1e3, 4))
+        self.seen += 1
+        if len(self.milliseconds) == WAITS_MAX:
+            del self.milliseconds[1::2]
+            self.stride *= 2
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What was in a batch whose every byte was read."""
+
+    samples: int
+    bytes: int
+
+
+@dataclass
+class Run:
+    """What steps took; the first is not in it."""
+
+    step_seconds: float
+    steps: int = 0
+    samples: int = 0
+    bytes: int = 0
+    wall_seconds: float = 0.0
+    step_seconds_measured: float = 0.0
+    wait_seconds: float = 0.0
+    first_batch_seconds: float = 0.0
+    waits: Waits = field(default_factory=Waits)
+
+    @property
+    def au_ideal(self) -> float:
+        """Nominal time of the steps over the wall's."""
+        return self.steps * self.step_seconds / self.wall_seconds
+
+    @property
+    def au_measured(self) -> float:
+        """Time in steps over the wall's."""
+        return self.step_seconds_measured / self.wall_seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second of wall time."""
+        return self.samples / self.wall_seconds
+
+    def document(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        waits = self.waits
+        return {
+            "step_seconds": self.step_seconds,
+            "steps": self.steps,
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "wall_seconds": self.wall_seconds,
+            "au_ideal": self.au_ideal,
+            "au_measured": self.au_measured,
+            "samples_per_second": self.samples_per_second,
+            "wait_seconds": self.wait_seconds,
+            "wait_max_ms": round(waits.longest * 1e3, 4),
+            "waits_ms": waits.milliseconds,
+            "waits_stride": waits.stride,
+            "first_batch_seconds": self.first_batch_seconds,
+        }
+
+
+def endless(batches: Iterable[Any]) -> Iterator[Any]:
+    """Play `batches` again and again; an epoch without any ends it with an error."""
+    while True:
+        count = 0
+        for batch in batches:
+            count += 1
+            yield batch
+        if count == 0:
+            raise RuntimeError("an epoch had no batch")
+
+
+def play(
+    source: Iterator[Any],
+    touch: Callable[[Any], Touched],
+    step_seconds: float,
+    seconds: float,
+    clock: Clock | None = None,
+    steady: Callable[[], None] = lambda: None,
+) -> Run:
+    """Take steps on what `source` gives until `seconds` have passed since the first one's end.
+
+    `steady` is called when the first step has ended.
+    """
+    clock = clock or Clock()
+    run = Run(step_seconds)
+    asked = clock.now()
+    since: float | None = None
+    while since is None or run.steps == 0 or asked - since < seconds:
+        batch = next(source)
+        there = clock.now()
+        touched = touch(batch)
+        left = there + step_seconds - clock.now()
+        if left > 0:
+            clock.sleep(left)
+        ended = clock.now()
+        if since is None:
+            run.first_batch_seconds = there - asked
+            steady()
+            since = asked = clock.now()
+            continue
+        run.steps += 1
+        run.samples += touched.samples
+        run.bytes += touched.bytes
+        run.wait_seconds += there - asked
+        run.step_seconds_measured += ended - there
+        run.waits.add(there - asked)
+        run.wall_seconds = ended - since
+        asked = ended
+    return run

@@ -1,0 +1,192 @@
+"""What every contender does: it is told the task, makes its loader, and plays what it is asked to.
+
+Its rule: all contenders run this very code. They differ in how a loader is made and in nothing that
+is timed. The task is the first line of the standard input, each play a line after it; each reply is
+a line of the standard output, on which nothing else may write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import accelerator
+import processes
+import throughput
+from touch import Batch, Digest, counter, crc_of, toucher
+
+# While it works, a contender says so every so many seconds: silence means that it hangs.
+ALIVE_S = 1.0
+PREREAD_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a contender."""
+
+    # Whether samples become images for a network; otherwise they stay bytes.
+    images: bool
+    # Extensions of a sample's members; of images the photo's and the label's.
+    fields: list[str]
+    shards: list[str]
+    batch_size: int
+    # What is swept: the number of workers and so on.
+    configuration: dict[str, Any]
+    # The folder of the data set in the contender's own format, if it has one.
+    source: str | None = None
+    # Whose CRC-32.
+    crc: str = "zlib"
+    # Files that have to be in the page cache.
+    preread: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Loader:
+    """A contender's loader: an epoch's batches each time that it is iterated."""
+
+    batches: Iterable[Batch]
+    # Who works for it beside this process.
+    helpers: Callable[[], list[int]] = processes.children
+    # Batches that it may have ready, at most.
+    ahead: int = 4
+    # What a contender alone knows, read before and after what is timed.
+    counts: Callable[[], dict[str, Any]] = dict
+    close: Callable[[], None] = lambda: None
+
+
+# A loader of an epoch that plays the shards so many times.
+Make = Callable[[Task, int], Loader]
+
+
+class Replies:
+    """The line of replies."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
+        self.spoke = time.monotonic()
+
+    def say(self, **words: Any) -> None:
+        """Send one line."""
+        print(json.dumps(words), file=self.out, flush=True)
+        self.spoke = time.monotonic()
+
+    def alive(self) -> None:
+        """Say now and then that work goes on."""
+        if time.monotonic() - self.spoke >= ALIVE_S:
+            self.say(alive=True)
+
+    def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Pass batches on, and say that they come."""
+        for batch in batches:
+            yield batch
+            self.alive()
+
+
+def into_page_cache(files: list[str], replies: Replies) -> None:
+    """Read `files` here, so that their pages are charged to whom this process belongs."""
+    for name in files:
+        with open(name, "rb", buffering=0) as file:
+            while file.read(PREREAD_BYTES):
+                replies.alive()
+
+
+def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
+    """Play one epoch as fast as it goes, and tell what was in it."""
+    count, digest = counter(task.images, crc_of(task.crc)), Digest()
+    begin = time.monotonic()
+    loader = make(task, 1)
+    first: float | None = None
+    for batch in replies.watch(loader.batches):
+        first = first or time.monotonic() - begin
+        count(batch, digest)
+    wall = time.monotonic() - begin
+    loader.close()
+    return {
+        "first_batch_seconds": first,
+        "wall_seconds": wall,
+        "samples_per_second": digest.samples / wall,
+        "digest": asdict(digest),
+    }
+
+
+class Accelerated:
+    """The loader under an emulated accelerator; it is made once and goes on where it was."""
+
+    def __init__(self, task: Task, make: Make, replies: Replies) -> None:
+        self.task, self.make, self.replies = task, make, replies
+        self.loader: Loader | None = None
+        self.source: Iterator[Batch] | None = None
+
+    def play(self, step_seconds: float, seconds: float, repeats: int) -> dict[str, Any]:
+        """Play steps until `seconds` have passed, the first of them not counted."""
+        if self.loader is None or self.source is None:
+            self.loader = self.make(self.task, repeats)
+            self.source = self.replies.watch(accelerator.endless(self.loader.batches))
+        elif step_seconds > 0:
+            # What was made ready while another accelerator worked would flatter a short run.
+            for _ in range(self.loader.ahead):
+                next(self.source)
+        loader = self.loader
+        begin: dict[str, Any] = {}
+
+        def steady() -> None:
+            begin.update(cpu=self.cpu(), counts=loader.counts())
+
+        touch = toucher(self.task.images, crc_of(self.task.crc))
+        run = accelerator.play(self.source, touch, step_seconds, seconds, steady=steady)
+        used = self.cpu() - begin["cpu"]
+        return {
+            **run.document(),
+            "cpu_seconds": used,
+            "before": begin["counts"],
+            "after": loader.counts(),
+        }
+
+    def cpu(self) -> float:
+        """CPU seconds of this process and of all that work for it."""
+        assert self.loader is not None
+        return processes.cpu_seconds([os.getpid(), *self.loader.helpers()])
+
+    def close(self) -> None:
+        """Let the loader go, and with it its workers."""
+        self.source = None
+        if self.loader is not None:
+            self.loader.close()
+            self.loader = None
+
+
+def serve(make: Make) -> None:
+    """Play what the standard input asks for, until it ends."""
+    # Libraries print; what they say goes where errors go.
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        replies = Replies(out)
+        task = Task(**json.loads(sys.stdin.readline()))
+        into_page_cache(task.preread, replies)
+        accelerated = Accelerated(task, make, replies)
+        for line in sys.stdin:
+            play: dict[str, Any] = json.loads(line)
+            name = play.pop("play")
+            if name == "configure":
+                accelerated.close()
+                task = replace(task, configuration=play["configuration"])
+                accelerated, reply = Accelerated(task, make, replies), {}
+            elif name == "first_epoch":
+                reply = first_epoch(task, make, replies)
+            elif name == "accelerator":
+                reply = accelerated.play(**play)
+            else:
+                reply = throughput.play(task, make(task, 1), **play)
+            replies.say(reply=reply)
+        accelerated.close()
+
+
+def script(name: str) -> Path:
+    """Return the script of contender `name`."""
+    return Path(__file__).with_name(f"through_{name}.py")

@@ -1,0 +1,76 @@
+"""Data sets in the contenders' own formats: made once, timed, remembered by content.
+
+Its rule: a conversion is for the very shards that it was made of (their paths, lengths and times of
+change), by the very version that made it; any other is made anew, aside, and renamed when whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import players
+
+NOTES = "conversion.json"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A data set in a contender's own format."""
+
+    folder: str
+    seconds: float
+    bytes: int
+
+
+def content(shards: list[str], fields: list[str], version: str) -> str:
+    """Return a name for what a conversion is made of."""
+    stats = [os.stat(shard) for shard in shards]
+    facts = [
+        [shard, stat.st_size, stat.st_mtime_ns] for shard, stat in zip(shards, stats, strict=True)
+    ]
+    return hashlib.sha256(json.dumps([facts, fields, version]).encode()).hexdigest()[:16]
+
+
+def size(folder: Path) -> int:
+    """Return the bytes of the files in `folder`."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def files(folder: str) -> list[str]:
+    """Return the files of a conversion, for the page cache."""
+    return sorted(str(file) for file in Path(folder).rglob("*") if file.is_file())
+
+
+def convert(
+    name: str, python: str, version: str, shards: list[str], fields: list[str], work: Path
+) -> Conversion:
+    """Return the data set for conversion `name`, made now unless an earlier run left it."""
+    # One for bytes and for images: fields stand in it in the order of their names.
+    fields = sorted(fields)
+    target = work / f"{name}-{content(shards, fields, version)}"
+    notes = target / NOTES
+    if notes.exists():
+        return Conversion(folder=str(target), **json.loads(notes.read_text()))
+    work.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".part", dir=work))
+    try:
+        begin = time.monotonic()
+        request = {"shards": shards, "fields": fields, "target": str(aside)}
+        players.convert(name, python, request, dict(os.environ))
+        made = Conversion(str(target), time.monotonic() - begin, size(aside))
+        facts = asdict(made)
+        del facts["folder"]
+        (aside / NOTES).write_text(json.dumps(facts))
+        # One that was cut off before its notes were written is of no use.
+        shutil.rmtree(target, ignore_errors=True)
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return made

@@ -1,0 +1,87 @@
+"""Where a contender finds its bytes: the page cache, or a daemon of Forebay's with a tier.
+
+Its rule: warm means the same level for those who are compared. Rivals read files through the page
+cache; Forebay's memory tier is held against them, and its tier on a disk, read by O_DIRECT, stands
+for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from daemons import node_daemon, private_daemon
+from roster import Contender
+
+GIB = 1 << 30
+# A tier in memory holds the shards and some room at their ends.
+ROOM = 1.1
+# What the daemon has beside the tier: frames and slabs.
+BESIDE_BYTES = GIB
+# Of what memory is free, a tier may take this share: trainers need some, too.
+SHARE = 0.5
+IN_MEMORY = """
+[daemon]
+memory = "{memory}B"
+
+[[tier]]
+name = "ram"
+class = "memory"
+capacity = "{capacity}B"
+"""
+
+
+def no_room(shards: list[str], limit: int | None) -> str | None:
+    """Return why the shards do not fit a tier in memory."""
+    needed = memory_of(shards)
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    room = int(min(free * SHARE, limit * SHARE if limit else free))
+    if needed <= room:
+        return None
+    return (
+        f"the shards need {needed / GIB:.1f} GiB in a tier of memory, and {room / GIB:.1f} GiB"
+        " can be spared: name fewer shards"
+    )
+
+
+def memory_of(shards: list[str]) -> int:
+    """Return the memory of a daemon that holds `shards`."""
+    return capacity_of(shards) + BESIDE_BYTES
+
+
+def capacity_of(shards: list[str]) -> int:
+    """Return the capacity of a tier that holds `shards`."""
+    return int(sum(os.path.getsize(shard) for shard in shards) * ROOM) + (64 << 20)
+
+
+@contextmanager
+def place(
+    contender: Contender,
+    shards: list[str],
+    cache: Path,
+    forebay: Path,
+    before: Callable[[], None],
+) -> Iterator[dict[str, str]]:
+    """Yield the environment in which `contender` plays; a daemon ends with it."""
+    environment = dict(os.environ)
+    if contender.storage == "page_cache":
+        yield environment
+    elif contender.storage == "o_direct":
+        cache.mkdir(parents=True, exist_ok=True)
+        with private_daemon(environment, cache, forebay):
+            yield environment
+    else:
+        config = IN_MEMORY.format(memory=memory_of(shards), capacity=capacity_of(shards))
+        with node_daemon(environment, config, before, forebay):
+            yield environment
+
+
+def out_of_page_cache(files: list[str]) -> None:
+    """Have the kernel forget `files`."""
+    for name in files:
+        handle = os.open(name, os.O_RDONLY)
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)

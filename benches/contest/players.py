@@ -1,0 +1,129 @@
+"""A contender at work: a process of its own, which is told what to play and answers.
+
+Its rule: it is heard of all the time. One that says nothing for minutes, or ends before it has
+answered, ends the run by its name; and no process outlives its `with` block.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from contender import Task, script
+
+# Imports, a loader's start and its first batch may take long on a busy machine; this is a hang.
+SILENCE_S = 300.0
+# A process that was told to end has so many seconds for it.
+END_S = 30.0
+
+
+class Failed(Exception):
+    """A contender that did not play to the end."""
+
+
+class Player:
+    """A contender's process."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.name, self.process = name, process
+        self.heard = b""
+
+    def tell(self, line: dict[str, Any]) -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(line).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(self.obituary()) from None
+
+    def play(self, name: str, **how: Any) -> dict[str, Any]:
+        """Have it play and return what it says of it."""
+        self.tell({"play": name, **how})
+        while True:
+            words = json.loads(self.line())
+            if "reply" in words:
+                reply: dict[str, Any] = words["reply"]
+                return reply
+
+    def line(self) -> bytes:
+        """Wait for its next line."""
+        assert self.process.stdout is not None
+        while b"\n" not in self.heard:
+            if not select.select([self.process.stdout], [], [], SILENCE_S)[0]:
+                raise Failed(f"{self.name} said nothing for {SILENCE_S:.0f} s")
+            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not more:
+                raise Failed(self.obituary())
+            self.heard += more
+        line, _, self.heard = self.heard.partition(b"\n")
+        return line
+
+    def obituary(self) -> str:
+        """Say how it ended."""
+        code = self.process.wait(END_S)
+        if code == -signal.SIGKILL:
+            return f"{self.name} was killed, most likely for want of memory (memory_bytes)"
+        return f"{self.name} failed with exit code {code}; what it said is above"
+
+
+@contextmanager
+def player(
+    name: str,
+    kind: str,
+    python: str,
+    task: Task,
+    environment: dict[str, str],
+    before: Callable[[], None],
+) -> Iterator[Player]:
+    """Start a contender; `before` is called in its process before it begins."""
+    process = subprocess.Popen(
+        [python, script(kind)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        preexec_fn=before,
+        start_new_session=True,
+    )
+    try:
+        one = Player(name, process)
+        one.tell(asdict(task))
+        yield one
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it started."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    # Its workers, should they have outlived it, are of its session.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def convert(name: str, python: str, request: dict[str, Any], environment: dict[str, str]) -> None:
+    """Run a conversion to its end."""
+    code = subprocess.run(
+        [python, Path(__file__).with_name(f"to_{name}.py")],
+        input=json.dumps(request).encode(),
+        stdout=2,
+        env=environment,
+        check=False,
+    ).returncode
+    if code != 0:
+        raise Failed(f"the conversion for {name} failed with exit code {code}")

@@ -1,0 +1,47 @@
+"""What processes have used: CPU time and memory, as the kernel counts them.
+
+Its rule: whoever works for a contender is counted with it, its children's children included.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Return the processes that `pid` (this one) started and that still run, theirs included."""
+    found = []
+    try:
+        for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *children(child)]
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended while it was looked at.
+        pass
+    return found
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU seconds of `pids` so far, in user and kernel mode, and of what they ended."""
+    ticks = 0
+    for pid in pids:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The command's name, in brackets, may hold anything; fields are counted behind it. Its own
+        # user and kernel time, then those of the children that it waited for.
+        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+    return ticks / CLOCK_TICKS
+
+
+def memory_bytes(pid: int | str, file: str, name: str) -> int:
+    """Return a figure of `/proc/PID/FILE`, in bytes."""
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/{pid}/{file} has no {name}")

@@ -1,0 +1,87 @@
+"""What `forebay bench starvation` asks of the contest: one document.
+
+Its rule: an unknown key or a value that makes no sense ends the run before anything is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+NAMES = ("forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali")
+
+
+class Wrong(Exception):
+    """A request that cannot be met."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Who plays what on which shards."""
+
+    # Local tars, by absolute path.
+    shards: list[str]
+    # Whether samples become images; otherwise they stay bytes.
+    images: bool
+    batch_size: int
+    # Nominal seconds of one step.
+    step_seconds: float
+    # Where conversions and caches are kept.
+    work: str
+    # Seconds of one measured run, and how many of each contender.
+    seconds: float = 60.0
+    rounds: int = 5
+    contenders: list[str] = field(default_factory=lambda: list(NAMES))
+    # Whose interpreter is another one.
+    pythons: dict[str, str] = field(default_factory=dict)
+    # What each contender and all that works for it may use, its page cache included.
+    memory_bytes: int | None = None
+    # Whether the fastest accelerator is sought that is still fed.
+    find_rate: bool = False
+    # The command `forebay`; otherwise the one beside Forebay's interpreter.
+    forebay: str | None = None
+
+    def python(self, name: str) -> str:
+        """Return the interpreter of contender `name`."""
+        return self.pythons.get(name, sys.executable)
+
+    def command(self) -> Path:
+        """Return the command `forebay`."""
+        return Path(self.forebay or Path(self.python("forebay")).with_name("forebay"))
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Request:
+        """Check a document; raises `Wrong`."""
+        known = {one.name for one in fields(cls)}
+        if unknown := document.keys() - known:
+            raise Wrong(f"unknown in the request: {', '.join(sorted(unknown))}")
+        try:
+            request = cls(**document)
+        except TypeError as error:
+            raise Wrong(f"the request is incomplete: {error}") from error
+        for problem in request.problems():
+            raise Wrong(problem)
+        return request
+
+    def problems(self) -> list[str]:
+        """Return what makes no sense."""
+        found = [f"{shard} is not an absolute path" for shard in self.shards if shard[:1] != "/"]
+        found += [
+            f"{shard} cannot be read" for shard in self.shards if not os.access(shard, os.R_OK)
+        ]
+        if not self.shards:
+            found.append("there are no shards")
+        if self.batch_size < 1 or self.rounds < 1:
+            found.append("batch_size and rounds have to be 1 at least")
+        if self.step_seconds <= 0 or self.seconds <= 0:
+            found.append("step_seconds and seconds have to be above 0")
+        if strange := set(self.contenders) - set(NAMES):
+            found.append(
+                f"unknown contenders: {', '.join(sorted(strange))}; known: {', '.join(NAMES)}"
+            )
+        if strange := set(self.pythons) - set(NAMES):
+            found.append(f"interpreters for unknown contenders: {', '.join(sorted(strange))}")
+        return found

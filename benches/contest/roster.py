@@ -1,0 +1,152 @@
+"""Who can take part: packages, versions, and what is swept of each contender.
+
+Its rule: each is set up as its authors recommend, and where that depends on the machine all ways
+are tried and the fastest counts. Who is not installed is named, with what would mend it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# Workers of torch's DataLoader, and threads of those that have some: all of it is tried, what is
+# most likely to be best first, as that settles the others quickly.
+WORKERS = (2, 4, 1, 0)
+THREADS = (2, 4, 1)
+DECODERS = ("pillow", "torchvision")
+# There if the machine has a GPU of NVIDIA's and its driver.
+GPU = Path("/dev/nvidia0")
+# An interpreter that imports torch takes seconds; one that takes minutes hangs.
+PROBE_S = 300
+
+# Says what is there: versions by distribution, and the first thing that cannot be imported.
+PROBE = """
+import importlib, json, sys
+from importlib import metadata
+modules, distributions = json.load(sys.stdin)
+found = {"why": None, "versions": {}}
+try:
+    for module in modules:
+        importlib.import_module(module)
+except Exception as error:
+    found["why"] = f"{type(error).__name__}: {error}"
+    found["absent"] = isinstance(error, ModuleNotFoundError)
+for one in metadata.distributions():
+    name = one.metadata["Name"]
+    if name and name.lower().startswith(tuple(distributions)):
+        found["versions"][name.lower()] = one.version
+try:
+    import isal
+    found["isal"] = True
+except ImportError:
+    found["isal"] = False
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is known of a contender before it is looked for."""
+
+    modules: tuple[str, ...]
+    # What `pip install` wants, and by which names its version is found.
+    package: str
+    distributions: tuple[str, ...]
+    # What is imported beside it if images are made.
+    for_images: tuple[str, ...] = ()
+    # The script that makes the data set in its own format, and whether it is of use to it.
+    conversion: str | None = None
+
+
+TORCH_IMAGES = ("torchvision", "PIL")
+RULES = {
+    "forebay": Rules(("forebay", "torch"), "forebay torch", ("forebay", "torch"), (), "forebay"),
+    "webdataset": Rules(
+        ("webdataset", "torch"), "webdataset torch", ("webdataset", "torch"), TORCH_IMAGES
+    ),
+    "torch": Rules(("torch",), "torch", ("torch",), TORCH_IMAGES, "files"),
+    "mosaic": Rules(
+        ("streaming", "torch"),
+        "mosaicml-streaming",
+        ("mosaicml-streaming", "torch"),
+        TORCH_IMAGES,
+        "mosaic",
+    ),
+    "litdata": Rules(
+        ("litdata", "torch"), "litdata", ("litdata", "torch"), TORCH_IMAGES, "litdata"
+    ),
+    "spdl": Rules(("spdl.io", "spdl.pipeline"), "spdl", ("spdl",)),
+    "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
+}
+ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
+
+
+@dataclass
+class Contender:
+    """One that takes part."""
+
+    # Its name in the report, and whose script and interpreter it has.
+    name: str
+    kind: str
+    python: str
+    version: str
+    versions: dict[str, str]
+    # What is swept, and what won.
+    configurations: list[dict[str, Any]]
+    configuration: dict[str, Any] = field(default_factory=dict)
+    # Where its bytes lie when they are warm.
+    storage: str = "page_cache"
+    sweep: list[dict[str, Any]] = field(default_factory=list)
+    has_isal: bool = False
+
+
+def probe(kind: str, python: str, images: bool) -> dict[str, Any]:
+    """Ask `python` whether contender `kind` can play there."""
+    rules = RULES[kind]
+    modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
+    try:
+        answer = subprocess.run(
+            [python, "-c", PROBE],
+            input=json.dumps([modules, [*rules.distributions, "torchvision", "numpy"]]),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=PROBE_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"why": f"{python} cannot be asked: {error}", "absent": False}
+    found: dict[str, Any] = json.loads(answer.splitlines()[-1])
+    return found
+
+
+def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
+    """Return why contender `kind` does not play, with what would mend it."""
+    if found["why"] is None:
+        return None
+    if found["absent"]:
+        package = RULES[kind].package
+        return f"{kind} is not installed for {python} ({found['why']}): pip install {package}"
+    return f"{kind} does not work in {python}: {found['why']}"
+
+
+def configurations(kind: str, images: bool) -> list[dict[str, Any]]:
+    """Return what is swept."""
+    if kind in ON_TORCH:
+        counts = [{"workers": workers} for workers in WORKERS]
+        if not images:
+            return list(counts)
+        return [{**count, "decode": decoder} for decoder in DECODERS for count in counts]
+    if kind == "forebay":
+        return [{}] if images else [{"bytes": "views"}]
+    devices = [{"device": "gpu"}] if kind == "dali" and images and GPU.exists() else [{}]
+    return [{"threads": threads, **device} for threads in THREADS for device in devices]
+
+
+def version(kind: str, found: dict[str, Any]) -> str:
+    """Return the version of the contender's own package."""
+    wanted = RULES[kind].distributions[0]
+    versions: dict[str, str] = found["versions"]
+    return next((its for name, its in versions.items() if name.startswith(wanted)), "unknown")

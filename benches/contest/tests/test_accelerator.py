@@ -1,0 +1,87 @@
+"""What an emulated accelerator counts, by a clock that only moves when something takes time."""
+
+import pytest
+from accelerator import WAITS_MAX, Clock, Touched, Waits, endless, play
+
+STEP = 0.08
+BYTES = 1000
+
+
+class FakeClock:
+    def __init__(self):
+        self.time = 100.0
+
+    def pass_(self, seconds):
+        self.time += seconds
+
+    @property
+    def clock(self):
+        return Clock(lambda: self.time, self.pass_)
+
+
+def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, seconds=8.0):
+    """A run over a loader that takes as long for a batch, and for its very first one longer."""
+    fake = FakeClock()
+
+    def batches():
+        fake.pass_(first_seconds)
+        while True:
+            fake.pass_(batch_seconds)
+            yield [0] * 4
+
+    def touch(batch):
+        fake.pass_(touch_seconds)
+        return Touched(len(batch), BYTES)
+
+    return play(batches(), touch, STEP, seconds, fake.clock)
+
+
+def test_au_is_nominal_time_over_the_walls():
+    figures = run(batch_seconds=0.02)
+    assert figures.au_ideal == pytest.approx(0.8)
+    assert figures.au_measured == pytest.approx(0.8)
+    assert figures.wait_seconds == pytest.approx(figures.steps * 0.02)
+    assert figures.samples == figures.steps * 4
+    assert figures.bytes == figures.steps * BYTES
+    assert figures.samples_per_second == pytest.approx(4 / 0.1)
+    # To the end of a step.
+    assert 8.0 <= figures.wall_seconds < 8.0 + 0.11
+
+
+def test_the_first_step_is_in_neither_n_nor_the_wall():
+    late, prompt = run(0.02, first_seconds=5.0), run(0.02)
+    assert late.first_batch_seconds == pytest.approx(5.02)
+    assert late.au_ideal == pytest.approx(prompt.au_ideal)
+    assert late.steps == prompt.steps
+    assert late.waits.longest < 1
+
+
+def test_reading_a_batch_belongs_to_its_step():
+    assert run(0.02, touch_seconds=0.05).au_ideal == pytest.approx(0.8)
+
+
+def test_a_step_lasts_as_long_as_reading_its_batch():
+    figures = run(0.02, touch_seconds=0.14)
+    assert figures.au_ideal == pytest.approx(STEP / 0.16)
+    # Reading is work of the trainer's, so the measured utilisation has it.
+    assert figures.au_measured == pytest.approx(0.14 / 0.16)
+
+
+def test_a_loader_that_keeps_up_leaves_nothing_idle():
+    assert run(0.0).au_ideal == pytest.approx(1.0)
+
+
+def test_kept_waits_are_bounded_and_evenly_spread():
+    waits = Waits()
+    for number in range(3 * WAITS_MAX):
+        waits.add(number / 1e3)
+    assert len(waits.milliseconds) < WAITS_MAX
+    assert waits.milliseconds == [float(n) for n in range(0, 3 * WAITS_MAX, waits.stride)]
+    assert waits.longest == (3 * WAITS_MAX - 1) / 1e3
+
+
+def test_epochs_follow_each_other_and_an_empty_one_is_an_error():
+    source = endless([1, 2])
+    assert [next(source) for _ in range(5)] == [1, 2, 1, 2, 1]
+    with pytest.raises(RuntimeError, match="no batch"):
+        next(endless([]))

@@ -1,0 +1,218 @@
+"""The contest from end to end over small shards, and what ends it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from contest import compare
+from players import Failed
+from request import Request, Wrong
+
+from conftest import CONTEST, EXAMPLES
+
+SAMPLES, SHARDS, BATCH = 24, 2, 8
+TIMEOUT_S = 600
+
+
+def jpeg(number):
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.new("RGB", (96, 80), (number * 7 % 256, number * 3 % 256, 90)).save(data, "JPEG")
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    made = []
+    for shard in range(SHARDS):
+        made.append(str(folder / f"{shard}.tar"))
+        with tarfile.open(made[-1], "w", format=tarfile.USTAR_FORMAT) as tar:
+            for sample in range(SAMPLES):
+                number = shard * SAMPLES + sample
+                members = {"jpg": jpeg(number), "cls": str(number).encode()}
+                for extension, data in members.items():
+                    member = tarfile.TarInfo(f"s{number:03}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return made
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
+
+
+def play(shards, work, **more):
+    request = {
+        "shards": shards,
+        "images": False,
+        "batch_size": BATCH,
+        "step_seconds": 0.01,
+        "seconds": 0.3,
+        "rounds": 2,
+        "contenders": ["forebay", "webdataset", "torch"],
+        "work": str(work),
+        **more,
+    }
+    return subprocess.run(
+        [sys.executable, CONTEST / "main.py"],
+        input=json.dumps(request),
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def document(run):
+    assert run.returncode == 0, run.stderr
+    # Nothing but the document.
+    return json.loads(run.stdout)
+
+
+def test_bytes_through_three_loaders_and_what_an_accelerator_gets(shards, work):
+    run = play(shards, work)
+    said = document(run)
+    assert said["absent"] == []
+    found = {one["name"]: one for one in said["contenders"]}
+    assert found.keys() == {"forebay", "forebay-memory", "webdataset", "torch"}
+    digests = [one["rounds"][0]["digest"] for one in found.values()]
+    assert digests[0]["samples"] == SAMPLES * SHARDS
+    assert all(digest == digests[0] for digest in digests)
+    for one in found.values():
+        assert [played["round"] for played in one["rounds"]] == [0, 1]
+        for played in one["rounds"]:
+            assert played["samples"] == played["steps"] * BATCH
+            assert played["au_ideal"] == pytest.approx(
+                played["steps"] * 0.01 / played["wall_seconds"]
+            )
+            assert played["cpu_seconds"] > 0
+            assert len(played["waits_ms"]) == played["steps"]
+        assert one["sustained"] is None
+        assert one["first_epoch"]["first_batch_seconds"] > 0
+    assert {one["name"]: one["storage"] for one in said["contenders"]} == {
+        "forebay": "o_direct",
+        "forebay-memory": "memory",
+        "webdataset": "page_cache",
+        "torch": "page_cache",
+    }
+    assert [tried["workers"] for tried in found["torch"]["sweep"]] == [2, 4, 1, 0]
+    # The last that fed the fastest accelerator so far.
+    fed = [tried["workers"] for tried in found["torch"]["sweep"] if tried["au"] >= 0.9]
+    assert found["torch"]["configuration"]["workers"] == (fed or [2])[-1]
+    assert found["torch"]["conversion_bytes"] > 0
+    assert found["webdataset"]["conversion_seconds"] is None
+    assert said["fence"]["cpus"] == sorted(os.sched_getaffinity(0))
+    assert said["fence"]["why_not"]
+    progress = [json.loads(line) for line in run.stderr.splitlines() if line.startswith("{")]
+    assert {"contender": "torch", "round": 2, "of": 2, "what": "measuring"} in [
+        line["progress"] for line in progress
+    ]
+
+
+def test_the_fastest_accelerator_is_told_in_parts_of_the_nominal_one(shards, work):
+    limit = 2 << 30
+    more = {"find_rate": True, "memory_bytes": limit}
+    said = document(play(shards, work, rounds=1, contenders=["webdataset"], **more))
+    # Only root can set one.
+    assert (said["fence"]["memory_bytes"] == limit) == (said["fence"]["why_not"] is None)
+    assert os.geteuid() != 0 or said["fence"]["memory_bytes"] == limit
+    for one in said["contenders"]:
+        sustained = one["sustained"]
+        nominal = BATCH / 0.01
+        # Long runs may not bear a speed out on a busy machine; then there is no such number.
+        if sustained["rate_over_nominal"] is not None:
+            expected = sustained["samples_per_second"] / nominal
+            assert sustained["rate_over_nominal"] == pytest.approx(expected, abs=0.005)
+            assert sustained["au"] >= 0.9
+        assert sustained["speed"] > 0
+
+
+def test_images_are_the_same_images_and_who_is_absent_is_named(shards, work):
+    run = play(shards, work, images=True, rounds=1, contenders=["forebay", "torch", "spdl"])
+    said = document(run)
+    assert [one["name"] for one in said["absent"]] == ["spdl"]
+    assert "pip install spdl" in said["absent"][0]["why"]
+    means = [one["rounds"][0]["digest"]["image_mean"] for one in said["contenders"]]
+    # Three numbers of the same photos' pixels, and no zeros.
+    assert len(means) == 3
+    assert max(means) - min(means) < 0.5
+    assert {tried["decode"] for tried in said["contenders"][-1]["sweep"]} == {
+        "pillow",
+        "torchvision",
+    }
+
+
+def test_other_samples_end_it(shards, work):
+    converted = next(work.glob("files-*"))
+    wrong = next(converted.rglob("*.jpg"))
+    wrong.write_bytes(wrong.read_bytes()[:-1] + b"\0")
+    run = play(shards, work, rounds=1, contenders=["webdataset", "torch"])
+    assert run.returncode == 1
+    assert "torch delivered other samples than webdataset: its crc_sum" in run.stderr
+    assert run.stdout == ""
+
+
+DIGEST = {
+    "samples": 100,
+    "payload_bytes": 10,
+    "crc_sum": 5,
+    "label_sum": 7,
+    "image_mean": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"samples": 99}, {"payload_bytes": 9}, {"crc_sum": 4}, {"label_sum": 8}, {"image_mean": 0.4}],
+)
+def test_a_digest_that_differs_is_told(change):
+    compare("one", DIGEST, "same", dict(DIGEST, image_mean=0.15))
+    with pytest.raises(Failed, match="other"):
+        compare("one", DIGEST, "other", {**DIGEST, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shards": []}, "no shards"),
+        ({"shards": ["relative.tar"]}, "absolute"),
+        ({"shards": ["/not/there.tar"]}, "cannot be read"),
+        ({"rounds": 0}, "rounds"),
+        ({"step_seconds": 0}, "step_seconds"),
+        ({"contenders": ["tensorflow"]}, "tensorflow"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):
+    shard = tmp_path / "a.tar"
+    shard.touch()
+    given = {
+        "shards": [str(shard)],
+        "images": False,
+        "batch_size": 1,
+        "step_seconds": 1.0,
+        "work": str(tmp_path),
+    }
+    Request.of(given)
+    with pytest.raises(Wrong, match=message):
+        Request.of({**given, **change})
+
+
+def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
+    import conversions
+
+    first = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
+    again = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
+    other = conversions.convert("files", sys.executable, "2", shards, ["cls"], tmp_path)
+    assert again == first
+    assert other.folder != first.folder
+    assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])

@@ -1,0 +1,52 @@
+"""Mosaic Streaming over its own format, MDS, on the local disk.
+
+Its rule: as its guide recommends: a `StreamingDataset` that knows the batch size, its own
+`StreamingDataLoader`, uncompressed shards without a remote, persistent workers that collate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contender import Loader, Task, serve
+from streaming import Stream, StreamingDataLoader, StreamingDataset
+from streaming.base.util import clean_stale_shared_memory
+from torch_pixels import DECODERS, collate, columns
+from torch_workers import ahead, settings
+
+
+class Samples(StreamingDataset):  # type: ignore[misc]
+    """Samples by their number, decoded where a worker asks for them."""
+
+    def __init__(self, task: Task, repeats: int) -> None:
+        stream = Stream(local=task.source, repeat=repeats)
+        super().__init__(streams=[stream], batch_size=task.batch_size, shuffle=False)
+        self.fields = task.fields
+        self.decode = DECODERS[task.configuration["decode"]] if task.images else None
+
+    def __getitem__(self, number: int) -> Any:
+        """Read one sample."""
+        sample = super().__getitem__(number)
+        members = tuple(sample[extension] for extension in self.fields)
+        if self.decode is None:
+            return members
+        return self.decode(members[0]), int(members[1])
+
+
+def make(task: Task, repeats: int) -> Loader:
+    """Make the loader that `task` asks for."""
+    # What a process that was killed left would be taken for this one's.
+    clean_stale_shared_memory()
+    return Loader(
+        StreamingDataLoader(
+            Samples(task, repeats),
+            batch_size=task.batch_size,
+            collate_fn=collate if task.images else columns,
+            **settings(task.configuration),
+        ),
+        ahead=ahead(task.configuration),
+    )
+
+
+if __name__ == "__main__":
+    serve(make)

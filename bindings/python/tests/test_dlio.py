@@ -1,0 +1,139 @@
+"""The reference benchmark of MLPerf Storage, in its own process, over Forebay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TOOL = Path(__file__).parents[3] / ".tools/dlio"
+FILES = 48
+BATCH = 4
+EPOCHS = 2
+# Imports of torch and pandas by several processes on few cores.
+TIMEOUT_S = 300
+
+pytestmark = pytest.mark.skipif(
+    not (TOOL / ".stamp").exists(), reason=f"{TOOL} is missing: run `make setup`"
+)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dlio")
+
+
+@pytest.fixture(scope="module")
+def dlio(folder: Path) -> Run:
+    """Runs DLIO's ResNet-50 with overrides, on as many ranks."""
+
+    def run(*overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+        start = [TOOL / "bin/mpiexec", "-n", str(ranks)] if ranks > 1 else []
+        own = [
+            "workload=resnet50_h100",
+            "++workload.framework=pytorch",
+            "++workload.reader.data_loader=custom",
+            "++workload.dataset.format=jpeg",
+            "++workload.dataset.num_samples_per_file=1",
+            f"++workload.dataset.num_files_train={FILES}",
+            f"++workload.dataset.data_folder={folder}/data",
+            "++workload.dataset.record_length=4096",
+            "++workload.dataset.record_length_resize=1024",
+            f"++workload.reader.batch_size={BATCH}",
+            "++workload.train.computation_time=0.01",
+            f"++workload.train.epochs={EPOCHS}",
+            f"++workload.output.folder={folder}/out",
+            f"hydra.run.dir={folder}/hydra",
+        ]
+        return subprocess.run(
+            [*start, TOOL / "bin/python", "-m", "dlio_benchmark.main", *own, *overrides],
+            env={**os.environ, "PYTHONPATH": ""},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def train(dlio: Run, folder: Path) -> Run:
+    """Has DLIO make its data, packs that into shards, and runs DLIO over these."""
+    made = dlio("++workload.workflow.generate_data=True", "++workload.workflow.train=False")
+    assert made.returncode == 0, made.stdout
+    forebay = Path(sys.executable).with_name("forebay")
+    shards = folder / "train-{:06d}.tar"
+    command = [forebay, "pack", folder / "data/train", "-o", shards, "--samples", "16"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = sorted(map(str, folder.glob("train-*.tar")))
+    assert len(found) == FILES / 16
+    manifest = folder / "manifest.json"
+    subprocess.run([forebay, "index", *found, "-o", manifest], check=True)
+
+    def run(*overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+        return dlio(
+            "++workload.reader.data_loader_sampler=none",
+            "++workload.reader.data_loader_classname=forebay.dlio.ForebayDataLoader",
+            # Quoted for Hydra, to which braces mean something else.
+            f'++workload.forebay.train="{folder}/train-{{000000..{len(found) - 1:06d}}}.tar"',
+            f"++workload.forebay.train_manifest={manifest}",
+            *overrides,
+            ranks=ranks,
+        )
+
+    return run
+
+
+def steps(folder: Path, rank: int = 0) -> list[int]:
+    """Steps of each epoch, as DLIO counted them."""
+    output = json.loads((folder / f"out/{rank}_output.json").read_text())
+    return [len(output[str(epoch)]["compute"]["block1"]) for epoch in range(1, EPOCHS + 1)]
+
+
+def test_an_epoch_is_what_dlio_counts(train: Run, folder: Path) -> None:
+    run = train()
+    assert run.returncode == 0, run.stdout
+    assert "custom data loader class ForebayDataLoader" in run.stdout
+    assert steps(folder) == [FILES // BATCH] * EPOCHS
+    summary = json.loads((folder / "out/summary.json").read_text())
+    assert 0 < summary["metric"]["train_au_mean_percentage"] <= 100
+
+
+def test_ranks_share_an_epoch(train: Run, folder: Path) -> None:
+    run = train("++workload.reader.sample_shuffle=seed", ranks=2)
+    assert run.returncode == 0, run.stdout
+    for rank in range(2):
+        assert steps(folder, rank) == [FILES // BATCH // 2] * EPOCHS
+
+
+def test_bytes_are_bytes(train: Run, folder: Path) -> None:
+    run = train("++workload.forebay.decode=false")
+    assert run.returncode == 0, run.stdout
+    assert steps(folder) == [FILES // BATCH] * EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["++workload.forebay.train=${workload.dataset.data_folder}/../train-000000.tar"],
+            "DLIO counts 12",
+        ),
+        (["++workload.forebay.trian=x"], "unknown in the workload's section forebay: trian"),
+        (["++workload.reader.preprocess_time=0.1"], "leave it out"),
+    ],
+)
+def test_what_cannot_be_given_is_refused(train: Run, overrides: list[str], message: str) -> None:
+    run = train("++workload.forebay.train_manifest=null", *overrides)
+    assert run.returncode != 0
+    assert message in run.stdout
