@@ -1,5 +1,6 @@
 //! Benchmarks a user runs: how long an accelerator starves, and why.
 
+pub mod contest;
 mod cpu;
 mod fetches;
 pub mod machine;

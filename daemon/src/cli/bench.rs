@@ -1,6 +1,7 @@
 //! `forebay bench`: what feeds an accelerator, measured.
 
 mod compare;
+mod rivals;
 mod starvation;
 
 use super::{Done, Launcher};

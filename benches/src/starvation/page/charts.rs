@@ -11,6 +11,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde_json::Value;
 
+use crate::contest::spread;
 use crate::starvation::report::{AcceleratorReport, EpochReport};
 use crate::starvation::search::Held;
 
@@ -246,16 +247,8 @@ struct Bar {
 
 impl Bar {
     fn of(contender: &Value) -> Option<Self> {
-        let rounds = contender["rounds"].as_array()?.iter();
-        let mut rates: Vec<_> =
-            rounds.filter_map(|round| round["samples_per_second"].as_f64()).collect();
-        rates.sort_by(f64::total_cmp);
-        Some(Self {
-            name: contender["name"].as_str()?.to_owned(),
-            lowest: *rates.first()?,
-            median: *rates.get(rates.len() / 2)?,
-            highest: *rates.last()?,
-        })
+        let (lowest, median, highest) = spread(contender, "samples_per_second")?;
+        Some(Self { name: contender["name"].as_str()?.to_owned(), lowest, median, highest })
     }
 }
 

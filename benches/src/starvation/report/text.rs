@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{EpochReport, Report};
+use crate::contest;
 use crate::starvation::differential::Differential;
 use crate::starvation::search::Held;
 
@@ -18,7 +19,8 @@ impl fmt::Display for Report {
         if let Some(differential) = &self.differential {
             write!(f, "\n{differential}")?;
         }
-        self.held.iter().try_for_each(|held| write!(f, "\n{held}"))
+        self.held.iter().try_for_each(|held| write!(f, "\n{held}"))?;
+        self.contest.iter().try_for_each(|told| write!(f, "\n{}", contest::table(told)))
     }
 }
 

@@ -15,6 +15,7 @@ use forebay_source::Options;
 use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::rivals::Rivals;
 use crate::cli::{Done, Failure, Launcher, Target, print, shards};
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
@@ -42,6 +43,7 @@ const TRIAL_MIN: f64 = 1.0;
 ///   forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100
 ///   forebay bench starvation /data/*.tar --raw --find-most           how many of them can this node feed?
 ///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
+///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work through other loaders
 ///   forebay bench starvation /data/*.tar --html report.html          figures and pictures for a browser
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -102,6 +104,8 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     prefetch: u32,
+    #[command(flatten)]
+    rivals: Rivals,
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -132,11 +136,11 @@ fn within(text: &str, range: std::ops::RangeInclusive<f64>, what: &str) -> Resul
 }
 
 /// What is asked for, with what was left to the profile.
-struct Asked {
+pub(super) struct Asked {
     name: &'static str,
-    batch_size: u32,
-    step: Duration,
-    decode: bool,
+    pub(super) batch_size: u32,
+    pub(super) step: Duration,
+    pub(super) decode: bool,
     threads: usize,
 }
 
@@ -169,7 +173,7 @@ impl Asked {
     }
 }
 
-fn usage(what: &str) -> Failure {
+pub(super) fn usage(what: &str) -> Failure {
     Failure::Usage(
         Error::new(ErrorKind::Invalid, what).advise("see forebay bench starvation --help"),
     )
@@ -178,6 +182,7 @@ fn usage(what: &str) -> Failure {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let asked = Asked::of(arguments)?;
     let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
+    arguments.rivals.check(&urls)?;
     // Whether there is a daemon at all is told apart from what the job fails with.
     drop(arguments.target.connect(launcher)?);
     let configuration = Configuration {
@@ -208,8 +213,14 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         bar.set_message("how many accelerators?");
         report.held = Some(node.search(arguments.target_au, arguments.trial)?);
     }
-    bar.finish_and_clear();
     drop(node);
+    report.contest = arguments.rivals.play(
+        (&asked, arguments.find_most),
+        &report.configuration.urls,
+        launcher,
+        &bar,
+    )?;
+    bar.finish_and_clear();
     if let Some(file) = &arguments.html {
         std::fs::write(file, page::of(&report)?).doing("write the page")?;
     }

@@ -1,0 +1,277 @@
+//! Other loaders on the same work: runs the Python scripts of `benches/contest`, which this program carries.
+//!
+//! Its rule: one document goes in, one comes out, and what the scripts say meanwhile is shown as it comes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Whom the scripts know, Forebay among them.
+pub const CONTENDERS: [&str; 7] =
+    ["forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali"];
+
+/// Of a run that failed, so many last lines are told: more than a Python traceback's innermost frames.
+const LAST_LINES: usize = 12;
+
+macro_rules! scripts {
+    ($($name:literal),* $(,)?) => {
+        &[
+            // The examples start daemons as the contest does.
+            ("daemons.py", include_str!("../../examples/daemons.py")),
+            $((concat!($name, ".py"), include_str!(concat!("../contest/", $name, ".py")))),*
+        ]
+    };
+}
+
+/// The scripts: file names, and what is in them.
+const SCRIPTS: &[(&str, &str)] = scripts!(
+    "accelerator",
+    "contender",
+    "contest",
+    "conversions",
+    "fence",
+    "main",
+    "pixels",
+    "place",
+    "players",
+    "processes",
+    "request",
+    "roster",
+    "search",
+    "shards",
+    "through_dali",
+    "through_forebay",
+    "through_litdata",
+    "through_mosaic",
+    "through_spdl",
+    "through_torch",
+    "through_webdataset",
+    "throughput",
+    "to_dali",
+    "to_files",
+    "to_forebay",
+    "to_litdata",
+    "to_mosaic",
+    "torch_pixels",
+    "torch_workers",
+    "touch",
+);
+
+/// What is asked of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Request {
+    /// Local tars, by absolute path.
+    pub shards: Vec<PathBuf>,
+    /// Whether samples become images; else they stay bytes.
+    pub images: bool,
+    /// Samples per step.
+    pub batch_size: u32,
+    /// Nominal seconds of one step.
+    pub step_seconds: f64,
+    /// Seconds of one measured run.
+    pub seconds: f64,
+    /// Runs of each contender, in turns.
+    pub rounds: u32,
+    /// Of [`CONTENDERS`].
+    pub contenders: Vec<String>,
+    /// The interpreter of each contender.
+    pub pythons: BTreeMap<String, PathBuf>,
+    /// What each contender may use with all that works for it, its page cache included.
+    pub memory_bytes: Option<u64>,
+    /// Where conversions and caches are kept.
+    pub work: PathBuf,
+    /// Whether the fastest accelerator is sought that is still fed.
+    pub find_rate: bool,
+}
+
+/// A line of theirs that tells how far they are.
+#[derive(Deserialize)]
+struct Told {
+    progress: Progress,
+}
+
+#[derive(Deserialize)]
+struct Progress {
+    contender: String,
+    round: u32,
+    of: u32,
+    what: String,
+}
+
+/// Runs the contest with the scripts' own interpreter `python`.
+///
+/// # Errors
+/// `NotFound` if there is no such interpreter, `Invalid` for a request that the scripts refuse, else why they failed.
+pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<Value> {
+    let folder = tempfile::tempdir().doing("make a folder for the contest's scripts")?;
+    for (name, text) in SCRIPTS {
+        fs::write(folder.path().join(name), text).doing("write the contest's scripts")?;
+    }
+    let mut command = Command::new(python);
+    command.arg(folder.path().join("main.py")).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = command.spawn().doing("start the contest's scripts");
+    let mut child = started.map_err(|error| {
+        error
+            .at("python", python.display())
+            .advise("name an interpreter that has NumPy: --python PATH")
+    })?;
+    let ended = converse(&mut child, request, progress);
+    if ended.is_err() {
+        // It may have ended by itself; what matters is that it is waited for.
+        let _ = child.kill();
+    }
+    let status = child.wait().doing("wait for the contest's scripts")?;
+    let (document, last) = ended?;
+    if !status.success() {
+        let kind =
+            if status.code() == Some(2) { ErrorKind::Invalid } else { ErrorKind::Unavailable };
+        let last: Vec<_> = last.into();
+        return Err(Error::new(kind, "the contest with other loaders failed")
+            .at("status", status)
+            .at("said", last.join(" | ")));
+    }
+    serde_json::from_str(&document).doing("understand what the contest's scripts printed")
+}
+
+/// Hands the request in; what came out, and the last lines beside it.
+fn converse(
+    child: &mut Child,
+    request: &Request,
+    progress: &ProgressBar,
+) -> Result<(String, VecDeque<String>)> {
+    let request = serde_json::to_string(request).doing("write the contest's request")?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (Some(mut stdin), Some(mut stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        return Err(Error::new(ErrorKind::Closed, "the contest's scripts have no pipes"));
+    };
+    thread::scope(|scope| {
+        let listener = scope.spawn(|| listen(BufReader::new(stderr), progress));
+        // Scripts that end before they read say why on their standard error.
+        let _ = stdin.write_all(request.as_bytes());
+        drop(stdin);
+        let mut document = String::new();
+        stdout.read_to_string(&mut document).doing("read what the contest's scripts print")?;
+        let last = listener.join().unwrap_or_default();
+        Ok((document, last))
+    })
+}
+
+/// Shows what scripts say, line by line; the last lines that are no progress.
+fn listen(lines: impl BufRead, progress: &ProgressBar) -> VecDeque<String> {
+    let mut last = VecDeque::new();
+    for line in lines.split(b'\n').map_while(std::result::Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if let Ok(Told { progress: now }) = serde_json::from_str(&line) {
+            let Progress { contender, round, of, what } = now;
+            progress.set_message(format!("{contender}: {what}, round {round} of {of}"));
+            continue;
+        }
+        progress.println(&line);
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last
+}
+
+/// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
+/// highest round, and what was sustained.
+#[must_use]
+pub fn table(document: &Value) -> String {
+    let mut lines =
+        vec!["other loaders, the same work (medians; lowest to highest round)".to_owned()];
+    let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for one in document["contenders"].as_array().into_iter().flatten() {
+        kinds.entry(one["storage"].as_str().unwrap_or("?")).or_default().push(one);
+    }
+    for (storage, contenders) in kinds {
+        lines.push(format!("  data in: {storage}"));
+        lines.extend(contenders.into_iter().filter_map(row));
+    }
+    for one in document["absent"].as_array().into_iter().flatten() {
+        let text = |name: &str| one[name].as_str().unwrap_or("?").to_owned();
+        lines.push(format!("  not there: {}: {}", text("name"), text("why")));
+    }
+    if let Some(why) = document["fence"]["why_not"].as_str() {
+        lines.push(format!("  {why}"));
+    }
+    lines.join("\n")
+}
+
+fn row(contender: &Value) -> Option<String> {
+    let (lowest, median, highest) = spread(contender, "samples_per_second")?;
+    let (_, au, _) = spread(contender, "au_ideal")?;
+    let name = contender["name"].as_str()?;
+    let mut row = format!(
+        "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
+        au * 100.0
+    );
+    if let Some(fed) = contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64) {
+        row += &format!("  feeds {fed:.2}");
+    }
+    Some(row)
+}
+
+/// Lowest, median and highest of a figure over a contender's rounds.
+pub(crate) fn spread(contender: &Value, figure: &str) -> Option<(f64, f64, f64)> {
+    let rounds = contender["rounds"].as_array()?.iter();
+    let mut figures: Vec<_> = rounds.filter_map(|round| round[figure].as_f64()).collect();
+    figures.sort_by(f64::total_cmp);
+    Some((*figures.first()?, *figures.get(figures.len() / 2)?, *figures.last()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script that is not carried fails at the user's, not here.
+    #[test]
+    fn every_script_is_carried() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contest");
+        let mut there: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".py"))
+            .collect();
+        there.sort();
+        let carried: Vec<_> = SCRIPTS.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(carried, there);
+    }
+
+    #[test]
+    fn only_like_stands_beside_like() {
+        let rounds = [3.0, 1.0, 2.0]
+            .map(|rate| serde_json::json!({ "samples_per_second": rate * 1e3, "au_ideal": 0.5 }));
+        let one = |name: &str, storage: &str| serde_json::json!({ "name": name, "storage": storage, "rounds": rounds });
+        let document = serde_json::json!({
+            "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "page_cache")],
+            "absent": [{ "name": "dali", "why": "is not installed" }],
+        });
+        let text = table(&document);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[1].contains("o_direct") && lines[2].contains("forebay"), "{text}");
+        assert!(
+            lines[3].contains("page_cache") && lines[4].contains("2000 samples/s (1000 to 3000)"),
+            "{text}"
+        );
+        assert!(lines[6].contains("dali: is not installed"), "{text}");
+    }
+
+    #[test]
+    fn progress_is_shown_and_the_rest_passed_on() {
+        let lines = "{\"progress\": {\"contender\": \"x\", \"round\": 1, \"of\": 5, \"what\": \"measuring\"}}\nTraceback\n";
+        let bar = ProgressBar::hidden();
+        assert_eq!(listen(lines.as_bytes(), &bar), ["Traceback"]);
+        assert_eq!(bar.message(), "x: measuring, round 1 of 5");
+    }
+}
