@@ -138,7 +138,13 @@ class Contest:
             return
         self.tell(one.name, 0, 0, "converting")
         self.conversions[one.name] = conversions.convert(
-            name, one.python, one.version, self.request.shards, self.fields, self.work
+            name,
+            one.python,
+            one.version,
+            self.request.shards,
+            self.fields,
+            self.work,
+            self.request.command(),
         )
 
     def converted(self, one: Contender, what: str) -> Any:

@@ -210,9 +210,11 @@ def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):
 def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
     import conversions
 
-    first = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
-    again = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
-    other = conversions.convert("files", sys.executable, "2", shards, ["cls"], tmp_path)
+    def convert(version):
+        python, forebay = sys.executable, Path("unused")
+        return conversions.convert("files", python, version, shards, ["cls"], tmp_path, forebay)
+
+    first, again, other = convert("1"), convert("1"), convert("2")
     assert again == first
     assert other.folder != first.folder
     assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])
