@@ -21,6 +21,8 @@ DECODERS = ("pillow", "torchvision")
 GPU = Path("/dev/nvidia0")
 # An interpreter that imports torch takes seconds; one that takes minutes hangs.
 PROBE_S = 300
+# Errors of libraries run to pages.
+WHY_MAX = 200
 
 # Says what is there: versions by distribution, and the first thing that cannot be imported.
 PROBE = """
@@ -62,6 +64,8 @@ class Rules:
     conversion: str | None = None
     # What fails if it cannot make images although it can be imported.
     check_images: str = ""
+    # What mends that.
+    beside: str = ""
 
 
 TORCH_IMAGES = ("torchvision", "PIL")
@@ -87,6 +91,7 @@ RULES = {
         ("spdl",),
         # It finds FFmpeg's libraries when it first needs them.
         check_images="import spdl.io.utils; spdl.io.utils.get_ffmpeg_versions()",
+        beside="it needs FFmpeg's shared libraries: apt-get install ffmpeg",
     ),
     "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
 }
@@ -139,7 +144,8 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
     if found["absent"]:
         package = RULES[kind].package
         return f"{kind} is not installed for {python} ({found['why']}): pip install {package}"
-    return f"{kind} does not work in {python}: {found['why']}"
+    beside = RULES[kind].beside or "mend or replace that installation"
+    return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
 def configurations(kind: str, images: bool) -> list[dict[str, Any]]:
