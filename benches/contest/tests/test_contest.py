@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -49,8 +51,17 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("work")
 
 
-def play(shards, work, **more):
-    request = {
+@pytest.fixture(scope="module", autouse=True)
+def scripts(tmp_path_factory):
+    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
+        shutil.copy(script, folder)
+    play.main = folder / "main.py"
+
+
+def request(shards, work, **more):
+    return {
         "shards": shards,
         "images": False,
         "batch_size": BATCH,
@@ -61,10 +72,12 @@ def play(shards, work, **more):
         "work": str(work),
         **more,
     }
+
+
+def play(shards, work, **more):
     return subprocess.run(
-        [sys.executable, CONTEST / "main.py"],
-        input=json.dumps(request),
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        [sys.executable, play.main],
+        input=json.dumps(request(shards, work, **more)),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -159,6 +172,37 @@ def test_other_samples_end_it(shards, work):
     assert run.returncode == 1
     assert "torch delivered other samples than webdataset: its crc_sum" in run.stderr
     assert run.stdout == ""
+
+
+def running(mark):
+    """Processes in whose environment `mark` is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
+    run = subprocess.Popen(
+        [sys.executable, play.main],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "FOREBAY_TEST": str(work)},
+        text=True,
+    )
+    run.stdin.write(json.dumps(request(shards, work, seconds=600, contenders=["forebay"])))
+    run.stdin.close()
+    while '"measuring"' not in (line := run.stderr.readline()):
+        assert line, "it ended before it measured"
+    run.terminate()
+    assert run.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    run.stderr.close()
+    assert running(f"FOREBAY_TEST={work}".encode()) == []
 
 
 DIGEST = {
