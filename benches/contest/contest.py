@@ -36,7 +36,7 @@ REPEATS_MAX, SAMPLES = 64, 1_000_000
 # standard deviations of a difference of two.
 MEAN_TOLERANCE = 2.0
 # Attempts to bear out a speed by long runs.
-ATTEMPTS = 3
+ATTEMPTS = 5
 
 Tell = Callable[[str, int, int, str], None]
 
