@@ -7,6 +7,7 @@ a line of the standard output, on which nothing else may write.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -159,6 +160,8 @@ class Accelerated:
         if self.loader is not None:
             self.loader.close()
             self.loader = None
+            # Some loaders refer to themselves, and keep their workers until they are found.
+            gc.collect()
 
 
 def serve(make: Make) -> None:

@@ -36,7 +36,7 @@ REPEATS_MAX, SAMPLES = 64, 1_000_000
 # standard deviations of a difference of two.
 MEAN_TOLERANCE = 2.0
 # Attempts to bear out a speed by long runs.
-ATTEMPTS = 3
+ATTEMPTS = 5
 
 Tell = Callable[[str, int, int, str], None]
 
@@ -138,7 +138,13 @@ class Contest:
             return
         self.tell(one.name, 0, 0, "converting")
         self.conversions[one.name] = conversions.convert(
-            name, one.python, one.version, self.request.shards, self.fields, self.work
+            name,
+            one.python,
+            one.version,
+            self.request.shards,
+            self.fields,
+            self.work,
+            self.request.command(),
         )
 
     def converted(self, one: Contender, what: str) -> Any:

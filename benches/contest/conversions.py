@@ -49,9 +49,18 @@ def files(folder: str) -> list[str]:
 
 
 def convert(
-    name: str, python: str, version: str, shards: list[str], fields: list[str], work: Path
+    name: str,
+    python: str,
+    version: str,
+    shards: list[str],
+    fields: list[str],
+    work: Path,
+    forebay: Path,
 ) -> Conversion:
-    """Return the data set for conversion `name`, made now unless an earlier run left it."""
+    """Return the data set for conversion `name`, made now unless an earlier run left it.
+
+    `forebay` is the command, for the conversion that is Forebay's.
+    """
     # One for bytes and for images: fields stand in it in the order of their names.
     fields = sorted(fields)
     target = work / f"{name}-{content(shards, fields, version)}"
@@ -62,7 +71,12 @@ def convert(
     aside = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".part", dir=work))
     try:
         begin = time.monotonic()
-        request = {"shards": shards, "fields": fields, "target": str(aside)}
+        request = {
+            "shards": shards,
+            "fields": fields,
+            "target": str(aside),
+            "forebay": str(forebay),
+        }
         players.convert(name, python, request, dict(os.environ))
         made = Conversion(str(target), time.monotonic() - begin, size(aside))
         facts = asdict(made)

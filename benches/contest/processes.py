@@ -40,8 +40,12 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def memory_bytes(pid: int | str, file: str, name: str) -> int:
-    """Return a figure of `/proc/PID/FILE`, in bytes."""
-    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+    """Return a figure of `/proc/PID/FILE`, in bytes; 0 of a process that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/{file}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    for line in text.splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"/proc/{pid}/{file} has no {name}")

@@ -21,16 +21,19 @@ DECODERS = ("pillow", "torchvision")
 GPU = Path("/dev/nvidia0")
 # An interpreter that imports torch takes seconds; one that takes minutes hangs.
 PROBE_S = 300
+# Errors of libraries run to pages.
+WHY_MAX = 200
 
 # Says what is there: versions by distribution, and the first thing that cannot be imported.
 PROBE = """
 import importlib, json, sys
 from importlib import metadata
-modules, distributions = json.load(sys.stdin)
+modules, distributions, check = json.load(sys.stdin)
 found = {"why": None, "versions": {}}
 try:
     for module in modules:
         importlib.import_module(module)
+    exec(check)
 except Exception as error:
     found["why"] = f"{type(error).__name__}: {error}"
     found["absent"] = isinstance(error, ModuleNotFoundError)
@@ -57,8 +60,12 @@ class Rules:
     distributions: tuple[str, ...]
     # What is imported beside it if images are made.
     for_images: tuple[str, ...] = ()
-    # The script that makes the data set in its own format, and whether it is of use to it.
+    # The script that makes the data set in its own format.
     conversion: str | None = None
+    # What fails if it cannot make images although it can be imported.
+    check_images: str = ""
+    # What mends that.
+    beside: str = ""
 
 
 TORCH_IMAGES = ("torchvision", "PIL")
@@ -78,7 +85,14 @@ RULES = {
     "litdata": Rules(
         ("litdata", "torch"), "litdata", ("litdata", "torch"), TORCH_IMAGES, "litdata"
     ),
-    "spdl": Rules(("spdl.io", "spdl.pipeline"), "spdl", ("spdl",)),
+    "spdl": Rules(
+        ("spdl.io", "spdl.pipeline"),
+        "spdl",
+        ("spdl",),
+        # It finds FFmpeg's libraries when it first needs them.
+        check_images="import spdl.io.utils; spdl.io.utils.get_ffmpeg_versions()",
+        beside="it needs FFmpeg's shared libraries: apt-get install ffmpeg",
+    ),
     "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
 }
 ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
@@ -107,10 +121,11 @@ def probe(kind: str, python: str, images: bool) -> dict[str, Any]:
     """Ask `python` whether contender `kind` can play there."""
     rules = RULES[kind]
     modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
+    names = [*rules.distributions, "torchvision", "numpy"]
     try:
         answer = subprocess.run(
             [python, "-c", PROBE],
-            input=json.dumps([modules, [*rules.distributions, "torchvision", "numpy"]]),
+            input=json.dumps([modules, names, rules.check_images if images else ""]),
             stdout=subprocess.PIPE,
             text=True,
             timeout=PROBE_S,
@@ -129,7 +144,8 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
     if found["absent"]:
         package = RULES[kind].package
         return f"{kind} is not installed for {python} ({found['why']}): pip install {package}"
-    return f"{kind} does not work in {python}: {found['why']}"
+    beside = RULES[kind].beside or "mend or replace that installation"
+    return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
 def configurations(kind: str, images: bool) -> list[dict[str, Any]]:

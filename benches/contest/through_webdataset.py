@@ -16,10 +16,10 @@ from torch_workers import ahead, settings
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    # `:;` would be two names for one field; here each has one.
-    samples = webdataset.WebDataset(task.shards * repeats, shardshuffle=False).to_tuple(
-        *task.fields
-    )
+    shards = task.shards * repeats
+    # A worker for which there is no shard is no error: it has nothing to do.
+    samples = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
+    samples = samples.to_tuple(*task.fields)
     if task.images:
         decode = DECODERS[task.configuration["decode"]]
         samples = samples.map_tuple(decode, int)

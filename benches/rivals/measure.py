@@ -162,7 +162,9 @@ def indexes(contender: Contender, shards: list[str]) -> str | None:
     """Return DALI's index files of `shards`, whose making is not timed here."""
     if contender.kind != "dali":
         return None
-    made = conversions.convert("dali", contender.python, "", shards, FIELDS, stage.RUN)
+    made = conversions.convert(
+        "dali", contender.python, "", shards, FIELDS, stage.RUN, daemons.FOREBAY
+    )
     return made.folder
 
 

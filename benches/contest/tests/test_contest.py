@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -49,8 +51,17 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("work")
 
 
-def play(shards, work, **more):
-    request = {
+@pytest.fixture(scope="module", autouse=True)
+def scripts(tmp_path_factory):
+    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
+        shutil.copy(script, folder)
+    play.main = folder / "main.py"
+
+
+def request(shards, work, **more):
+    return {
         "shards": shards,
         "images": False,
         "batch_size": BATCH,
@@ -61,10 +72,12 @@ def play(shards, work, **more):
         "work": str(work),
         **more,
     }
+
+
+def play(shards, work, **more):
     return subprocess.run(
-        [sys.executable, CONTEST / "main.py"],
-        input=json.dumps(request),
-        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        [sys.executable, play.main],
+        input=json.dumps(request(shards, work, **more)),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -161,6 +174,37 @@ def test_other_samples_end_it(shards, work):
     assert run.stdout == ""
 
 
+def running(mark):
+    """Processes in whose environment `mark` is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
+    run = subprocess.Popen(
+        [sys.executable, play.main],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "FOREBAY_TEST": str(work)},
+        text=True,
+    )
+    run.stdin.write(json.dumps(request(shards, work, seconds=600, contenders=["forebay"])))
+    run.stdin.close()
+    while '"measuring"' not in (line := run.stderr.readline()):
+        assert line, "it ended before it measured"
+    run.terminate()
+    assert run.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    run.stderr.close()
+    assert running(f"FOREBAY_TEST={work}".encode()) == []
+
+
 DIGEST = {
     "samples": 100,
     "payload_bytes": 10,
@@ -210,9 +254,11 @@ def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):
 def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
     import conversions
 
-    first = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
-    again = conversions.convert("files", sys.executable, "1", shards, ["cls"], tmp_path)
-    other = conversions.convert("files", sys.executable, "2", shards, ["cls"], tmp_path)
+    def convert(version):
+        python, forebay = sys.executable, Path("unused")
+        return conversions.convert("files", python, version, shards, ["cls"], tmp_path, forebay)
+
+    first, again, other = convert("1"), convert("1"), convert("2")
     assert again == first
     assert other.folder != first.folder
     assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])
