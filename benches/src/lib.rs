@@ -2,4 +2,5 @@
 
 mod cpu;
 mod fetches;
+pub mod machine;
 pub mod starvation;
