@@ -9,16 +9,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod dice;
-
-use std::time::Instant;
-
-use dice::Dice;
-use forebay_policy::{Newcomer, Slot};
-use forebay_store::Evict;
+use forebay_benches::scale::decision_seconds;
+use forebay_policy::Evict;
 
 /// Shards on the tier: 500 TB in shards of 500 MB.
-const SHARDS: u32 = 1_000_000;
+const SHARDS: u64 = 1_000_000;
 
 /// Decisions timed.
 const STEPS: u32 = 2_000_000;
@@ -26,23 +21,7 @@ const STEPS: u32 = 2_000_000;
 fn main() {
     println!("{SHARDS} shards, {STEPS} steps of one miss and one hit each");
     for evict in Evict::ALL {
-        let mut policy = evict.policy();
-        for slot in 0..SHARDS {
-            policy.insert(newcomer(slot, slot.into()));
-        }
-        let mut dice = Dice(7);
-        let begin = Instant::now();
-        for step in 0..STEPS {
-            let victim = policy.victim(&mut |_| true).expect("anybody may go");
-            policy.remove(victim, true);
-            policy.insert(newcomer(victim, u64::from(SHARDS + step)));
-            policy.hit((dice.roll() % u64::from(SHARDS)) as Slot);
-        }
-        let each = begin.elapsed().as_secs_f64() * 1e9 / f64::from(STEPS);
+        let each = decision_seconds(evict, SHARDS, STEPS).unwrap() * 1e9;
         println!("  {:8} {each:6.0} ns", evict.name());
     }
-}
-
-fn newcomer(slot: Slot, identity: u64) -> Newcomer {
-    Newcomer { slot, identity, bytes: 500 << 20 }
 }

@@ -16,13 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_shard::{Index, Origin, Sidecar};
+use forebay_benches::scale::lay;
 use forebay_source::Options;
-use forebay_store::{FRAME_BYTES, Shard, ShardName, Urgency};
+use forebay_store::{FRAME_BYTES, Shard, Urgency};
 use forebay_uring::{Arena, Region};
-
-/// Bytes of the shards that are only there to be listed.
-const SMALL: u64 = 10_240;
 
 /// Between two looks whether the one real shard is committed, before anything is timed.
 const LOOK: Duration = Duration::from_millis(10);
@@ -71,7 +68,7 @@ async fn main() {
     }
     drop(store);
     for number in 1..arguments.shards {
-        make_cached(&cache.join("shards"), number);
+        lay(&cache.join("shards"), number.into()).unwrap();
     }
     println!("{} shards", arguments.shards);
     for _ in 0..arguments.rounds {
@@ -115,27 +112,6 @@ fn make_shard(path: &Path) {
     header.set_size(10);
     archive.append_data(&mut header, "a.txt", &b"0123456789"[..]).unwrap();
     archive.finish().unwrap();
-}
-
-/// A shard as a fill leaves it, of nothing but zeros.
-fn make_cached(shards: &Path, number: u32) {
-    let origin = Origin {
-        endpoint: "https://s3.eu-west-1.amazonaws.com".to_owned(),
-        url: format!("s3://ml-data/imagenet/train-{number:06}.tar"),
-        version: format!("\"{number:032x}\""),
-    };
-    let name = ShardName::new(&origin);
-    File::create(shards.join(name.as_str())).unwrap().set_len(SMALL).unwrap();
-    let sidecar = Sidecar {
-        origin,
-        tenant: None,
-        len: SMALL,
-        compressed_len: None,
-        blocks: vec![0],
-        index: Index::default(),
-    };
-    let path = shards.join(format!("{}.idx", name.as_str()));
-    fs::write(path, sidecar.encode().unwrap()).unwrap();
 }
 
 fn resident_bytes() -> usize {

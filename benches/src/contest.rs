@@ -192,7 +192,7 @@ pub fn table(document: &Value) -> String {
         vec!["other loaders, the same work (medians; lowest to highest round)".to_owned()];
     let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for one in document["contenders"].as_array().into_iter().flatten() {
-        kinds.entry(one["storage"].as_str().unwrap_or("?")).or_default().push(one);
+        kinds.entry(level(one)).or_default().push(one);
     }
     for (storage, contenders) in kinds {
         lines.push(format!("  data in: {storage}"));
@@ -206,6 +206,15 @@ pub fn table(document: &Value) -> String {
         lines.push(format!("  {why}"));
     }
     lines.join("\n")
+}
+
+/// Where a contender's data lie: only contenders of one level are compared.
+pub(crate) fn level(contender: &Value) -> &'static str {
+    match contender["storage"].as_str() {
+        Some("page_cache" | "memory") => "memory (page cache, or a tier of memory)",
+        Some("o_direct") => "a disk (read around the page cache)",
+        _ => "not told",
+    }
 }
 
 fn row(contender: &Value) -> Option<String> {
@@ -254,14 +263,14 @@ mod tests {
             .map(|rate| serde_json::json!({ "samples_per_second": rate * 1e3, "au_ideal": 0.5 }));
         let one = |name: &str, storage: &str| serde_json::json!({ "name": name, "storage": storage, "rounds": rounds });
         let document = serde_json::json!({
-            "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "page_cache")],
+            "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "memory")],
             "absent": [{ "name": "dali", "why": "is not installed" }],
         });
         let text = table(&document);
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[1].contains("o_direct") && lines[2].contains("forebay"), "{text}");
+        assert!(lines[1].contains("a disk") && lines[2].contains("forebay"), "{text}");
         assert!(
-            lines[3].contains("page_cache") && lines[4].contains("2000 samples/s (1000 to 3000)"),
+            lines[3].contains("memory") && lines[4].contains("2000 samples/s (1000 to 3000)"),
             "{text}"
         );
         assert!(lines[6].contains("dali: is not installed"), "{text}");

@@ -1,10 +1,12 @@
 //! What a daemon has fetched from origins, so that an epoch is called cold or warm by what it cost.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_client::{Address, Admin, Deadline};
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// Shards that were asked for ahead of an epoch's last step may still arrive; a node whose origin
 /// needs longer than this for them serves other jobs too, and never comes to rest.
@@ -34,7 +36,32 @@ struct Cache {
     origin_bytes: u64,
 }
 
+/// Another part of it.
+#[derive(Deserialize)]
+struct Tiers {
+    tiers: Vec<Tier>,
+}
+
+#[derive(Deserialize)]
+struct Tier {
+    name: String,
+    tier_read_bytes: u64,
+}
+
 impl Fetches {
+    /// Bytes fetched since `before`.
+    ///
+    /// # Errors
+    /// `Closed` if another daemon counts by now.
+    pub(crate) fn since(self, before: Self) -> Result<u64> {
+        if self.daemon_pid != before.daemon_pid {
+            return Err(Error::new(ErrorKind::Closed, "the daemon was replaced meanwhile")
+                .at("pid", before.daemon_pid)
+                .advise("look at its log, and measure again"));
+        }
+        Ok(self.bytes - before.bytes)
+    }
+
     /// Reads the counts once no fetch is under way.
     pub(crate) fn settled(address: &Address) -> Result<Self> {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
@@ -51,6 +78,12 @@ impl Fetches {
     }
 }
 
-fn status(address: &Address, deadline: &Deadline) -> Result<Status> {
+/// Bytes that were read from each tier for batches, by the tier's name.
+pub(crate) fn by_tier(address: &Address) -> Result<BTreeMap<String, u64>> {
+    let Tiers { tiers } = status(address, &Deadline::after(SETTLE_TIMEOUT))?;
+    Ok(tiers.into_iter().map(|tier| (tier.name, tier.tier_read_bytes)).collect())
+}
+
+fn status<T: DeserializeOwned>(address: &Address, deadline: &Deadline) -> Result<T> {
     Admin::of(address.connect(deadline)?)?.get("/api/v1/status", deadline)
 }

@@ -1,7 +1,13 @@
-//! Benchmarks a user runs: how long an accelerator starves, and why.
+//! Benchmarks a user runs: how long an accelerator starves and why, how much comes and how soon, and how it grows.
 
 pub mod contest;
 mod cpu;
 mod fetches;
+pub mod growth;
+pub mod latency;
 pub mod machine;
+mod playing;
+pub mod scale;
+mod spread;
 pub mod starvation;
+pub mod throughput;

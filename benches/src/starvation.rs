@@ -29,8 +29,8 @@ pub use raw::{RAW_STEPS_MAX, Raw};
 pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
 pub use search::{Held, TARGET, Trial};
 
-use crate::cpu;
 use crate::fetches::Fetches;
+use crate::playing;
 
 /// Accelerators of one node at most: no server has more.
 pub const ACCELERATORS_MAX: u32 = 64;
@@ -136,7 +136,7 @@ impl<'a> Node<'a> {
         let course = Course::new(self.loaders.len(), course, self.progress, &cpu_seconds);
         let played = self.play(&course)?;
         let cpu = course.cpu_seconds()?;
-        let fetched = self.fetched(before)?;
+        let fetched = Fetches::settled(&self.address)?.since(before)?;
         Ok(EpochReport::of(number, step, &played, cpu, fetched))
     }
 
@@ -160,21 +160,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Bytes fetched from origins since `before`.
-    fn fetched(&self, before: Fetches) -> Result<u64> {
-        let after = Fetches::settled(&self.address)?;
-        if after.daemon_pid != before.daemon_pid {
-            return Err(Error::new(ErrorKind::Closed, "the daemon was replaced during the epoch")
-                .at("pid", before.daemon_pid)
-                .advise("look at its log, and measure again"));
-        }
-        Ok(after.bytes - before.bytes)
-    }
-
     /// CPU of this process and its daemon.
     fn cpu_seconds(&self) -> Result<f64> {
-        let daemon = self.loaders.first().and_then(|loader| loader.stats().daemon_pid);
-        Ok(cpu::seconds(std::process::id())? + daemon.map_or(Ok(0.0), cpu::seconds)?)
+        playing::cpu_seconds(self.loaders.first().and_then(|loader| loader.stats().daemon_pid))
     }
 }
 

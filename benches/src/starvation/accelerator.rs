@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay_client::{Batch, Loader, Next, Stats};
+use forebay_client::{Batch, Loader, Stats};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Begin, Cause};
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
 use super::raw::{Moment, Raw};
+use crate::playing::next;
 
 /// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
 pub const STALL_SHARE: f64 = 0.10;
@@ -212,20 +213,6 @@ impl Tally {
 /// A histogram of waits that has none yet.
 pub(super) fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant, valid bounds")
-}
-
-/// The next batch; `None` at the epoch's end.
-fn next(loader: &Loader) -> Result<Option<Box<Batch>>> {
-    match loader.next::<Error>(|| Ok(()))? {
-        Next::Batch(batch) => match batch.errors.first() {
-            Some(error) => Err(error.clone()),
-            None => Ok(Some(batch)),
-        },
-        Next::End { errors, .. } => match errors.into_iter().next() {
-            Some(error) => Err(error),
-            None => Ok(None),
-        },
-    }
 }
 
 /// `steps` steps on one batch that is there from the beginning: what no storage can be better than.

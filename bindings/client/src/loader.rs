@@ -1,7 +1,7 @@
 //! Batches of tensors, a few ahead of the consumer.
 //!
 //! One thread decodes batch after batch (on the decoder's own threads); the consumer takes them out
-//! of a bounded queue. A slot is returned the moment its last byte was decoded; only fields handed
+//! of a bounded queue. A batch is with that thread from when it came, though it may wait for its turn there. A slot is returned the moment its last byte was decoded; only fields handed
 //! out as views keep it, and only while that leaves the daemon room to go on.
 
 mod lending;
@@ -9,6 +9,7 @@ mod retiring;
 mod rows;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::deadline::Deadline;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
-use retiring::Retiring;
+use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
 
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
@@ -116,6 +117,8 @@ pub struct Loader {
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
     lending: Arc<Lending>,
+    /// When the GPU that decodes was busy.
+    device_busy: Option<Arc<Busy>>,
     tally: Tally,
     timeout: Duration,
     /// When the daemon heard how far the consumer came, in nanoseconds of [`now_ns`].
@@ -208,6 +211,7 @@ impl Loader {
             Some(device) => Some((device, Retiring::new(prefetch)?)),
             None => None,
         };
+        let device_busy = device.as_ref().map(|(_, retiring)| retiring.busy());
         let urls: Arc<[String]> = config.session.open.urls.clone().into();
         let shards = config.session.streams.iter().map(|stream| stream.shards);
         let firsts = shards.scan(0_u32, |first, shards| {
@@ -238,6 +242,7 @@ impl Loader {
             run,
             epoch,
             lending: Arc::new(Lending::new(prefetch)),
+            device_busy,
             tally,
             timeout,
             told_ns: AtomicU64::new(0),
@@ -357,8 +362,11 @@ impl Loader {
                 }
             };
             return match ready {
-                Ready::Batch { mut batch, stages, .. } => {
+                Ready::Batch { mut batch, mut stages, .. } => {
+                    // What cannot be lent is copied.
+                    let copying_ns = now_ns();
                     batch.hand_out(&self.lending);
+                    stages.extend(decoding(copying_ns..now_ns(), []));
                     // The first is told at once: a job may take no other for long.
                     match self.count(&batch, start_ns, &stages) {
                         1 => self.tell_progress(0),
@@ -436,7 +444,8 @@ impl Loader {
     /// Counts a batch; with how many there were.
     fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) -> u64 {
         let mut counts = self.counts();
-        counts.waits.book(start_ns, now_ns(), stages);
+        let device_busy = self.device_busy.as_ref().map(|busy| busy.stretches());
+        counts.waits.book(start_ns, now_ns(), stages, device_busy.as_deref().unwrap_or_default());
         counts.stats.batches += 1;
         counts.stats.samples += batch.keys.len() as u64;
         counts.stats.bad_samples += batch.errors.len() as u64;
@@ -520,14 +529,12 @@ impl Work {
                 RawBatch::Batch { batch, .. } if batch.run != self.run.load(Ordering::Relaxed) => {
                     continue;
                 }
-                RawBatch::Batch { batch, offsets, lease } => {
+                RawBatch::Batch { batch, offsets, lease, arrived_ns } => {
                     let run = batch.run;
                     let mut stages = batch.stages.clone();
-                    let start_ns = now_ns();
                     match self.decode(*batch, &offsets, &lease) {
-                        Ok(batch) => {
-                            let end_ns = now_ns();
-                            stages.push(Stage { cause: Cause::Decode, start_ns, end_ns });
+                        Ok((batch, brought)) => {
+                            stages.extend(decoding(arrived_ns..now_ns(), brought));
                             Ready::Batch { run, batch: Box::new(batch), stages }
                         }
                         Err(error) => Ready::Failed { run, error },
@@ -543,6 +550,23 @@ impl Work {
             }
         }
     }
+}
+
+/// The stages of a batch that was with the decode thread for so long, of which its bytes were `brought` to a GPU in
+/// these stretches, in their order.
+fn decoding(
+    during: Range<u64>,
+    brought: impl IntoIterator<Item = Range<u64>>,
+) -> impl Iterator<Item = Stage> {
+    let mut at = during.start;
+    let mut stages = Vec::new();
+    for Range { start, end } in brought {
+        stages.push(Stage { cause: Cause::Decode, start_ns: at, end_ns: start });
+        stages.push(Stage { cause: Cause::H2d, start_ns: start, end_ns: end });
+        at = end;
+    }
+    stages.push(Stage { cause: Cause::Decode, start_ns: at, end_ns: during.end });
+    stages.into_iter().filter(|stage| stage.end_ns > stage.start_ns)
 }
 
 #[cfg(test)]
@@ -592,6 +616,22 @@ mod tests {
             frame::send(&socket, &frame::encode(&reply).unwrap(), &[]).unwrap();
         }
         socket
+    }
+
+    #[test]
+    fn bytes_on_their_way_to_a_gpu_are_told_apart_from_decoding() {
+        let told = |brought: Vec<Range<u64>>| -> Vec<_> {
+            decoding(10..50, brought).map(|s| (s.cause, s.start_ns, s.end_ns)).collect()
+        };
+        assert_eq!(told(Vec::new()), [(Cause::Decode, 10, 50)]);
+        let expected = [
+            (Cause::Decode, 10, 20),
+            (Cause::H2d, 20, 25),
+            (Cause::H2d, 25, 30),
+            (Cause::Decode, 30, 50),
+        ];
+        assert_eq!(told(vec![20..25, 25..30]), expected);
+        assert_eq!(decoding(5..5, []).count(), 0);
     }
 
     /// A panic of the decode thread is told as what it is, not as a close that nobody asked for.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Queue, Sender, bounded, unbounded};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
 use forebay_wire::leases::{Place, Sharing};
@@ -63,6 +64,8 @@ pub enum RawBatch {
         offsets: Vec<u64>,
         /// The slot.
         lease: Arc<Lease>,
+        /// When it came, in nanoseconds of the node's monotonic clock.
+        arrived_ns: u64,
     },
     /// The run delivered everything.
     End {
@@ -436,7 +439,7 @@ fn receive_from(
                     }
                     rest => *rest = None,
                 }
-                RawBatch::Batch { batch, offsets, lease: Arc::new(lease) }
+                RawBatch::Batch { batch, offsets, lease: Arc::new(lease), arrived_ns: now_ns() }
             }
             Reply::Learnt { counts, .. } => {
                 // The first pass says what all do: later ones of the same job learn the same.

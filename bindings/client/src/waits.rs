@@ -1,9 +1,16 @@
 //! Where a trainer's waiting time went: every nanosecond of a wait is booked to one cause.
 //!
 //! A batch comes with the stretches of time in which stages worked on it. A wait is cut along them:
-//! the part of the wait during which the origin was waited for belongs to `origin`, and so on; what
-//! no stage covers belongs to `ring_empty` (messages under way, or nothing upstream at all). The
-//! parts sum to the wait by construction.
+//! the part of the wait during which the origin was waited for belongs to `origin`, and so on. What they
+//! leave is cut along the stretches in which a device still worked on batches before: it held their slots.
+//! What nobody was busy in belongs to `ring_empty` (messages under way, or no slot). The parts sum to the wait
+//! by construction.
+//!
+//! A batch is in one place at a time, so its stages follow one another. Where two overlap all the same, as those of
+//! two shards that are waited for at once, the one that began first has the time until it ends: had it
+//! been shorter, the other would have been the reason. So no nanosecond is booked twice.
+
+use std::ops::Range;
 
 use forebay_wire::message::{Cause, Stage};
 use hdrhistogram::Histogram;
@@ -54,24 +61,38 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// Books the wait from `start_ns` to `end_ns` for a batch worked on in `stages`.
-    pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage]) {
-        let wait = end_ns.saturating_sub(start_ns);
-        self.each.saturating_record(wait.max(1));
-        let mut covered = start_ns;
+    /// Books the wait from `start_ns` to `end_ns` for a batch worked on in `stages`, behind others that a device
+    /// worked on during `device`.
+    pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage], device: &[Range<u64>]) {
+        self.each.saturating_record(end_ns.saturating_sub(start_ns).max(1));
+        let device: Vec<Stage> = device
+            .iter()
+            .map(|busy| Stage { cause: Cause::H2d, start_ns: busy.start, end_ns: busy.end })
+            .collect();
+        for gap in self.cut(start_ns..end_ns, stages) {
+            for idle in self.cut(gap, &device) {
+                self.by_cause[Cause::RingEmpty as usize] += idle.end - idle.start;
+            }
+        }
+    }
+
+    /// Books what `stages` cover of `wait`; the rest is returned, in its order.
+    fn cut(&mut self, wait: Range<u64>, stages: &[Stage]) -> Vec<Range<u64>> {
         let mut stages = stages.to_vec();
         stages.sort_by_key(|stage| stage.start_ns);
+        let (mut rest, mut covered) = (Vec::new(), wait.start);
         for stage in stages {
-            // Overlapping stages are cut, so that no nanosecond is booked twice.
             let from = stage.start_ns.max(covered);
-            let until = stage.end_ns.min(end_ns);
+            let until = stage.end_ns.min(wait.end);
             if until > from {
                 self.by_cause[stage.cause as usize] += until - from;
-                self.by_cause[Cause::RingEmpty as usize] += from - covered;
+                rest.push(covered..from);
                 covered = until;
             }
         }
-        self.by_cause[Cause::RingEmpty as usize] += end_ns.saturating_sub(covered.max(start_ns));
+        rest.push(covered..wait.end.max(covered));
+        rest.retain(|gap| gap.end > gap.start);
+        rest
     }
 
     /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
@@ -125,7 +146,7 @@ mod tests {
             stage(Cause::Decode, 160, 180),
             stage(Cause::Decode, 190, 500),
         ];
-        waits.book(100, 200, &stages);
+        waits.book(100, 200, &stages, &[]);
         let get = |cause: Cause| waits.by_cause[cause as usize];
         assert_eq!(get(Cause::Origin), 50);
         assert_eq!(get(Cause::TierRead), 20);
@@ -137,10 +158,26 @@ mod tests {
     #[test]
     fn work_done_before_the_wait_is_nobodys_fault() {
         let mut waits = Waits::default();
-        waits.book(100, 130, &[stage(Cause::Origin, 0, 100), stage(Cause::Decode, 200, 300)]);
+        waits.book(100, 130, &[stage(Cause::Origin, 0, 100), stage(Cause::Decode, 200, 300)], &[]);
         assert_eq!(waits.by_cause[Cause::RingEmpty as usize], 30);
         assert_eq!(waits.total_ns(), 30);
-        waits.book(200, 200, &[]);
+        waits.book(200, 200, &[], &[]);
         assert_eq!((waits.total_ns(), waits.report().count), (30, 2));
+    }
+
+    /// A device that is busy with batches before is an upstream stage, too, but what the batch's own stages say goes
+    /// first. One that is busy still has no end.
+    #[test]
+    fn what_a_device_holds_up_is_not_the_rings() {
+        let mut waits = Waits::default();
+        let own = [stage(Cause::TierRead, 140, 150), stage(Cause::Decode, 155, 160)];
+        let device = [0..120, 110..145, 158..u64::MAX];
+        waits.book(100, 200, &own, &device);
+        let get = |cause: Cause| waits.by_cause[cause as usize];
+        assert_eq!(get(Cause::TierRead), 10);
+        assert_eq!(get(Cause::Decode), 5);
+        assert_eq!(get(Cause::H2d), 40 + 40);
+        assert_eq!(get(Cause::RingEmpty), 5);
+        assert_eq!(waits.total_ns(), 100);
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -56,6 +56,8 @@ pub(crate) struct Growth {
     verdict: Verdict,
     /// Set once nothing of it is under way any more.
     settled: Arc<SetOnce<()>>,
+    /// Whether all of it was there when it was opened: its index was read, not made.
+    came_whole: bool,
 }
 
 impl Growth {
@@ -68,6 +70,7 @@ impl Growth {
             unpacked: Arc::default(),
             verdict: Verdict::pending(),
             settled: Arc::default(),
+            came_whole: false,
         }
     }
 
@@ -83,6 +86,7 @@ impl Growth {
             unpacked: Arc::default(),
             verdict: Verdict::good(),
             settled: Arc::new(SetOnce::new_with(Some(()))),
+            came_whole: true,
         }
     }
 
@@ -214,6 +218,7 @@ pub struct Lease {
     // Dropped in this order: the count is down when waiters look again.
     shard: Arc<Shard>,
     _end: EndOfLease,
+    asked: Duration,
 }
 
 /// Wakes whoever waits for room on the shard's tier.
@@ -231,7 +236,19 @@ impl Drop for EndOfLease {
 impl Lease {
     pub(crate) fn new(shard: Arc<Shard>) -> Self {
         let end = EndOfLease(shard.home.as_ref().map(|home| home.budget.clone()));
-        Self { shard, _end: end }
+        Self { shard, _end: end, asked: Duration::ZERO }
+    }
+
+    /// The same, for whoever waited so long to hear which version of it the origin has.
+    pub(crate) fn asked_for(self, asked: Duration) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// How long its origin was waited for, to say which version of it there is. What the opening took beyond
+    /// that went to the tier where it lies, or to the beginning of its fill.
+    #[must_use]
+    pub fn asked(&self) -> Duration {
+        self.asked
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -321,6 +338,12 @@ impl Shard {
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.growth.progress.borrow().clone()
+    }
+
+    /// Whether all of it was here when it was opened: its index was read, not made while it came.
+    #[must_use]
+    pub fn came_whole(&self) -> bool {
+        self.growth.came_whole
     }
 
     /// Waits until at least `samples` samples are complete, or all there are.
@@ -514,6 +537,12 @@ impl Shard {
             rank: self.rank.clone(),
             lost: self.lost.clone(),
         })
+    }
+
+    /// Whether its ranges come from its origin: no tier took it, or the one that did has lost it.
+    #[must_use]
+    pub fn is_read_through(&self) -> bool {
+        self.lost.get().is_some() || matches!(self.body, Body::Origin)
     }
 
     /// Whether what it holds can be had only by asking for it once more: its tier lost it, and its origin

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_histogram::{Histogram, Times};
@@ -364,13 +364,15 @@ impl Store {
             // Without a copy, what was said a minute ago is of no use once the file is another.
             self.inner.commons.forget_identity(&*source, url);
         }
+        let asking = Instant::now();
         let Begun { stat, head } = self.identity(&source, url, &rank).await?;
+        let asked = asking.elapsed();
         let shard = self.shard_of(url, source, stat, rank.clone(), head.clone(), urgency).await;
         // Nobody else is to wait for what nobody took.
         drop(head.take());
         let shard = shard?;
         shard.rank.lift(&rank);
-        Ok(shard)
+        Ok(shard.asked_for(asked))
     }
 
     fn charge(&self, url: &str) -> Charge {

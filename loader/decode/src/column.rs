@@ -1,5 +1,7 @@
 //! What a decoded batch is made of. The one rule: rows are contiguous and in the batch's order.
 
+use std::ops::Range;
+
 use forebay_error::Error;
 
 use crate::buffer::Buffer;
@@ -20,6 +22,9 @@ pub struct Decoded {
     pub routes: Routes,
     /// When the records' memory is no longer read; nothing if it is not any more.
     pub done: Option<Done>,
+    /// From when until when the thread brought bytes to a device, in nanoseconds of the node's monotonic clock;
+    /// empty without one.
+    pub brought: Range<u64>,
 }
 
 /// One named column of a batch.

@@ -14,6 +14,7 @@ mod rows;
 use std::sync::Arc;
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::clock::now_ns;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::buffer::BufferPool;
@@ -186,7 +187,9 @@ impl Decoder {
         let mut submission =
             self.device.as_deref().map(|device| device.begin(around)).transpose()?;
         let files: Vec<&[u8]> = settled.iter().flat_map(|(line, _)| line.files()).collect();
+        let start_ns = now_ns();
         let files = submission.as_mut().map(|submission| submission.bring(&files)).transpose()?;
+        let brought = if files.is_some() { start_ns..now_ns() } else { 0..0 };
         let mut files = files.into_iter().flatten();
         let mut outputs = Vec::with_capacity(self.fields.len());
         for (field, (line, present)) in self.fields.iter().zip(settled) {
@@ -198,7 +201,7 @@ impl Decoder {
             outputs.push(field.output(column, present));
         }
         let done = submission.map(Submission::finish).transpose()?;
-        Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done })
+        Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done, brought })
     }
 
     /// The rows in `kept` of a field, which of them are there, and who makes them.

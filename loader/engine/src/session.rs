@@ -459,7 +459,7 @@ async fn pick(
     };
     let places: Vec<_> = samples.iter().map(place).collect();
     let mut gatherer = Gatherer::new(job.clone(), run);
-    let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::default()).await };
+    let gathered = async { gatherer.gather(0, &places, Vec::new(), Stages::begin()).await };
     deliver(&job, futures::stream::once(gathered).boxed(), 1, events, |_| {}).await?;
     let outcome =
         Outcome { batches: 1, samples: samples.len() as u64, errors: Vec::new(), counts: None };

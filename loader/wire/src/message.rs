@@ -480,15 +480,15 @@ pub struct Bytes {
 pub enum Cause {
     /// Bytes were on their way from the origin.
     Origin,
-    /// The shard's index was being read.
+    /// The shard's index was being read, or where the batch's samples lie was being worked out.
     Index,
     /// A tier was being read and the members checked.
     TierRead,
-    /// The batch was ready upstream and not yet with the consumer, or nothing was under way.
+    /// No stage was busy: the batch was on its way from one process to the other, or had no slot.
     RingEmpty,
-    /// Members were being decoded.
+    /// Members were being decoded, or waited for a decode thread.
     Decode,
-    /// Bytes were on their way to a device.
+    /// Bytes were on their way to a device, or it still read the slots of batches before.
     H2d,
 }
 

@@ -1,6 +1,8 @@
 //! What Forebay calls of CUDA's driver.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::line::{Mark, Side, Work, device};
 
@@ -233,9 +235,27 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, len: usize, stream: u
     }
     device.check(to, len, "a copy writes");
     device.count_copy(from, len);
-    let copy = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) };
+    let late = Duration::from_millis(COPIES_LATE_MS.load(Ordering::Relaxed));
+    let copy = move || {
+        pass(late);
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) }
+    };
     device.put(stream, Work::Run(Box::new(copy)));
     SUCCESS
+}
+
+/// What each copy to the device takes beyond itself.
+static COPIES_LATE_MS: AtomicU64 = AtomicU64::new(0);
+
+/// A slow bus, for tests: copies that are put in line from now on take so much longer. No driver has this.
+#[unsafe(no_mangle)]
+pub extern "C" fn forebay_emulator_delay_copies(milliseconds: u64) {
+    COPIES_LATE_MS.store(milliseconds, Ordering::Relaxed);
+}
+
+#[allow(clippy::disallowed_methods, reason = "the delay itself is what is made here")]
+fn pass(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// Copies so far from memory that was registered, for tests: no driver has this.

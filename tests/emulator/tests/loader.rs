@@ -7,6 +7,7 @@ mod emulated;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use forebay_client::{Batch, Loader, LoaderConfig, Next, Rows};
 use forebay_decode::{Column, Crop, Device, FieldKind, FieldSpec, ImageSpec};
@@ -54,6 +55,10 @@ impl Stage {
 }
 
 fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
+    loader_with(daemon, url, on_gpu, 4)
+}
+
+fn loader_with(daemon: &Daemon, url: &str, on_gpu: bool, prefetch: u32) -> Loader {
     let crop = Crop::Random { scale: (0.1, 1.0), ratio: (0.75, 1.25) };
     let image = ImageSpec { size: Some((32, 32)), crop, flip: true, ..ImageSpec::default() };
     let fields = vec![
@@ -62,6 +67,7 @@ fn loader(daemon: &Daemon, url: &str, on_gpu: bool) -> Loader {
     ];
     let mut open = job_with(BTreeMap::new(), vec![url.to_owned()]);
     open.fields = Some(FieldSpec::wanted(&fields));
+    open.prefetch = prefetch;
     let device = on_gpu.then(|| Device::open(0, Some(&nvjpeg())).unwrap());
     let plain = config(daemon.address(), open);
     Loader::open(LoaderConfig { fields: Some(fields), threads: 2, device, ..plain }).unwrap()
@@ -133,4 +139,48 @@ fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
     gpu.start(Begin::at(1, 0)).unwrap();
     drop(gpu);
     eventually("the job is over", || daemon.status()["jobs"] == serde_json::json!([]));
+}
+
+/// A bus that is slow holds up batches that have no slot but those which the device still reads from.
+#[test]
+fn late_copies_are_booked_to_h2d() {
+    if !is_emulated("late_copies_are_booked_to_h2d", &[]) {
+        return;
+    }
+    let Stage { daemon, url, .. } = &Stage::new();
+    let slow = |milliseconds: u64| {
+        // SAFETY: it is open already, and the function takes one number.
+        unsafe {
+            let emulator = libloading::Library::new("libcuda.so").unwrap();
+            let name = "forebay_emulator_delay_copies";
+            emulator.get::<extern "C" fn(u64)>(name).unwrap()(milliseconds);
+        }
+    };
+    let epoch = || {
+        let gpu = loader_with(daemon, url, true, 1);
+        gpu.start(Begin::at(0, 0)).unwrap();
+        let (mut measured, mut kept) = (0.0, Vec::new());
+        loop {
+            let asked = Instant::now();
+            let found = next(&gpu).unwrap();
+            let took = asked.elapsed().as_secs_f64();
+            let Next::Batch(batch) = found else { break };
+            measured += took;
+            // What is given back is waited for, by whoever gives it back.
+            kept.push(batch);
+        }
+        let booked: BTreeMap<_, _> = gpu.stats().wait.by_cause.into_iter().collect();
+        (measured, booked)
+    };
+    epoch();
+    let (without, before) = epoch();
+    slow(50);
+    let (with, booked) = epoch();
+    slow(0);
+    let added = with - without;
+    // Of each batch but the last a copy at least is waited for.
+    assert!(added >= 0.8 * 0.05 * (SAMPLES / 8 - 1) as f64, "{without} {with}");
+    assert!(booked["h2d"] - before["h2d"] >= 0.95 * added, "{added}: {before:?} {booked:?}");
+    let sum: f64 = booked.values().sum();
+    assert!((sum - with).abs() <= 0.01 * with, "{with}: {booked:?}");
 }

@@ -11,7 +11,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde_json::Value;
 
-use crate::contest::spread;
+use crate::contest::{level, spread};
 use crate::starvation::report::{AcceleratorReport, EpochReport};
 use crate::starvation::search::Held;
 
@@ -224,10 +224,7 @@ pub(super) fn rivals(contest: &Value) -> Result<Vec<Chart>> {
     let mut kinds: BTreeMap<&str, Vec<Bar>> = BTreeMap::new();
     for one in contest["contenders"].as_array().into_iter().flatten() {
         if let Some(bar) = Bar::of(one) {
-            kinds
-                .entry(one["storage"].as_str().unwrap_or("storage not told"))
-                .or_default()
-                .push(bar);
+            kinds.entry(level(one)).or_default().push(bar);
         }
     }
     let chart = |(storage, bars): (&str, Vec<Bar>)| {

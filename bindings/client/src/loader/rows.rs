@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use forebay_decode::{BadSample, Column, Record, Routes};
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Member, Sample};
 
 use super::Work;
@@ -166,13 +167,14 @@ impl Work {
         self.streams.partition_point(|first| *first <= shard).saturating_sub(1) as u64
     }
 
-    /// Decodes what can be decoded; the rest is in [`Batch::errors`].
+    /// Decodes what can be decoded; the rest is in [`Batch::errors`]. With it when bytes were brought to a GPU.
     pub(super) fn decode(
         &self,
         batch: message::Batch,
         offsets: &[u64],
         lease: &Arc<Lease>,
-    ) -> Result<Batch> {
+    ) -> Result<(Batch, Vec<Range<u64>>)> {
+        let mut brought = Vec::new();
         let mut errors = batch.errors;
         let mut good: Vec<(&Sample, &[Member])> = Vec::with_capacity(batch.samples.len());
         let mut good_offsets: Vec<Option<u64>> = Vec::with_capacity(batch.samples.len());
@@ -236,11 +238,16 @@ impl Work {
                     None => &[],
                 };
                 if let Some((device, _)) = &self.device {
+                    let start_ns = now_ns();
                     device.copy_from(slab)?;
+                    brought.push(start_ns..now_ns());
                 }
                 let mut decoded = decoder.decode(&records, around, self.seed, epoch)?;
                 if let (Some(done), Some((_, retiring))) = (decoded.done.take(), &self.device) {
                     retiring.keep(done, lease.clone());
+                }
+                if self.device.is_some() {
+                    brought.push(decoded.brought.clone());
                 }
                 routes = std::mem::take(&mut decoded.routes);
                 let own = |bad: &BadSample| {
@@ -269,7 +276,7 @@ impl Work {
         };
         let offsets = kept.iter().filter_map(|row| good_offsets[*row]).collect();
         let kept: Vec<&Sample> = kept.iter().map(|row| good[*row].0).collect();
-        Ok(Batch {
+        let decoded = Batch {
             index: batch.index,
             keys: kept.iter().map(|sample| sample.key.clone()).collect(),
             urls: kept.iter().map(|sample| sample.url).collect(),
@@ -282,7 +289,8 @@ impl Work {
             origin_bytes: batch.bytes.origin,
             routes,
             extent: extent(&batch.samples),
-        })
+        };
+        Ok((decoded, brought))
     }
 }
 

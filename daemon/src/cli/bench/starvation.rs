@@ -282,7 +282,7 @@ fn configs(
 }
 
 /// What ResNet-50 training asks of a JPEG and its label.
-fn image_fields() -> Vec<FieldSpec> {
+pub(super) fn image_fields() -> Vec<FieldSpec> {
     let image = ImageSpec {
         size: Some((224, 224)),
         crop: Crop::Random { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) },

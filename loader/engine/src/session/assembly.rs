@@ -15,7 +15,7 @@ use forebay_wire::clock::now_ns;
 use forebay_wire::message::{self, Batch, Bytes, Cause, Sample, Stage};
 
 use super::Job;
-use super::gather::WORTH_NOTING_NS;
+use super::gather::{WORTH_NOTING_NS, opening};
 use super::slots::{Hold, Slot};
 
 /// Two members this close on disk are read at once: what lies between (headers, padding, a small
@@ -37,9 +37,6 @@ const WRONG_COPIES: u32 = 2;
 /// The same where copies are lost that only a fetch brings back: a device is let alone after three errors,
 /// and the next copy goes elsewhere.
 const LOST_COPIES: u32 = 5;
-
-/// Nanoseconds of the monotonic clock, from and until.
-type Stretch = Range<u64>;
 
 /// A sample of the batch and where the plan found it.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +113,8 @@ pub(super) struct Assembly {
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
+    /// Since when it has its slot, and could be read.
+    since_ns: u64,
 }
 
 impl Assembly {
@@ -139,6 +138,7 @@ impl Assembly {
             errors: Vec::new(),
             slot: None,
             stages: Vec::new(),
+            since_ns: 0,
             job,
         }
     }
@@ -230,6 +230,7 @@ impl Assembly {
     pub(super) fn take_slot(&mut self, slot: Slot, stages: Vec<Stage>) {
         self.slot = Some(slot);
         self.stages = stages;
+        self.since_ns = now_ns();
     }
 
     /// Reads and checks everything; where each sample begins in its shard, and the slot's memory, come back
@@ -238,7 +239,6 @@ impl Assembly {
     /// # Errors
     /// If a shard cannot be had any more; what is wrong with a sample is told in its place.
     pub(super) async fn read(mut self) -> Result<(Batch, Vec<u64>, Hold)> {
-        let start_ns = now_ns();
         let slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
         let mut spans = Vec::with_capacity(self.runs.len());
@@ -253,7 +253,7 @@ impl Assembly {
             }
             spans.push(placed.into_span());
         }
-        self.stages.extend(cut(start_ns, now_ns(), waited));
+        self.stages.extend(cut(self.since_ns, now_ns(), waited));
         let offsets = self.records.iter().map(|record| record.offset).collect();
         let samples = self.records.into_iter().zip(members).map(|(record, members)| Sample {
             position: record.place.position,
@@ -278,7 +278,7 @@ impl Assembly {
     }
 
     /// Cuts the slot into a span per run and reads all of them, the runs of a shard together.
-    async fn read_runs(&self, span: Option<Span>) -> Result<(Vec<Checked>, Vec<Stretch>)> {
+    async fn read_runs(&self, span: Option<Span>) -> Result<(Vec<Checked>, Vec<Stage>)> {
         let Some(mut span) = span else { return Ok(Default::default()) };
         let mut first = 0;
         let reads = self.runs.chunk_by(|a, b| a.shard == b.shard).map(|runs| {
@@ -300,14 +300,17 @@ impl Assembly {
         &self,
         number: u32,
         mut wanted: Vec<(usize, Range<u64>, Span)>,
-    ) -> Result<(Vec<Checked>, Vec<Stretch>)> {
-        let (mut all, mut stretches) = (Vec::with_capacity(wanted.len()), Vec::new());
+    ) -> Result<(Vec<Checked>, Vec<Stage>)> {
+        let (mut all, mut stages) = (Vec::with_capacity(wanted.len()), Vec::new());
         for tries in 1.. {
             let runs: Vec<usize> = wanted.iter().map(|(run, ..)| *run).collect();
-            let (shard, waited) = self.open(number, &runs).await?;
-            stretches.push(waited);
+            let shard = self.open(number, &runs, &mut stages).await?;
             let spans = wanted.into_iter().map(|(_, range, span)| (range, span)).collect();
+            let (start_ns, is_through) = (now_ns(), shard.is_read_through());
             let read = runs.into_iter().zip(shard.read(spans).await);
+            if is_through {
+                stages.push(origin_since(start_ns));
+            }
             let (good, bad): (Vec<Checked>, Vec<Checked>) = read
                 .map(|(run, placed)| self.check(run, placed))
                 .partition(|checked| checked.members.iter().all(Result::is_ok));
@@ -331,7 +334,7 @@ impl Assembly {
                 |bad: Checked| (bad.run, self.runs[bad.run].range.clone(), bad.placed.into_span());
             wanted = bad.into_iter().map(again).collect();
         }
-        Ok((all, stretches))
+        Ok((all, stages))
     }
 
     /// Whether this copy has the members of a run where the batch knows them.
@@ -354,25 +357,29 @@ impl Assembly {
         error.kind() == ErrorKind::Corrupt && of.any(|(_, on)| on.is_wrong())
     }
 
-    /// The shard, with the bytes of these runs there, and how long that took: a copy that went
+    /// The shard, with the bytes of these runs there; what was waited for is added to `stages`. A copy that went
     /// meanwhile is fetched again.
-    async fn open(&self, shard: u32, runs: &[usize]) -> Result<(Lease, Stretch)> {
-        let start_ns = now_ns();
+    async fn open(&self, shard: u32, runs: &[usize], stages: &mut Vec<Stage>) -> Result<Lease> {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
         let url = self.job.url(shard);
         let waiting = self.job.patience.waiting();
         let mut others = 0;
         loop {
-            let error = match self.job.store.shard(url, &self.job.origin, Urgency::Needed).await {
+            let start_ns = now_ns();
+            let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
+            stages.extend(opening(start_ns, &open));
+            let start_ns = now_ns();
+            let error = match open {
                 Ok(open) => match open.wait(last + 1).await {
                     Ok(_) => {
+                        stages.push(origin_since(start_ns));
                         // It may be another copy than the one that the batch knows.
                         self.job.verdicts.note(shard, &open);
-                        let open = self.job.store.by_own_files(open);
-                        return Ok((open, start_ns..now_ns()));
+                        return Ok(self.job.store.by_own_files(open));
                     }
                     Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {
+                        stages.push(origin_since(start_ns));
                         continue;
                     }
                     Err(error) => error,
@@ -380,6 +387,7 @@ impl Assembly {
                 Err(error) => error,
             };
             waiting.after(error).await?;
+            stages.push(origin_since(start_ns));
         }
     }
 
@@ -400,20 +408,25 @@ impl Assembly {
     }
 }
 
-/// What the time from `start_ns` to `end_ns` went to: the stretches in which a shard was waited
-/// for to the origin, the rest to the tier.
-fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stretch>) -> Vec<Stage> {
-    waited.retain(|stretch| stretch.end - stretch.start >= WORTH_NOTING_NS);
-    waited.sort_by_key(|stretch| stretch.start);
+/// A wait for an origin that ends now.
+fn origin_since(start_ns: u64) -> Stage {
+    Stage { cause: Cause::Origin, start_ns, end_ns: now_ns() }
+}
+
+/// What the time from `start_ns` to `end_ns` went to: the stretches in which a shard was `waited` for to what that
+/// was, the rest to the tier. Where several overlap, the one that began first has the time until it ends.
+fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stage>) -> Vec<Stage> {
+    waited.retain(|stage| stage.end_ns.saturating_sub(stage.start_ns) >= WORTH_NOTING_NS);
+    waited.sort_by_key(|stage| stage.start_ns);
     let mut stages = Vec::with_capacity(2 * waited.len() + 1);
     let mut at = start_ns;
-    for Stretch { start, end } in waited {
-        if start > at {
-            stages.push(Stage { cause: Cause::TierRead, start_ns: at, end_ns: start });
+    for Stage { cause, start_ns, end_ns } in waited {
+        if start_ns > at {
+            stages.push(Stage { cause: Cause::TierRead, start_ns: at, end_ns: start_ns });
         }
-        if end > at {
-            stages.push(Stage { cause: Cause::Origin, start_ns: start.max(at), end_ns: end });
-            at = end;
+        if end_ns > at {
+            stages.push(Stage { cause, start_ns: start_ns.max(at), end_ns });
+            at = end_ns;
         }
     }
     if end_ns > at {
@@ -503,14 +516,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_cut_between_origin_and_tier_without_gap_or_overlap() {
+    fn time_is_cut_between_waits_and_the_tier_without_gap_or_overlap() {
         let ms = 1_000_000;
-        let waited = vec![30 * ms..50 * ms, 10 * ms..40 * ms, 60 * ms..60 * ms + 1];
-        let stages = cut(10 * ms, 100 * ms, waited);
+        let waited = |cause, start_ns, end_ns| Stage { cause, start_ns, end_ns };
+        let stages = vec![
+            waited(Cause::Origin, 30 * ms, 50 * ms),
+            waited(Cause::Index, 10 * ms, 40 * ms),
+            waited(Cause::Origin, 60 * ms, 60 * ms + 1),
+        ];
+        let stages = cut(10 * ms, 100 * ms, stages);
         let told: Vec<_> =
             stages.iter().map(|s| (s.cause, s.start_ns / ms, s.end_ns / ms)).collect();
         let expected =
-            [(Cause::Origin, 10, 40), (Cause::Origin, 40, 50), (Cause::TierRead, 50, 100)];
+            [(Cause::Index, 10, 40), (Cause::Origin, 40, 50), (Cause::TierRead, 50, 100)];
         assert_eq!(told, expected);
         assert_eq!(cut(5, 9, Vec::new()).len(), 1);
     }

@@ -1,10 +1,13 @@
 //! From a batch's places to its captured samples and its slot.
 //!
 //! Waits happen here and in the producer, not in the reads: for a shard's first bytes, for a sample still
-//! on its way, for a slot. Each wait on the way of a batch is noted as a stage of it.
+//! on its way, for a slot. Each wait on the way of a batch is noted as a stage of it, and so is the work between
+//! them: what is covered by no stage is time in which nobody here was busy with the batch.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::{Lease, Progress, Urgency};
@@ -41,7 +44,9 @@ impl Gatherer {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         self.capture(&mut assembly, places, &mut stages).await?;
         assembly.plan_reads(errors, self.job.slots.largest());
-        assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages.0);
+        // What it waits for now is its trainer: no stage has it until there is a slot.
+        let stages = stages.finish();
+        assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages);
         Ok(assembly)
     }
 
@@ -91,7 +96,11 @@ impl Gatherer {
         let waiting = job.patience.waiting();
         loop {
             match self.try_open(shard, samples, stages).await {
-                Err(error) => waiting.after(error).await?,
+                Err(error) => {
+                    let start_ns = now_ns();
+                    waiting.after(error).await?;
+                    stages.add(Cause::Origin, start_ns..now_ns());
+                }
                 opened => return opened,
             }
         }
@@ -108,15 +117,16 @@ impl Gatherer {
             let start_ns = now_ns();
             let url = self.job.url(shard);
             let open = self.job.store.shard(url, &self.job.origin, Urgency::Needed).await;
-            let here = open.as_ref().is_ok_and(|shard| shard.progress().counted);
-            stages.add(if here { Cause::Index } else { Cause::Origin }, start_ns);
+            for Stage { cause, start_ns, end_ns } in opening(start_ns, &open) {
+                stages.add(cause, start_ns..end_ns);
+            }
             let open = open?;
             if self.used.insert(shard) {
                 self.job.store.used(&open);
             }
             let start_ns = now_ns();
             let progress = open.wait(samples).await;
-            stages.add(Cause::Origin, start_ns);
+            stages.add(Cause::Origin, start_ns..now_ns());
             match progress {
                 Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {}
                 // It begins anew with the next attempt.
@@ -141,20 +151,113 @@ pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
     samples_of
 }
 
-/// The stages of one batch; waits for the same cause that touch become one.
-#[derive(Default)]
-pub(super) struct Stages(Vec<Stage>);
+/// What the time from `start_ns` until now went to, in which a shard was opened: first its origin says which
+/// version it has, then its index is read from its tier, or its fill begins.
+pub(super) fn opening(start_ns: u64, open: &Result<Lease>) -> [Stage; 2] {
+    let end_ns = now_ns();
+    let (asked, rest) = match open {
+        Ok(shard) if shard.came_whole() => (shard.asked(), Cause::Index),
+        Ok(shard) => (shard.asked(), Cause::Origin),
+        Err(_) => (Duration::ZERO, Cause::Origin),
+    };
+    let asked = u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX);
+    let told_ns = start_ns.saturating_add(asked).min(end_ns);
+    [
+        Stage { cause: Cause::Origin, start_ns, end_ns: told_ns },
+        Stage { cause: rest, start_ns: told_ns, end_ns },
+    ]
+}
+
+/// The stages of one batch until it has a slot, without a gap: between waits its samples are looked up in the
+/// plan and in their shards' indexes. Stages of one cause that touch become one.
+pub(super) struct Stages {
+    all: Vec<Stage>,
+    /// Until when all of the batch's time is told.
+    told_ns: u64,
+}
 
 impl Stages {
-    fn add(&mut self, cause: Cause, start_ns: u64) {
-        let end_ns = now_ns();
+    /// Those of a batch that is begun with now.
+    pub(super) fn begin() -> Self {
+        Self { all: Vec::new(), told_ns: now_ns() }
+    }
+
+    /// What passed since the last stage was no work on the batch: others were waited for.
+    pub(super) fn resume(&mut self) {
+        self.told_ns = now_ns();
+    }
+
+    fn add(&mut self, cause: Cause, during: Range<u64>) {
         // What was there at once is no wait, and would make the list as long as the batch.
-        if end_ns - start_ns < WORTH_NOTING_NS {
+        if during.end.saturating_sub(during.start) < WORTH_NOTING_NS {
             return;
         }
-        match self.0.last_mut() {
-            Some(last) if last.cause == cause => last.end_ns = end_ns,
-            _ => self.0.push(Stage { cause, start_ns, end_ns }),
+        let mut start_ns = self.told_ns;
+        if during.start.saturating_sub(start_ns) >= WORTH_NOTING_NS {
+            self.push(Stage { cause: Cause::Index, start_ns, end_ns: during.start });
+            start_ns = during.start;
         }
+        self.push(Stage { cause, start_ns, end_ns: during.end });
+        self.told_ns = during.end;
+    }
+
+    fn push(&mut self, stage: Stage) {
+        match self.all.last_mut() {
+            Some(last) if last.cause == stage.cause && last.end_ns == stage.start_ns => {
+                last.end_ns = stage.end_ns;
+            }
+            _ => self.all.push(stage),
+        }
+    }
+
+    /// All of them, until now.
+    fn finish(mut self) -> Vec<Stage> {
+        let (start_ns, end_ns) = (self.told_ns, now_ns());
+        if end_ns.saturating_sub(start_ns) >= WORTH_NOTING_NS {
+            self.push(Stage { cause: Cause::Index, start_ns, end_ns });
+        }
+        self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn between_waits_a_batch_is_looked_up_and_short_ones_are_part_of_that() {
+        let mut stages = Stages { all: Vec::new(), told_ns: 10 * MS };
+        stages.add(Cause::Origin, 20 * MS..50 * MS);
+        stages.add(Cause::Origin, 50 * MS + 1..60 * MS);
+        stages.add(Cause::Index, 70 * MS..80 * MS);
+        stages.add(Cause::Origin, 85 * MS..85 * MS + WORTH_NOTING_NS - 1);
+        stages.add(Cause::Origin, 90 * MS..95 * MS);
+        let told: Vec<_> =
+            stages.all.iter().map(|s| (s.cause, s.start_ns / MS, s.end_ns / MS)).collect();
+        let expected = [
+            (Cause::Index, 10, 20),
+            (Cause::Origin, 20, 60),
+            (Cause::Index, 60, 90),
+            (Cause::Origin, 90, 95),
+        ];
+        assert_eq!(told, expected);
+        let last = stages.finish().pop().unwrap();
+        assert_eq!((last.cause, last.start_ns), (Cause::Index, 95 * MS));
+    }
+
+    /// Whose turn in a queue was waited for is not told as work.
+    #[test]
+    fn what_others_were_waited_for_is_no_stage() {
+        let mut stages = Stages { all: Vec::new(), told_ns: 0 };
+        stages.resume();
+        assert!(stages.told_ns > 0);
+        let since = stages.told_ns;
+        stages.add(Cause::Origin, since..since + MS);
+        assert_eq!(
+            stages.all,
+            [Stage { cause: Cause::Origin, start_ns: since, end_ns: since + MS }]
+        );
     }
 }

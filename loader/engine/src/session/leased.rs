@@ -262,13 +262,13 @@ impl Leased {
 
     /// The next batch, located, waited for and with a slot; `None` once every rank's are acknowledged.
     pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
-        let mut stages = Stages::default();
         // What is ready ahead is held back from others: one is in the consumer's hands, and as many wait as
         // it asked for.
         let (index, ahead) = (self.index, u64::from(self.job.spec.prefetch));
         let wanted = |done: &u64| index <= done.saturating_add(ahead);
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
         self.done.wait_for(wanted).await.map_err(gone)?;
+        let mut stages = Stages::begin();
         loop {
             let places = self.places(&mut stages).await?;
             if !places.is_empty() {
@@ -278,7 +278,10 @@ impl Leased {
             }
             match self.dry {
                 // For as long as it takes: whoever waits for a batch knows how long that may be.
-                Some(Taken::Nothing { position }) => self.member.changed(position).await?,
+                Some(Taken::Nothing { position }) => {
+                    self.member.changed(position).await?;
+                    stages.resume();
+                }
                 _ => {
                     let errors = std::mem::take(&mut self.errors);
                     let (batches, samples) = (self.index, self.drawn);
@@ -307,19 +310,24 @@ impl Leased {
         while self.reading.len() < self.mixed + RESERVED && self.dry.is_none() {
             let lease = match self.before.pop() {
                 Some(lease) => lease,
-                None => match self.member.take().await? {
-                    Taken::Lease { lease, next } => {
-                        self.next_turn = next;
-                        lease
+                None => {
+                    let taken = self.member.take().await?;
+                    stages.resume();
+                    match taken {
+                        Taken::Lease { lease, next } => {
+                            self.next_turn = next;
+                            lease
+                        }
+                        dry => {
+                            self.dry = Some(dry);
+                            return Ok(());
+                        }
                     }
-                    dry => {
-                        self.dry = Some(dry);
-                        return Ok(());
-                    }
-                },
+                }
             };
             let reading = self.open(lease, stages).await?;
             self.member.count(reading.turn, reading.samples).await?;
+            stages.resume();
             if reading.next < reading.samples {
                 self.reading.push(reading);
             }

@@ -82,7 +82,7 @@ impl Producer {
     /// The next batch, located, waited for and with a slot; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
         let index = self.next;
-        let mut stages = Stages::default();
+        let mut stages = Stages::begin();
         let Some(places) = self.locate_batch(index, &mut stages).await? else {
             return Ok(None);
         };

@@ -1,0 +1,119 @@
+//! Epochs that are played only to be timed.
+//!
+//! Its rule: a sample that cannot be used ends a benchmark. What is timed is what was asked for.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use forebay_client::{Address, Admin, Batch, Deadline, Loader, Next};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::Begin;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::cpu;
+
+/// A daemon drops the copies of a hundred thousand shards within this time.
+const EVICT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Shards named in one request: some hundred KiB of it.
+const EVICTED_AT_ONCE: usize = 1000;
+
+/// What an epoch gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Played {
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    /// Payload read from a tier, and copied from shards that were still arriving.
+    pub(crate) tier_bytes: u64,
+    pub(crate) origin_bytes: u64,
+    /// From the epoch's start to its first batch.
+    pub(crate) first_batch: Duration,
+}
+
+/// The next batch; `None` at the epoch's end.
+pub(crate) fn next(loader: &Loader) -> Result<Option<Box<Batch>>> {
+    let (batch, errors) = match loader.next::<Error>(|| Ok(()))? {
+        Next::Batch(mut batch) => {
+            let errors = std::mem::take(&mut batch.errors);
+            (Some(batch), errors)
+        }
+        Next::End { errors, .. } => (None, errors),
+    };
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(batch),
+    }
+}
+
+/// Plays an epoch, or its first `limit` batches.
+pub(crate) fn play(
+    loader: &Loader,
+    epoch: u64,
+    limit: Option<u64>,
+    progress: &ProgressBar,
+) -> Result<Played> {
+    let mut played = Played::default();
+    let begin = Instant::now();
+    loader.start(Begin::at(epoch, 0))?;
+    while limit.is_none_or(|limit| played.batches < limit) {
+        let Some(batch) = next(loader)? else { break };
+        if played.batches == 0 {
+            played.first_batch = begin.elapsed();
+        }
+        played.batches += 1;
+        played.samples += batch.keys.len() as u64;
+        played.tier_bytes += batch.tier_bytes;
+        played.origin_bytes += batch.origin_bytes;
+        progress.inc(batch.keys.len() as u64);
+    }
+    Ok(played)
+}
+
+/// Plays an epoch of each at once; with the seconds from the first one's start to the last one's end.
+pub(crate) fn play_together(
+    loaders: &[Loader],
+    epoch: u64,
+    limit: Option<u64>,
+    progress: &ProgressBar,
+) -> Result<(Vec<Played>, f64)> {
+    let together = Barrier::new(loaders.len());
+    std::thread::scope(|scope| {
+        let job = |loader| {
+            let together = &together;
+            move || {
+                together.wait();
+                let begin = Instant::now();
+                let played = play(loader, epoch, limit, progress)?;
+                Ok::<_, Error>((played, begin, Instant::now()))
+            }
+        };
+        let jobs: Vec<_> = loaders.iter().map(|loader| scope.spawn(job(loader))).collect();
+        let (mut all, mut first, mut last) = (Vec::new(), None, None);
+        for job in jobs {
+            let died = |_| Error::new(ErrorKind::Closed, "a job of the benchmark panicked");
+            let (played, begin, end) = job.join().map_err(died)??;
+            all.push(played);
+            first = Some(first.map_or(begin, |first: Instant| first.min(begin)));
+            last = Some(last.map_or(end, |last: Instant| last.max(end)));
+        }
+        let wall = last.zip(first).map_or(Duration::ZERO, |(last, first)| last - first);
+        Ok((all, wall.as_secs_f64()))
+    })
+}
+
+/// Seconds of CPU of this process and the daemon `pid`.
+pub(crate) fn cpu_seconds(daemon: Option<u32>) -> Result<f64> {
+    let daemon = daemon.map_or(Ok(0.0), cpu::seconds)?;
+    Ok(cpu::seconds(std::process::id())? + daemon)
+}
+
+/// Drops every copy of these shards, so that what follows is cold.
+pub(crate) fn evict(address: &Address, urls: &[String]) -> Result<()> {
+    let deadline = Deadline::after(EVICT_TIMEOUT);
+    let admin = Admin::of(address.connect(&deadline)?)?;
+    urls.chunks(EVICTED_AT_ONCE).try_for_each(|urls| {
+        let asked = json!({ "urls": urls });
+        admin.post::<serde_json::Value>("/api/v1/evictions", &asked, &deadline).map(drop)
+    })
+}

@@ -1,0 +1,188 @@
+//! How long jobs of one daemon take for an epoch each, all at once, by how many they are.
+//!
+//! Its rule: a daemon of its own, on a cache of its own, so that nobody else's data is pushed out and nobody else's jobs
+//! are measured.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_client::{Address, Launch, Loader, LoaderConfig, RuntimeDirectory, SessionConfig};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_wire::message::{Open, Order, Shuffle, Tail};
+use indicatif::ProgressBar;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tempfile::TempDir;
+
+use super::{Ground, ROUNDS, doubles, point};
+use crate::fetches::Fetches;
+use crate::growth::Growth;
+use crate::playing;
+
+/// Shards that all jobs read, samples of each and their bytes: an epoch of 8 MiB, so that 64 jobs read half a
+/// gigabyte.
+const SHARDS: usize = 4;
+const SAMPLES: usize = 128;
+const BYTES: usize = 16 << 10;
+
+/// Samples of a batch.
+const BATCH: u32 = 16;
+
+/// Room for the shards, and for as much again.
+const CAPACITY: &str = "64MiB";
+
+/// Seconds after which the daemon ends by itself, should nobody be left to end it.
+const IDLE: &str = "60";
+
+/// A job waits no longer for a batch.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(super) fn growth(most: u64, ground: Ground<'_>, progress: &ProgressBar) -> Result<Growth> {
+    let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(ground.directory);
+    let folder = folder.doing("make a folder for shards")?;
+    let root = folder.path().canonicalize().doing("find a folder")?;
+    let urls = (0..SHARDS).map(|number| {
+        let path = root.join(format!("{number}.tar"));
+        make(&path)?;
+        Ok(format!("file://{}", path.display()))
+    });
+    let urls: Vec<String> = urls.collect::<Result<_>>()?;
+    let household = Household::new(ground, &root)?;
+    let address = household.address();
+    // All that is read is here from now on.
+    let first = Loader::open(config(&address, &urls))?;
+    playing::play(&first, 0, None, &ProgressBar::hidden())?;
+    drop(first);
+    let _daemon = Daemon { pid: Fetches::settled(&address)?.daemon_pid };
+    let mut points = Vec::new();
+    for jobs in doubles(most) {
+        progress.set_message(format!("jobs: {jobs}"));
+        progress.inc(1);
+        let opened = (0..jobs).map(|_| Loader::open(config(&address, &urls)));
+        let loaders: Vec<Loader> = opened.collect::<Result<_>>()?;
+        let mut rounds = Vec::new();
+        for round in 0..ROUNDS {
+            rounds.push(epochs_seconds(&loaders, round as u64)?);
+        }
+        points.push(point(jobs, rounds));
+    }
+    Ok(Growth::in_seconds("jobs: an epoch of each, all at once", "jobs", points))
+}
+
+/// Seconds from the jobs' common start to the end of the last.
+fn epochs_seconds(loaders: &[Loader], epoch: u64) -> Result<f64> {
+    let (played, wall) = playing::play_together(loaders, epoch, None, &ProgressBar::hidden())?;
+    let all = (SHARDS * SAMPLES) as u64;
+    match played.iter().find(|played| played.samples != all) {
+        None => Ok(wall),
+        Some(other) => {
+            let what = "an epoch has not the samples that were made";
+            let error = Error::new(ErrorKind::Invalid, what).at("made", all);
+            Err(error.at("found", other.samples))
+        }
+    }
+}
+
+fn make(path: &Path) -> Result<()> {
+    let file = File::create(path).doing("make a shard")?;
+    let mut archive = tar::Builder::new(file);
+    for sample in 0..SAMPLES {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(BYTES as u64);
+        let data = vec![sample as u8; BYTES];
+        let name = format!("{sample:06}.bin");
+        archive.append_data(&mut header, name, &data[..]).doing("make a shard")?;
+    }
+    archive.finish().doing("make a shard")
+}
+
+fn config(address: &Address, urls: &[String]) -> LoaderConfig {
+    let order = Order {
+        shuffle: Shuffle::None,
+        window: 1,
+        seed: 0,
+        lanes: None,
+        batch_size: BATCH,
+        rank: 0,
+        world_size: 1,
+        tail: Tail::Even,
+        epoch_samples: None,
+    };
+    let open = Open {
+        job: "bench scale".to_owned(),
+        urls: urls.to_vec(),
+        counts: Some(vec![SAMPLES as u64; SHARDS]),
+        origin: Default::default(),
+        order,
+        fields: None,
+        prefetch: 4,
+        patience_ms: 0,
+    };
+    let session = SessionConfig {
+        address: address.clone(),
+        open,
+        streams: Vec::new(),
+        extent: None,
+        timeout: TIMEOUT,
+        allow_pipe: false,
+    };
+    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None }
+}
+
+/// Where the daemon lives.
+struct Household {
+    launch: Launch,
+    _runtime: TempDir,
+}
+
+impl Household {
+    fn new(ground: Ground<'_>, root: &Path) -> Result<Self> {
+        // A socket's path is short, so it does not lie where the shards do.
+        let runtime = TempDir::new().doing("make a folder for a daemon")?;
+        let directory = RuntimeDirectory::at(runtime.path().join("forebay"))?;
+        let set = |name: &str, path: PathBuf| {
+            let mut set = std::ffi::OsString::from(format!("{name}="));
+            set.push(path);
+            set
+        };
+        let mut command = vec![
+            "env".into(),
+            set("XDG_RUNTIME_DIR", runtime.path().to_owned()),
+            set("FOREBAY_CACHE", root.join("cache")),
+        ];
+        command.extend_from_slice(ground.launcher);
+        let daemon = ["daemon", "--embedded", "--capacity", CAPACITY, "--idle", IDLE];
+        command.extend(daemon.map(std::ffi::OsString::from));
+        Ok(Self { launch: Launch { command, directory }, _runtime: runtime })
+    }
+
+    fn address(&self) -> Address {
+        Address::Embedded(self.launch.clone())
+    }
+}
+
+/// A daemon that was started here, ended when dropped.
+struct Daemon {
+    pid: u32,
+}
+
+impl Daemon {
+    /// Ends it, and waits until it is gone: its cache is about to be removed.
+    fn end(&self) -> Result<()> {
+        let gone = || Error::new(ErrorKind::Closed, "the benchmark's daemon is gone");
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).doing("find the benchmark's daemon")?;
+        kill_process(pid, Signal::TERM).doing("end the benchmark's daemon")?;
+        // It removes what it began to remove, and has some seconds for that.
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).doing("wait for a daemon's end")?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // One that cannot be ended ends by itself, when it has idled for long enough.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,85 @@
+//! How long it takes to find samples in an epoch's order, by how many there are.
+
+use std::hint::black_box;
+
+use forebay_engine::plan::{self, Known, Located, Sequence};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Order, Shuffle, Tail};
+use indicatif::ProgressBar;
+
+use super::{ROUNDS, point, powers, timed};
+use crate::growth::Growth;
+
+/// Samples of a shard, as many data sets have them.
+const SHARD: u64 = 1000;
+
+/// Fewer samples than this have no order worth measuring.
+const FEWEST: u64 = 1000;
+
+/// Positions looked up one after another: so many that a clock's tick is nothing.
+const IN_A_ROW: u64 = 1 << 16;
+
+/// What a job waits for that begins in mid-epoch, and then with each sample.
+pub(super) fn growths(most: u64, progress: &ProgressBar) -> Result<Vec<Growth>> {
+    let (mut resume, mut next) = (Vec::new(), Vec::new());
+    for samples in powers(most) {
+        progress.set_message(format!("plan: {samples} samples"));
+        progress.inc(1);
+        if samples < FEWEST.min(most) {
+            continue;
+        }
+        let (mut resumes, mut nexts) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (begun, row) = look_up(samples)?;
+            resumes.push(begun);
+            nexts.push(row);
+        }
+        resume.push(point(samples, resumes));
+        next.push(point(samples, nexts));
+    }
+    Ok(vec![
+        Growth::in_seconds("plan: resume in mid-epoch", "samples", resume),
+        Growth::in_seconds("plan: the next sample", "samples", next),
+    ])
+}
+
+/// Seconds to a position in a mixed epoch of so many samples, and from there to each after it.
+fn look_up(samples: u64) -> Result<(f64, f64)> {
+    let order = Order {
+        shuffle: Shuffle::Window,
+        window: 64,
+        seed: 1,
+        lanes: None,
+        batch_size: 256,
+        rank: 0,
+        world_size: 1,
+        tail: Tail::Even,
+        epoch_samples: None,
+    };
+    let mut counts = vec![SHARD; usize::try_from(samples / SHARD).unwrap_or(usize::MAX)];
+    if !samples.is_multiple_of(SHARD) {
+        counts.push(samples % SHARD);
+    }
+    let too_many = |_| Error::new(ErrorKind::Invalid, "more shards than a job may have");
+    let shards = u32::try_from(counts.len()).map_err(too_many)?;
+    let lanes = plan::lanes(&order, shards, true)?;
+    let known = |_| Known::AtLeast(0);
+    // Past the middle.
+    let at = samples / 5 * 3;
+    let (begun, (mut sequence, found)) = timed(|| {
+        let mut sequence = Sequence::new(&order, shards, Some(counts), lanes, 0);
+        let found = matches!(sequence.locate(at, &known), Located::Sample { .. });
+        (sequence, found)
+    });
+    if !found {
+        return Err(Error::new(ErrorKind::Invalid, "a plan does not know its own samples"));
+    }
+    let row = at..(at + IN_A_ROW).min(samples);
+    let positions = (row.end - row.start).max(1) as f64;
+    let (took, ()) = timed(|| {
+        for position in row {
+            black_box(sequence.locate(position, &known));
+        }
+    });
+    Ok((begun.as_secs_f64(), took.as_secs_f64() / positions))
+}

@@ -1,0 +1,63 @@
+//! What a policy's decision takes, by how many shards it decides about.
+//!
+//! Its rule: a decision is what a miss on a full tier takes (a victim, its removal, a newcomer), with the hit that
+//! comes between two of them; an average over many, because some policies pay in bulk.
+
+use std::time::Instant;
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_policy::{Evict, Newcomer, Slot};
+use indicatif::ProgressBar;
+
+use super::powers;
+use crate::growth::{Growth, Point};
+
+/// Policies that decide.
+pub(super) const COUNT: usize = Evict::ALL.len();
+
+/// Decisions timed.
+const STEPS: u32 = 200_000;
+
+pub(super) fn growths(most: u64, progress: &ProgressBar) -> Result<Vec<Growth>> {
+    let growth = |evict: Evict| {
+        let points = powers(most).into_iter().map(|shards| {
+            progress.set_message(format!("policy {}: {shards} shards", evict.name()));
+            progress.inc(1);
+            Ok(Point { size: shards, value: decision_seconds(evict, shards, STEPS)? })
+        });
+        let points = points.collect::<Result<_>>()?;
+        Ok(Growth::in_seconds(format!("policy {}: a decision", evict.name()), "shards", points))
+    };
+    Evict::ALL.into_iter().map(growth).collect()
+}
+
+/// Seconds of one of `steps` decisions about so many shards.
+///
+/// # Errors
+/// `Invalid` for more shards than a tier has slots.
+pub fn decision_seconds(evict: Evict, shards: u64, steps: u32) -> Result<f64> {
+    let too_many = |_| Error::new(ErrorKind::Invalid, "more shards than a tier can have");
+    let count = Slot::try_from(shards).map_err(too_many)?;
+    let mut policy = evict.policy();
+    for slot in 0..count {
+        policy.insert(newcomer(slot, slot.into()));
+    }
+    let mut at = 7_u64;
+    let begin = Instant::now();
+    for step in 0..steps {
+        let none = || Error::new(ErrorKind::Invalid, "a policy has nothing to give up");
+        let victim = policy.victim(&mut |_| true).ok_or_else(none)?;
+        policy.remove(victim, true);
+        policy.insert(newcomer(victim, shards + u64::from(step)));
+        // As random as a cache needs it (xorshift), and the same in every run.
+        at ^= at << 13;
+        at ^= at >> 7;
+        at ^= at << 17;
+        policy.hit(Slot::try_from(at % shards).map_err(too_many)?);
+    }
+    Ok(begin.elapsed().as_secs_f64() / f64::from(steps))
+}
+
+fn newcomer(slot: Slot, identity: u64) -> Newcomer {
+    Newcomer { slot, identity, bytes: 500 << 20 }
+}

@@ -1,0 +1,123 @@
+//! What `forebay bench throughput` and `forebay bench latency` load, and by which loader.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_client::{Address, LoaderConfig, SessionConfig};
+use forebay_decode::FieldSpec;
+use forebay_shard::{Commands, Manifest};
+use forebay_source::Options;
+use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::starvation::image_fields;
+use crate::cli::{Done, Launcher, Target, shards};
+
+/// The most decode threads: more than any node has cores.
+pub(super) const THREADS_MAX: i64 = 1024;
+
+/// The most batches kept ready: beyond this the memory for them lacks elsewhere.
+const PREFETCH_MAX: i64 = 1024;
+
+/// Shards, and how they are read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Loading {
+    #[command(flatten)]
+    target: Target,
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    #[arg(required = true)]
+    urls: Vec<String>,
+    /// Mix samples exactly over this many shards; 0 keeps the list's order.
+    #[arg(long, value_name = "SHARDS", default_value_t = 0)]
+    window: u32,
+    /// A manifest written by `forebay index`.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Batches to keep ready.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
+    prefetch: u32,
+}
+
+/// A job that is known but for how its samples are to be made.
+pub(super) struct Job {
+    name: &'static str,
+    address: Address,
+    urls: Vec<String>,
+    counts: Option<Vec<u64>>,
+    extent: Option<Extent>,
+    window: u32,
+    prefetch: u32,
+}
+
+impl Loading {
+    /// The job, once it is known which shards are meant and that there is a daemon.
+    pub(super) fn job(&self, name: &'static str, launcher: &Launcher) -> Done<Job> {
+        let urls = shards(&self.urls, Commands::Refused, &self.target, launcher)?;
+        let manifest = self.manifest.as_deref().map(Manifest::read).transpose()?;
+        let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
+        let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
+        // Whether there is a daemon at all is told apart from what the job fails with.
+        drop(self.target.connect(launcher)?);
+        Ok(Job {
+            name,
+            address: self.target.address(launcher)?,
+            urls,
+            counts: listed.map(|listed| listed.counts),
+            extent: extent.map(|bytes| Extent { bytes, ranks: (0, 1) }),
+            window: self.window,
+            prefetch: self.prefetch,
+        })
+    }
+}
+
+impl Job {
+    /// A loader that delivers bytes, or decodes as ResNet-50's training does.
+    pub(super) fn config(&self, decoded: bool, threads: usize, batch_size: u32) -> LoaderConfig {
+        let fields = decoded.then(image_fields);
+        let order = Order {
+            shuffle: if self.window > 0 { Shuffle::Window } else { Shuffle::None },
+            window: self.window.max(1),
+            seed: 0,
+            lanes: None,
+            batch_size,
+            rank: 0,
+            world_size: 1,
+            tail: Tail::Drop,
+            epoch_samples: None,
+        };
+        let open = Open {
+            job: self.name.to_owned(),
+            urls: self.urls.clone(),
+            counts: self.counts.clone(),
+            origin: Options::from_env().into_map(),
+            order,
+            fields: fields.as_ref().map(|fields| FieldSpec::wanted(fields)),
+            prefetch: self.prefetch,
+            // A benchmark of a store that is away is worth nothing.
+            patience_ms: 0,
+        };
+        let session = SessionConfig {
+            address: self.address.clone(),
+            open,
+            streams: Vec::new(),
+            extent: self.extent.clone(),
+            timeout: Duration::from_secs(300),
+            allow_pipe: false,
+        };
+        LoaderConfig { session, fields, views: Vec::new(), threads, device: None }
+    }
+}
+
+/// Decode threads unless it is said how many: one per core.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A bar for work of which nobody knows how much there is.
+pub(super) fn bar() -> ProgressBar {
+    ProgressBar::no_length().with_style(
+        ProgressStyle::with_template("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}")
+            .expect("a constant, valid template"),
+    )
+}

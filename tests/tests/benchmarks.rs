@@ -1,0 +1,246 @@
+//! `forebay bench throughput`, `latency` and `scale`, as a user runs them: what their reports say is what happened, and
+//! what makes no sense is refused.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::process::Output;
+
+use forebay_tests::{Household, Origin, eventually};
+use serde_json::Value;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const SIZES: std::ops::Range<usize> = 30_000..40_000;
+const SHARDS: u64 = 3;
+const SAMPLES: u64 = 20;
+
+/// Samples of an epoch in batches of 8: the last is not full, and left out.
+const EPOCH: u64 = SHARDS * SAMPLES / 8 * 8;
+
+fn bench(household: &Household, origin: &Origin, verb: &str, more: &[&str]) -> Output {
+    household
+        .forebay(&["bench", verb, "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
+        .args(more)
+        .envs(origin.environment())
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_str(&said(output)).unwrap()
+}
+
+fn number(document: &Value, pointer: &str) -> f64 {
+    let number = document.pointer(pointer).and_then(Value::as_f64);
+    number.unwrap_or_else(|| panic!("{pointer}: {document}"))
+}
+
+fn assert_machine(document: &Value) {
+    for least in ["/machine/cores", "/machine/memory_bytes"] {
+        assert!(number(document, least) >= 1.0);
+    }
+    for text in ["/machine/cpu", "/machine/kernel", "/machine/release"] {
+        assert!(!document.pointer(text).unwrap().as_str().unwrap().is_empty(), "{text}");
+    }
+}
+
+/// Asserts what holds of a median: it lies between the ends, which are those of the rounds.
+fn assert_spread(figures: &Value, name: &str) {
+    let rounds = figures["rounds"].as_array().unwrap();
+    let all: Vec<f64> = rounds.iter().map(|round| number(round, &format!("/{name}"))).collect();
+    let of = |what: &str| number(figures, &format!("/{name}/{what}"));
+    let (lowest, highest) = (of("lowest"), of("highest"));
+    assert!(lowest <= of("median") && of("median") <= highest, "{figures}");
+    assert!(all.iter().all(|value| (lowest..=highest).contains(value)), "{figures}");
+    assert!(all.contains(&lowest) && all.contains(&highest), "{figures}");
+}
+
+/// All combinations of what is listed are measured, all of an epoch counts, and cold is what was fetched.
+#[test]
+fn throughput_counts_whole_epochs_of_each_case() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let more = ["--batch-size", "8", "--threads", "1,2", "--jobs", "1,3", "--rounds", "3"];
+    let report = document(&bench(
+        &household,
+        &origin,
+        "throughput",
+        &[&more[..], &["--cold", "--json"]].concat(),
+    ));
+    assert_machine(&report);
+    let cases = report["cases"].as_array().unwrap();
+    let named = |case: &Value| {
+        let number = |name: &str| case[name].as_u64().unwrap();
+        assert_eq!((&case["decoded"], number("batch_size")), (&Value::Bool(false), 8));
+        (number("threads"), number("jobs"))
+    };
+    assert_eq!(cases.iter().map(named).collect::<Vec<_>>(), [(1, 1), (1, 3), (2, 1), (2, 3)]);
+    let stored: usize = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len()).sum();
+    for case in cases {
+        let jobs = case["jobs"].as_u64().unwrap();
+        for (how, fetched) in [("cold", stored), ("warm", 0)] {
+            let figures = &case[how];
+            let rounds = figures["rounds"].as_array().unwrap();
+            assert_eq!(rounds.len(), 3, "{figures}");
+            for round in rounds {
+                assert_eq!(round["temperature"], how, "{round}");
+                assert_eq!(round["fetched_bytes"], fetched, "{round}");
+                assert_eq!(round["samples"], EPOCH * jobs, "{round}");
+                let wall = number(round, "/wall_seconds");
+                let rate = number(round, "/samples_per_second") * wall;
+                assert!((rate - (EPOCH * jobs) as f64).abs() < 1e-3, "{round}");
+                let payload = number(round, "/tier_bytes") + number(round, "/origin_bytes");
+                assert!(payload >= (EPOCH * jobs * SIZES.start as u64) as f64, "{round}");
+                assert!((number(round, "/bytes_per_second") * wall - payload).abs() < 1.0);
+                assert!(number(round, "/first_batch_seconds") <= wall, "{round}");
+            }
+            for name in ["samples_per_second", "bytes_per_second", "cpu_ms_per_sample"] {
+                assert_spread(figures, name);
+            }
+        }
+        let warm = case["warm"]["rounds"].as_array().unwrap();
+        let read = |round: &Value| -> u64 {
+            round["by_tier"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum()
+        };
+        // Reads are of whole sectors, and of what lies between members.
+        assert!(warm.iter().all(|round| read(round) as f64 >= number(round, "/tier_bytes")));
+    }
+    let text = said(&bench(&household, &origin, "throughput", &["--batch-size", "8"]));
+    assert!(text.contains("warm") && !text.contains("cold"), "{text}");
+    assert!(text.contains("samples/s"), "{text}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// As many requests as asked for, at the rate that was asked for, and percentiles that ascend.
+#[test]
+fn latency_offers_the_load_that_was_asked_for() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let more = ["--batch-size", "8", "--rate", "200", "--requests", "60", "--rounds", "2"];
+    let report = document(&bench(
+        &household,
+        &origin,
+        "latency",
+        &[&more[..], &["--cold", "--json"]].concat(),
+    ));
+    assert_machine(&report);
+    assert_eq!(report["batch_size"], 8);
+    for what in ["batch", "sample"] {
+        let found = &report[what];
+        assert_eq!(found["count"], 60, "{found}");
+        let of = |name: &str| number(found, &format!("/{name}"));
+        let quantiles =
+            ["p50", "p95", "p99", "p999", "max"].map(|name| of(&format!("{name}_seconds")));
+        assert!(quantiles.is_sorted() && quantiles[0] > 0.0, "{found}");
+        // None is answered before it is due; the last is due when all others were.
+        assert!(of("answered_per_second") <= of("offered_per_second") * 60.0 / 59.0, "{found}");
+    }
+    assert_eq!(report["batch"]["offered_per_second"], 200.0);
+    assert!(number(&report, "/sample/offered_per_second") > 0.0);
+    for how in ["cold_seconds", "warm_seconds"] {
+        assert!(number(&report, &format!("/first_batch/{how}/lowest")) > 0.0);
+    }
+    let more = ["--batch-size", "8", "--requests", "10", "--rounds", "1"];
+    let text = said(&bench(&household, &origin, "latency", &more));
+    assert!(text.contains("p99.9") && text.contains("first batch: warm"), "{text}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Every figure is there at every size, with its exponent; the picture is one; and nothing is left behind.
+#[test]
+fn scale_tells_growth_of_all_that_grows() {
+    let household = Household::new(ACTOR);
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("growth.svg");
+    let ground = folder.path().join("ground");
+    std::fs::create_dir(&ground).unwrap();
+    let limits =
+        ["--max-samples", "10000", "--max-shards", "100", "--max-cached", "10", "--max-jobs", "3"];
+    let output = household
+        .forebay(&["bench", "scale", "--json"])
+        .args(limits)
+        .arg("--plot")
+        .arg(&picture)
+        .arg("--directory")
+        .arg(&ground)
+        .output()
+        .unwrap();
+    let report = document(&output);
+    assert_machine(&report);
+    assert!(number(&report, "/machine/storage/bytes") > 0.0);
+    let growths = report["growths"].as_array().unwrap();
+    let sizes = |start: &str| -> Vec<Vec<u64>> {
+        let named = growths.iter().filter(|one| one["name"].as_str().unwrap().starts_with(start));
+        let sizes = |one: &Value| -> Vec<u64> {
+            let points = one["points"].as_array().unwrap();
+            assert!(points.iter().all(|point| number(point, "/value") > 0.0), "{one}");
+            assert!(one["exponent"].is_f64(), "{one}");
+            points.iter().map(|point| point["size"].as_u64().unwrap()).collect()
+        };
+        named.map(sizes).collect()
+    };
+    assert_eq!(sizes("plan"), vec![vec![1000, 10_000]; 2]);
+    assert_eq!(sizes("policy"), vec![vec![1, 10, 100]; 7]);
+    assert_eq!(sizes("start"), [vec![1, 10]]);
+    assert_eq!(sizes("jobs"), [vec![1, 2, 3]]);
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("exponent"), "{drawn}");
+    assert_eq!(std::fs::read_dir(&ground).unwrap().count(), 0, "what was made is removed");
+    assert!(household.daemons().is_empty(), "its daemon was another");
+}
+
+/// What makes no sense is wrong usage, told before anything is measured.
+#[test]
+fn hostile_arguments_are_refused() {
+    let household = Household::new(ACTOR);
+    let many = vec!["1"; 32].join(",");
+    let refused = |arguments: &[&str], says: &str| {
+        let output = household.forebay(&["bench"]).args(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(says), "{arguments:?}: {error}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    };
+    refused(&["throughput"], "<URLS>");
+    refused(&["throughput", "a.tar", "--batch-size", "0"], "--batch-size");
+    refused(&["throughput", "a.tar", "--threads", "1,x"], "--threads");
+    refused(&["throughput", "a.tar", "--jobs", "257"], "1..=256");
+    refused(&["throughput", "a.tar", "--mode", "cooked"], "possible values: raw, decoded");
+    refused(&["throughput", "a.tar", "--rounds", "0"], "--rounds");
+    refused(&["throughput", "a.tar", "--jobs", &many, "--threads", &many], "list fewer");
+    refused(&["latency", "a.tar", "--rate", "0"], "a rate is");
+    refused(&["latency", "a.tar", "--rate", "nan"], "a rate is");
+    refused(&["latency", "a.tar", "--sample-rate", "inf"], "a rate is");
+    refused(&["latency", "a.tar", "--requests", "0"], "--requests");
+    refused(&["latency"], "<URLS>");
+    refused(&["scale", "--max-samples", "999"], "--max-samples");
+    refused(&["scale", "--max-shards", "0"], "--max-shards");
+    refused(&["scale", "--max-cached", "18446744073709551616"], "--max-cached");
+    refused(&["scale", "--max-jobs", "257"], "--max-jobs");
+    refused(&["scale", "data.tar"], "unexpected argument");
+    assert!(household.daemons().is_empty());
+}
+
+/// An epoch without a full batch has no figures, and a folder that is not there no shards.
+#[test]
+fn what_cannot_be_measured_is_told_with_advice() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    for verb in ["throughput", "latency"] {
+        let output = bench(&household, &origin, verb, &["--batch-size", "61"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("--batch-size"), "{error}");
+        assert!(output.stdout.is_empty());
+        let absent = ["bench", verb, "/x.tar", "--daemon", "unix:/no/such/forebayd.sock"];
+        assert_eq!(household.forebay(&absent).output().unwrap().status.code(), Some(3), "{verb}");
+    }
+    let nowhere = ["bench", "scale", "--quick", "--directory", "/no/such/folder"];
+    let output = household.forebay(&nowhere).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    eventually("no daemon is left", || household.daemons().is_empty());
+}

@@ -1,0 +1,311 @@
+//! What a trainer waits for, booked to causes: each cause is made, by a delay that is known, and nearly all of the
+//! wait that it adds is booked to it.
+//!
+//! Its rule: an epoch is played twice, of the same samples in the same order, once without and once with the delay.
+//! Waits are measured around `next` as a trainer would measure them, apart from what is booked. Delays are long
+//! against what a busy machine adds by itself, and no test runs beside another, for whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
+//! `tests/emulator/tests/loader.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flate2::Crc;
+use flate2::write::ZlibEncoder;
+use forebay_client::{Batch, Loader, LoaderConfig, Next};
+use forebay_decode::{FieldKind, FieldSpec, ImageSpec};
+use forebay_testkit::{Fault, FaultProxy, When};
+use forebay_tests::{Daemon, Origin, config, job, loader, next, play};
+use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
+use forebay_wire::message::Begin;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const SIZES: Range<usize> = 20_000..30_000;
+const SHARDS: u64 = 4;
+const SAMPLES: u64 = 40;
+
+/// Booked to the cause of a delay, of all that the delay adds.
+const BOOKED: f64 = 0.95;
+
+/// How far what is booked may be from what was measured.
+const SUM: f64 = 0.01;
+
+/// Until this is dropped no other test of this file runs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the batches of an epoch were waited for.
+#[derive(Debug)]
+struct Waited {
+    /// Seconds around each `next` that brought a batch.
+    measured: f64,
+    booked: BTreeMap<&'static str, f64>,
+}
+
+/// Plays an epoch; `done` is given each batch before the next is asked for.
+fn waited(loader: &Loader, mut done: impl FnMut(Box<Batch>)) -> Waited {
+    loader.reset_stats();
+    loader.start(Begin::at(0, 0)).unwrap();
+    let mut measured = Duration::ZERO;
+    loop {
+        let asked = Instant::now();
+        let found = next(loader).unwrap();
+        let took = asked.elapsed();
+        let Next::Batch(batch) = found else { break };
+        assert_eq!(batch.errors, []);
+        measured += took;
+        done(batch);
+    }
+    let wait = loader.stats().wait;
+    Waited { measured: measured.as_secs_f64(), booked: wait.by_cause.into_iter().collect() }
+}
+
+/// Asserts that at least `least` was added, that it is booked to `cause`, and that all that is booked is all that was
+/// waited.
+fn assert_booked(cause: &str, without: &Waited, with: &Waited, least: Duration) {
+    let added = with.measured - without.measured;
+    // As long as the delay, less what the machine took of the epoch without one.
+    assert!(added >= 0.8 * least.as_secs_f64(), "{least:?}: {without:?} {with:?}");
+    let booked = with.booked[cause] - without.booked[cause];
+    assert!(booked >= BOOKED * added, "{booked} of {added} for {cause}: {without:?} {with:?}");
+    let sum: f64 = with.booked.values().sum();
+    assert!((sum - with.measured).abs() <= SUM * with.measured, "{sum}: {with:?}");
+}
+
+/// The delay that a test makes.
+#[allow(clippy::disallowed_methods, reason = "the delay itself is what is made here")]
+fn delay(by: Duration) {
+    std::thread::sleep(by);
+}
+
+/// A daemon's directory that has all shards of the origin.
+fn warm(origin: &Origin) -> TempDir {
+    let disk = Daemon::disk();
+    let daemon = Daemon::start(disk.path());
+    let loader = loader(daemon.address(), job(origin, Origin::urls(SHARDS))).unwrap();
+    play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+    drop(loader);
+    daemon.settle();
+    disk
+}
+
+/// An epoch of a trainer that has one batch at a time.
+fn one_at_a_time(daemon: &Daemon, origin: &Origin, done: impl FnMut(Box<Batch>)) -> Waited {
+    let mut open = job(origin, Origin::urls(SHARDS));
+    open.prefetch = 1;
+    waited(&loader(daemon.address(), open).unwrap(), done)
+}
+
+/// A store that answers late: its bytes are what the trainer waits for.
+#[test]
+fn a_late_origin_is_booked_to_origin() {
+    const LATE: Duration = Duration::from_secs(2);
+    let _alone = alone();
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    let url = |n| format!("{}/{}", proxy.endpoint(), Origin::key(&format!("{n}.tar")));
+    let cold = || {
+        let disk = Daemon::disk();
+        let daemon = Daemon::start(disk.path());
+        let open = job(&origin, (0..SHARDS).map(url).collect());
+        waited(&loader(daemon.address(), open).unwrap(), drop)
+    };
+    let without = cold();
+    proxy.set([(When::any(), Fault::Delay(LATE))]);
+    assert_booked("origin", &without, &cold(), LATE);
+}
+
+/// Delays every read of a device.
+struct Slow(Duration);
+
+impl Faults for Slow {
+    fn fate(&self, attempt: &Attempt<'_>) -> Fate {
+        if attempt.kind != AttemptKind::Read {
+            return Fate::Pass;
+        }
+        let (over, is_over) = oneshot::channel();
+        let by = self.0;
+        std::thread::spawn(move || {
+            delay(by);
+            // Whoever reads may be gone by now.
+            let _ = over.send(());
+        });
+        Fate::Wait(Box::pin(async move { drop(is_over.await) }))
+    }
+
+    fn landed(&self, _attempt: &Attempt<'_>, _is_ok: bool) {}
+}
+
+/// A device that reads slowly.
+#[test]
+fn a_slow_device_is_booked_to_tier_read() {
+    const LATE: Duration = Duration::from_millis(150);
+    let _alone = alone();
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = warm(&origin);
+    let epoch = |faults| {
+        let mut config = Daemon::config(disk.path(), 1 << 30);
+        config.faults = faults;
+        let daemon = Daemon::try_start(config).unwrap();
+        one_at_a_time(&daemon, &origin, drop)
+    };
+    let without = epoch(None);
+    let with = epoch(Some(Arc::new(Slow(LATE))));
+    // Each batch is read once at least.
+    let batches = u32::try_from(SHARDS * SAMPLES / 8).unwrap();
+    assert_booked("tier_read", &without, &with, LATE * batches);
+}
+
+/// A sidecar in whose place a pipe gives its bytes `late`: whoever opens it waits for so long.
+fn held_back(sidecar: PathBuf, late: Duration) -> JoinHandle<()> {
+    let bytes = std::fs::read(&sidecar).unwrap();
+    let aside = sidecar.with_extension("aside");
+    std::fs::rename(&sidecar, &aside).unwrap();
+    mknodat(CWD, &sidecar, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    std::thread::spawn(move || {
+        // Opened once it is read.
+        let mut pipe = OpenOptions::new().write(true).open(&sidecar).unwrap();
+        delay(late);
+        // Whoever reads it again finds it as it was.
+        std::fs::rename(&aside, &sidecar).unwrap();
+        pipe.write_all(&bytes).unwrap();
+    })
+}
+
+fn sidecars(disk: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(disk.join("shards")).unwrap().map(|file| file.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|is| is == "idx")).collect()
+}
+
+/// Indexes that come late, where the bytes are here.
+#[test]
+fn a_late_index_is_booked_to_index() {
+    const LATE: Duration = Duration::from_secs(4);
+    let _alone = alone();
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = warm(&origin);
+    let epoch = |late: Option<Duration>| {
+        let home = TempDir::new().unwrap();
+        let config = Daemon::config(disk.path(), 1 << 30);
+        // Once it has listed its directory, nothing reads a sidecar but who opens the shard.
+        let socket = home.path().join("d.sock");
+        let daemon = Daemon::try_start_after(config, &socket, |_| {}).unwrap();
+        let sidecars = sidecars(disk.path());
+        assert_eq!(sidecars.len() as u64, SHARDS);
+        let held = sidecars.into_iter().filter_map(|sidecar| Some(held_back(sidecar, late?)));
+        let held: Vec<_> = held.collect();
+        let waited = one_at_a_time(&daemon, &origin, drop);
+        held.into_iter().for_each(|held| held.join().unwrap());
+        waited
+    };
+    assert_booked("index", &epoch(None), &epoch(Some(LATE)), LATE);
+}
+
+/// A slab of one slot, which the trainer keeps: nothing can be done for the next batch, and nobody is busy.
+#[test]
+fn a_slot_that_is_kept_is_booked_to_ring_empty() {
+    const KEPT: Duration = Duration::from_millis(150);
+    let _alone = alone();
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let disk = warm(&origin);
+    let daemon = Daemon::start(disk.path());
+    let without = one_at_a_time(&daemon, &origin, drop);
+    let mut keeping = Vec::new();
+    let with = one_at_a_time(&daemon, &origin, |batch| {
+        keeping.push(std::thread::spawn(move || {
+            delay(KEPT);
+            drop(batch);
+        }));
+    });
+    // Nobody waits for the slot of the last.
+    let waits = u32::try_from(SHARDS * SAMPLES / 8 - 1).unwrap();
+    assert_booked("ring_empty", &without, &with, KEPT * waits);
+    keeping.into_iter().for_each(|kept| kept.join().unwrap());
+}
+
+/// A square PNG of black pixels: a file of some kilobytes, however long it takes to decode.
+fn png(side: u32) -> Vec<u8> {
+    let mut rows = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    let row = vec![0; 1 + 3 * side as usize];
+    (0..side).for_each(|_| rows.write_all(&row).unwrap());
+    let size = side.to_be_bytes();
+    // Eight bits each of red, green and blue; the one compression, the one set of filters, not interlaced.
+    let header = [&size[..], &size, &[8, 2, 0, 0, 0]].concat();
+    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+    let pixels = rows.finish().unwrap();
+    for (kind, data) in [(b"IHDR", &header), (b"IDAT", &pixels), (b"IEND", &Vec::new())] {
+        let mut crc = Crc::new();
+        crc.update(kind);
+        crc.update(data);
+        file.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
+        file.extend(kind);
+        file.extend(data);
+        file.extend(crc.sum().to_be_bytes());
+    }
+    file
+}
+
+/// A shard of such images.
+fn images(path: &Path, side: u32, samples: usize) {
+    let mut tar = tar::Builder::new(File::create(path).unwrap());
+    let image = png(side);
+    for sample in 0..samples {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(image.len() as u64);
+        tar.append_data(&mut header, format!("{sample:06}.png"), &image[..]).unwrap();
+    }
+    tar.finish().unwrap();
+}
+
+/// Images of many pixels, one thread to decode them.
+#[test]
+fn slow_decoding_is_booked_to_decode() {
+    const SIDE: u32 = 4000;
+    let _alone = alone();
+    let origin = Origin::new();
+    let decoding = |name: &str, side: u32| {
+        images(&origin.path(name), side, 24);
+        let disk = Daemon::disk();
+        let daemon = Daemon::start(disk.path());
+        let image = ImageSpec { size: Some((32, 32)), ..ImageSpec::default() };
+        let fields = vec![FieldSpec::new("image", "png", FieldKind::Image(image))];
+        let mut open = job(&origin, vec![Origin::url(name)]);
+        open.fields = Some(FieldSpec::wanted(&fields));
+        // Two batches.
+        open.order.batch_size = 12;
+        let plain = config(daemon.address(), open);
+        let loader = Loader::open(LoaderConfig { fields: Some(fields), ..plain }).unwrap();
+        // It fills the cache.
+        waited(&loader, drop);
+        let waited = waited(&loader, drop);
+        // Dropped from the last on.
+        (disk, daemon, loader, waited)
+    };
+    let (_disk, _daemon, _loader, without) = decoding("small.tar", 8);
+    let (_disk, _daemon, loader, with) = decoding("large.tar", SIDE);
+    // A processor that takes no longer for so many pixels than this has yet to be built.
+    assert_booked("decode", &without, &with, Duration::from_millis(200));
+
+    // Nor is it the ring that a batch waits for while the decoder is busy with what nobody wants any more: here with
+    // the second batch, as soon as the first is there.
+    loader.start(Begin::at(1, 0)).unwrap();
+    assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+    loader.reset_stats();
+    loader.start(Begin::at(2, 0)).unwrap();
+    assert!(matches!(next(&loader).unwrap(), Next::Batch(_)));
+    let booked: BTreeMap<_, _> = loader.stats().wait.by_cause.into_iter().collect();
+    let sum: f64 = booked.values().sum();
+    // It would be half of it.
+    assert!(booked["ring_empty"] <= 0.25 * sum, "{booked:?}");
+}
