@@ -19,11 +19,14 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{Place, Sharing};
-use forebay_wire::message::{Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage};
+use forebay_wire::message::{
+    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage,
+};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
+use crate::trace::{Followed, Handed, Trace};
 use crate::waits::{WaitReport, Waits};
 use lending::Lending;
 use retiring::Retiring;
@@ -52,6 +55,8 @@ pub struct LoaderConfig {
     pub threads: usize,
     /// The GPU that decodes, of this process; `None` leaves all to the CPU.
     pub device: Option<Arc<Device>>,
+    /// Where its batches are followed, if they are.
+    pub trace: Option<Trace>,
 }
 
 /// What [`Loader::next`] found.
@@ -96,7 +101,7 @@ pub struct Stats {
 }
 
 enum Ready {
-    Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage> },
+    Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
     End { run: u64, batches: u64, samples: u64, errors: Vec<Error> },
     Failed { run: u64, error: Error },
 }
@@ -117,6 +122,7 @@ pub struct Loader {
     epoch: Arc<AtomicU64>,
     lending: Arc<Lending>,
     tally: Tally,
+    trace: Option<Trace>,
     timeout: Duration,
     /// When the daemon heard how far the consumer came, in nanoseconds of [`now_ns`].
     told_ns: AtomicU64,
@@ -214,7 +220,12 @@ impl Loader {
             Some(std::mem::replace(first, first.saturating_add(shards)))
         });
         let streams = firsts.collect();
-        let (session, raw) = Session::open(config.session, leases)?;
+        let (session, raw) = Session::open(config.session, leases, config.trace.clone())?;
+        let before = tally.lock().progress();
+        if before != Progress::default() {
+            // So that what a loader before this one counted is told apart from what this one will.
+            session.tell_progress(before);
+        }
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
         let run = Arc::new(AtomicU64::new(0));
@@ -227,6 +238,7 @@ impl Loader {
             seed,
             run: run.clone(),
             epoch: epoch.clone(),
+            follows: config.trace.is_some(),
         };
         let decoding = std::thread::Builder::new()
             .name("fb-decode".into())
@@ -239,6 +251,7 @@ impl Loader {
             epoch,
             lending: Arc::new(Lending::new(prefetch)),
             tally,
+            trace: config.trace,
             timeout,
             told_ns: AtomicU64::new(0),
             leases,
@@ -341,6 +354,9 @@ impl Loader {
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Next, E> {
         let start_ns = now_ns();
+        if let Some(trace) = &self.trace {
+            trace.asked(start_ns);
+        }
         let deadline = Deadline::after(self.timeout);
         loop {
             let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
@@ -357,10 +373,14 @@ impl Loader {
                 }
             };
             return match ready {
-                Ready::Batch { mut batch, stages, .. } => {
+                Ready::Batch { mut batch, stages, followed, .. } => {
                     batch.hand_out(&self.lending);
+                    let handed = Handed { asked_ns: start_ns, handed_ns: now_ns() };
+                    if let (Some(trace), Some(followed)) = (&self.trace, followed) {
+                        trace.handed(followed, handed);
+                    }
                     // The first is told at once: a job may take no other for long.
-                    match self.count(&batch, start_ns, &stages) {
+                    match self.count(&batch, handed, &stages) {
                         1 => self.tell_progress(0),
                         _ => self.tell_now_and_then(0),
                     }
@@ -422,9 +442,9 @@ impl Loader {
     }
 
     /// Counts a batch; with how many there were.
-    fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) -> u64 {
+    fn count(&self, batch: &Batch, handed: Handed, stages: &[Stage]) -> u64 {
         let mut counts = self.counts();
-        counts.waits.book(start_ns, now_ns(), stages);
+        counts.waits.book(handed.asked_ns, handed.handed_ns, stages);
         counts.stats.batches += 1;
         counts.stats.samples += batch.keys.len() as u64;
         counts.stats.bad_samples += batch.errors.len() as u64;
@@ -498,6 +518,8 @@ struct Work {
     seed: u64,
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
+    /// Whether what batches go through is noted.
+    follows: bool,
 }
 
 impl Work {
@@ -508,15 +530,21 @@ impl Work {
                 RawBatch::Batch { batch, .. } if batch.run != self.run.load(Ordering::Relaxed) => {
                     continue;
                 }
-                RawBatch::Batch { batch, offsets, lease } => {
+                RawBatch::Batch { batch, offsets, lease, received_ns } => {
                     let run = batch.run;
                     let mut stages = batch.stages.clone();
                     let start_ns = now_ns();
+                    let mut followed =
+                        self.follows.then(|| self.follow(&batch, &offsets, received_ns));
                     match self.decode(*batch, &offsets, &lease) {
                         Ok(batch) => {
                             let end_ns = now_ns();
-                            stages.push(Stage { cause: Cause::Decode, start_ns, end_ns });
-                            Ready::Batch { run, batch: Box::new(batch), stages }
+                            let decode = Stage { cause: Cause::Decode, start_ns, end_ns };
+                            stages.push(decode);
+                            if let Some(followed) = &mut followed {
+                                followed.decode = decode;
+                            }
+                            Ready::Batch { run, batch: Box::new(batch), stages, followed }
                         }
                         Err(error) => Ready::Failed { run, error },
                     }
@@ -530,6 +558,32 @@ impl Work {
                 return;
             }
         }
+    }
+}
+
+impl Work {
+    /// What a trace needs to know of a batch, before it is decoded.
+    fn follow(&self, batch: &message::Batch, offsets: &[u64], received_ns: u64) -> Box<Followed> {
+        let mut shards: Vec<(u32, u64, u64)> = Vec::new();
+        for (sample, offset) in batch.samples.iter().zip(offsets) {
+            match shards.iter_mut().find(|(shard, ..)| *shard == sample.url) {
+                Some((_, first, last)) => {
+                    (*first, *last) = ((*first).min(*offset), (*last).max(*offset));
+                }
+                None => shards.push((sample.url, *offset, *offset)),
+            }
+        }
+        Box::new(Followed {
+            epoch: self.epoch.load(Ordering::Relaxed),
+            run: batch.run,
+            index: batch.index,
+            samples: batch.samples.len(),
+            bytes: batch.bytes,
+            shards,
+            stages: batch.stages.clone(),
+            received_ns,
+            decode: Stage { cause: Cause::Decode, start_ns: received_ns, end_ns: received_ns },
+        })
     }
 }
 
@@ -601,7 +655,8 @@ mod tests {
                 allow_pipe: false,
             };
             let (fields, views) = (None, Vec::new());
-            let config = LoaderConfig { session, fields, views, threads: 1, device: None };
+            let config =
+                LoaderConfig { session, fields, views, threads: 1, device: None, trace: None };
             let loader = Loader::open(config).unwrap();
             daemon.join().unwrap();
             loader

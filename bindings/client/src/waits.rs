@@ -58,20 +58,9 @@ impl Waits {
     pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage]) {
         let wait = end_ns.saturating_sub(start_ns);
         self.each.saturating_record(wait.max(1));
-        let mut covered = start_ns;
-        let mut stages = stages.to_vec();
-        stages.sort_by_key(|stage| stage.start_ns);
-        for stage in stages {
-            // Overlapping stages are cut, so that no nanosecond is booked twice.
-            let from = stage.start_ns.max(covered);
-            let until = stage.end_ns.min(end_ns);
-            if until > from {
-                self.by_cause[stage.cause as usize] += until - from;
-                self.by_cause[Cause::RingEmpty as usize] += from - covered;
-                covered = until;
-            }
+        for part in cut(start_ns, end_ns, stages) {
+            self.by_cause[part.cause as usize] += part.end_ns - part.start_ns;
         }
-        self.by_cause[Cause::RingEmpty as usize] += end_ns.saturating_sub(covered.max(start_ns));
     }
 
     /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
@@ -106,6 +95,31 @@ impl Waits {
             max_seconds: if self.each.is_empty() { 0.0 } else { seconds(self.each.max()) },
         }
     }
+}
+
+/// The time from `start_ns` to `end_ns`, cut along the stages in it: every nanosecond in one part.
+pub(crate) fn cut(start_ns: u64, end_ns: u64, stages: &[Stage]) -> Vec<Stage> {
+    let mut covered = start_ns;
+    let mut stages = stages.to_vec();
+    stages.sort_by_key(|stage| stage.start_ns);
+    let mut parts = Vec::with_capacity(2 * stages.len() + 1);
+    let mut add = |cause, start_ns, end_ns| {
+        if end_ns > start_ns {
+            parts.push(Stage { cause, start_ns, end_ns });
+        }
+    };
+    for stage in stages {
+        // Overlapping stages are cut, so that no nanosecond is booked twice.
+        let from = stage.start_ns.max(covered);
+        let until = stage.end_ns.min(end_ns);
+        if until > from {
+            add(Cause::RingEmpty, covered, from);
+            add(stage.cause, from, until);
+            covered = until;
+        }
+    }
+    add(Cause::RingEmpty, covered, end_ns);
+    parts
 }
 
 #[cfg(test)]

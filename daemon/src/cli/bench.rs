@@ -1,6 +1,7 @@
 //! `forebay bench`: what feeds an accelerator, measured.
 
 mod starvation;
+mod trace;
 
 use super::{Done, Launcher};
 

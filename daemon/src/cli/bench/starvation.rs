@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use forebay_benches::starvation::{self, PROFILES, Play, Profile, Report};
-use forebay_client::{LoaderConfig, SessionConfig};
+use forebay_client::{LoaderConfig, SessionConfig, Trace};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::Result;
 use forebay_shard::{Commands, Manifest};
@@ -12,7 +12,11 @@ use forebay_source::Options;
 use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::trace::finish;
 use crate::cli::{Done, Launcher, Target, print, print_json, shards};
+
+/// What admins see it as.
+const JOB: &str = "bench starvation";
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
 const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -69,6 +73,9 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     prefetch: u32,
+    /// Write what each batch went through, from its origin to its tensor, for <https://ui.perfetto.dev>.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<std::path::PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -90,7 +97,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let profile = starvation::profile(&arguments.profile).expect("checked by the parser");
     let batch_size = arguments.batch_size.unwrap_or(profile.batch_size);
     let step = arguments.step.unwrap_or(Duration::from_secs_f64(profile.step_seconds));
-    let config = config(arguments, &profile, batch_size, launcher)?;
+    let trace = arguments.trace.as_deref().map(|path| Trace::create(path, JOB)).transpose()?;
+    let config = config(arguments, &profile, batch_size, trace.as_ref(), launcher)?;
     // Whether there is a daemon at all is told apart from what the job fails with.
     drop(arguments.target.connect(launcher)?);
     let bar = ProgressBar::no_length().with_style(
@@ -100,6 +108,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let play = Play { step, epochs: arguments.epochs, steps: arguments.steps };
     let epochs = starvation::run(config, play, &bar)?;
     bar.finish_and_clear();
+    trace.as_ref().map(finish).transpose()?;
     let report = Report {
         release: env!("CARGO_PKG_VERSION"),
         profile: profile.name.to_owned(),
@@ -117,6 +126,7 @@ fn config(
     arguments: &Arguments,
     profile: &Profile,
     batch_size: u32,
+    trace: Option<&Trace>,
     launcher: &Launcher,
 ) -> Done<LoaderConfig> {
     let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
@@ -143,7 +153,7 @@ fn config(
         session: SessionConfig {
             address: arguments.target.address(launcher)?,
             open: Open {
-                job: "bench starvation".to_owned(),
+                job: JOB.to_owned(),
                 urls,
                 counts,
                 origin: Options::from_env().into_map(),
@@ -162,6 +172,7 @@ fn config(
         views: Vec::new(),
         threads: arguments.threads.map_or_else(cores, |threads| threads as usize),
         device: None,
+        trace: trace.cloned(),
     })
 }
 
