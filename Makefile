@@ -74,7 +74,7 @@ python-lint:
 	$(call heading,ruff and mypy)
 	@.venv/bin/ruff check $(python_code)
 	@.venv/bin/mypy
-	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/contest benches/rivals benches/link benches/gpu benches/foresight
+	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead
 
 .PHONY: ptx
 ptx: setup ## Compile the CUDA kernels, after a change of their source

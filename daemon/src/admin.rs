@@ -9,13 +9,14 @@
 //!     document       what is said of all routes alike                  admin/document.rs
 //!     lines          work that is told step by step                    admin/lines.rs
 //!     page           what a browser shows                              admin/page.rs, admin/page/
-//!     state, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
+//!     state, costs, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
 //! ```
 //! One rule: a route is declared once, with its description, so that the document cannot differ from what
 //! is served.
 
 mod access;
 mod body;
+mod costs;
 mod datasets;
 mod document;
 mod explain;
@@ -132,6 +133,7 @@ fn declared(node: &Arc<Node>) -> (Router<Arc<Node>>, Document) {
         .routes(routes!(state::metrics));
     let mut for_admins = OpenApiRouter::new()
         .routes(routes!(state::status))
+        .routes(routes!(costs::costs))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show, jobs::stop))
         .routes(routes!(tiers::list))

@@ -5,6 +5,7 @@
 mod bench;
 mod completions;
 mod config;
+mod cost;
 mod credentials;
 mod daemon;
 mod dataset;
@@ -57,6 +58,7 @@ enum Verb {
     Credentials(credentials::Arguments),
     Status(status::Arguments),
     Top(top::Arguments),
+    Cost(cost::Arguments),
     Pack(pack::Arguments),
     Index(index::Arguments),
     Scrub(scrub::Arguments),
@@ -213,6 +215,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, launcher: &Launcher) 
         Verb::Credentials(arguments) => credentials::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Top(arguments) => top::run(&arguments),
+        Verb::Cost(arguments) => cost::run(&arguments),
         Verb::Pack(arguments) => pack::run(&arguments),
         Verb::Index(arguments) => index::run(&arguments, launcher),
         Verb::Scrub(arguments) => scrub::run(&arguments, launcher),

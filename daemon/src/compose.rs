@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::access::{Access, AccessConfig, Policy, TenantLimits, Usage};
 use crate::audit::{Audit, AuditConfig};
+use crate::costs::Costs;
 use crate::leases::{Keepers, LeasesConfig};
 use crate::reload::Reload;
 use crate::scrubs::Scrubs;
@@ -164,6 +165,8 @@ pub struct Node {
     sessions_made: AtomicU64,
     clients_made: AtomicU64,
     pub(crate) reload: Reload,
+    /// What jobs cost that are gone.
+    pub(crate) costs: Costs,
 }
 
 impl Node {
@@ -231,6 +234,7 @@ impl Node {
             sessions_made: AtomicU64::new(0),
             clients_made: AtomicU64::new(0),
             reload: Reload::default(),
+            costs: Costs::default(),
         }))
     }
 

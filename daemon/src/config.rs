@@ -17,12 +17,14 @@ use serde::{Deserialize, Deserializer, de};
 use crate::access::Opens;
 use crate::admin::{HttpConfig, Tls, TlsFiles, Token};
 use crate::compose::{NodeTenant, NodeTier};
+use crate::logs::LogFormat;
 
 mod access;
 mod accounts;
 mod check;
 mod diff;
 mod mistake;
+mod prices;
 mod rate;
 mod read;
 mod schema;
@@ -36,6 +38,7 @@ pub(crate) use access::{Allow, Audit, Listen};
 pub(crate) use accounts::Group;
 pub(crate) use diff::{Change, diff};
 pub(crate) use mistake::{Mistake, Told};
+pub use prices::Prices;
 pub(crate) use rate::Rate;
 use read::Language;
 pub(crate) use read::Places;
@@ -72,6 +75,9 @@ pub struct Config {
     pub leases: Leases,
     /// The log of who was refused what, and who changed what.
     pub audit: Option<Audit>,
+    /// What its work costs, for reports.
+    #[serde(default)]
+    pub prices: Prices,
 }
 
 /// `[leases]`: where the queues are kept from which jobs lease shards.
@@ -91,6 +97,10 @@ pub struct Daemon {
     /// Frames and slabs together, at most.
     #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
+    /// How its own log is written: `text`, or `json`, one object a line.
+    #[serde(default)]
+    #[schemars(with = "schema::Word<LogFormat>")]
+    pub log: LogFormat,
     /// Groups whose members' jobs are served, too, on files that they can open. Whom no group and no data
     /// set's `allow` names is not.
     #[serde(default)]

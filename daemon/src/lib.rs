@@ -14,6 +14,8 @@
 //!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
 //!   metrics    the same as numbers, for whoever scrapes   metrics.rs, metrics/
+//!   costs      what jobs cost                          costs.rs
+//!   logs       the daemon's own log                    logs.rs
 //!   supervisor what the service manager is told          supervisor.rs
 //! ```
 
@@ -23,9 +25,11 @@ mod audit;
 pub mod cli;
 mod compose;
 mod config;
+mod costs;
 mod embedded;
 mod language;
 mod leases;
+mod logs;
 mod metrics;
 mod pace;
 mod peer;
@@ -40,8 +44,10 @@ pub use access::{AccessConfig, Allow, Door, Opens, TenantLimits};
 pub use admin::{HttpConfig, HttpListener, Tls, TlsFiles, Token};
 pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
-pub use config::Config;
+pub use config::{Config, Prices};
+pub use costs::{Cost, CostLine, CostReport, Endurance};
 pub use leases::LeasesConfig;
+pub use logs::LogFormat;
 pub use metrics::metrics_document;
 pub use reload::{Applied, Configuration, Drift, Sent};
 pub use serve::{ListenConfig, Listener, serve};

@@ -26,6 +26,10 @@ const WORTH_TELLING: f64 = 0.005;
 pub(crate) struct Pace {
     /// The oldest first.
     words: VecDeque<(Instant, Progress)>,
+    /// What it had waited before it was this daemon's job, or on a connection before this one.
+    before_ns: [u64; Cause::ALL.len()],
+    /// Whether a run has begun: what is told before that is of before.
+    has_begun: bool,
 }
 
 /// How a job gets on.
@@ -68,6 +72,9 @@ pub struct Lately {
 impl Pace {
     /// The trainer says how far it came; who made its rows is told elsewhere, and need not be kept here.
     pub(crate) fn heard(&mut self, progress: Progress, now: Instant) {
+        if !self.has_begun {
+            self.before_ns = progress.waited_ns;
+        }
         let word = (now, progress);
         let before = self.words.iter().nth_back(1).map(|(at, _)| *at);
         if before.is_some_and(|before| now.saturating_duration_since(before) < APART)
@@ -80,6 +87,19 @@ impl Pace {
             self.words.pop_front();
         }
         self.words.push_back(word);
+    }
+
+    /// A run begins.
+    pub(crate) fn begins(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Nanoseconds that it waited since it is this connection's, by cause; a wait that goes on is booked at its end.
+    pub(crate) fn waited(&self) -> [u64; Cause::ALL.len()] {
+        let mut waited = self.words.back().map(|(_, word)| word.waited_ns).unwrap_or_default();
+        let since = waited.iter_mut().zip(self.before_ns);
+        since.for_each(|(ns, before)| *ns = ns.saturating_sub(before));
+        waited
     }
 
     /// How it gets on; none if its trainer said nothing yet.
@@ -246,6 +266,20 @@ mod tests {
             lately.waited_share <= 1.0 && close(lately.waited_for["origin"], lately.waited_share)
         );
         assert!(lately.waited_share > 0.8, "{lately:?}");
+    }
+
+    /// A job that finds its daemon again is not told of twice.
+    #[test]
+    fn what_was_waited_before_is_not_waited_again() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        assert_eq!(pace.waited(), [0; Cause::ALL.len()]);
+        pace.heard(word(100, 700, 20, 0), start);
+        assert_eq!(pace.waited()[Cause::Origin as usize], 0);
+        pace.begins();
+        pace.heard(word(108, 800, 20, 0), start + SECOND);
+        let waited = pace.waited();
+        assert_eq!(waited[Cause::Origin as usize], 100_000_000);
+        assert_eq!(waited[Cause::Decode as usize], 0);
     }
 
     /// However fast it talks, and whatever it says.

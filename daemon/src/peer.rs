@@ -3,6 +3,8 @@
 //! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,19 +13,21 @@ use async_trait::async_trait;
 use forebay_engine::session::{Event, Session};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
-use forebay_store::{Store, Urgency};
+use forebay_store::{Listener, Store, Urgency};
 use forebay_uring::Region;
+use forebay_wire::clock::now_ns;
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::leases::Sharing;
-use forebay_wire::message::{Begin, Extent, Open, Reply, Request, Stream};
+use forebay_wire::message::{Begin, Came, Extent, Open, Reply, Request, Stream, Work};
 use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::access::{Holder, Place, Rights};
 use crate::compose::Node;
+use crate::costs::{Waited, Whose};
 use crate::pace::Pace;
 use crate::status::{self, BadSamples, Job, Told};
 
@@ -51,6 +55,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Registered {
     number: u64,
     tenant: Option<String>,
+    /// The data sets that it reads of, for the log.
+    datasets: String,
     session: Arc<Mutex<Session>>,
     told: Arc<Mutex<Told>>,
     /// How it gets on, by what its trainer says.
@@ -66,6 +72,13 @@ impl Registered {
     /// Its trainer gets an error, and no more batches.
     pub(crate) fn stop(&self) {
         self.lock().stop();
+    }
+
+    /// Whose it is, and what its trainer waited.
+    pub(crate) fn waited(&self) -> (Whose, Waited) {
+        let job = status::cut(self.lock().name());
+        let waited = Waited { trainers: 1, ns: self.pace().waited() };
+        ((job, self.tenant.clone()), waited)
     }
 
     pub(crate) fn describe(&self) -> Job {
@@ -176,6 +189,8 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<
         protocol: PROTOCOL_OLDEST,
         streams: Vec::new(),
         extent: None,
+        traces: false,
+        telling: None,
     };
     if let Err(error) = peer.run().await
         && error.kind() != ErrorKind::Closed
@@ -205,6 +220,10 @@ struct Peer {
     streams: Vec<Stream>,
     /// Of the next job, if it says so.
     extent: Option<Extent>,
+    /// Whether the next job wants to hear what comes in of its shards.
+    traces: bool,
+    /// Who tells it.
+    telling: Option<AbortHandle>,
     /// What it may do.
     rights: Arc<Rights>,
     /// Its job's, among those of its tenant or user.
@@ -243,12 +262,20 @@ impl Peer {
                 }
                 Request::Open(open) => self.open(*open).await?,
                 Request::Start { run, epoch, batch } => {
+                    self.begins()?;
                     self.session()?.lock().start(run, Begin::at(epoch, batch));
                 }
-                Request::Play { run, begin } => self.session()?.lock().start(run, begin),
+                Request::Play { run, begin } => {
+                    self.begins()?;
+                    self.session()?.lock().start(run, begin);
+                }
                 Request::Mix { streams } => self.streams = streams,
                 Request::Extent(extent) => self.extent = Some(extent),
-                Request::Pick { run, samples } => self.session()?.lock().pick(run, samples),
+                Request::Trace => self.traces = true,
+                Request::Pick { run, samples } => {
+                    self.begins()?;
+                    self.session()?.lock().pick(run, samples);
+                }
                 Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
                 Request::Progress(mut progress) => {
                     let session = self.session()?;
@@ -256,7 +283,10 @@ impl Peer {
                     session.told().decoders = status::decoders(decoded);
                     session.pace().heard(progress, Instant::now());
                 }
-                Request::Share { run, sharing } => self.share(run, *sharing).await?,
+                Request::Share { run, sharing } => {
+                    self.begins()?;
+                    self.share(run, *sharing).await?;
+                }
                 Request::Acknowledge { run, number, batch, marks } => {
                     self.session()?.lock().acknowledge(run, number, batch, &marks)?;
                 }
@@ -270,6 +300,12 @@ impl Peer {
                 }
             }
         }
+    }
+
+    /// A run of the job's begins.
+    fn begins(&self) -> Result<()> {
+        self.session()?.pace().begins();
+        Ok(())
     }
 
     fn session(&self) -> Result<&Registered> {
@@ -290,20 +326,29 @@ impl Peer {
         // It may be another's by the policy in force now.
         self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
         let number = self.node.next_session();
-        let host = self.node.host(self.store.for_job(number));
+        let host = self.node.host(self.store.for_job(number).named(&status::cut(&open.job)));
+        // Before it begins, so that nothing of it is missed.
+        let traced =
+            std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
+        let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
         let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
             Ok(opened) => opened,
             Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
         };
         let opened = session.opened();
         let tenant = self.store.tenant().map(str::to_owned);
-        tracing::info!(session = number, job = session.name(), tenant, "opened a job");
+        let job = status::cut(session.name());
+        tracing::info!(session = number, job, tenant, dataset = datasets, "opened a job");
         let session = Arc::new(Mutex::new(session));
-        let registered =
-            Registered { number, tenant, session, told: Arc::default(), pace: Arc::default() };
+        let (told, pace) = Default::default();
+        let registered = Registered { number, tenant, datasets, session, told, pace };
         self.node.sessions.lock().await.push(registered.clone());
         (self.session, self.place) = (Some(registered), place);
         self.reply(&Reply::Opened(opened)).await?;
+        if let Some((listener, urls)) = traced {
+            let telling = tell_what_comes(listener, urls, self.outgoing.clone());
+            self.telling = Some(self.tasks.spawn(telling));
+        }
         self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
         Ok(())
     }
@@ -387,8 +432,22 @@ impl Peer {
     async fn leave(mut self) {
         self.place = None;
         if let Some(left) = self.session.take() {
-            tracing::info!(session = left.number, "a job left");
-            self.node.sessions.lock().await.retain(|other| other.number != left.number);
+            let (whose, waited) = left.waited();
+            let (job, tenant) = &whose;
+            tracing::info!(
+                session = left.number,
+                job,
+                tenant,
+                dataset = left.datasets,
+                "a job left"
+            );
+            let mut sessions = self.node.sessions.lock().await;
+            sessions.retain(|other| other.number != left.number);
+            // While nobody can look: it is told of once.
+            self.node.costs.left(whose, &waited);
+        }
+        if let Some(telling) = self.telling.take() {
+            telling.abort();
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
@@ -449,6 +508,40 @@ async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)>
             // With this client's own files there is another chance.
             Err(_) if others > 0 && store.came_through_another(&shard) => others -= 1,
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Tells a job what comes in of its shards, whoever wanted them.
+async fn tell_what_comes(
+    mut listener: Listener,
+    urls: Vec<String>,
+    outgoing: mpsc::Sender<Outgoing>,
+) {
+    let shards: HashMap<String, u32> = urls.into_iter().zip(0..).collect();
+    let mut missed = 0;
+    while let Some((happened, before)) = listener.next().await {
+        missed += before;
+        let Some(shard) = shards.get(&*happened.url) else { continue };
+        let ago = |moment: Instant| {
+            let ago = moment.elapsed().as_nanos();
+            now_ns().saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
+        };
+        let work = match happened.work {
+            forebay_store::Work::Fetched(Range { start: from, end: until }) => {
+                Work::Fetched { from, until }
+            }
+            forebay_store::Work::Kept(tier) => Work::Kept { tier: tier.to_string() },
+        };
+        let came = Came {
+            shard: *shard,
+            work,
+            start_ns: ago(happened.since),
+            end_ns: ago(happened.until),
+            missed: std::mem::take(&mut missed),
+        };
+        if send(&outgoing, &Reply::Came(came)).await.is_err() {
+            return;
         }
     }
 }

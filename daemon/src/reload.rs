@@ -17,7 +17,7 @@ use forebay_store::{StoreRules, TierLimits};
 
 use crate::audit::{Entry, Outcome};
 use crate::compose::{Node, NodeTier};
-use crate::config::{self, Change, Config, Mistake, Told};
+use crate::config::{self, Change, Config, Mistake, Prices, Told};
 use crate::embedded;
 pub use applied::Applied;
 pub use drift::{Configuration, Drift};
@@ -67,6 +67,12 @@ impl Node {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let (config, since) = (Arc::new(config), SystemTime::now());
         *self.reload.ruling() = Some(Ruling { file, config, from: None, since });
+    }
+
+    /// What work costs, by the configuration in force.
+    pub(crate) fn prices(&self) -> Prices {
+        let ruling = self.reload.ruling();
+        ruling.as_ref().map(|ruling| ruling.config.prices.clone()).unwrap_or_default()
     }
 
     /// Goes by what was `sent` from now on, or by what the daemon's own file says now. `dry`: only says what

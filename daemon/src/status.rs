@@ -193,7 +193,7 @@ pub(crate) fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, 
 }
 
 /// Text of a trainer's as a terminal may show it.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().take(TEXT_MAX).map(shown).collect()
 }

@@ -121,7 +121,7 @@ pub fn config(address: Address, open: Open) -> LoaderConfig {
         timeout: TIMEOUT,
         allow_pipe: false,
     };
-    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None }
+    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
 }
 
 /// A loader of every field's bytes, which runs the commands that its job names.

@@ -127,7 +127,7 @@ fn config(address: &Address, urls: &[String]) -> LoaderConfig {
         timeout: TIMEOUT,
         allow_pipe: false,
     };
-    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None }
+    LoaderConfig { session, fields: None, views: Vec::new(), threads: 1, device: None, trace: None }
 }
 
 /// Where the daemon lives.

@@ -185,6 +185,17 @@ impl Connection {
         }
     }
 
+    /// Asks that the next job hear of what comes in of its shards.
+    ///
+    /// # Errors
+    /// `Invalid` if the daemon's release does not tell, else as [`Connection::send`].
+    pub(crate) fn trace(&self) -> Result<()> {
+        if self.protocol < PROTOCOL_POSITIONS {
+            return Err(self.is_older("cannot be traced"));
+        }
+        self.send(&Request::Trace)
+    }
+
     /// Tells what of its job could not be used; a daemon whose release does not listen is not told.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //!   Loader       batches of tensors, a few ahead                 loader.rs
 //!     ├─ Decoder     record → tensor, on threads of its own      forebay-decode
 //!     ├─ waits       each wait booked to its causes              waits.rs
+//!     ├─ Trace       what each batch went through, as a file     trace.rs
 //!     └─ Session     raw batches in the slab, across restarts    session.rs
 //!          ├─ Lease      a slot, until the last user is done     lease.rs
 //!          └─ Connection one socket to one daemon                connection.rs
@@ -28,6 +29,7 @@ mod lease;
 mod leased;
 mod loader;
 mod session;
+mod trace;
 mod waits;
 
 pub use address::{Address, NODE_SOCKET};
@@ -38,4 +40,5 @@ pub use launch::{LOG_MAX, Launch, RuntimeDirectory};
 pub use lease::Lease;
 pub use loader::{Batch, Loader, LoaderConfig, Next, Rows, Stats, Tally, View};
 pub use session::{RawBatch, SessionConfig};
+pub use trace::{EVENTS_MAX, TRACE, Trace, Traced};
 pub use waits::{WaitReport, Waits};

@@ -20,12 +20,15 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::leases::{Place, Sharing};
-use forebay_wire::message::{Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage};
+use forebay_wire::message::{
+    self, Bad, Begin, Bytes, Cause, Decoded, Opened, Picked, Progress, Stage,
+};
 use serde::Serialize;
 
 use crate::deadline::Deadline;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
-use crate::waits::{WaitReport, Waits};
+use crate::trace::{Followed, Handed, Trace};
+use crate::waits::{WaitReport, Waits, cut};
 use lending::Lending;
 use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
@@ -53,6 +56,8 @@ pub struct LoaderConfig {
     pub threads: usize,
     /// The GPU that decodes, of this process; `None` leaves all to the CPU.
     pub device: Option<Arc<Device>>,
+    /// Where its batches are followed, if they are.
+    pub trace: Option<Trace>,
 }
 
 /// What [`Loader::next`] found.
@@ -97,7 +102,7 @@ pub struct Stats {
 }
 
 enum Ready {
-    Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage> },
+    Batch { run: u64, batch: Box<Batch>, stages: Vec<Stage>, followed: Option<Box<Followed>> },
     End { run: u64, batches: u64, samples: u64, errors: Vec<Error> },
     Failed { run: u64, error: Error },
 }
@@ -120,6 +125,7 @@ pub struct Loader {
     /// When the GPU that decodes was busy.
     device_busy: Option<Arc<Busy>>,
     tally: Tally,
+    trace: Option<Trace>,
     timeout: Duration,
     /// When the daemon heard how far the consumer came, in nanoseconds of [`now_ns`].
     told_ns: AtomicU64,
@@ -218,7 +224,12 @@ impl Loader {
             Some(std::mem::replace(first, first.saturating_add(shards)))
         });
         let streams = firsts.collect();
-        let (session, raw) = Session::open(config.session, leases)?;
+        let (session, raw) = Session::open(config.session, leases, config.trace.clone())?;
+        let before = tally.lock().progress();
+        if before != Progress::default() {
+            // So that what a loader before this one counted is told apart from what this one will.
+            session.tell_progress(before);
+        }
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
         let run = Arc::new(AtomicU64::new(0));
@@ -231,6 +242,7 @@ impl Loader {
             seed,
             run: run.clone(),
             epoch: epoch.clone(),
+            follows: config.trace.is_some(),
         };
         let decoding = std::thread::Builder::new()
             .name("fb-decode".into())
@@ -244,6 +256,7 @@ impl Loader {
             lending: Arc::new(Lending::new(prefetch)),
             device_busy,
             tally,
+            trace: config.trace,
             timeout,
             told_ns: AtomicU64::new(0),
             leases,
@@ -346,6 +359,9 @@ impl Loader {
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Next, E> {
         let start_ns = now_ns();
+        if let Some(trace) = &self.trace {
+            trace.asked(start_ns);
+        }
         let deadline = Deadline::after(self.timeout);
         loop {
             let ready = match self.ready.recv_timeout(INTERRUPT_CHECK) {
@@ -362,13 +378,21 @@ impl Loader {
                 }
             };
             return match ready {
-                Ready::Batch { mut batch, mut stages, .. } => {
+                Ready::Batch { mut batch, mut stages, followed, .. } => {
                     // What cannot be lent is copied.
                     let copying_ns = now_ns();
                     batch.hand_out(&self.lending);
-                    stages.extend(decoding(copying_ns..now_ns(), []));
+                    let handed_ns = now_ns();
+                    stages.extend(decoding(copying_ns..handed_ns, []));
+                    let busy = self.device_busy.as_ref().map(|busy| busy.stretches());
+                    let busy = busy.unwrap_or_default();
+                    let wait = start_ns..handed_ns;
+                    if let (Some(trace), Some(followed)) = (&self.trace, followed) {
+                        let parts = cut(wait.clone(), &stages, &busy);
+                        trace.handed(followed, Handed { wait: wait.clone(), parts });
+                    }
                     // The first is told at once: a job may take no other for long.
-                    match self.count(&batch, start_ns, &stages) {
+                    match self.count(&batch, wait, &stages, &busy) {
                         1 => self.tell_progress(0),
                         _ => self.tell_now_and_then(0),
                     }
@@ -442,10 +466,15 @@ impl Loader {
     }
 
     /// Counts a batch; with how many there were.
-    fn count(&self, batch: &Batch, start_ns: u64, stages: &[Stage]) -> u64 {
+    fn count(
+        &self,
+        batch: &Batch,
+        wait: Range<u64>,
+        stages: &[Stage],
+        device_busy: &[Range<u64>],
+    ) -> u64 {
         let mut counts = self.counts();
-        let device_busy = self.device_busy.as_ref().map(|busy| busy.stretches());
-        counts.waits.book(start_ns, now_ns(), stages, device_busy.as_deref().unwrap_or_default());
+        counts.waits.book(wait.start, wait.end, stages, device_busy);
         counts.stats.batches += 1;
         counts.stats.samples += batch.keys.len() as u64;
         counts.stats.bad_samples += batch.errors.len() as u64;
@@ -519,6 +548,8 @@ struct Work {
     seed: u64,
     run: Arc<AtomicU64>,
     epoch: Arc<AtomicU64>,
+    /// Whether what batches go through is noted.
+    follows: bool,
 }
 
 impl Work {
@@ -532,10 +563,18 @@ impl Work {
                 RawBatch::Batch { batch, offsets, lease, arrived_ns } => {
                     let run = batch.run;
                     let mut stages = batch.stages.clone();
+                    let mut followed =
+                        self.follows.then(|| self.follow(&batch, &offsets, arrived_ns));
+                    let start_ns = now_ns();
                     match self.decode(*batch, &offsets, &lease) {
                         Ok((batch, brought)) => {
-                            stages.extend(decoding(arrived_ns..now_ns(), brought));
-                            Ready::Batch { run, batch: Box::new(batch), stages }
+                            let end_ns = now_ns();
+                            if let Some(followed) = &mut followed {
+                                let decode = Stage { cause: Cause::Decode, start_ns, end_ns };
+                                (followed.decode, followed.brought) = (decode, brought.clone());
+                            }
+                            stages.extend(decoding(arrived_ns..end_ns, brought));
+                            Ready::Batch { run, batch: Box::new(batch), stages, followed }
                         }
                         Err(error) => Ready::Failed { run, error },
                     }
@@ -567,6 +606,33 @@ fn decoding(
     }
     stages.push(Stage { cause: Cause::Decode, start_ns: at, end_ns: during.end });
     stages.into_iter().filter(|stage| stage.end_ns > stage.start_ns)
+}
+
+impl Work {
+    /// What a trace needs to know of a batch, before it is decoded.
+    fn follow(&self, batch: &message::Batch, offsets: &[u64], arrived_ns: u64) -> Box<Followed> {
+        let mut shards: Vec<(u32, u64, u64)> = Vec::new();
+        for (sample, offset) in batch.samples.iter().zip(offsets) {
+            match shards.iter_mut().find(|(shard, ..)| *shard == sample.url) {
+                Some((_, first, last)) => {
+                    (*first, *last) = ((*first).min(*offset), (*last).max(*offset));
+                }
+                None => shards.push((sample.url, *offset, *offset)),
+            }
+        }
+        Box::new(Followed {
+            epoch: self.epoch.load(Ordering::Relaxed),
+            run: batch.run,
+            index: batch.index,
+            samples: batch.samples.len(),
+            bytes: batch.bytes,
+            shards,
+            stages: batch.stages.clone(),
+            arrived_ns,
+            decode: Stage { cause: Cause::Decode, start_ns: arrived_ns, end_ns: arrived_ns },
+            brought: Vec::new(),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -653,7 +719,8 @@ mod tests {
                 allow_pipe: false,
             };
             let (fields, views) = (None, Vec::new());
-            let config = LoaderConfig { session, fields, views, threads: 1, device: None };
+            let config =
+                LoaderConfig { session, fields, views, threads: 1, device: None, trace: None };
             let loader = Loader::open(config).unwrap();
             daemon.join().unwrap();
             loader

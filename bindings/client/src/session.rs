@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::deadline::{Closing, Deadline, TIMEOUT_MAX};
 use crate::lease::Lease;
 use crate::leased::Leased;
+use crate::trace::Trace;
 
 /// Daemons tried when a job is opened and each goes away before it answers.
 const OPENINGS: usize = 5;
@@ -133,6 +134,8 @@ impl Wanted {
 #[derive(Debug)]
 struct Shared {
     config: SessionConfig,
+    /// What hears of what comes in of its shards.
+    trace: Option<Trace>,
     wanted: Mutex<Wanted>,
     /// Something was acknowledged, or will not be any more.
     noted: Condvar,
@@ -156,7 +159,12 @@ impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     ///
     /// `leases` says whether its runs will lease their shards.
-    pub(crate) fn open(config: SessionConfig, leases: bool) -> Result<(Self, Queue<RawBatch>)> {
+    /// `trace` hears what comes in of the job's shards.
+    pub(crate) fn open(
+        config: SessionConfig,
+        leases: bool,
+        trace: Option<Trace>,
+    ) -> Result<(Self, Queue<RawBatch>)> {
         if config.timeout > TIMEOUT_MAX {
             return Err(Error::new(ErrorKind::Invalid, "the time limit is out of range")
                 .at("timeout", config.timeout.as_secs())
@@ -164,12 +172,12 @@ impl Session {
         }
         let closing = Closing::new()?;
         let deadline = closing.or_after(config.timeout);
-        let mut registered = register(&config, &deadline);
+        let mut registered = register(&config, trace.is_some(), &deadline);
         for _ in 1..OPENINGS {
             match &registered {
                 // It answered and went away: the next may stay.
                 Err(error) if error.kind() == ErrorKind::Closed => {
-                    registered = register(&config, &deadline);
+                    registered = register(&config, trace.is_some(), &deadline);
                 }
                 _ => break,
             }
@@ -185,6 +193,7 @@ impl Session {
         let wanted = Mutex::new(wanted);
         let shared = Arc::new(Shared {
             config,
+            trace,
             wanted,
             noted: Condvar::new(),
             closing,
@@ -338,7 +347,11 @@ impl Shared {
 }
 
 /// Connects and registers the job.
-fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connection>, Opened)> {
+fn register(
+    config: &SessionConfig,
+    traces: bool,
+    deadline: &Deadline,
+) -> Result<(Arc<Connection>, Opened)> {
     let connection = Arc::new(config.address.connect(deadline)?);
     if config.allow_pipe {
         connection.allow_commands();
@@ -348,6 +361,9 @@ fn register(config: &SessionConfig, deadline: &Deadline) -> Result<(Arc<Connecti
     }
     if let Some(extent) = &config.extent {
         connection.extend(extent)?;
+    }
+    if traces {
+        connection.trace()?;
     }
     match connection.ask(&Request::Open(Box::new(config.job())), deadline)? {
         Reply::Opened(opened) => {
@@ -455,6 +471,12 @@ fn receive_from(
                 shared.noted.notify_all();
                 continue;
             }
+            Reply::Came(came) => {
+                if let Some(trace) = &shared.trace {
+                    trace.came(came);
+                }
+                continue;
+            }
             Reply::End { run, batches, samples, errors } => {
                 shared.ended(run);
                 RawBatch::End { run, batches, samples, errors }
@@ -476,14 +498,15 @@ fn receive_from(
 fn reconnect(shared: &Shared) -> Result<Option<Arc<Connection>>> {
     let deadline = shared.closing.or_after(shared.config.timeout);
     let mut last = None;
-    let found = deadline.retry(|| match register(&shared.config, &deadline) {
-        Ok((connection, _)) => Ok(Some(connection)),
-        Err(error) if is_lasting(&error) => Err(error),
-        Err(error) => {
-            last = Some(error);
-            Ok(None)
-        }
-    });
+    let found =
+        deadline.retry(|| match register(&shared.config, shared.trace.is_some(), &deadline) {
+            Ok((connection, _)) => Ok(Some(connection)),
+            Err(error) if is_lasting(&error) => Err(error),
+            Err(error) => {
+                last = Some(error);
+                Ok(None)
+            }
+        });
     let error = match found {
         _ if shared.closing.is_closed() => return Ok(None),
         Ok(Some(connection)) => return Ok(resume(shared, connection)),

@@ -65,34 +65,9 @@ impl Waits {
     /// worked on during `device`.
     pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage], device: &[Range<u64>]) {
         self.each.saturating_record(end_ns.saturating_sub(start_ns).max(1));
-        let device: Vec<Stage> = device
-            .iter()
-            .map(|busy| Stage { cause: Cause::H2d, start_ns: busy.start, end_ns: busy.end })
-            .collect();
-        for gap in self.cut(start_ns..end_ns, stages) {
-            for idle in self.cut(gap, &device) {
-                self.by_cause[Cause::RingEmpty as usize] += idle.end - idle.start;
-            }
+        for part in cut(start_ns..end_ns, stages, device) {
+            self.by_cause[part.cause as usize] += part.end_ns - part.start_ns;
         }
-    }
-
-    /// Books what `stages` cover of `wait`; the rest is returned, in its order.
-    fn cut(&mut self, wait: Range<u64>, stages: &[Stage]) -> Vec<Range<u64>> {
-        let mut stages = stages.to_vec();
-        stages.sort_by_key(|stage| stage.start_ns);
-        let (mut rest, mut covered) = (Vec::new(), wait.start);
-        for stage in stages {
-            let from = stage.start_ns.max(covered);
-            let until = stage.end_ns.min(wait.end);
-            if until > from {
-                self.by_cause[stage.cause as usize] += until - from;
-                rest.push(covered..from);
-                covered = until;
-            }
-        }
-        rest.push(covered..wait.end.max(covered));
-        rest.retain(|gap| gap.end > gap.start);
-        rest
     }
 
     /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
@@ -127,6 +102,45 @@ impl Waits {
             max_seconds: if self.each.is_empty() { 0.0 } else { seconds(self.each.max()) },
         }
     }
+}
+
+/// A wait for a batch worked on in `stages`, behind others that a device worked on during `device`, cut along them:
+/// every nanosecond is in one part.
+pub(crate) fn cut(wait: Range<u64>, stages: &[Stage], device: &[Range<u64>]) -> Vec<Stage> {
+    let busy = device.iter().map(|busy| Stage {
+        cause: Cause::H2d,
+        start_ns: busy.start,
+        end_ns: busy.end,
+    });
+    let (mut parts, gaps) = along(wait, stages.to_vec());
+    for gap in gaps {
+        let (more, idle) = along(gap, busy.clone().collect());
+        parts.extend(more);
+        parts.extend(idle.into_iter().map(|Range { start, end }| Stage {
+            cause: Cause::RingEmpty,
+            start_ns: start,
+            end_ns: end,
+        }));
+    }
+    parts.sort_by_key(|part| part.start_ns);
+    parts
+}
+
+/// What `stages` cover of `wait`, and what they leave. Of two that overlap the one that began first has the time.
+fn along(wait: Range<u64>, mut stages: Vec<Stage>) -> (Vec<Stage>, Vec<Range<u64>>) {
+    stages.sort_by_key(|stage| stage.start_ns);
+    let (mut parts, mut gaps, mut covered) = (Vec::new(), Vec::new(), wait.start);
+    for Stage { cause, start_ns, end_ns } in stages {
+        let (from, until) = (start_ns.max(covered), end_ns.min(wait.end));
+        if until > from {
+            parts.push(Stage { cause, start_ns: from, end_ns: until });
+            gaps.push(covered..from);
+            covered = until;
+        }
+    }
+    gaps.push(covered..wait.end.max(covered));
+    gaps.retain(|gap| gap.end > gap.start);
+    (parts, gaps)
 }
 
 #[cfg(test)]

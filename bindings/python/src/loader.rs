@@ -2,10 +2,13 @@
 //! Ctrl-C ends it at once.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forebay_client::{Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, Tally};
+use forebay_client::{
+    Address, Launch, LoaderConfig, Next, RuntimeDirectory, SessionConfig, TRACE, Tally, Trace,
+};
 use forebay_decode::{Device, FieldSpec};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::Options;
@@ -48,7 +51,11 @@ struct Settings {
 }
 
 impl Settings {
-    fn into_config(self, device: Option<Arc<Device>>) -> Result<LoaderConfig> {
+    fn into_config(
+        self,
+        device: Option<Arc<Device>>,
+        trace: Option<Trace>,
+    ) -> Result<LoaderConfig> {
         let timeout = seconds(self.timeout)?;
         let launch = Launch {
             command: self.command.into_iter().map(OsString::from).collect(),
@@ -77,6 +84,7 @@ impl Settings {
             views: self.views,
             threads: self.threads,
             device,
+            trace,
         })
     }
 }
@@ -126,6 +134,7 @@ pub(crate) struct Loader {
     urls: Arc<[String]>,
     closed: AtomicBool,
     tally: Tally,
+    trace: Option<Trace>,
     made_in: Generation,
 }
 
@@ -154,7 +163,14 @@ impl Loader {
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
         let device = device.map(|device| device.0.clone());
-        let open = move || make(settings.into_config(device)?, counting);
+        // What one loader began, those after it in the same process go on with.
+        let begun = before.filter(|before| before.made_in.is_now());
+        let trace = match begun.and_then(|before| before.trace.clone()) {
+            Some(trace) => Some(trace),
+            None => trace_of(&settings.job).map_err(|error| raise(py, &error))?,
+        };
+        let following = trace.clone();
+        let open = move || make(settings.into_config(device, following)?, counting);
         let opened = py.detach(|| interruptible("fb-open", open));
         let loader = opened.map_err(|failure| failure.raise(py))?;
         Ok(Self {
@@ -162,6 +178,7 @@ impl Loader {
             urls,
             closed: AtomicBool::new(false),
             tally,
+            trace,
             made_in: Generation::now(),
         })
     }
@@ -298,6 +315,12 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.forget_or_drop();
     }
+}
+
+/// The trace that the environment asks for.
+fn trace_of(job: &str) -> Result<Option<Trace>> {
+    let path = std::env::var_os(TRACE).filter(|path| !path.is_empty());
+    path.map(|path| Trace::create(Path::new(&path), job)).transpose()
 }
 
 fn closed() -> Error {

@@ -8,6 +8,7 @@
 //! Every byte is copied once into its span: from the connection's chunk, or from the memory of the
 //! process that read the file ([`Readers`]).
 
+mod bill;
 mod commands;
 mod credentials;
 mod layout;
@@ -30,6 +31,7 @@ use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
+pub use bill::{Bill, Billed};
 pub use credentials::lend;
 pub use layout::Layout;
 pub use limits::Limits;
@@ -85,11 +87,17 @@ pub trait Source: Send + Sync {
     ///
     /// # Errors
     /// As [`Stretch::fill`]; `Invalid` if `offset` is not inside the shard.
-    async fn read_part(&self, url: &str, stat: &Stat, offset: u64, into: Span) -> Result<Span> {
+    async fn read_part(
+        &self,
+        url: &str,
+        stat: &Stat,
+        offset: u64,
+        into: Span,
+        rank: &Rank,
+    ) -> Result<Span> {
         let len = stat.part_len(offset, into.len()).map_err(|error| error.at("url", url))?;
         let range = offset..offset + len as u64;
-        let rank = Rank::now(0);
-        self.stretch(url, stat, range, &rank).await?.fill(into).await
+        self.stretch(url, stat, range, rank).await?.fill(into).await
     }
 
     /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`) means,
@@ -120,6 +128,11 @@ pub trait Source: Send + Sync {
     /// As [`Source::stat`].
     async fn turn(&self, _url: &str, _rank: &Rank) -> Result<Turn> {
         Ok(Turn::default())
+    }
+
+    /// Whether whoever asks it asks a store over a network.
+    fn is_remote(&self) -> bool {
+        false
     }
 
     /// Among whom what this source says of a shard may be shared: everybody who asks the same endpoint,

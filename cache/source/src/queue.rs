@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
 use tokio::sync::{SetOnce, oneshot};
 
 use crate::Rate;
+use crate::bill::Bill;
 
 /// What somebody waits for now.
 const NOW: u64 = 0;
@@ -39,6 +40,8 @@ struct Need {
     rate: Option<Arc<Rate>>,
     /// Set once somebody wants it who limits nothing.
     freed: SetOnce<()>,
+    /// Who pays for what it brings.
+    bill: OnceLock<Arc<Bill>>,
 }
 
 /// Somebody waits for it: until dropped, it goes as what is waited for now.
@@ -78,14 +81,35 @@ impl Rank {
 
     fn of(level: u64, owner: u64, rate: Option<Arc<Rate>>) -> Self {
         let (level, waits) = (AtomicU64::new(level), AtomicUsize::new(0));
-        let need = Need { level, waits, rate, freed: SetOnce::new() };
+        let need = Need { level, waits, rate, freed: SetOnce::new(), bill: OnceLock::new() };
         Self { need: Arc::new(need), owner }
+    }
+
+    /// One of what is waited for from beginning to end, by no job in particular, on the same bill.
+    #[must_use]
+    pub fn at_once(&self) -> Self {
+        let rank = Self::now(0);
+        if let Some(bill) = self.bill() {
+            rank.bill_to(|| bill.clone());
+        }
+        rank
     }
 
     /// The job, or 0.
     #[must_use]
     pub fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// What it brings is on this bill, unless it is on one already. Said before anything is fetched.
+    pub fn bill_to(&self, bill: impl FnOnce() -> Arc<Bill>) {
+        self.need.bill.get_or_init(bill);
+    }
+
+    /// Who pays for it; none of what nobody in particular asked for.
+    #[must_use]
+    pub fn bill(&self) -> Option<&Arc<Bill>> {
+        self.need.bill.get()
     }
 
     /// Whether it is one and the same.

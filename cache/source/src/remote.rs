@@ -163,6 +163,10 @@ impl<S: Store + 'static> Source for Remote<S> {
         self.0.route().link.stretch()
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     fn endpoint(&self) -> &str {
         &self.0.route().refusals.endpoint
     }
@@ -200,6 +204,9 @@ impl Object {
             let had_range = range.is_some();
             let options = GetOptions { range, ..GetOptions::default() };
             let asked = Instant::now();
+            if let Some(bill) = rank.bill() {
+                bill.asked();
+            }
             let failed = match self.try_once(options, attempts.deadline()).await {
                 Ok(got) => break (got, asked),
                 Err(failed) => failed,

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use forebay_error::ErrorKind;
-use forebay_source::{Limits, Options, Source, Sources, Stat};
+use forebay_source::{Limits, Options, Rank, Source, Sources, Stat};
 use forebay_testkit::field;
 use forebay_uring::{Arena, Region};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process};
@@ -52,7 +52,11 @@ impl Bench {
     /// Reads a range and compares it.
     async fn read(&self, stat: &Stat, offset: usize, len: usize) {
         let into = self.arena.lease(len).await.unwrap();
-        let read = self.source().read_part(&self.url(), stat, offset as u64, into).await.unwrap();
+        let read = self
+            .source()
+            .read_part(&self.url(), stat, offset as u64, into, &Rank::now(0))
+            .await
+            .unwrap();
         let end = (offset + len).min(LEN);
         assert!(
             read[..end - offset] == self.bytes[offset..end],
@@ -187,7 +191,7 @@ async fn what_is_no_file_is_refused_and_never_waited_for() {
         let error = bench.source().stat(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         let into = bench.arena.lease(4096).await.unwrap();
-        bench.source().read_part(url, &stat, 0, into).await.unwrap_err();
+        bench.source().read_part(url, &stat, 0, into, &Rank::now(0)).await.unwrap_err();
     }
     let long = format!("/{}", "x".repeat(100_000));
     assert_eq!(bench.source().stat(&long).await.unwrap_err().kind(), ErrorKind::Invalid);

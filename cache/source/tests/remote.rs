@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind};
-use forebay_source::{Binding, Limits, Options, Source, Sources, Stat};
+use forebay_source::{Binding, Limits, Options, Rank, Source, Sources, Stat};
 use forebay_testkit::{ACCESS_KEY, S3Server, SECRET_KEY, field};
 use forebay_uring::{Arena, Region};
 
@@ -99,7 +99,7 @@ impl Bench {
 
     async fn part(&self, way: &Way, stat: &Stat, offset: u64) -> Result<Vec<u8>, Error> {
         let span = self.arena.try_lease(PART).expect("spans are given back");
-        let span = way.source.read_part(&way.url, stat, offset, span).await?;
+        let span = way.source.read_part(&way.url, stat, offset, span, &Rank::now(0)).await?;
         let len = ((stat.len - offset) as usize).min(PART);
         Ok(span[..len].to_vec())
     }
@@ -132,7 +132,8 @@ async fn every_way_gives_the_same_bytes() {
         assert_eq!(stat.binding, binding);
         assert_eq!(bench.whole(&way).await.unwrap(), bench.bytes, "{}", way.url);
         let span = bench.arena.try_lease(PART).unwrap();
-        let outside = way.source.read_part(&way.url, &stat, stat.len, span).await.unwrap_err();
+        let outside =
+            way.source.read_part(&way.url, &stat, stat.len, span, &Rank::now(0)).await.unwrap_err();
         assert_eq!(outside.kind(), ErrorKind::Invalid);
     }
     assert_eq!(bench.s3().source.endpoint(), bench.server.endpoint());

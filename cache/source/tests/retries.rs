@@ -77,7 +77,8 @@ impl Bench {
 
     async fn part(&self, url: &str, stat: &Stat, at: usize) -> Result<Vec<u8>, Error> {
         let span = self.arena.try_lease(PART).expect("spans are given back");
-        let span = self.open(url).read_part(url, stat, (at * PART) as u64, span).await?;
+        let span =
+            self.open(url).read_part(url, stat, (at * PART) as u64, span, &Rank::now(0)).await?;
         let len = (stat.len as usize - at * PART).min(PART);
         Ok(span[..len].to_vec())
     }

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::checksum::crc32c;
@@ -39,6 +39,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
 use tokio::task::JoinSet;
 
+use crate::journal::{Journal, Work};
 use crate::shard::Growth;
 use crate::shares::InForce;
 use crate::tier::{Allotment, shutting_down};
@@ -99,6 +100,8 @@ pub(crate) struct Job {
     /// What it holds of its tier, if it has one.
     pub(crate) allotment: Option<Allotment>,
     pub(crate) target: Target,
+    /// What that tier is called.
+    pub(crate) tier: Option<Arc<str>>,
     pub(crate) parts: Arc<Parts>,
     pub(crate) growth: Growth,
     pub(crate) origin: Origin,
@@ -127,6 +130,8 @@ pub(crate) struct Job {
     pub(crate) rates: Option<Arc<InForce>>,
     /// The first bytes, if they are on their way already.
     pub(crate) head: Mutex<Option<Box<dyn Stretch>>>,
+    /// Where what comes is told of.
+    pub(crate) journal: Journal,
 }
 
 /// Gives the parts up when it is dropped, however the fill ends: a thread that waits for a part
@@ -203,10 +208,14 @@ impl Job {
         }
         // Nobody who has all samples waits for the disk.
         self.growth.acquit();
+        let since = Instant::now();
         if let (Target::Disk(disk), None) = (&self.target, self.fault.get())
             && let Err(error) = self.commit(disk).await
         {
             self.give_up_target(error);
+        }
+        if let (Some(tier), None, None) = (&self.tier, self.fault.get(), self.since) {
+            self.journal.tell(&self.url, since, || Work::Kept(tier.clone()));
         }
         Ok(())
     }
@@ -540,12 +549,15 @@ impl Job {
         parts: Range<u64>,
         frame: Span,
     ) -> Result<Span> {
+        let (offset, held) = self.extent(parts.start);
+        let mut since = Instant::now();
         let stretch = match stretch {
             Some(stretch) => stretch,
             None => {
                 let (begin, last) = (parts.start * PART_BYTES as u64, self.extent(parts.end - 1));
                 let range = begin..last.0 + last.1 as u64;
                 self.pay(range.end - range.start).await;
+                since = Instant::now();
                 let head = if parts.start == 0 { self.head().take() } else { None };
                 stretch.insert(match head {
                     Some(head) => head,
@@ -553,7 +565,16 @@ impl Job {
                 })
             }
         };
-        stretch.fill(frame).await
+        let frame = stretch.fill(frame).await?;
+        self.fetched(since, offset..offset + held as u64);
+        Ok(frame)
+    }
+
+    /// Tells whoever listens of bytes that came from the origin; what comes from another tier does not.
+    fn fetched(&self, since: Instant, range: Range<u64>) {
+        if self.since.is_none() {
+            self.journal.tell(&self.url, since, || Work::Fetched(range));
+        }
     }
 
     /// Publishes a part, and puts it where it stays.
@@ -581,11 +602,19 @@ impl Job {
         let crc = crc32c(&bytes[..held]);
         writing.await?;
         if self.fault.get().is_none() && !matches!(self.target, Target::Nowhere) {
-            self.written.fetch_add(held as u64, Ordering::Relaxed);
+            self.wrote(held as u64);
         }
         self.parts.kept(part, crc);
         self.parts.add_landed();
         Ok(())
+    }
+
+    /// Notes bytes that are where they stay.
+    fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(bill) = self.rank.bill() {
+            bill.wrote(bytes);
+        }
     }
 
     /// Where a part begins, and its bytes.

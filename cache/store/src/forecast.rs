@@ -52,6 +52,7 @@ const REMEMBERED: usize = 4096;
 pub(crate) struct Via {
     pub(crate) tenant: Option<Arc<str>>,
     pub(crate) owner: u64,
+    pub(crate) job: Option<Arc<str>>,
     pub(crate) client: Option<ByClient>,
     pub(crate) options: Options,
     pub(crate) urls: Arc<[String]>,

@@ -6,6 +6,8 @@
 //!
 //! ```text
 //!   Store ── which tier a shard is read from, comes to, moves to   store.rs, store/
+//!     ├─ Ledger ── what fetching came to, and for whom             ledger.rs
+//!     ├─ Journal ── what comes in, for whoever listens             journal.rs
 //!     ├─ Forecast ── what jobs will read, and so who goes last     forecast.rs
 //!     └─ Tier ── who is here, who may stay, how the device is       tier.rs, tier/
 //!          ├─ Budget ── bytes reserved before they are written      budget.rs
@@ -25,6 +27,8 @@ mod files;
 mod fill;
 mod forecast;
 mod fsck;
+mod journal;
+mod ledger;
 mod pins;
 mod shard;
 mod shares;
@@ -40,6 +44,8 @@ pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
 pub use forecast::{Expected, ForecastReport, ForeseenJob};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
+pub use journal::{Happened, Listener, Work};
+pub use ledger::{Charged, NO_JOB, OTHERS};
 pub use shard::{Lease, Placed, Progress, Shard, Verdict};
 pub use shares::check_promises;
 pub use store::{

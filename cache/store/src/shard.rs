@@ -590,7 +590,8 @@ impl Shard {
         }
         // The span is the source's until it succeeds.
         let stub = span.split_to(0);
-        let read = self.source.read_part(&self.url, &self.stat, start, span).await;
+        let read =
+            self.source.read_part(&self.url, &self.stat, start, span, &self.rank.at_once()).await;
         let placed = match read {
             Ok(span) => {
                 self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);

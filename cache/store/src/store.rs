@@ -27,10 +27,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use forebay_error::{Error, ErrorKind, Result};
+use forebay_error::{Error, ErrorKind, Result, shown};
 use forebay_histogram::{Histogram, Times};
 use forebay_shard::Origin;
-use forebay_source::{ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat};
+use forebay_source::{
+    Bill, Billed, ByClient, Client, LinkReport, Options, Rank, Rate, Source, Sources, Stat,
+};
 use forebay_uring::{Arena, Engine};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -41,6 +43,8 @@ use crate::dataset::{Cache, Dataset};
 use crate::directory::ShardName;
 use crate::fill::{Fills, Flights, Job, Running, Start};
 use crate::forecast::Forecast;
+use crate::journal::{Journal, Listener};
+use crate::ledger::{Charged, Ledger, NO_JOB};
 use crate::pins::Pins;
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, InForce, Shares};
@@ -98,6 +102,8 @@ pub struct Store {
     tenant: Option<Arc<str>>,
     /// Whose shards are fetched by turns with others': a job, or 0.
     owner: u64,
+    /// What that job is called, for whoever looks at what it cost.
+    job: Option<Arc<str>>,
     /// Who opens files that the daemon opens for nobody.
     client: Option<ByClient>,
     /// How fast they may come, if whoever asks limits it.
@@ -238,6 +244,8 @@ impl Store {
             identities: Mutex::new(LruCache::new(IDENTITIES)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
             leftover: AtomicBool::new(false),
+            ledger: Ledger::default(),
+            journal: Journal::new(),
             largest_tier: AtomicU64::new(sizes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0)),
         });
         let mut tiers = Vec::with_capacity(config.tiers.len());
@@ -255,8 +263,14 @@ impl Store {
             through_misses: AtomicU64::new(0),
             pinning: tokio::sync::Mutex::default(),
         };
-        let store =
-            Self { inner: Arc::new(inner), tenant: None, owner: 0, client: None, pace: None };
+        let store = Self {
+            inner: Arc::new(inner),
+            tenant: None,
+            owner: 0,
+            job: None,
+            client: None,
+            pace: None,
+        };
         tokio::spawn(keep_recency(Arc::downgrade(&store.inner)));
         tokio::spawn(look_after(Arc::downgrade(&store.inner), config.look_after));
         let forecast = commons.forecast.clone();
@@ -277,6 +291,12 @@ impl Store {
     #[must_use]
     pub fn for_job(&self, number: u64) -> Self {
         Self { owner: number, ..self.clone() }
+    }
+
+    /// The same store for a job of this name: what it fetches is on its bill.
+    #[must_use]
+    pub fn named(&self, job: &str) -> Self {
+        Self { job: Some(job.into()), ..self.clone() }
     }
 
     /// The same store for a client that opens files itself.
@@ -347,6 +367,28 @@ impl Store {
         self.inner.commons.flights.starts.begin(self.owner)
     }
 
+    /// What fetching came to since the start, for whom.
+    #[must_use]
+    pub fn bills(&self) -> Vec<(Charged, Billed)> {
+        self.inner.commons.ledger.report()
+    }
+
+    /// Hears from now on of what comes in, for whomever.
+    #[must_use]
+    pub fn listen(&self) -> Listener {
+        self.inner.commons.journal.listen()
+    }
+
+    /// Who pays for what of `url` is fetched for this job.
+    fn bill(&self, url: &str) -> Arc<Bill> {
+        let commons = &self.inner.commons;
+        commons.ledger.bill(Charged {
+            job: self.job.clone().unwrap_or_else(|| NO_JOB.into()),
+            tenant: self.tenant.clone(),
+            dataset: commons.dataset_of(url).into(),
+        })
+    }
+
     /// Of what this job wants.
     fn rank(&self) -> Rank {
         Rank::ahead(self.owner).paced(self.pace.clone())
@@ -397,6 +439,7 @@ impl Store {
         if let Some(shard) = self.in_use(&name) {
             return Ok(Lease::new(shard));
         }
+        rank.bill_to(|| self.bill(url));
         let tenant = self.tenant.clone();
         let len = self.inner.commons.unpacked(&name).unwrap_or(stat.len);
         let lasting = match &self.client {
@@ -477,7 +520,10 @@ impl Store {
                 Ok(None) => {}
                 // The tier's trouble, not the reader's: another has it, or its origin.
                 Err(error) => {
-                    tracing::warn!(tier = tier.name(), %error, "failed to open a shard");
+                    let url = &wanted.origin.url;
+                    let dataset = self.inner.commons.dataset_of(url);
+                    let (url, tenant, tier_name) = (shown(url), self.tenant(), tier.name());
+                    tracing::warn!(url, dataset, tenant, tier = tier_name, %error, "failed to open a shard");
                     if error.kind() == ErrorKind::Unavailable {
                         tier.trouble(&error);
                     }
@@ -648,6 +694,26 @@ impl Store {
         let tenants =
             shares.tenants().map(|(at, share)| Holding::of(share, None, shards(&of_tenant, at)));
         Holdings { datasets: datasets.collect(), tenants: tenants.collect() }
+    }
+
+    /// What the data set is called that a shard belongs to.
+    #[must_use]
+    pub fn dataset_of(&self, url: &str) -> String {
+        self.inner.commons.dataset_of(url)
+    }
+
+    /// The data sets that these shards belong to, by name.
+    #[must_use]
+    pub fn datasets_of<'u>(&self, urls: impl Iterator<Item = &'u String>) -> Vec<String> {
+        let shares = self.inner.commons.shares.now();
+        let mut names: Vec<String> = Vec::new();
+        for url in urls {
+            let name = &shares.dataset(shares.charge(url, None)).share.name;
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
     }
 
     /// What is said of each data set, in the order of their rules; last the defaults, for what belongs to none.

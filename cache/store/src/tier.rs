@@ -45,6 +45,8 @@ use crate::directory::{Directory, ShardName};
 use crate::files::Files;
 use crate::fill::Flights;
 use crate::forecast::Forecast;
+use crate::journal::Journal;
+use crate::ledger::Ledger;
 use crate::pins::Pins;
 use crate::shard::Shard;
 use crate::shares::{Charge, InForce};
@@ -180,6 +182,10 @@ pub(crate) struct Commons {
     pub(crate) largest_tier: AtomicU64,
     /// Something is here that is to go by the rules, and could not yet.
     pub(crate) leftover: AtomicBool,
+    /// What fetching came to, and for whom.
+    pub(crate) ledger: Ledger,
+    /// What comes in, as it does.
+    pub(crate) journal: Journal,
 }
 
 /// One tier. Cheap to clone.

@@ -7,6 +7,7 @@ mod rivals;
 mod scale;
 mod starvation;
 mod throughput;
+mod trace;
 
 use super::{Done, Launcher};
 

@@ -1,7 +1,7 @@
 //! `forebay daemon`: a node daemon from a configuration file, or a user's embedded one.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Stderr, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -25,6 +25,7 @@ use crate::compose::{LOOK_AFTER, Node, NodeConfig, NodeTier, leases_directory};
 use crate::config::Config;
 use crate::embedded;
 use crate::leases::LeasesConfig;
+use crate::logs::{self, LogFormat};
 use crate::serve::{ListenConfig, Listener, serve};
 use crate::supervisor;
 
@@ -111,18 +112,9 @@ struct Place {
 }
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log: fn() -> Stderr = if arguments.embedded { embedded::log } else { std::io::stderr };
-    // A second subscriber in one process is a test's business.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(log)
-        .with_ansi(false)
-        .try_init();
     let io = arguments.io.into();
-    raise_descriptor_limit();
     let mut place = if arguments.embedded {
+        logs::begin(LogFormat::Text, embedded::log);
         match embedded(arguments, io, launcher)? {
             Some(place) => place,
             // Whoever started the other was killed meanwhile; whoever started us finds it.
@@ -131,6 +123,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     } else {
         node(arguments, io, launcher)?
     };
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("fb-async")
@@ -226,6 +219,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         ),
         _ => error,
     })?;
+    logs::begin(config.daemon.log, std::io::stderr);
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
     let (sources, access, http) = (config.sources()?, config.access()?, config.http()?);
     let (socket, listens, audit) = (config.socket(), config.listens()?, config.audit()?);

@@ -1,30 +1,29 @@
 //! `forebay top`.
 
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
+mod keys;
+mod screen;
 
-use bytesize::ByteSize;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use console::Term;
 use forebay_client::Deadline;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use serde_json::Value;
 
 use super::{ANSWER_TIMEOUT, Done, Failure, Target, print};
-use crate::status::Screen;
+use keys::Keys;
+use screen::{Line, Screen};
 
-/// Clears a terminal, and goes to its first line.
-const CLEAR: &str = "\x1b[2J\x1b[H";
+/// Goes to a terminal's first line, and clears what is behind a line and behind the last.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_REST: &str = "\x1b[J";
 
-/// What is counted on and on, and what a second's difference of it is called.
-const RATES: [(&str, &str); 4] = [
-    ("/cache/origin_bytes", "fetched"),
-    ("/cache/tier_read_bytes", "read from tiers"),
-    ("/cache/copied_bytes", "served while arriving"),
-    ("/cache/written_bytes", "written"),
-];
-
-/// Show the daemon's state live, with rates.
+/// Show what the status page shows, live: who waits and for what, what comes when, tiers, data sets and origins.
 ///
-/// What `forebay status` shows, anew every second; Ctrl-C ends it. With --json, a line of JSON each time.
+/// Anew every second; q ends it, and so does Ctrl-C. Whoever waits most comes first. With --json, the daemon's state as a line of JSON
+/// each time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -48,6 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         ));
     }
     let admin = arguments.target.admin_if_running()?;
+    let keys = if arguments.json { None } else { Keys::taken()? };
     let mut before = None;
     let mut looks = 0;
     loop {
@@ -64,45 +64,27 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         if arguments.count.is_some_and(|count| looks >= count) {
             return Ok(());
         }
-        // Nothing comes before the time is up.
-        Deadline::after(Duration::from_secs(arguments.interval)).retry(|| Ok(None::<()>))?;
+        let interval = Duration::from_secs(arguments.interval);
+        match &keys {
+            Some(keys) if keys.end_before(Instant::now() + interval)? => return Ok(()),
+            Some(_) => {}
+            // Nothing comes before the time is up.
+            None => drop(Deadline::after(interval).retry(|| Ok(None::<()>))?),
+        }
     }
 }
 
 fn show(status: &Value, before: Option<&Value>) -> Result<()> {
-    let rates = before.map(|before| rates(before, status)).unwrap_or_default();
+    let (height, width) = Term::stdout().size();
+    let lines = Screen { status, before, width: usize::from(width) }.lines();
+    let mut text = HOME.to_owned();
+    for (at, line) in lines.iter().take(usize::from(height)).enumerate() {
+        // Behind the last there is no other: a terminal would scroll.
+        text.push_str(if at > 0 { "\n" } else { "" });
+        text.push_str(&Line::styled(line));
+        text.push_str(CLEAR_LINE);
+    }
+    text.push_str(CLEAR_REST);
     let mut out = std::io::stdout();
-    write!(out, "{CLEAR}{}\n{rates}\n", Screen(status))
-        .and_then(|()| out.flush())
-        .doing("write to the terminal")
-}
-
-/// What came and went between two looks, a second.
-fn rates(before: &Value, now: &Value) -> String {
-    let number = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
-    let seconds = number(now, "/uptime_seconds") - number(before, "/uptime_seconds");
-    if seconds <= 0.0 {
-        // Another daemon answers.
-        return String::new();
-    }
-    let rate = |(path, what): &(&str, &str)| {
-        let bytes = (number(now, path) - number(before, path)).max(0.0) / seconds;
-        format!("{}/s {what}", ByteSize(bytes as u64).display().iec())
-    };
-    RATES.iter().map(rate).collect::<Vec<_>>().join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn rates_are_of_the_time_between() {
-        let at = |seconds: f64, bytes: u64| json!({ "uptime_seconds": seconds, "cache": { "origin_bytes": bytes } });
-        let told = rates(&at(1.0, 1024), &at(3.0, 5 * 1024));
-        assert!(told.starts_with("2.0 KiB/s fetched, 0 B/s"), "{told}");
-        assert_eq!(rates(&at(9.0, 5000), &at(1.0, 0)), "");
-    }
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).doing("write to the terminal")
 }

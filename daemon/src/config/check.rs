@@ -33,6 +33,7 @@ pub(super) fn check(root: &Node) -> Result<Config, Vec<Mistake>> {
         check.tenants(config);
         check.access(config);
         check.http(config);
+        check.prices(config);
     }
     let mut mistakes = check.mistakes;
     mistakes.sort_by_key(|mistake| mistake.place);
@@ -188,6 +189,15 @@ impl Check<'_> {
             return;
         };
         if let Err(error) = config.daemon.check_http() {
+            self.tell(table, error);
+        }
+    }
+
+    fn prices(&mut self, config: &Config) {
+        let Some(table) = self.root.get("prices").filter(|table| !self.is_dirty(table)) else {
+            return;
+        };
+        if let Err(error) = config.prices.check() {
             self.tell(table, error);
         }
     }

@@ -80,9 +80,8 @@ impl Change {
             old.tier.iter().any(|tier| tier.name == name && tier.class == Class::Memory)
         };
         match (self.section.as_str(), key) {
-            ("source" | "dataset" | "tenant", _) | ("daemon", Some("groups" | "admin_group")) => {
-                false
-            }
+            ("source" | "dataset" | "tenant" | "prices", _)
+            | ("daemon", Some("groups" | "admin_group")) => false,
             ("tier", Some("watermarks.low" | "watermarks.high")) => false,
             ("tier", Some("capacity" | "keep_free")) => self.name.as_deref().is_some_and(is_memory),
             _ => true,

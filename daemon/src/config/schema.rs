@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        Allow, Audit, Daemon, Dataset, Leases, Listen, Quota, Source, Tenant, Tier,
+        Allow, Audit, Daemon, Dataset, Leases, Listen, Prices, Quota, Source, Tenant, Tier,
     };
 
     /// A table of the schema.
@@ -276,6 +276,7 @@ mod tests {
         same::<Allow>(&schema, "Allow");
         same::<Listen>(&schema, "Listen");
         same::<Audit>(&schema, "Audit");
+        same::<Prices>(&schema, "Prices");
         same::<Marks>(&schema, "Watermarks");
     }
 
@@ -290,6 +291,7 @@ mod tests {
         assert_eq!(words("Dataset", "evict").into_iter().collect::<BTreeSet<_>>(), known);
         assert_eq!(words("Tier", "class"), ["memory", "nvme", "ssd", "hdd"]);
         assert_eq!(words("Dataset", "cache"), ["always", "never"]);
+        assert_eq!(words("Daemon", "log"), ["text", "json"]);
         assert_eq!(super::words::<Class>().len() + super::words::<Cache>().len(), 6);
     }
 

@@ -48,6 +48,7 @@ pub(super) fn written(
         "daemon": said(json!({
             "socket": named.unwrap_or_else(|| socket.to_owned()),
             "memory": size(memory),
+            "log": config.daemon.log,
             "groups": groups(&config.daemon.groups),
             "admin_group": config.daemon.admin_group.as_ref().map(Group::shown),
             "http": config.daemon.http,
@@ -62,6 +63,7 @@ pub(super) fn written(
         "listen": config.listen.iter().map(listen).collect::<Vec<_>>(),
         "leases": said(json!({ "redis": config.leases.redis.as_deref().map(url) })),
         "audit": config.audit.as_ref().map(audit),
+        "prices": said(json!(config.prices)),
     })
 }
 
@@ -246,7 +248,8 @@ mod tests {
              [[tenant]]\nname = 'vision'\ngroups = ['root', 4242]\nopens = '600/min'\n\
              [[listen]]\npath = '/run/v.sock'\ntenant = 'vision'\nmode = '666'\ngroup = 12\n\
              [audit]\npath = '/var/log/a.jsonl'\nmax_size = '1MiB'\n\
-             [leases]\nredis = 'redis://user:hunter2@leases.example:6379'\n",
+             [leases]\nredis = 'redis://user:hunter2@leases.example:6379'\n\
+             [prices]\ncurrency = 'USD'\ngpu_hour = 2.5\n",
         )
         .unwrap();
         let document = document(&config, "/run/f.sock", 1);

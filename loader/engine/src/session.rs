@@ -155,7 +155,16 @@ impl Job {
     fn wrong_shards(&self) -> Vec<Error> {
         let wrong = self.verdicts.wrong();
         for error in &wrong {
-            tracing::error!(job = self.spec.job, %error, "a shard turned out wrong after a job had samples of it");
+            let (url, tenant) = (error.place("url"), self.store.tenant());
+            let dataset = url.map(|url| self.store.dataset_of(url));
+            tracing::error!(
+                job = self.spec.job,
+                tenant,
+                dataset,
+                url,
+                %error,
+                "a shard turned out wrong after a job had samples of it"
+            );
         }
         wrong
     }
@@ -245,8 +254,12 @@ impl Session {
             origin: Options::from(spec.origin.clone()),
             lanes,
             slots: Slots::new(host.store.engines(), host.slabs, spec.prefetch, events.clone()),
+            patience: Patience::new(
+                Duration::from_millis(spec.patience_ms),
+                &spec.job,
+                &host.store,
+            ),
             store: host.store,
-            patience: Patience::new(Duration::from_millis(spec.patience_ms)),
             verdicts: Verdicts::default(),
             bytes: extent.map(|extent| extent.bytes.clone()),
             outlook: Outlook::default(),
@@ -510,6 +523,7 @@ async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
         let (name, shards) = (&job.spec.job, job.verdicts.pending());
         tracing::warn!(
             job = name,
+            tenant = job.store.tenant(),
             shards,
             "a run ends before it is known whether all its samples are right"
         );

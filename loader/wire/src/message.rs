@@ -107,6 +107,40 @@ pub enum Request {
         /// How far it came with each shard since the last.
         marks: Vec<Mark>,
     },
+    /// The next [`Request::Open`]'s job wants to hear what comes in of its shards ([`Reply::Came`]).
+    Trace,
+}
+
+/// A piece of work on one of a job's shards, told to a job that follows its batches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Came {
+    /// The shard, as an index into [`Open::urls`].
+    pub shard: u32,
+    /// What was done.
+    pub work: Work,
+    /// From when,
+    pub start_ns: u64,
+    /// until when.
+    pub end_ns: u64,
+    /// How much was not told before this, of whichever job's shards.
+    pub missed: u64,
+}
+
+/// What is done for a shard that comes in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// Bytes of its object came from the origin.
+    Fetched {
+        /// The first of them.
+        from: u64,
+        /// The first after them.
+        until: u64,
+    },
+    /// All of it was made durable and visible on a tier.
+    Kept {
+        /// The tier.
+        tier: String,
+    },
 }
 
 /// What of a job's shards lies open on one node: see [`Request::Extent`].
@@ -332,6 +366,8 @@ pub enum Reply {
         /// The shard, as in `pipe:cat /data/000.tar`.
         url: String,
     },
+    /// Something came in of one of the job's shards; for one that asked ([`Request::Trace`]).
+    Came(Came),
 }
 
 /// What a job reads and how.

@@ -116,6 +116,9 @@ impl Stretched {
 
     /// A request for what is left.
     fn ask(&self) -> Reply {
+        if let Some(bill) = self.rank.bill() {
+            bill.asked();
+        }
         let (object, stat) = (self.object.clone(), self.stat.clone());
         Reply::ask(object, stat, self.left.clone(), self.attempts.deadline())
     }
@@ -224,6 +227,9 @@ impl Stretch for Stretched {
                     filled += bytes.len();
                     self.left.start += bytes.len() as u64;
                     self.attempts.got(bytes.len());
+                    if let Some(bill) = self.rank.bill() {
+                        bill.received(bytes.len() as u64);
+                    }
                 }
                 Err(failed) => self.again(failed).await?,
             }

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_source::{Binding, Comparison, Stretch};
@@ -91,7 +92,9 @@ impl<'a> Pieces<'a> {
         } else if let Some(mut head) = head {
             // Its first bytes are on their way already.
             while pieces.asked < job.stat.len && !frame.is_empty() {
+                let since = Instant::now();
                 let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
+                job.fetched(since, pieces.asked..pieces.asked + PIECE_BYTES as u64);
                 pieces.here.insert(pieces.asked, piece);
                 pieces.asked += PIECE_BYTES as u64;
             }
@@ -107,15 +110,17 @@ impl<'a> Pieces<'a> {
         if self.whole.is_some() {
             return self.rooms.push(room);
         }
-        let (job, offset) = (self.job.clone(), self.asked);
+        let (job, offset, rank) = (self.job.clone(), self.asked, self.job.rank.at_once());
         if offset >= job.stat.len {
             return;
         }
         self.asked += PIECE_BYTES as u64;
         self.reads.spawn(async move {
             job.pay(PIECE_BYTES as u64).await;
-            let read = job.source.read_part(&job.url, &job.stat, offset, room).await;
-            Ok((offset, read?))
+            let since = Instant::now();
+            let read = job.source.read_part(&job.url, &job.stat, offset, room, &rank).await?;
+            job.fetched(since, offset..job.stat.len.min(offset + PIECE_BYTES as u64));
+            Ok((offset, read))
         });
     }
 
@@ -153,7 +158,10 @@ impl<'a> Pieces<'a> {
                 if self.end.is_none() {
                     self.job.pay(room.len() as u64).await;
                 }
+                let since = Instant::now();
+                let len = room.len() as u64;
                 self.here.insert(self.given, whole.fill(room).await?);
+                self.job.fetched(since, self.given..self.given + len);
                 self.end = self.end.or(whole.ends_at());
                 continue;
             }

@@ -101,7 +101,8 @@ mod tests {
     fn join(forecast: &Forecast, job: JobId, names: &[&str]) -> Arc<[AtomicBool]> {
         let urls = names.iter().map(|name| (*name).to_owned()).collect();
         let options = Options::default();
-        let via = Arc::new(Via { tenant: None, owner: job, client: None, options, urls });
+        let via =
+            Arc::new(Via { tenant: None, owner: job, job: None, client: None, options, urls });
         let objects: Vec<_> = names.iter().map(|name| (object(name), BYTES)).collect();
         forecast.join(job, ("job", via), &objects, |shards| {
             Box::new(Epochs::new(shards.clone(), move |number| {

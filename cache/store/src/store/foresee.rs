@@ -104,9 +104,9 @@ impl Store {
             objects.push((ObjectKey::new(source.endpoint(), url), bytes));
         }
         let forecast = self.inner.commons.forecast.clone();
-        let (tenant, owner) = (self.tenant.clone(), self.owner);
+        let (tenant, owner, job) = (self.tenant.clone(), self.owner, self.job.clone());
         let client = self.client.clone();
-        let via = Arc::new(Via { tenant, owner, client, options, urls });
+        let via = Arc::new(Via { tenant, owner, job, client, options, urls });
         let ours = {
             let _changing = forecast.changing.lock().unwrap_or_else(PoisonError::into_inner);
             forecast.join(owner, (&name, via), &objects, future)
@@ -243,6 +243,7 @@ fn fetch_what_is_due(
             inner: inner.clone(),
             tenant: via.tenant.clone(),
             owner: via.owner,
+            job: via.job.clone(),
             client: via.client.clone(),
             pace: None,
         };
@@ -268,13 +269,14 @@ fn fetch_what_is_due(
         forecast.begins(shard);
         fetches.spawn(async move {
             let forecast = store.inner.commons.forecast.clone();
-            let url = &via.urls[at];
+            let (url, store_tenant) = (&via.urls[at], store.tenant.clone());
             let fetched = store.fetch(url, &via.options).await;
             if let Err(error) = &fetched
                 && error.kind() != ErrorKind::Full
             {
                 // Who needs it meets the error, and reports it.
-                tracing::debug!(url, %error, "failed to fetch ahead");
+                let (url, tenant) = (forebay_error::shown(url), store_tenant.as_deref());
+                tracing::debug!(url, tenant, %error, "failed to fetch ahead");
             }
             forecast.ended(object, fetched.is_ok());
         });

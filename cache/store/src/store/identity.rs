@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_shard::Origin;
-use forebay_source::{Rank, Source, Stat, Stretch};
+use forebay_source::{Bill, Rank, Source, Stat, Stretch};
 use forebay_uring::Span;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -79,7 +79,10 @@ impl Identity {
         self.begun.peek().map(|begun| begun.as_ref().map(|begun| &begun.stat))
     }
 
-    fn ask(source: &Arc<dyn Source>, url: &str) -> Self {
+    fn ask(source: &Arc<dyn Source>, url: &str, bill: &Bill) -> Self {
+        if source.is_remote() {
+            bill.asked();
+        }
         let (source, url) = (source.clone(), url.to_owned());
         Self::of(async move { Ok(Begun { stat: source.stat(&url).await?, head: Head::default() }) })
     }
@@ -119,8 +122,11 @@ impl Store {
         let (begun, refresh, _awaited) = {
             let mut identities = self.inner.commons.identities();
             let ask = || match self.first_of(source.endpoint(), url) {
-                Some(right) => Identity::begin(source, url, rank, right),
-                None => Identity::ask(source, url),
+                Some(right) => {
+                    rank.bill_to(|| self.bill(url));
+                    Identity::begin(source, url, rank, right)
+                }
+                None => Identity::ask(source, url, &self.bill(url)),
             };
             let known = identities.get_or_insert_mut(key.clone(), ask);
             // It may still wait for its turn.
@@ -169,7 +175,7 @@ impl Store {
     }
 
     async fn refresh(self, key: (String, String), source: Arc<dyn Source>) {
-        let fresh = Identity::ask(&source, &key.1);
+        let fresh = Identity::ask(&source, &key.1, &self.bill(&key.1));
         match fresh.begun.clone().await {
             Ok(_) => drop(self.inner.commons.identities().put(key, fresh)),
             Err(error)

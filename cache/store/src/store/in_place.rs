@@ -54,7 +54,10 @@ impl Store {
         if let Some(shard) = kept.filter(|shard| shard.progress().failed.is_none()) {
             return shard;
         }
-        tracing::warn!(url = forebay_error::shown(&wanted.origin.url), error = %why, "no tier takes a shard: it is read through");
+        let url = &wanted.origin.url;
+        let (dataset, job) = (self.inner.commons.dataset_of(url), self.job.as_deref());
+        let (url, tenant) = (forebay_error::shown(url), self.tenant());
+        tracing::warn!(job, tenant, dataset, url, error = %why, "no tier takes a shard: it is read through");
         self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
         self.index_through(wanted, why.clone())
     }
@@ -95,6 +98,7 @@ impl Store {
             spare: self.inner.commons.frames.clone(),
             allotment: None,
             target: Target::Nowhere,
+            tier: None,
             parts,
             growth,
             origin: wanted.origin.clone(),
@@ -110,10 +114,11 @@ impl Store {
             rank: wanted.rank.clone(),
             rates: Some(self.inner.commons.shares.clone()),
             head: Mutex::new(wanted.head.take()),
+            journal: self.inner.commons.journal.clone(),
         });
         let keeps = self.is_never_cached(&wanted.origin.url).then(|| Arc::downgrade(&self.inner));
         let (commons, indexed) = (self.inner.commons.clone(), shard.clone());
-        let whose = (self.tenant.clone(), self.owner);
+        let whose = (self.tenant.clone(), self.owner, self.job.clone());
         tokio::spawn(async move {
             let filled = match commons.begin(&job).await {
                 Ok(mut running) => job.run(&mut running).await,
@@ -127,8 +132,14 @@ impl Store {
                     let Some(inner) = inner else { return };
                     // Its index has its size by now.
                     commons.through().keep(indexed.name().clone(), &indexed);
-                    let store =
-                        Self { inner, tenant: whose.0, owner: whose.1, client: None, pace: None };
+                    let store = Self {
+                        inner,
+                        tenant: whose.0,
+                        owner: whose.1,
+                        job: whose.2,
+                        client: None,
+                        pace: None,
+                    };
                     store.keep_index(&job, &indexed).await;
                 }
                 Err(error) => {

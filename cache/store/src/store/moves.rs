@@ -69,7 +69,7 @@ pub(super) async fn move_shards(store: Weak<Inner>, commons: Arc<Commons>) {
         // Taken first, so that what is noted while one moves is seen.
         let woken = commons.moves.notified();
         let Some(inner) = store.upgrade() else { return };
-        let store = Store { inner, tenant: None, owner: 0, client: None, pace: None };
+        let store = Store { inner, tenant: None, owner: 0, job: None, client: None, pace: None };
         while store.move_one().await {}
         drop(store);
         woken.await;

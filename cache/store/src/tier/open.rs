@@ -302,6 +302,7 @@ impl Tier {
             spare: self.0.commons.frames.clone(),
             allotment: Some(allotment),
             target,
+            tier: Some(self.name().into()),
             parts,
             growth: growth.clone(),
             origin: origin.clone(),
@@ -323,6 +324,7 @@ impl Tier {
                 Arrival::Fetch(_) => head.take(),
                 Arrival::Move { .. } => None,
             }),
+            journal: self.0.commons.journal.clone(),
         });
         // Each miss ends as a fill, whole or failed: so it can be told when nothing is under way.
         if let Arrival::Fetch(_) = arrival {
@@ -433,7 +435,9 @@ impl Tier {
             Err(error) => error,
         };
         if is_the_copys_fault(&error) {
-            tracing::warn!(shard = name.as_str(), %error, "a part of a shard cannot be resumed");
+            let url = &wanted.origin.url;
+            let (url, dataset) = (shown(url), self.0.commons.dataset_of(url));
+            tracing::warn!(url, dataset, tier = self.name(), %error, "a part of a shard cannot be resumed");
             let of = name.clone();
             if self.on_disk(move |directory| directory.remove(&of)).await.is_ok() {
                 return Ok(None);
@@ -506,8 +510,9 @@ impl Tier {
                 self.relieve();
             }
             (Ok(()), Some(fault)) => {
-                let url = shown(&job.url);
-                tracing::warn!(url, tier = self.name(), error = %fault, "failed to keep a shard");
+                let (url, dataset) = (shown(&job.url), self.0.commons.dataset_of(&job.url));
+                let (tenant, tier) = (job.tenant.as_deref(), self.name());
+                tracing::warn!(url, dataset, tenant, tier, error = %fault, "failed to keep a shard");
                 if fault.kind() != ErrorKind::Full {
                     self.trouble(fault);
                 }
@@ -521,8 +526,9 @@ impl Tier {
                 drop(self.leave_shard(&shard));
             }
             (Err(error), _) => {
-                let url = shown(&job.url);
-                tracing::warn!(url, %error, "failed to fetch a shard");
+                let (url, dataset) = (shown(&job.url), self.0.commons.dataset_of(&job.url));
+                let tenant = job.tenant.as_deref();
+                tracing::warn!(url, dataset, tenant, %error, "failed to fetch a shard");
                 if is_fetched {
                     tally.failed_fills.inc();
                 }
@@ -647,7 +653,10 @@ impl Tier {
         let Some(gone) = gone else { return false };
         self.0.tally.corruptions.inc();
         let (tier, device) = (self.name(), self.device());
-        tracing::error!(tier, device, shard = name.as_str(), error = %why, "dropped a corrupt copy");
+        let url = why.place("url");
+        let dataset = url.map(|url| self.0.commons.dataset_of(url));
+        let shard = name.as_str();
+        tracing::error!(tier, device, dataset, url, shard, error = %why, "dropped a corrupt copy");
         gone.await;
         true
     }
@@ -657,7 +666,10 @@ impl Tier {
         // The listing must not find what is about to go.
         self.scanned().await?;
         let (tier, device) = (self.name(), self.device());
-        tracing::warn!(tier, device, shard = name.as_str(), error = %why, "dropped a copy that cannot be opened");
+        let url = why.place("url");
+        let dataset = url.map(|url| self.0.commons.dataset_of(url));
+        let shard = name.as_str();
+        tracing::warn!(tier, device, dataset, url, shard, error = %why, "dropped a copy that cannot be opened");
         if why.kind() == ErrorKind::Corrupt {
             self.0.tally.corruptions.inc();
         }

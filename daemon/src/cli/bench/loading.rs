@@ -105,7 +105,7 @@ impl Job {
             timeout: Duration::from_secs(300),
             allow_pipe: false,
         };
-        LoaderConfig { session, fields, views: Vec::new(), threads, device: None }
+        LoaderConfig { session, fields, views: Vec::new(), threads, device: None, trace: None }
     }
 }
 

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use forebay_benches::starvation::{
     ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
 };
-use forebay_client::{LoaderConfig, SessionConfig};
+use forebay_client::{LoaderConfig, SessionConfig, Trace};
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_shard::{Commands, Manifest};
@@ -16,7 +16,11 @@ use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::rivals::Rivals;
+use super::trace::finish;
 use crate::cli::{Done, Failure, Launcher, Target, print, shards};
+
+/// What admins see it as.
+const JOB: &str = "bench starvation";
 
 /// ImageNet's channel means and deviations, as every ResNet-50 recipe uses them.
 const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -109,6 +113,10 @@ pub(in crate::cli) struct Arguments {
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write what each batch went through, from its origin to its tensor, for <https://ui.perfetto.dev>. Of
+    /// several accelerators each has a file of its own.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print JSON, for `forebay bench compare` and programs.
     #[arg(long)]
     json: bool,
@@ -200,7 +208,9 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         ProgressStyle::with_template("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let mut node = Node::open(configs(arguments, &asked, &urls, launcher)?, asked.step, &bar)?;
+    let configs = configs(arguments, &asked, &urls, launcher)?;
+    let traces: Vec<_> = configs.iter().filter_map(|config| config.trace.clone()).collect();
+    let mut node = Node::open(configs, asked.step, &bar)?;
     for epoch in 0..arguments.epochs {
         bar.set_message(format!("epoch {epoch}"));
         report.epochs.push(node.epoch(Until { steps: arguments.steps, seconds: None })?);
@@ -214,6 +224,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         report.held = Some(node.search(arguments.target_au, arguments.trial)?);
     }
     drop(node);
+    traces.iter().try_for_each(finish)?;
     report.contest = arguments.rivals.play(
         (&asked, arguments.find_most),
         &report.configuration.urls,
@@ -244,11 +255,11 @@ fn configs(
     let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };
     let fields = asked.decode.then(image_fields);
     let address = arguments.target.address(launcher)?;
-    let config = |rank| LoaderConfig {
+    let config = |(rank, trace)| LoaderConfig {
         session: SessionConfig {
             address: address.clone(),
             open: Open {
-                job: "bench starvation".to_owned(),
+                job: JOB.to_owned(),
                 urls: urls.to_vec(),
                 counts: counts.clone(),
                 origin: Options::from_env().into_map(),
@@ -277,8 +288,12 @@ fn configs(
         views: Vec::new(),
         threads: asked.threads,
         device: None,
+        trace,
     };
-    Ok((0..world_size).map(config).collect())
+    let traces = (0..world_size)
+        .map(|_| arguments.trace.as_deref().map(|path| Trace::create(path, JOB)).transpose());
+    let traces = traces.collect::<Result<Vec<_>>>()?;
+    Ok((0..world_size).zip(traces).map(config).collect())
 }
 
 /// What ResNet-50 training asks of a JPEG and its label.

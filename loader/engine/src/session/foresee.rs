@@ -161,7 +161,7 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
         Ok(foreseen) => Some(Told { first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {
             // Whoever opens that shard meets the error, and reports it.
-            tracing::debug!(job = job.spec.job, %error, "what a job will read is not foreseen");
+            tracing::debug!(job = job.spec.job, tenant = job.store.tenant(), %error, "what a job will read is not foreseen");
             None
         }
     }

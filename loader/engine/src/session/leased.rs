@@ -125,6 +125,7 @@ impl Drop for Trainer {
 /// Tells a queue what the trainer acknowledges, and that it is there; gives back what it held when it is not.
 /// It outlives its run, which may end for an error while its consumer has still something to acknowledge.
 async fn tell(
+    (job, tenant): (String, Option<String>),
     member: Arc<Member>,
     acknowledgements: Arc<Acknowledgements>,
     run: u64,
@@ -141,7 +142,7 @@ async fn tell(
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && !over => {
-                tracing::warn!(%error, "what a job acknowledged is not noted yet");
+                tracing::warn!(job, tenant, %error, "what a job acknowledged is not noted yet");
                 acknowledgements.lock().merge(&marks, number);
                 pause().await;
                 continue;
@@ -153,7 +154,7 @@ async fn tell(
         }
         if over {
             if let Err(error) = member.leave().await {
-                tracing::warn!(%error, "shards that a job held come back only when it is given up");
+                tracing::warn!(job, tenant, %error, "shards that a job held come back only when it is given up");
             }
             return;
         }
@@ -225,7 +226,8 @@ impl Leased {
         let member = Arc::new(member);
         acknowledgements.reach(sharing.done);
         let done = acknowledgements.done.subscribe();
-        tokio::spawn(tell(member.clone(), acknowledgements, run, events.clone()));
+        let whose = (job.spec.job.clone(), job.store.tenant().map(str::to_owned));
+        tokio::spawn(tell(whose, member.clone(), acknowledgements, run, events.clone()));
         // A trainer that is gone does not want to know.
         let number = sharing.number;
         let _ = events.send(Event::Acknowledged { run, number, place: place.clone() }).await;

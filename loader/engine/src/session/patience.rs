@@ -8,21 +8,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::Store;
 
 /// The pause between two attempts, each of which has retries of its own within the source.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A job's patience.
-#[derive(Debug)]
 pub(crate) struct Patience {
+    /// Whose it is, for the log.
+    job: String,
+    store: Store,
     limit: Duration,
     begun: AtomicBool,
 }
 
 impl Patience {
-    /// To wait for `limit` at most, once the job has begun.
-    pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, begun: AtomicBool::new(false) }
+    /// To wait for `limit` at most, once the job of this name has begun.
+    pub(super) fn new(limit: Duration, job: &str, store: &Store) -> Self {
+        let (job, store) = (job.to_owned(), store.clone());
+        Self { job, store, limit, begun: AtomicBool::new(false) }
     }
 
     /// The job has had something, now or under an earlier daemon.
@@ -58,7 +62,10 @@ impl Waiting<'_> {
         if error.kind() != ErrorKind::Unavailable || is_over || !has_begun {
             return Err(error);
         }
-        tracing::warn!(%error, "a job waits for its store");
+        let Patience { job, store, .. } = self.patience;
+        let (url, tenant) = (error.place("url"), store.tenant());
+        let dataset = url.map(|url| store.dataset_of(url));
+        tracing::warn!(job, tenant, dataset, url, %error, "a job waits for its store");
         pause().await;
         Ok(())
     }

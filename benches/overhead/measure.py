@@ -1,0 +1,140 @@
+r"""What it costs to be watched: metrics scraped every second, batches traced, and neither.
+
+    .venv/bin/python benches/overhead/measure.py --forebay .venv/bin/forebay
+
+Its rule: one daemon, one set of shards that its cache holds, and runs of the same job by turns,
+so that whatever else the machine does falls on all of them alike. The job decodes nothing and its
+steps take no time: the daemon and the reading thread are all there is, and a cost that could hide
+behind decoding shows. Two figures, each a ratio of medians to that of the runs that nobody watched:
+samples a second, and CPU time a sample of daemon and trainer, which other work on the machine
+changes less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+SHARDS, SAMPLES, SAMPLE = 8, 512, 110_000
+WATCHED = ("nothing", "metrics", "trace", "both")
+# Seconds between two scrapes: fifteen times as often as Prometheus asks by default.
+EVERY = 1.0
+
+
+class Scraper(threading.Thread):
+    """Asks for all metrics on the daemon's socket until it is told to stop."""
+
+    def __init__(self, path: str) -> None:
+        """Of the daemon at this socket."""
+        super().__init__(daemon=True)
+        self.path, self.ended, self.scrapes = path, threading.Event(), 0
+
+    def run(self) -> None:
+        """Scrape every second."""
+        while not self.ended.wait(EVERY):
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(self.path)
+            connection.request("GET", "/metrics")
+            assert len(connection.getresponse().read()) > 1000
+            connection.close()
+            self.scrapes += 1
+
+
+def make(folder: Path) -> None:
+    """Make shards of samples as large as photos."""
+    dice = random.Random(7)
+    for number in range(SHARDS):
+        with tarfile.open(folder / f"{number}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for sample in range(SAMPLES):
+                member = tarfile.TarInfo(f"{number:03d}{sample:05d}.bin")
+                member.size = SAMPLE
+                tar.addfile(member, io.BytesIO(dice.randbytes(SAMPLE)))
+
+
+def run(
+    forebay: str, folder: Path, arguments: argparse.Namespace, watched: str
+) -> tuple[float, float]:
+    """Play epochs of the warm shards; return samples a second, and CPU time of each in ms."""
+    command = [forebay, "bench", "starvation", f"{folder}/shards/{{0..{SHARDS - 1}}}.tar"]
+    command += ["--raw", "--step", "0", "--batch-size", str(arguments.batch_size)]
+    command += ["--epochs", str(arguments.epochs), "--json"]
+    command += ["--daemon", f"unix:{folder}/d.sock"]
+    if watched in ("trace", "both"):
+        command += ["--trace", f"{folder}/trace.json"]
+    scraper = Scraper(f"{folder}/d.sock") if watched in ("metrics", "both") else None
+    if scraper:
+        scraper.start()
+    ended = subprocess.run(command, check=True, capture_output=True)
+    if scraper:
+        scraper.ended.set()
+        scraper.join()
+        assert scraper.scrapes > 0, "the run is too short to be scraped: more --epochs"
+    epochs = json.loads(ended.stdout)["epochs"]
+    samples = sum(epoch["samples"] for epoch in epochs)
+    wall = sum(epoch["wall_seconds"] for epoch in epochs)
+    cpu = sum(epoch["cpu_ms_per_sample"] * epoch["samples"] for epoch in epochs)
+    return samples / wall, cpu / samples
+
+
+def main() -> None:
+    """Take turns, and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--forebay", default="forebay", help="the command line to measure")
+    parser.add_argument("--directory", default=".", help="a disk for shards and cache")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="overhead-", dir=arguments.directory) as name:
+        folder = Path(name).resolve()
+        (folder / "shards").mkdir()
+        make(folder / "shards")
+        (folder / "forebay.toml").write_text(
+            f"[daemon]\nsocket = '{folder}/d.sock'\nmemory = '1GiB'\n"
+            f"[[tier]]\nname = 'nvme'\npath = '{folder}/cache'\ncapacity = '2GiB'\n"
+            f"[[source]]\nmatch = '{folder}/shards/'\n"
+        )
+        daemon = subprocess.Popen(
+            [arguments.forebay, "daemon", "--config", f"{folder}/forebay.toml"],
+            env={**os.environ, "FOREBAY_LOG": "warn"},
+        )
+        try:
+            until = time.monotonic() + 60
+            while not (folder / "d.sock").exists() and time.monotonic() < until:
+                time.sleep(0.1)
+            run(arguments.forebay, folder, arguments, "nothing")
+            taken: dict[str, list[tuple[float, float]]] = {watched: [] for watched in WATCHED}
+            for turn in range(arguments.rounds):
+                for at in range(len(WATCHED)):
+                    watched = WATCHED[(turn + at) % len(WATCHED)]
+                    taken[watched].append(run(arguments.forebay, folder, arguments, watched))
+        finally:
+            daemon.terminate()
+            daemon.wait()
+    rates = {watched: [rate for rate, _ in runs] for watched, runs in taken.items()}
+    costs = {watched: [cost for _, cost in runs] for watched, runs in taken.items()}
+    rate_alone, cost_alone = (statistics.median(of["nothing"]) for of in (rates, costs))
+    for watched in WATCHED:
+        rate, cost = (statistics.median(of[watched]) for of in (rates, costs))
+        spread = f"{min(rates[watched]):.0f} to {max(rates[watched]):.0f}"
+        print(
+            f"{watched:8} {rate:8.0f} samples/s ({spread}), {100 * rate / rate_alone:.1f} %;"
+            f"  CPU {1000 * cost:.1f} us a sample, {100 * cost / cost_alone:.1f} %"
+        )
+
+
+if __name__ == "__main__":
+    main()

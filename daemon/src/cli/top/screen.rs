@@ -1,0 +1,570 @@
+//! A daemon's state as lines of a terminal: what the status page shows, in its order.
+//!
+//! Its rule: whoever waits most comes first, and no line is wider than the terminal: names give way before figures.
+
+use std::cmp::Reverse;
+
+use bytesize::ByteSize;
+use console::{Style, measure_text_width, pad_str, truncate_str};
+use serde_json::Value;
+
+/// Names are never cut below this.
+const NAME_MIN: usize = 12;
+
+/// Waits below this share of the time are not worth a word.
+const WORTH_TELLING: f64 = 0.005;
+
+/// A job that waits more than this share of its time starves.
+const STARVES: f64 = 0.05;
+
+/// How a line is to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Plain,
+    Head,
+    Aside,
+    Bad,
+}
+
+/// A line that fits the terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) text: String,
+    pub(super) look: Look,
+}
+
+impl Line {
+    /// The line with what makes a terminal show it so.
+    pub(super) fn styled(&self) -> String {
+        let style = match self.look {
+            Look::Plain => return self.text.clone(),
+            Look::Head => Style::new().bold(),
+            Look::Aside => Style::new().dim(),
+            Look::Bad => Style::new().red(),
+        };
+        style.apply_to(&self.text).to_string()
+    }
+}
+
+/// A status document, the one before it, and how wide the terminal is.
+pub(super) struct Screen<'a> {
+    pub(super) status: &'a Value,
+    pub(super) before: Option<&'a Value>,
+    pub(super) width: usize,
+}
+
+/// A column: its head, and whether it is aligned to the right.
+type Column = (&'static str, bool);
+
+impl Screen<'_> {
+    /// All of it; what does not fit the terminal's height is at the end.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let mut lines = vec![self.line(Look::Head, &self.figures())];
+        let (verdict, is_well) = self.verdict();
+        let look = if is_well { Look::Plain } else { Look::Bad };
+        lines.extend(verdict.iter().map(|said| self.line(look, said)));
+        lines.push(self.line(Look::Aside, &self.coming()));
+        if let Some(rates) = self.rates() {
+            lines.push(self.line(Look::Aside, &rates));
+        }
+        self.jobs(&mut lines);
+        self.tiers(&mut lines);
+        self.holdings("DATA SET", "/cache/datasets", &mut lines);
+        self.holdings("TENANT", "/cache/tenants", &mut lines);
+        self.origins(&mut lines);
+        self.warm_ups(&mut lines);
+        lines
+    }
+
+    fn line(&self, look: Look, text: &str) -> Line {
+        let text = printable(text);
+        Line { text: truncate_str(&text, self.width, "…").into_owned(), look }
+    }
+
+    fn figures(&self) -> String {
+        let status = self.status;
+        format!(
+            "forebay {}  up {}  {} jobs  cache {} of {}",
+            text(status, "/release"),
+            time(float(status, "/uptime_seconds").unwrap_or_default()),
+            list(status, "/jobs").len(),
+            size(status, "/cache/used_bytes"),
+            size(status, "/cache/capacity_bytes"),
+        )
+    }
+
+    /// What is on its way, and what must be soon.
+    fn coming(&self) -> String {
+        let next = match float(self.status, "/foresight/slack") {
+            None => "nothing more is to come".to_owned(),
+            Some(slack) if slack < 0.0 => format!("the next fetch is {} late", time(-slack)),
+            Some(slack) => format!("the next fetch begins within {}", time(slack)),
+        };
+        let bandwidth = size(self.status, "/foresight/bandwidth");
+        let running = count(self.status, "/fills/running");
+        format!("{running} shards on their way; {next}; links bring {bandwidth}/s")
+    }
+
+    /// What matters first, a line each, and whether all is well.
+    fn verdict(&self) -> (Vec<String>, bool) {
+        let status = self.status;
+        let jobs = list(status, "/jobs");
+        let waiting: Vec<_> = jobs.iter().filter(|job| waited(job) > STARVES).collect();
+        let mut said = Vec::new();
+        if let Some(worst) = waiting.iter().max_by(|a, b| waited(a).total_cmp(&waited(b))) {
+            let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
+            said.push(format!(
+                "{} of {} jobs wait; {} does for {} of its time{}.",
+                waiting.len(),
+                jobs.len(),
+                text(worst, "/name"),
+                percent(waited(worst)),
+                cause.unwrap_or_default(),
+            ));
+        }
+        if status.pointer("/foresight/lacks/cache").is_some() {
+            said.push(format!(
+                "{} more of cache, or {}/s more of link would let jobs read on.",
+                size(status, "/foresight/lacks/cache"),
+                size(status, "/foresight/lacks/bandwidth"),
+            ));
+        }
+        for tier in list(status, "/tiers") {
+            if text(tier, "/condition") != "normal" {
+                said.push(format!("Tier {} is {}.", text(tier, "/name"), text(tier, "/condition")));
+            }
+        }
+        if status.pointer("/configuration/drift").is_some_and(|drift| !drift.is_null()) {
+            let what =
+                "The configuration's file differs from what is in force: forebay policy diff.";
+            said.push(what.to_owned());
+        }
+        match said.is_empty() {
+            true if jobs.is_empty() => (vec!["No job is connected.".to_owned()], true),
+            true => (vec!["No job waits for data.".to_owned()], true),
+            false => (said, false),
+        }
+    }
+
+    /// What came and went between two looks, a second.
+    fn rates(&self) -> Option<String> {
+        let (before, now) = (self.before?, self.status);
+        let seconds = float(now, "/uptime_seconds")? - float(before, "/uptime_seconds")?;
+        if seconds <= 0.0 {
+            // Another daemon answers.
+            return None;
+        }
+        let rate = |path: &str, what: &str| {
+            let bytes = count(now, path).saturating_sub(count(before, path)) as f64 / seconds;
+            format!("{}/s {what}", bytes_of(bytes))
+        };
+        let rates = [
+            rate("/cache/origin_bytes", "fetched"),
+            rate("/cache/tier_read_bytes", "read from tiers"),
+            rate("/cache/copied_bytes", "served while arriving"),
+            rate("/cache/written_bytes", "written"),
+        ];
+        Some(rates.join(", "))
+    }
+
+    fn jobs(&self, lines: &mut Vec<Line>) {
+        let mut jobs = list(self.status, "/jobs");
+        if jobs.is_empty() {
+            return;
+        }
+        jobs.sort_by(|one, other| {
+            let by_waits = waited(other).total_cmp(&waited(one));
+            by_waits.then(count(one, "/session").cmp(&count(other, "/session")))
+        });
+        let columns = [
+            ("JOB", false),
+            ("SAMPLES/S", true),
+            ("BYTES/S", true),
+            ("WAITS", true),
+            ("FOR", false),
+        ];
+        let rows = jobs.iter().map(|job| {
+            let lately = job.pointer("/progress/lately");
+            let rate = |path: &str| lately.and_then(|lately| float(lately, path));
+            let tenant = job.get("tenant").map(|_| format!(" ({})", text(job, "/tenant")));
+            vec![
+                format!("{}{}", text(job, "/name"), tenant.unwrap_or_default()),
+                rate("/samples_per_second").map_or("-".into(), |rate| format!("{rate:.0}")),
+                rate("/bytes_per_second").map_or("-".into(), bytes_of),
+                lately.map_or("-".into(), |_| percent(waited(job))),
+                why(job),
+            ]
+        });
+        let rows: Vec<_> = rows.collect();
+        let table = self.table(&columns, &rows);
+        let mut table = table.into_iter();
+        lines.extend(table.by_ref().take(2));
+        for (job, line) in jobs.iter().zip(table) {
+            let look = if waited(job) > STARVES { Look::Bad } else { Look::Plain };
+            lines.push(Line { look, ..line });
+            let (horizon, is_late) = self.horizon(count(job, "/session"));
+            if let Some(horizon) = horizon {
+                let look = if is_late { Look::Bad } else { Look::Aside };
+                lines.push(self.line(look, &format!("  {horizon}")));
+            }
+            let progress = job.get("progress");
+            let waiting = progress.and_then(|told| float(told, "/waiting_seconds"));
+            if let Some(seconds) = waiting.filter(|seconds| *seconds > 1.0) {
+                lines.push(self.line(Look::Bad, &format!("  waits now, {} so far", time(seconds))));
+            }
+            let wrong = count(job, "/wrong_shards");
+            if wrong > 0 {
+                lines.push(self.line(Look::Bad, &format!("  {wrong} shards turned out wrong")));
+            }
+        }
+    }
+
+    /// When a job's next shard that is not here is needed, and when it comes; and whether that is too late.
+    fn horizon(&self, session: u64) -> (Option<String>, bool) {
+        let jobs = list(self.status, "/foresight/jobs");
+        let Some(job) = jobs.iter().find(|job| count(job, "/job") == session) else {
+            return (None, false);
+        };
+        let Some(lacks) = job.get("lacks").filter(|lacks| !lacks.is_null()) else {
+            return (Some("all it needs is here".to_owned()), false);
+        };
+        let needed = float(lacks, "/needed_in").unwrap_or_default();
+        let arrives = float(lacks, "/arrives_in");
+        let when = match arrives {
+            Some(arrives) => format!("arrives in {}", time(arrives)),
+            None => "its origin does not give it".to_owned(),
+        };
+        let is_late = arrives.is_none_or(|arrives| arrives > needed);
+        (Some(format!("needed in {}, {when}: {}", time(needed), text(lacks, "/url"))), is_late)
+    }
+
+    fn tiers(&self, lines: &mut Vec<Line>) {
+        let columns =
+            [("TIER", false), ("HOLDS", false), ("FULL", true), ("HITS", true), ("DEVICE", false)];
+        let tiers = list(self.status, "/tiers");
+        let rows = tiers.iter().map(|tier| {
+            let (hits, misses) = (count(tier, "/hits"), count(tier, "/misses"));
+            let share = |part: u64, whole: u64| match whole {
+                0 => "-".to_owned(),
+                _ => percent(part as f64 / whole as f64),
+            };
+            let device = ["/condition", "/mode", "/why", "/device"].map(|path| maybe(tier, path));
+            let trouble = [("/corruptions", "corruptions"), ("/io_errors", "I/O errors")];
+            let trouble = trouble.iter().filter(|(path, _)| count(tier, path) > 0);
+            let trouble = trouble.map(|(path, what)| format!("{} {what}", count(tier, path)));
+            let device: Vec<_> = device.into_iter().flatten().chain(trouble).collect();
+            vec![
+                format!("{} ({})", text(tier, "/name"), text(tier, "/class")),
+                format!("{} of {}", size(tier, "/used_bytes"), size(tier, "/capacity_bytes")),
+                share(count(tier, "/used_bytes"), count(tier, "/capacity_bytes")),
+                share(hits, hits + misses),
+                device.join(", "),
+            ]
+        });
+        let rows: Vec<_> = rows.collect();
+        let mut table = self.table(&columns, &rows).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(tiers.iter().zip(table).map(|(tier, line)| {
+            let is_well = text(tier, "/condition") == "normal";
+            Line { look: if is_well { Look::Plain } else { Look::Bad }, ..line }
+        }));
+    }
+
+    /// What of the cache whose is; without rules all of it is the rest's, which says nothing.
+    fn holdings(&self, what: &'static str, path: &str, lines: &mut Vec<Line>) {
+        let mut holdings = list(self.status, path);
+        if holdings.len() < 2 {
+            return;
+        }
+        holdings.sort_by_key(|one| Reverse(count(one, "/used_bytes")));
+        let columns = [(what, false), ("HOLDS", false), ("SHARDS", true), ("GIVEN UP BY", false)];
+        let columns = if what == "TENANT" { &columns[..3] } else { &columns[..] };
+        let rows = holdings.iter().map(|one| {
+            let most = one.get("max_bytes").filter(|most| !most.is_null());
+            let most = most.map(|_| format!(" of {}", size(one, "/max_bytes")));
+            let mut cells = vec![
+                text(one, "/name"),
+                format!("{}{}", size(one, "/used_bytes"), most.unwrap_or_default()),
+                count(one, "/shards").to_string(),
+            ];
+            if what != "TENANT" {
+                cells.push(match text(one, "/cache").as_str() {
+                    "always" => text(one, "/evict"),
+                    other => format!("cached: {other}"),
+                });
+            }
+            cells
+        });
+        lines.extend(self.table(columns, &rows.collect::<Vec<_>>()));
+    }
+
+    fn origins(&self, lines: &mut Vec<Line>) {
+        let origins = list(self.status, "/sources");
+        if origins.is_empty() {
+            return;
+        }
+        let columns = [("ORIGIN", false), ("BROUGHT", true), ("UNDER WAY", true), ("STATE", false)];
+        let rows = origins.iter().map(|origin| {
+            let state = match text(origin, "/down").as_str() {
+                "true" => "taken to be down".to_owned(),
+                _ => format!(
+                    "{} wait, {} asked again",
+                    count(origin, "/waiting"),
+                    count(origin, "/retries")
+                ),
+            };
+            vec![
+                text(origin, "/endpoint"),
+                size(origin, "/bytes"),
+                format!("{} of {}", count(origin, "/under_way"), count(origin, "/limit")),
+                state,
+            ]
+        });
+        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(origins.iter().zip(table).map(|(origin, line)| {
+            let is_down = text(origin, "/down") == "true";
+            Line { look: if is_down { Look::Bad } else { Look::Plain }, ..line }
+        }));
+    }
+
+    fn warm_ups(&self, lines: &mut Vec<Line>) {
+        let running = list(self.status, "/warm_ups");
+        let running: Vec<_> =
+            running.into_iter().filter(|warm| text(warm, "/done") != "true").collect();
+        if running.is_empty() {
+            return;
+        }
+        let columns =
+            [("WARM-UP", false), ("SHARDS HERE", true), ("FETCHED", true), ("FAILED", true)];
+        let rows = running.iter().map(|warm| {
+            let here = count(warm, "/fetched") + count(warm, "/cached");
+            vec![
+                text(warm, "/number"),
+                format!("{here} of {}", count(warm, "/shards")),
+                size(warm, "/bytes"),
+                count(warm, "/failed").to_string(),
+            ]
+        });
+        lines.extend(self.table(&columns, &rows.collect::<Vec<_>>()));
+    }
+
+    /// An empty line, a head, and a line for each row. The first column gives way to the others, down to a few letters.
+    fn table(&self, columns: &[Column], rows: &[Vec<String>]) -> Vec<Line> {
+        let width = |at: usize| {
+            let cells = rows.iter().map(|row| measure_text_width(&printable(&row[at])));
+            cells.chain([measure_text_width(columns[at].0)]).max().unwrap_or(0)
+        };
+        let last = columns.len() - 1;
+        let mut widths: Vec<_> = (0..columns.len()).map(width).collect();
+        // What stands last may be cut by the terminal's edge.
+        let gaps = 2 * last;
+        let others: usize =
+            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(NAME_MIN);
+        let name = self.width.saturating_sub(others).max(NAME_MIN).min(widths[0]);
+        widths[0] = name;
+        let row = |cells: &mut dyn Iterator<Item = &str>| {
+            let cells =
+                cells.zip(columns).zip(&widths).map(|((cell, (_, to_the_right)), width)| {
+                    let align = if *to_the_right {
+                        console::Alignment::Right
+                    } else {
+                        console::Alignment::Left
+                    };
+                    pad_str(&printable(cell), *width, align, Some("…")).into_owned()
+                });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        };
+        let mut lines = vec![Line { text: String::new(), look: Look::Plain }];
+        let head = row(&mut columns.iter().map(|(head, _)| *head));
+        lines.push(self.line(Look::Head, &head));
+        for cells in rows {
+            let text = row(&mut cells.iter().map(String::as_str));
+            lines.push(self.line(Look::Plain, &text));
+        }
+        lines
+    }
+}
+
+/// The share of its time that a job waited lately.
+fn waited(job: &Value) -> f64 {
+    float(job, "/progress/lately/waited_share").unwrap_or_default()
+}
+
+/// What a job waited for lately, the most first.
+fn causes(job: &Value) -> Vec<(String, f64)> {
+    let causes = job.pointer("/progress/lately/waited_for").and_then(Value::as_object);
+    let mut causes: Vec<_> = causes
+        .into_iter()
+        .flatten()
+        .filter_map(|(cause, share)| Some((cause.replace('_', " "), share.as_f64()?)))
+        .filter(|(_, share)| *share >= WORTH_TELLING)
+        .collect();
+    causes.sort_by(|one, other| other.1.total_cmp(&one.1));
+    causes
+}
+
+fn why(job: &Value) -> String {
+    let causes = causes(job).into_iter();
+    let told: Vec<_> = causes.map(|(cause, share)| format!("{cause} {}", percent(share))).collect();
+    told.join(", ")
+}
+
+/// Text without what terminals act on.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
+}
+
+fn list<'v>(of: &'v Value, path: &str) -> Vec<&'v Value> {
+    of.pointer(path).and_then(Value::as_array).into_iter().flatten().collect()
+}
+
+fn float(of: &Value, path: &str) -> Option<f64> {
+    of.pointer(path)?.as_f64()
+}
+
+fn count(of: &Value, path: &str) -> u64 {
+    float(of, path).unwrap_or_default() as u64
+}
+
+fn maybe(of: &Value, path: &str) -> Option<String> {
+    match of.pointer(path)? {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+fn text(of: &Value, path: &str) -> String {
+    maybe(of, path).unwrap_or_else(|| "?".to_owned())
+}
+
+fn size(of: &Value, path: &str) -> String {
+    bytes_of(float(of, path).unwrap_or_default())
+}
+
+fn bytes_of(bytes: f64) -> String {
+    ByteSize(bytes as u64).display().iec().to_string()
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        ..10.0 => format!("{seconds:.1} s"),
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        ..172_800.0 => format!("{:.0} h", seconds / 3600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(session: u64, name: &str, share: f64) -> Value {
+        json!({
+            "session": session, "name": name, "tenant": "vision", "wrong_shards": 0,
+            "progress": { "waiting_seconds": 0.0, "lately": {
+                "seconds": 10.0, "samples_per_second": 1234.4, "bytes_per_second": 3.0e8,
+                "waited_share": share, "waited_for": { "origin": share * 0.9, "tier_read": share * 0.1 },
+            } },
+        })
+    }
+
+    fn status() -> Value {
+        json!({
+            "release": "0.1.0", "uptime_seconds": 7300.0,
+            "jobs": [job(1, "calm", 0.0), job(2, "a-job-with-a-name-that-is-as-long-as-a-path/and/more", 0.34)],
+            "cache": {
+                "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "origin_bytes": 5 * 1024,
+                "datasets": [{ "name": "imagenet", "used_bytes": 10, "shards": 3, "cache": "always", "evict": "clairvoyant" },
+                             { "name": "(rest)", "used_bytes": 20, "shards": 1, "cache": "never", "evict": "sieve" }],
+                "tenants": [{ "name": "(none)", "used_bytes": 30, "shards": 4 }],
+            },
+            "tiers": [{ "name": "nvme", "class": "nvme", "mode": "enabled", "condition": "failing", "why": "EIO",
+                        "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "hits": 98, "misses": 2 }],
+            "sources": [{ "endpoint": "https://s3.example", "bytes": 1_u64 << 30, "under_way": 3, "limit": 64,
+                          "waiting": 0, "retries": 7, "down": false }],
+            "fills": { "running": 4 }, "warm_ups": [],
+            "foresight": { "bandwidth": 1_u64 << 30, "slack": -3.0, "jobs": [
+                { "job": 2, "lacks": { "url": "s3://bucket/000042.tar", "needed_in": 40.0, "arrives_in": 12.0 } },
+                { "job": 1, "lacks": null }] },
+        })
+    }
+
+    fn texts(lines: &[Line]) -> Vec<&str> {
+        lines.iter().map(|line| line.text.as_str()).collect()
+    }
+
+    #[test]
+    fn it_says_what_the_page_says_whoever_waits_first() {
+        let status = status();
+        let lines = Screen { status: &status, before: None, width: 120 }.lines();
+        let all = texts(&lines).join("\n");
+        for words in [
+            "up 2 h  2 jobs  cache 1.0 TiB of 3.0 TiB",
+            "4 shards on their way; the next fetch is 3.0 s late; links bring 1.0 GiB/s",
+            "1 of 2 jobs wait; a-job-with-a-name",
+            "for 34 % of its time, for origin most.\nTier nvme is failing.",
+            "origin 31 %, tier read 3 %",
+            "needed in 40 s, arrives in 12 s: s3://bucket/000042.tar",
+            "all it needs is here",
+            "98 %  failing, enabled, EIO",
+            "imagenet",
+            "cached: never",
+            "3 of 64",
+        ] {
+            assert!(all.contains(words), "{words}:\n{all}");
+        }
+        let at = |words: &str| all.find(words).unwrap_or_else(|| panic!("{words}:\n{all}"));
+        assert!(at("\na-job-with") < at("\ncalm"), "{all}");
+        // One tenant alone is everybody.
+        assert!(!all.contains("TENANT"), "{all}");
+        let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap().look;
+        assert_eq!((of("a-job"), of("calm"), of("nvme")), (Look::Bad, Look::Plain, Look::Bad));
+    }
+
+    #[test]
+    fn it_fits_narrow_terminals_and_figures_stay() {
+        let status = status();
+        for width in [80, 60, 40] {
+            let lines = Screen { status: &status, before: Some(&status), width }.lines();
+            for line in &lines {
+                assert!(measure_text_width(&line.text) <= width, "{width}: {line:?}");
+            }
+        }
+        let lines = Screen { status: &status, before: None, width: 80 }.lines();
+        let job = lines.iter().find(|line| line.text.starts_with("a-job")).unwrap();
+        assert!(job.text.contains("1234") && job.text.contains("34 %"), "{job:?}");
+        assert!(job.text.contains("origin 31"), "{job:?}");
+    }
+
+    #[test]
+    fn what_names_hold_does_nothing_to_the_terminal() {
+        let mut status = status();
+        status["jobs"][0]["name"] = "\x1b[2J\nforged".into();
+        status["foresight"]["jobs"][0]["lacks"]["url"] = "s3://b/\x1b]0;x\x07.tar".into();
+        let lines = Screen { status: &status, before: None, width: 100 }.lines();
+        assert!(texts(&lines).iter().all(|text| !text.contains(char::is_control)), "{lines:?}");
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between() {
+        let at = |seconds: f64, bytes: u64| json!({ "uptime_seconds": seconds, "cache": { "origin_bytes": bytes } });
+        let (before, now) = (at(1.0, 1024), at(3.0, 5 * 1024));
+        let rates = |status, before| Screen { status, before: Some(before), width: 80 }.rates();
+        let told = rates(&now, &before).unwrap();
+        assert!(told.starts_with("2.0 KiB/s fetched, 0 B/s"), "{told}");
+        assert_eq!(rates(&at(1.0, 0), &at(9.0, 5000)), None);
+        assert!(
+            !texts(&Screen { status: &at(1.0, 0), before: None, width: 80 }.lines()).is_empty()
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! What jobs cost: what was fetched and written for them, and how long their GPUs waited.
+//!
+//! Its rule: amounts first. They are counted since the daemon started, whether the job is still there or not; prices are put to them
+//! when somebody asks, by the configuration in force then. What several jobs use is on the bill of the one that asked first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use forebay_store::{OTHERS, TierReport};
+use forebay_wire::message::Cause;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::compose::Node;
+use crate::config::Prices;
+
+/// Jobs that ended and are told of by name; those that come later are added up in one.
+const ENDED: usize = 4096;
+
+const GIB: f64 = (1_u64 << 30) as f64;
+const TIB: f64 = (1_u64 << 40) as f64;
+const HOUR: f64 = 3600.0;
+
+/// How long trainers of one job waited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Waited {
+    /// Trainers: one session each.
+    pub(crate) trainers: u64,
+    /// Nanoseconds that all of them waited, by cause in the order of [`Cause::ALL`].
+    pub(crate) ns: [u64; Cause::ALL.len()],
+}
+
+impl Waited {
+    fn add(&mut self, other: &Self) {
+        self.trainers = self.trainers.saturating_add(other.trainers);
+        self.ns.iter_mut().zip(other.ns).for_each(|(ns, more)| *ns = ns.saturating_add(more));
+    }
+}
+
+/// A job's name, and its tenant's.
+pub(crate) type Whose = (String, Option<String>);
+
+/// What jobs waited that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Costs(Mutex<BTreeMap<Whose, Waited>>);
+
+impl Costs {
+    /// A trainer left that waited so long.
+    pub(crate) fn left(&self, whose: Whose, waited: &Waited) {
+        let mut ended = self.lock();
+        let is_full = ended.len() >= ENDED && !ended.contains_key(&whose);
+        let whose = if is_full { (OTHERS.to_owned(), None) } else { whose };
+        ended.entry(whose).or_default().add(waited);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Whose, Waited>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What jobs cost since the daemon started.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CostReport {
+    /// Seconds since it did.
+    pub seconds: f64,
+    /// By which prices.
+    pub prices: Prices,
+    /// A line for each job and data set that something was fetched of, and one for each job that waited, the dearest first.
+    pub lines: Vec<CostLine>,
+    /// All lines together.
+    pub total: CostLine,
+    /// What was written to each tier on a disk.
+    pub endurance: Vec<Endurance>,
+}
+
+/// What one job cost.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct CostLine {
+    /// The job, by its name; all lines of that name are one job's.
+    pub job: String,
+    /// The tenant whose job it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// The data set that was fetched of; none of waits, which are for all that a job reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
+    /// Requests to stores over a network.
+    pub requests: u64,
+    /// Payload bytes that they brought.
+    pub origin_bytes: u64,
+    /// Bytes written to tiers.
+    pub written_bytes: u64,
+    /// Trainers that waited.
+    pub trainers: u64,
+    /// Seconds that all of them waited for batches together: each is taken to have one GPU.
+    pub gpu_seconds_lost: f64,
+    /// The same by the cause.
+    #[serde(default)]
+    pub gpu_seconds_lost_by_cause: BTreeMap<String, f64>,
+    /// What that comes to, by the prices that there are.
+    pub cost: Cost,
+}
+
+/// Money. What has no price is not there, and not in the total.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Cost {
+    /// For bytes from stores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<f64>,
+    /// For requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<f64>,
+    /// For bytes written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<f64>,
+    /// For GPUs that waited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<f64>,
+    /// All of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+}
+
+/// What writing took of a tier's disk.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Endurance {
+    /// The tier.
+    pub tier: String,
+    /// Bytes written to it since the daemon started, moves between tiers among them, which are on nobody's bill.
+    pub written_bytes: u64,
+    /// Bytes that it may hold.
+    pub capacity_bytes: u64,
+    /// How often that is its capacity, a day: what drives are rated by (DWPD). None in the first hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacities_per_day: Option<f64>,
+    /// Bytes that may still be written today without anybody waiting for them, if `writes_per_day` says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_today_bytes: Option<i64>,
+}
+
+impl CostReport {
+    /// What the node's jobs cost so far.
+    pub(crate) async fn of(node: &Node) -> Self {
+        let mut waited = BTreeMap::new();
+        // Who leaves meanwhile is among them, or among those that left.
+        let sessions = node.sessions.lock().await;
+        waited.clone_from(&node.costs.lock());
+        for session in sessions.iter() {
+            let (whose, more) = session.waited();
+            waited.entry(whose).or_default().add(&more);
+        }
+        let fetched = node.store.bills().into_iter().map(|(charged, billed)| CostLine {
+            job: charged.job.to_string(),
+            tenant: charged.tenant.map(|tenant| tenant.to_string()),
+            dataset: Some(charged.dataset.to_string()),
+            requests: billed.requests,
+            origin_bytes: billed.origin_bytes,
+            written_bytes: billed.written_bytes,
+            ..CostLine::default()
+        });
+        let lines =
+            fetched.chain(waited.into_iter().map(|(whose, waited)| of_waits(whose, &waited)));
+        let uptime = node.started.elapsed();
+        Self::new(uptime, node.prices(), lines.collect(), &node.store.tiers())
+    }
+
+    fn new(uptime: Duration, prices: Prices, lines: Vec<CostLine>, tiers: &[TierReport]) -> Self {
+        let mut lines = lines;
+        lines.retain(CostLine::is_something);
+        let mut total = CostLine { job: "(total)".to_owned(), ..CostLine::default() };
+        for line in &mut lines {
+            line.cost = Cost::of(line, &prices);
+            total.add(line);
+        }
+        total.cost = Cost::of(&total, &prices);
+        let money = |line: &CostLine| line.cost.total.unwrap_or_default();
+        lines.sort_by(|one, other| {
+            let (one_amount, other_amount) = (one.amounts(), other.amounts());
+            money(other).total_cmp(&money(one)).then(other_amount.cmp(&one_amount))
+        });
+        let seconds = uptime.as_secs_f64();
+        let endurance = tiers.iter().filter(|tier| tier.path.is_some());
+        let endurance = endurance.map(|tier| Endurance::of(tier, seconds)).collect();
+        Self { seconds, prices, lines, total, endurance }
+    }
+}
+
+/// A line of what a job waited.
+fn of_waits((job, tenant): Whose, waited: &Waited) -> CostLine {
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let by_cause = Cause::ALL.into_iter().map(|cause| (cause, waited.ns[cause as usize]));
+    CostLine {
+        job,
+        tenant,
+        trainers: waited.trainers,
+        gpu_seconds_lost: seconds(waited.ns.iter().fold(0, |sum, ns| sum.saturating_add(*ns))),
+        gpu_seconds_lost_by_cause: by_cause
+            .map(|(cause, ns)| (cause.name().to_owned(), seconds(ns)))
+            .collect(),
+        ..CostLine::default()
+    }
+}
+
+impl CostLine {
+    fn is_something(&self) -> bool {
+        self.requests + self.origin_bytes + self.written_bytes + self.trainers > 0
+    }
+
+    /// By what lines are ordered that cost the same.
+    fn amounts(&self) -> (u64, u64) {
+        ((self.gpu_seconds_lost * 1e3) as u64, self.origin_bytes)
+    }
+
+    fn add(&mut self, line: &Self) {
+        self.requests += line.requests;
+        self.origin_bytes += line.origin_bytes;
+        self.written_bytes += line.written_bytes;
+        self.trainers += line.trainers;
+        self.gpu_seconds_lost += line.gpu_seconds_lost;
+        for (cause, seconds) in &line.gpu_seconds_lost_by_cause {
+            *self.gpu_seconds_lost_by_cause.entry(cause.clone()).or_default() += seconds;
+        }
+    }
+}
+
+impl Cost {
+    fn of(line: &CostLine, prices: &Prices) -> Self {
+        let egress = prices.egress_per_gib.map(|price| price * line.origin_bytes as f64 / GIB);
+        let requests = prices.per_1000_requests.map(|price| price * line.requests as f64 / 1e3);
+        let written = prices.per_tib_written.map(|price| price * line.written_bytes as f64 / TIB);
+        let gpu = prices.gpu_hour.map(|price| price * line.gpu_seconds_lost / HOUR);
+        let parts = [egress, requests, written, gpu];
+        let is_priced = parts.iter().any(Option::is_some);
+        let total = is_priced.then(|| parts.iter().flatten().sum());
+        Self { egress, requests, written, gpu, total }
+    }
+}
+
+impl Endurance {
+    fn of(tier: &TierReport, seconds: f64) -> Self {
+        let (written, capacity) = (tier.counters.written_bytes, tier.counters.capacity_bytes);
+        let a_day = written as f64 / capacity.max(1) as f64 * 24.0 * HOUR / seconds.max(1.0);
+        Self {
+            tier: tier.name.clone(),
+            written_bytes: written,
+            capacity_bytes: capacity,
+            // What a few minutes of a cold start come to a day would frighten without reason.
+            capacities_per_day: (seconds >= HOUR).then_some(a_day),
+            left_today_bytes: tier.writes_left_bytes,
+        }
+    }
+}
+
+/// An amount of money, with its currency if that is known.
+fn money(amount: f64, prices: &Prices) -> String {
+    format!("{amount:.2} {}", prices.currency.as_deref().unwrap_or_default()).trim_end().to_owned()
+}
+
+impl fmt::Display for CostReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let hours = self.seconds / HOUR;
+        writeln!(f, "since the daemon's start, {hours:.1} h ago")?;
+        for line in self.lines.iter().chain([&self.total]) {
+            write!(f, "\n{}", line.job)?;
+            if let Some(tenant) = &line.tenant {
+                write!(f, ", tenant {tenant}")?;
+            }
+            if let Some(dataset) = &line.dataset {
+                write!(f, ", data set {dataset}")?;
+            }
+            if let Some(total) = line.cost.total {
+                write!(f, "  {}", money(total, &self.prices))?;
+            }
+            writeln!(f)?;
+            if line.requests + line.origin_bytes + line.written_bytes > 0 {
+                let (fetched, written) = (size(line.origin_bytes), size(line.written_bytes));
+                writeln!(f, "  fetched {fetched} by {} requests, wrote {written}", line.requests)?;
+            }
+            if line.trainers > 0 {
+                let causes = line.gpu_seconds_lost_by_cause.iter().filter(|(_, s)| **s >= 0.05);
+                let causes: Vec<_> =
+                    causes.map(|(cause, seconds)| format!("{cause} {seconds:.1} s")).collect();
+                let by = if causes.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", causes.join(", "))
+                };
+                writeln!(
+                    f,
+                    "  {} trainers lost {:.1} GPU-seconds{by}",
+                    line.trainers, line.gpu_seconds_lost
+                )?;
+            }
+        }
+        for tier in &self.endurance {
+            let (written, capacity) = (size(tier.written_bytes), size(tier.capacity_bytes));
+            write!(f, "\ntier {}  {written} written to {capacity}", tier.tier)?;
+            if let Some(a_day) = tier.capacities_per_day {
+                write!(f, ", {a_day:.2} times its capacity a day")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(job: &str, origin_bytes: u64, requests: u64, written_bytes: u64) -> CostLine {
+        let dataset = Some("d".to_owned());
+        CostLine {
+            job: job.into(),
+            dataset,
+            origin_bytes,
+            requests,
+            written_bytes,
+            ..CostLine::default()
+        }
+    }
+
+    fn waits(job: &str, trainers: u64, seconds: u64) -> CostLine {
+        let mut waited = Waited { trainers, ..Waited::default() };
+        waited.ns[Cause::Origin as usize] = seconds * 1_000_000_000;
+        of_waits((job.to_owned(), None), &waited)
+    }
+
+    #[test]
+    fn amounts_times_prices_and_their_sums() {
+        let prices = Prices {
+            currency: Some("EUR".into()),
+            egress_per_gib: Some(0.5),
+            per_1000_requests: Some(2.0),
+            per_tib_written: None,
+            gpu_hour: Some(3.0),
+        };
+        let lines = vec![
+            line("a", 1 << 30, 500, 7),
+            waits("a", 2, 7200),
+            waits("b", 1, 0),
+            line("c", 0, 0, 0),
+        ];
+        let report = CostReport::new(Duration::from_secs(60), prices, lines, &[]);
+        let told: Vec<_> =
+            report.lines.iter().map(|line| (line.job.as_str(), line.cost.total)).collect();
+        // What nothing was fetched for is no line; the dearest comes first.
+        assert_eq!(told, [("a", Some(6.0)), ("a", Some(1.5)), ("b", Some(0.0))]);
+        let total = &report.total;
+        assert_eq!(
+            (total.cost.total, total.cost.gpu, total.cost.written),
+            (Some(7.5), Some(6.0), None)
+        );
+        assert_eq!((total.trainers, total.written_bytes), (3, 7));
+        let text = report.to_string();
+        assert!(
+            text.contains("a, data set d  1.50 EUR") && text.contains("origin 7200.0 s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn without_prices_there_are_amounts_alone() {
+        let lines = vec![line("a", 1 << 30, 500, 7)];
+        let report = CostReport::new(Duration::from_secs(60), Prices::default(), lines, &[]);
+        assert_eq!(report.total.cost, Cost::default());
+        let document = serde_json::to_value(&report).unwrap();
+        assert_eq!(document["total"]["cost"], serde_json::json!({}));
+        assert_eq!(document["lines"][0]["requests"], 500);
+    }
+
+    #[test]
+    fn jobs_that_ended_are_kept_up_to_a_limit() {
+        let costs = Costs::default();
+        let one = Waited { trainers: 1, ..Waited::default() };
+        (0..ENDED + 9).for_each(|job| costs.left((format!("job {job}"), None), &one));
+        let ended = costs.lock();
+        assert_eq!((ended.len(), ended[&(OTHERS.to_owned(), None)].trainers), (ENDED + 1, 9));
+    }
+}
