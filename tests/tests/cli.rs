@@ -242,7 +242,7 @@ fn help_says_what_each_verb_is_for() {
         (vec!["dataset", "check"], "Nothing is changed", true),
         (vec!["fsck"], "what a killed daemon left", false),
         (vec!["bench"], "starvation", false),
-        (vec!["bench", "starvation"], "An emulated accelerator", true),
+        (vec!["bench", "starvation"], "Emulated accelerators", true),
     ] {
         let ended = run(household.forebay(&[&verb[..], &["--help"]].concat()));
         assert_eq!(ended.code, 0, "{verb:?}");

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from contest import compare
+from daemons import private_daemon
 from players import Failed
 from request import Request, Wrong
 
@@ -262,3 +263,33 @@ def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
     assert again == first
     assert other.folder != first.folder
     assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])
+
+
+def benchmark(environment, *arguments):
+    command = [Path(sys.executable).with_name("forebay"), "bench", "starvation", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def test_the_command_line_plays_the_contest(shards, tmp_path):
+    environment = dict(os.environ)
+    cache, page = tmp_path / "cache", tmp_path / "page.html"
+    cache.mkdir()
+    with private_daemon(environment, cache):
+        asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
+        asked += ["--epochs", "1", "--rivals", "webdataset", "--rounds", "1", "--seconds", "1"]
+        told = benchmark(environment, *shards, *asked, "--json", "--html", page)
+        assert told.returncode == 0, told.stderr
+        contest = json.loads(told.stdout)["contest"]
+        names = [one["name"] for one in contest["contenders"]]
+        assert names == ["forebay", "forebay-memory", "webdataset"]
+        assert contest["fence"]["memory_bytes"] is None
+        assert "Other loaders, the same work" in page.read_text()
+        # What is asked in vain is said before anything is measured.
+        told = benchmark(environment, "s3://bucket/0.tar", *asked)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "local" in told.stderr
+        told = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
+        assert told.returncode == 1
+        assert "--python" in told.stderr

@@ -108,8 +108,6 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     prefetch: u32,
-    #[command(flatten)]
-    rivals: Rivals,
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -120,6 +118,8 @@ pub(in crate::cli) struct Arguments {
     /// Print JSON, for `forebay bench compare` and programs.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    rivals: Rivals,
 }
 
 fn profiles() -> PossibleValuesParser {
