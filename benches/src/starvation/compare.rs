@@ -74,8 +74,13 @@ impl Comparison {
         let differ: Vec<_> = differ.collect();
         let mut changes = Vec::new();
         for (one, other) in epochs.iter().zip(others) {
-            let kind = pick(other, "/temperature");
-            let of = format!("epoch {} ({})", pick(other, "/epoch"), kind.as_str().unwrap_or("?"));
+            let kind = |epoch| pick(epoch, "/temperature").as_str().unwrap_or("?").to_owned();
+            let kinds = match (kind(one), kind(other)) {
+                (before, after) if before == after => after,
+                // No like stands beside like here.
+                (before, after) => format!("{before}, then {after}"),
+            };
+            let of = format!("epoch {} ({kinds})", pick(other, "/epoch"));
             let figures = FIGURES.iter().filter_map(|(figure, path, more)| {
                 Change::of(&of, (figure, *more), (&pick(one, path), &pick(other, path)))
             });
@@ -190,6 +195,9 @@ mod tests {
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
         assert_eq!(compared.differ, [("batch size", json!(8), json!(16))]);
         assert!(compared.to_string().starts_with("not alike: batch size 8 and 16"));
+        other["epochs"][0]["temperature"] = json!("cold");
+        let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
+        assert_eq!(compared.changes[0].of, "epoch 0 (warm, then cold)");
         let error = Comparison::of(&run(0.5, 4.0), &json!({})).unwrap_err();
         assert!(error.to_string().contains("second"), "{error}");
     }
