@@ -14,6 +14,8 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::spread::Spread;
+
 /// Whom the scripts know, Forebay among them.
 pub const CONTENDERS: [&str; 7] =
     ["forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali"];
@@ -218,8 +220,8 @@ pub(crate) fn level(contender: &Value) -> &'static str {
 }
 
 fn row(contender: &Value) -> Option<String> {
-    let (lowest, median, highest) = spread(contender, "samples_per_second")?;
-    let (_, au, _) = spread(contender, "au_ideal")?;
+    let Spread { lowest, median, highest } = spread(contender, "samples_per_second")?;
+    let au = spread(contender, "au_ideal")?.median;
     let name = contender["name"].as_str()?;
     let mut row = format!(
         "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
@@ -231,12 +233,11 @@ fn row(contender: &Value) -> Option<String> {
     Some(row)
 }
 
-/// Lowest, median and highest of a figure over a contender's rounds.
-pub(crate) fn spread(contender: &Value, figure: &str) -> Option<(f64, f64, f64)> {
+/// A figure over a contender's rounds, if it has any.
+pub(crate) fn spread(contender: &Value, figure: &str) -> Option<Spread> {
     let rounds = contender["rounds"].as_array()?.iter();
-    let mut figures: Vec<_> = rounds.filter_map(|round| round[figure].as_f64()).collect();
-    figures.sort_by(f64::total_cmp);
-    Some((*figures.first()?, *figures.get(figures.len() / 2)?, *figures.last()?))
+    let figures: Vec<_> = rounds.filter_map(|round| round[figure].as_f64()).collect();
+    (!figures.is_empty()).then(|| Spread::of(figures))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use plotters::prelude::*;
 use serde_json::Value;
 
 use crate::contest::{level, spread};
+use crate::spread::Spread;
 use crate::starvation::report::{AcceleratorReport, EpochReport};
 use crate::starvation::search::Held;
 
@@ -237,20 +238,18 @@ pub(super) fn rivals(contest: &Value) -> Result<Vec<Chart>> {
 
 struct Bar {
     name: String,
-    lowest: f64,
-    median: f64,
-    highest: f64,
+    rate: Spread,
 }
 
 impl Bar {
     fn of(contender: &Value) -> Option<Self> {
-        let (lowest, median, highest) = spread(contender, "samples_per_second")?;
-        Some(Self { name: contender["name"].as_str()?.to_owned(), lowest, median, highest })
+        let rate = spread(contender, "samples_per_second")?;
+        Some(Self { name: contender["name"].as_str()?.to_owned(), rate })
     }
 }
 
 fn bars_with_spread(bars: &[Bar]) -> Result<String> {
-    let highest = bars.iter().map(|bar| bar.highest).fold(f64::MIN_POSITIVE, f64::max) * 1.15;
+    let highest = bars.iter().map(|bar| bar.rate.highest).fold(f64::MIN_POSITIVE, f64::max) * 1.15;
     picture(|area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
@@ -269,12 +268,15 @@ fn bars_with_spread(bars: &[Bar]) -> Result<String> {
             let left = at as f64;
             let color =
                 if bar.name.starts_with("forebay") { COMPUTING } else { RGBColor(120, 120, 120) };
-            Rectangle::new([(left + 0.2, 0.0), (left + 0.8, bar.median)], color.filled())
+            Rectangle::new([(left + 0.2, 0.0), (left + 0.8, bar.rate.median)], color.filled())
         });
         chart.draw_series(filled)?;
         let spread = bars.iter().enumerate().map(|(at, bar)| {
             let middle = at as f64 + 0.5;
-            PathElement::new([(middle, bar.lowest), (middle, bar.highest)], BLACK.stroke_width(2))
+            PathElement::new(
+                [(middle, bar.rate.lowest), (middle, bar.rate.highest)],
+                BLACK.stroke_width(2),
+            )
         });
         chart.draw_series(spread)?;
         let names = bars

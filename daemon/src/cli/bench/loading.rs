@@ -1,4 +1,4 @@
-//! What `forebay bench throughput` and `forebay bench latency` load, and by which loader.
+//! What `forebay bench` loads, and by which loader.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub(super) struct Loading {
     urls: Vec<String>,
     /// Mix samples exactly over this many shards; 0 keeps the list's order.
     #[arg(long, value_name = "SHARDS", default_value_t = 0)]
-    window: u32,
+    pub(super) window: u32,
     /// A manifest written by `forebay index`.
     #[arg(long, value_name = "FILE")]
-    manifest: Option<PathBuf>,
+    pub(super) manifest: Option<PathBuf>,
     /// Batches to keep ready.
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
-    prefetch: u32,
+    pub(super) prefetch: u32,
 }
 
 /// A job that is known but for how its samples are to be made.
@@ -53,7 +53,21 @@ pub(super) struct Job {
 impl Loading {
     /// The job, once it is known which shards are meant and that there is a daemon.
     pub(super) fn job(&self, name: &'static str, launcher: &Launcher) -> Done<Job> {
-        let urls = shards(&self.urls, Commands::Refused, &self.target, launcher)?;
+        self.job_of(name, self.shards(launcher)?, launcher)
+    }
+
+    /// Which shards are meant.
+    pub(super) fn shards(&self, launcher: &Launcher) -> Done<Vec<String>> {
+        shards(&self.urls, Commands::Refused, &self.target, launcher)
+    }
+
+    /// The job on these shards, once it is known that there is a daemon.
+    pub(super) fn job_of(
+        &self,
+        name: &'static str,
+        urls: Vec<String>,
+        launcher: &Launcher,
+    ) -> Done<Job> {
         let manifest = self.manifest.as_deref().map(Manifest::read).transpose()?;
         let listed = manifest.map(|manifest| manifest.of(&urls)).transpose()?;
         let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
@@ -72,6 +86,24 @@ impl Loading {
 }
 
 impl Job {
+    /// A loader for each rank of the job, all on this node.
+    pub(super) fn ranks(
+        &self,
+        world_size: u32,
+        (decoded, threads, batch_size): (bool, usize, u32),
+    ) -> Vec<LoaderConfig> {
+        let config = |rank| {
+            let mut config = self.config(decoded, threads, batch_size);
+            let order = &mut config.session.open.order;
+            (order.rank, order.world_size) = (rank, world_size);
+            if let Some(extent) = &mut config.session.extent {
+                extent.ranks = (0, world_size);
+            }
+            config
+        };
+        (0..world_size).map(config).collect()
+    }
+
     /// A loader that delivers bytes, or decodes as ResNet-50's training does.
     pub(super) fn config(&self, decoded: bool, threads: usize, batch_size: u32) -> LoaderConfig {
         let fields = decoded.then(image_fields);

@@ -7,17 +7,14 @@ use clap::builder::PossibleValuesParser;
 use forebay_benches::starvation::{
     ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
 };
-use forebay_client::{LoaderConfig, SessionConfig, Trace};
+use forebay_client::Trace;
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::{Doing, Error, ErrorKind, Result};
-use forebay_shard::{Commands, Manifest};
-use forebay_source::Options;
-use forebay_wire::message::{Extent, Open, Order, Shuffle, Tail};
-use indicatif::{ProgressBar, ProgressStyle};
 
+use super::loading::{Loading, THREADS_MAX, bar, cores};
 use super::rivals::Rivals;
 use super::trace::finish;
-use crate::cli::{Done, Failure, Launcher, Target, print, shards};
+use crate::cli::{Done, Failure, Launcher, print};
 
 /// What admins see it as.
 const JOB: &str = "bench starvation";
@@ -27,12 +24,6 @@ const IMAGENET: ([f32; 3], [f32; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.
 
 /// The longest step: beyond an hour the digits of its figures do not matter.
 const STEP_MAX: f64 = 3600.0;
-
-/// The most decode threads: more than any node has cores.
-const THREADS_MAX: i64 = 1024;
-
-/// The most batches kept ready: beyond this the memory for them lacks elsewhere.
-const PREFETCH_MAX: i64 = 1024;
 
 /// The shortest trial of a search: shorter ones measure starts and ends.
 const TRIAL_MIN: f64 = 1.0;
@@ -53,10 +44,7 @@ const TRIAL_MIN: f64 = 1.0;
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {
     #[command(flatten)]
-    target: Target,
-    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
-    #[arg(required = true)]
-    urls: Vec<String>,
+    loading: Loading,
     /// The workload: one of MLPerf Storage's, or `custom`, which needs --batch-size and --step.
     #[arg(long, default_value = "resnet50-h100", value_parser = profiles())]
     profile: String,
@@ -98,16 +86,6 @@ pub(in crate::cli) struct Arguments {
     /// Decode threads of each accelerator [default: one per core, divided among the accelerators].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     threads: Option<u32>,
-    /// Mix samples exactly over this many shards; 0 keeps the list's order.
-    #[arg(long, default_value_t = 0)]
-    window: u32,
-    /// A manifest written by `forebay index`.
-    #[arg(long)]
-    manifest: Option<PathBuf>,
-    /// Batches to keep ready.
-    #[arg(long, default_value_t = 4)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
-    prefetch: u32,
     /// Write a page with figures and pictures, all in one file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -161,7 +139,7 @@ impl Asked {
         let (Some(batch_size), Some(step)) = (batch_size, step) else {
             return Err(usage("a workload of one's own needs --batch-size and --step"));
         };
-        if arguments.accelerators > 1 && arguments.manifest.is_none() {
+        if arguments.accelerators > 1 && arguments.loading.manifest.is_none() {
             return Err(usage(
                 "several accelerators are ranks of one job, which needs a manifest: forebay index URLS -o m.json, --manifest m.json",
             ));
@@ -169,8 +147,7 @@ impl Asked {
         if arguments.find_most && step.is_zero() {
             return Err(usage("accelerators whose steps take no time are never fed"));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = (cores / arguments.accelerators as usize).max(1);
+        let share = (cores() / arguments.accelerators as usize).max(1);
         Ok(Self {
             name: profile.map_or(CUSTOM, |profile| profile.name),
             batch_size,
@@ -189,26 +166,27 @@ pub(super) fn usage(what: &str) -> Failure {
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let asked = Asked::of(arguments)?;
-    let urls = shards(&arguments.urls, Commands::Refused, &arguments.target, launcher)?;
+    let urls = arguments.loading.shards(launcher)?;
     arguments.rivals.check(&urls)?;
-    // Whether there is a daemon at all is told apart from what the job fails with.
-    drop(arguments.target.connect(launcher)?);
+    let job = arguments.loading.job_of(JOB, urls.clone(), launcher)?;
     let configuration = Configuration {
-        urls: urls.clone(),
+        urls,
         accelerators: arguments.accelerators,
         decode: asked.decode,
         threads: asked.threads,
-        window: arguments.window,
-        prefetch: arguments.prefetch,
+        window: arguments.loading.window,
+        prefetch: arguments.loading.prefetch,
         steps: arguments.steps,
     };
     let workload = (asked.name, asked.batch_size, asked.step.as_secs_f64());
     let mut report = Report::of(workload, configuration)?;
-    let bar = ProgressBar::no_length().with_style(
-        ProgressStyle::with_template("{spinner} {msg}  {pos} samples  {per_sec}  {elapsed}")
-            .expect("a constant, valid template"),
-    );
-    let configs = configs(arguments, &asked, &urls, launcher)?;
+    let bar = bar();
+    let work = (asked.decode, asked.threads, asked.batch_size);
+    let mut configs = job.ranks(arguments.accelerators, work);
+    for config in &mut configs {
+        config.trace =
+            arguments.trace.as_deref().map(|path| Trace::create(path, JOB)).transpose()?;
+    }
     let traces: Vec<_> = configs.iter().filter_map(|config| config.trace.clone()).collect();
     let mut node = Node::open(configs, asked.step, &bar)?;
     for epoch in 0..arguments.epochs {
@@ -237,63 +215,6 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     }
     let text = if arguments.json { report.to_json()? } else { report.to_string() };
     Ok(print(text.trim_end())?)
-}
-
-/// What each accelerator's loader is to do.
-fn configs(
-    arguments: &Arguments,
-    asked: &Asked,
-    urls: &[String],
-    launcher: &Launcher,
-) -> Done<Vec<LoaderConfig>> {
-    let world_size = arguments.accelerators;
-    let manifest = arguments.manifest.as_deref().map(Manifest::read).transpose()?;
-    let listed = manifest.map(|manifest| manifest.of(urls)).transpose()?;
-    let extent = listed.as_ref().and_then(|listed| listed.bytes.clone());
-    let extent = extent.map(|bytes| Extent { bytes, ranks: (0, world_size) });
-    let counts = listed.map(|listed| listed.counts);
-    let shuffle = if arguments.window > 0 { Shuffle::Window } else { Shuffle::None };
-    let fields = asked.decode.then(image_fields);
-    let address = arguments.target.address(launcher)?;
-    let config = |(rank, trace)| LoaderConfig {
-        session: SessionConfig {
-            address: address.clone(),
-            open: Open {
-                job: JOB.to_owned(),
-                urls: urls.to_vec(),
-                counts: counts.clone(),
-                origin: Options::from_env().into_map(),
-                order: Order {
-                    shuffle,
-                    window: arguments.window.max(1),
-                    seed: 0,
-                    lanes: None,
-                    batch_size: asked.batch_size,
-                    rank,
-                    world_size,
-                    tail: Tail::Drop,
-                    epoch_samples: None,
-                },
-                fields: fields.as_ref().map(|fields| FieldSpec::wanted(fields)),
-                prefetch: arguments.prefetch,
-                // A benchmark of a store that is away is worth nothing.
-                patience_ms: 0,
-            },
-            streams: Vec::new(),
-            extent: extent.clone(),
-            timeout: Duration::from_secs(300),
-            allow_pipe: false,
-        },
-        fields: fields.clone(),
-        views: Vec::new(),
-        threads: asked.threads,
-        device: None,
-        trace,
-    };
-    let traces = (0..world_size)
-        .map(|_| arguments.trace.as_deref().map(|path| Trace::create(path, JOB)).transpose());
-    let traces = traces.collect::<Result<Vec<_>>>()?;
-    Ok((0..world_size).zip(traces).map(config).collect())
 }
 
 /// What ResNet-50 training asks of a JPEG and its label.
