@@ -19,7 +19,7 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders with Python of our own, and those of them that hold tests.
-python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight examples tests/python)
+python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests)
 # The engine that the others are held against, in benchmarks as in tests.
 cross_check := forebay-benches/tokio-uring

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import conversions
 import roster
@@ -38,7 +38,20 @@ MEAN_TOLERANCE = 2.0
 # Attempts to bear out a speed by long runs.
 ATTEMPTS = 5
 
-Tell = Callable[[str, int, int, str], None]
+
+class Tell(Protocol):
+    """Says at what round a contender is, of how many, doing what; and what a run came to."""
+
+    def __call__(
+        self,
+        contender: str,
+        number: int,
+        of: int,
+        what: str,
+        run: dict[str, Any] | None = None,
+        /,
+    ) -> None:
+        """Say it."""
 
 
 class Contest:
@@ -67,8 +80,11 @@ class Contest:
         for one in self.contenders:
             self.sweep(one)
         first = {one.name: self.first_epoch(one) for one in self.contenders}
-        rounds = self.rounds()
-        sustained = self.sustained() if self.request.find_rate else {}
+        if self.request.find_rate:
+            rounds, sustained = self.sustained()
+        else:
+            nominal = {one.name: 1.0 for one in self.contenders}
+            rounds, sustained = self.rounds(self.contenders, nominal, "measuring"), {}
         return [
             {
                 "name": one.name,
@@ -170,7 +186,7 @@ class Contest:
                 seconds = self.request.seconds * SHORTER
                 found = self.search(one, at_work, seconds, SWEEP_NARROW, beyond=fastest)
                 one.sweep.append({**configuration, **found})
-                if found["au"] >= search.AU_MIN:
+                if found["au"] is not None and found["au"] >= search.AU_MIN:
                     fastest, one.configuration = found["speed"], configuration
 
     def first_epoch(self, one: Contender) -> dict[str, Any]:
@@ -180,39 +196,35 @@ class Contest:
         with self.player(one, one.configuration, warm=False) as at_work:
             return self.checked(one, at_work.play("first_epoch"))
 
-    def rounds(self) -> dict[str, list[dict[str, Any]]]:
-        """Let all take turns at the nominal step."""
-        figures: dict[str, list[dict[str, Any]]] = {one.name: [] for one in self.contenders}
+    def rounds(
+        self, contenders: list[Contender], speeds: dict[str, float], what: str
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Let `contenders` take turns, there and back, each at its accelerator's speed."""
+        figures: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contenders}
         for number in range(self.request.rounds):
-            for one in self.in_turn(number):
-                self.tell(one.name, number + 1, self.request.rounds, "measuring")
+            for one in contenders if number % 2 == 0 else contenders[::-1]:
+                self.tell(one.name, number + 1, self.request.rounds, what)
                 with self.player(one, one.configuration) as at_work:
-                    epoch = self.checked(one, at_work.play("first_epoch"))
-                    played = self.play(
-                        one, at_work, self.request.step_seconds, self.request.seconds
-                    )
-                played["digest"] = epoch["digest"]
+                    self.warm(one, at_work)
+                    step = self.request.step_seconds / speeds[one.name]
+                    played = self.play(one, at_work, step, self.request.seconds)
                 figures[one.name].append({"round": number, **played})
+                self.tell(one.name, number + 1, self.request.rounds, "played", played)
         return figures
 
-    def in_turn(self, number: int) -> list[Contender]:
-        """Return the order of a round: there and back."""
-        return self.contenders if number % 2 == 0 else self.contenders[::-1]
-
-    def sustained(self) -> dict[str, dict[str, Any]]:
+    def sustained(
+        self,
+    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
         """Find everybody's fastest accelerator, and bear it out by long runs in turns."""
         speeds = {one.name: self.speed(one) for one in self.contenders}
-        pending, found = list(self.contenders), dict[str, dict[str, Any]]()
+        pending = list(self.contenders)
+        rounds, found = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
         for _ in range(ATTEMPTS):
-            runs: dict[str, list[dict[str, Any]]] = {one.name: [] for one in pending}
-            for number in range(self.request.rounds):
-                for one in (one for one in self.in_turn(number) if one in pending):
-                    self.tell(one.name, number + 1, self.request.rounds, "verifying")
-                    runs[one.name].append(self.at_speed(one, speeds[one.name]))
+            rounds |= self.rounds(pending, speeds, "verifying")
             for one in list(pending):
-                au = [run["au_ideal"] for run in runs[one.name]]
+                au = [run["au_ideal"] for run in rounds[one.name]]
                 slower = search.lowered(speeds[one.name], au)
-                found[one.name] = self.verdict(speeds[one.name], runs[one.name])
+                found[one.name] = self.verdict(speeds[one.name], rounds[one.name])
                 if slower is None:
                     pending.remove(one)
                 else:
@@ -220,7 +232,7 @@ class Contest:
         for one in pending:
             # What was not borne out is not called sustained.
             found[one.name]["rate_over_nominal"] = None
-        return found
+        return rounds, found
 
     def verdict(self, speed: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what runs at `speed` came to."""
@@ -242,7 +254,8 @@ class Contest:
         with self.player(one, one.configuration) as at_work:
             self.warm(one, at_work)
             found = self.search(one, at_work, self.request.seconds * SHORT, search.NARROW)
-            return found["speed"]
+            speed: float = found["speed"]
+            return speed
 
     def search(
         self,
@@ -251,7 +264,7 @@ class Contest:
         seconds: float,
         narrow: float,
         beyond: float = 0.0,
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Return the greatest speed that runs of `seconds` bear out, and what they were like.
 
         If it is not above `beyond`, that is all that is found out.
@@ -266,23 +279,19 @@ class Contest:
             return au
 
         unlimited: float = self.play(one, at_work, 0.0, seconds)["samples_per_second"]
-        if beyond == 0.0 or measure(beyond) >= search.AU_MIN:
+        most = search.ceiling(unlimited / nominal)
+        if beyond == 0.0 or (beyond < most and measure(beyond) >= search.AU_MIN):
             speed = max(beyond, search.fastest(unlimited / nominal, measure, narrow))
         else:
             speed = beyond
+        run = runs.get(speed, {})
         return {
             "speed": speed,
-            "samples_per_second": runs[speed]["samples_per_second"],
-            "au": runs[speed]["au_ideal"],
+            # None where the unlimited rate said enough.
+            "samples_per_second": run.get("samples_per_second"),
+            "au": run.get("au_ideal"),
             "unlimited_samples_per_second": unlimited,
         }
-
-    def at_speed(self, one: Contender, speed: float) -> dict[str, Any]:
-        """Run at `speed` for as long as a measured run."""
-        with self.player(one, one.configuration) as at_work:
-            self.warm(one, at_work)
-            step = self.request.step_seconds / speed
-            return self.play(one, at_work, step, self.request.seconds)
 
     def warm(self, one: Contender, at_work: Player) -> None:
         """Fill a tier that begins empty with each daemon."""

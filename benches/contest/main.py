@@ -24,9 +24,13 @@ from request import Request, Wrong
 from shards import Unfit
 
 
-def tell(contender: str, number: int, of: int, what: str) -> None:
-    """Say how far it is."""
-    progress = {"contender": contender, "round": number, "of": of, "what": what}
+def tell(
+    contender: str, number: int, of: int, what: str, run: dict[str, Any] | None = None
+) -> None:
+    """Say how far it is, and what a run came to: a contest that is cut off has told that much."""
+    progress: dict[str, Any] = {"contender": contender, "round": number, "of": of, "what": what}
+    if run is not None:
+        progress |= {name: run[name] for name in ("samples_per_second", "au_ideal")}
     print(json.dumps({"progress": progress}), file=sys.stderr, flush=True)
 
 

@@ -14,7 +14,11 @@ from collections.abc import Callable
 AU_MIN = 0.90
 # A search ends when the bracket is this narrow: finer than runs of some seconds agree.
 NARROW = 1.02
-# Runs that a search may take: a bracket of 2.3 is narrow after six halvings.
+# What a search begins with holds for loaders that load while the accelerator works; for those that
+# do not, it steps down by this.
+BEGIN, DOWN = 0.9, 1.5
+# Runs that a search may take to find what holds, and to halve: a bracket of 1.5 is narrow after
+# five.
 RUNS_MAX = 8
 # What a speed that was not borne out is lowered by, beyond what its AU lacked.
 STEP_DOWN = 0.99
@@ -23,21 +27,27 @@ STEP_DOWN = 0.99
 Measure = Callable[[float], float]
 
 
+def ceiling(unlimited: float) -> float:
+    """Return the speed above which nobody can hold `AU_MIN` who has the rate `unlimited`.
+
+    AU = rate / (f * nominal), and the rate is at most the loader's own; short runs err by a tenth.
+    """
+    return unlimited / AU_MIN * 1.1
+
+
 def fastest(unlimited: float, measure: Measure, narrow: float = NARROW) -> float:
     """Return the greatest speed with `AU_MIN` or more, to within `narrow`.
 
-    `unlimited` is the loader's own rate over the nominal one. AU = rate / (f * nominal), and the
-    rate is at most the loader's own: so f cannot be much above `unlimited / AU_MIN`. It is far
-    below for a loader that does nothing while the accelerator works.
+    `unlimited` is the loader's own rate over the nominal one. The speed is far below it for a
+    loader that does nothing while the accelerator works.
     """
-    low, high = unlimited * 0.5, unlimited / AU_MIN * 1.1
+    low, high = unlimited * BEGIN, ceiling(unlimited)
     runs = 0
-    # Short runs without steps may flatter: then even the lower end does not hold.
     while measure(low) < AU_MIN:
         runs += 1
         if runs == RUNS_MAX:
             return low
-        low, high = low / 4, low
+        low, high = low / DOWN, low
     for _ in range(RUNS_MAX):
         if high / low <= narrow:
             break

@@ -106,6 +106,9 @@ struct Progress {
     round: u32,
     of: u32,
     what: String,
+    /// Of a run that has ended.
+    samples_per_second: Option<f64>,
+    au_ideal: Option<f64>,
 }
 
 /// Runs the contest with the scripts' own interpreter `python`.
@@ -173,17 +176,28 @@ fn listen(lines: impl BufRead, progress: &ProgressBar) -> VecDeque<String> {
     for line in lines.split(b'\n').map_while(std::result::Result::ok) {
         let line = String::from_utf8_lossy(&line).into_owned();
         if let Ok(Told { progress: now }) = serde_json::from_str(&line) {
-            let Progress { contender, round, of, what } = now;
-            progress.set_message(format!("{contender}: {what}, round {round} of {of}"));
+            let Progress { contender, round, of, what, samples_per_second, au_ideal } = now;
+            let now = format!("{contender}: {what}, round {round} of {of}");
+            if let (Some(rate), Some(au)) = (samples_per_second, au_ideal) {
+                // A contest takes an hour: one that is cut off has told what it had measured.
+                say(progress, &format!("{now}: {rate:.0} samples/s, AU_ideal {:.1} %", au * 100.0));
+            }
+            progress.set_message(now);
             continue;
         }
-        progress.println(&line);
+        say(progress, &line);
         if last.len() == LAST_LINES {
             last.pop_front();
         }
         last.push_back(line);
     }
     last
+}
+
+/// Says a line beside the progress, which may be hidden.
+fn say(progress: &ProgressBar, line: &str) {
+    // Nobody may be listening.
+    progress.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
 }
 
 /// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
@@ -227,10 +241,36 @@ fn row(contender: &Value) -> Option<String> {
         "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
         au * 100.0
     );
-    if let Some(fed) = contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64) {
+    if let Some(fed) = fed(contender) {
         row += &format!("  feeds {fed:.2}");
+    } else if contender["sustained"].is_object() {
+        row += "  feeds: not borne out by long runs";
     }
-    Some(row)
+    Some(format!("{row}\n        {}", played_as(contender)))
+}
+
+/// Which version of a loader played, how it was set up, and what was made of the shards for it beforehand.
+pub(crate) fn played_as(contender: &Value) -> String {
+    let mut parts = vec![contender["version"].as_str().unwrap_or("?").to_owned()];
+    for (name, value) in contender["configuration"].as_object().into_iter().flatten() {
+        // The trainer's checksum is everybody's.
+        if name != "crc" {
+            parts.push(
+                value
+                    .as_str()
+                    .map_or_else(|| format!("{value} {name}"), |text| format!("{name} by {text}")),
+            );
+        }
+    }
+    if let Some(seconds) = contender["conversion_seconds"].as_f64() {
+        parts.push(format!("converted beforehand in {seconds:.1} s"));
+    }
+    parts.join(", ")
+}
+
+/// How many accelerators a contender was found to feed; `None` where it was not asked, or not borne out.
+pub(crate) fn fed(contender: &Value) -> Option<f64> {
+    contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64)
 }
 
 /// A figure over a contender's rounds, if it has any.
@@ -262,7 +302,13 @@ mod tests {
     fn only_like_stands_beside_like() {
         let rounds = [3.0, 1.0, 2.0]
             .map(|rate| serde_json::json!({ "samples_per_second": rate * 1e3, "au_ideal": 0.5 }));
-        let one = |name: &str, storage: &str| serde_json::json!({ "name": name, "storage": storage, "rounds": rounds });
+        let one = |name: &str, storage: &str| {
+            serde_json::json!({
+                "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
+                "configuration": { "workers": 4, "decode": "pillow", "crc": "isal" },
+                "conversion_seconds": 3.21,
+            })
+        };
         let document = serde_json::json!({
             "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "memory")],
             "absent": [{ "name": "dali", "why": "is not installed" }],
@@ -271,10 +317,29 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[1].contains("a disk") && lines[2].contains("forebay"), "{text}");
         assert!(
-            lines[3].contains("memory") && lines[4].contains("2000 samples/s (1000 to 3000)"),
+            lines[4].contains("memory") && lines[5].contains("2000 samples/s (1000 to 3000)"),
             "{text}"
         );
-        assert!(lines[6].contains("dali: is not installed"), "{text}");
+        assert_eq!(
+            lines[6].trim(),
+            "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
+        );
+        assert!(lines[9].contains("dali: is not installed"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_borne_out_is_no_figure() {
+        let told = |sustained| {
+            let round = serde_json::json!({ "samples_per_second": 900.0, "au_ideal": 0.91 });
+            let one = serde_json::json!({
+                "name": "one", "storage": "memory", "rounds": [round], "sustained": sustained
+            });
+            table(&serde_json::json!({ "contenders": [one] }))
+        };
+        assert!(told(serde_json::json!({ "rate_over_nominal": 0.98 })).contains("feeds 0.98"));
+        let text = told(serde_json::json!({ "rate_over_nominal": null }));
+        assert!(text.contains("not borne out"), "{text}");
+        assert!(!told(Value::Null).contains("feeds"));
     }
 
     #[test]

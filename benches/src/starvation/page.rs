@@ -8,6 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::differential::Differential;
 use super::report::{EpochReport, Report};
 use super::search::Held;
+use crate::contest::{fed, played_as, spread};
 
 const STYLE: &str = include_str!("page/page.css");
 
@@ -192,6 +193,27 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                 (PreEscaped(chart.picture))
                 figcaption { (chart.caption) }
             } }
+            table {
+                thead { tr {
+                    th scope="col" { "loader" }
+                    th scope="col" { "data in" }
+                    th scope="col" { "samples/s" }
+                    th scope="col" { "AU_ideal" }
+                    th scope="col" { "feeds" }
+                    th scope="col" { "first batch" }
+                    th scope="col" { "played as" }
+                } }
+                tbody { @for one in contest["contenders"].as_array().into_iter().flatten() { tr {
+                    th scope="row" { (text(&one["name"])) }
+                    td { (text(&one["storage"])) }
+                    td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
+                    td { (middle(one, "au_ideal", percent)) }
+                    td { (fed(one).map_or_else(String::new, |fed| format!("{fed:.2}"))) }
+                    td { (one["first_epoch"]["first_batch_seconds"].as_f64()
+                        .map_or_else(String::new, |seconds| format!("{seconds:.2} s"))) }
+                    td { (played_as(one)) }
+                } } }
+            }
             @if !absent.is_empty() {
                 p { "Not there:" }
                 ul { @for one in &absent {
@@ -200,6 +222,11 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
             }
         }
     })
+}
+
+/// The median of a figure over a contender's rounds.
+fn middle(contender: &serde_json::Value, figure: &str, tell: impl Fn(f64) -> String) -> String {
+    spread(contender, figure).map_or_else(String::new, |spread| tell(spread.median))
 }
 
 fn made_of(report: &Report) -> Markup {
