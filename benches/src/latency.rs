@@ -10,17 +10,14 @@ use std::time::{Duration, Instant};
 use forebay_client::{Loader, LoaderConfig};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Begin, Picked};
-use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use crate::durations::Durations;
 use crate::growth::duration;
 use crate::machine::Machine;
 use crate::playing;
 use crate::spread::Spread;
-
-/// Latencies beyond an hour are recorded as one.
-const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// Of what the loader brings at most, the rate that is offered unless another is asked for: a loader at its limit
 /// only shows its queue.
@@ -208,30 +205,24 @@ fn open_loop(
     requests: u64,
     mut request: impl FnMut(u64) -> Result<()>,
 ) -> Result<Distribution> {
-    let mut latencies = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3)
-        .map_err(|error| Error::new(ErrorKind::Invalid, format!("no histogram: {error}")))?;
+    let mut latencies = Durations::default();
     let begin = Instant::now();
     for number in 0..requests {
         let due = begin + Duration::from_secs_f64(number as f64 / rate);
         wait_until(due);
         request(number)?;
-        let took = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        latencies.saturating_record(took.max(1));
+        latencies.record(due.elapsed());
     }
     let wall = begin.elapsed().as_secs_f64();
-    let at = |quantile| match latencies.is_empty() {
-        true => 0.0,
-        false => Duration::from_nanos(latencies.value_at_quantile(quantile)).as_secs_f64(),
-    };
     Ok(Distribution {
-        count: latencies.len(),
+        count: latencies.count(),
         offered_per_second: rate,
         answered_per_second: requests as f64 / wall,
-        p50_seconds: at(0.5),
-        p95_seconds: at(0.95),
-        p99_seconds: at(0.99),
-        p999_seconds: at(0.999),
-        max_seconds: at(1.0),
+        p50_seconds: latencies.at(0.5),
+        p95_seconds: latencies.at(0.95),
+        p99_seconds: latencies.at(0.99),
+        p999_seconds: latencies.at(0.999),
+        max_seconds: latencies.at(1.0),
     })
 }
 

@@ -2,6 +2,7 @@
 
 pub mod contest;
 mod cpu;
+mod durations;
 mod fetches;
 pub mod growth;
 pub mod latency;

@@ -10,17 +10,14 @@ use std::time::{Duration, Instant};
 use forebay_client::{Batch, Loader, Stats};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Begin, Cause};
-use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
 use super::raw::{Moment, Raw};
+use crate::durations::Durations;
 use crate::playing::next;
 
 /// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
 pub const STALL_SHARE: f64 = 0.10;
-
-/// Waits longer than this are recorded as this: beyond an hour the digits do not matter.
-const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// When an epoch is cut short; the first step counts here.
 #[derive(Debug, Clone, Copy, Default)]
@@ -55,8 +52,8 @@ pub(super) struct Played {
     pub(super) computed: Duration,
     /// What taking batches took by the clock of whoever took them.
     pub(super) waited: Duration,
-    /// Each of these waits, in nanoseconds.
-    pub(super) each: Histogram<u64>,
+    /// Each of these waits.
+    pub(super) each: Durations,
     /// Waits longer than [`STALL_SHARE`] of a step.
     pub(super) stalls: u64,
     /// Steps one by one.
@@ -164,7 +161,7 @@ struct Tally {
     steps: u64,
     computed: Duration,
     waited: Duration,
-    each: Histogram<u64>,
+    each: Durations,
     stalls: u64,
     raw: Raw,
     by_cause: [u64; Cause::ALL.len()],
@@ -179,7 +176,7 @@ impl Tally {
             steps: 0,
             computed: Duration::ZERO,
             waited: Duration::ZERO,
-            each: empty(),
+            each: Durations::default(),
             stalls: 0,
             raw: Raw::default(),
             by_cause: [0; Cause::ALL.len()],
@@ -197,7 +194,7 @@ impl Tally {
         self.steps += 1;
         self.waited += wait;
         self.payload += batch.tier_bytes + batch.origin_bytes;
-        self.each.saturating_record((wait.as_nanos() as u64).max(1));
+        self.each.record(wait);
         self.stalls += u64::from(wait > self.step.mul_f64(STALL_SHARE));
         let before = std::mem::replace(&mut self.by_cause, by_cause);
         let waited_ns = std::array::from_fn(|cause| by_cause[cause].saturating_sub(before[cause]));
@@ -208,11 +205,6 @@ impl Tally {
         let Self { first_batch, steps, computed, waited, each, stalls, raw, payload, .. } = self;
         Played { first_batch, steps, wall, computed, waited, each, stalls, raw, stats, payload }
     }
-}
-
-/// A histogram of waits that has none yet.
-pub(super) fn empty() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant, valid bounds")
 }
 
 /// `steps` steps on one batch that is there from the beginning: what no storage can be better than.

@@ -10,10 +10,11 @@ use forebay_wire::message::Cause;
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use super::accelerator::{Played, STALL_SHARE, empty};
+use super::accelerator::{Played, STALL_SHARE};
 use super::differential::Differential;
 use super::raw::Raw;
 use super::search::Held;
+use crate::durations::Durations;
 use crate::machine::Machine;
 
 /// A whole run.
@@ -258,25 +259,23 @@ impl EpochReport {
 
 impl WaitsReport {
     fn of(played: &[Played]) -> Self {
-        let mut each = empty();
+        let mut each = Durations::default();
         let mut by_cause = Cause::ALL.map(|cause| (cause.name(), 0.0));
         for one in played {
-            each.add(&one.each).expect("histograms of the same bounds");
+            each.add(&one.each);
             for (sum, (_, seconds)) in by_cause.iter_mut().zip(&one.stats.wait.by_cause) {
                 sum.1 += seconds;
             }
         }
-        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
-        let at = |quantile| seconds(each.value_at_quantile(quantile));
         Self {
-            count: each.len(),
+            count: each.count(),
             total_seconds: by_cause.iter().map(|(_, seconds)| seconds).sum(),
             measured_seconds: played.iter().map(|one| one.waited).sum::<Duration>().as_secs_f64(),
             by_cause: by_cause.to_vec(),
-            p50_seconds: at(0.50),
-            p95_seconds: at(0.95),
-            p99_seconds: at(0.99),
-            max_seconds: seconds(each.max()),
+            p50_seconds: each.at(0.50),
+            p95_seconds: each.at(0.95),
+            p99_seconds: each.at(0.99),
+            max_seconds: each.at(1.0),
             stall_share_of_step: STALL_SHARE,
             stalls: played.iter().map(|one| one.stalls).sum(),
         }
