@@ -66,8 +66,7 @@ fn look(nvml: &Nvml, asked: &Asked) -> Result<bool, NvmlError> {
         // One wait for all.
         let begun: Vec<_> = opened.iter_mut().map(Opened::begins).collect();
         if begun.contains(&true) {
-            // Nothing ends it but time: what is measured is a stretch of that.
-            std::thread::park_timeout(APART);
+            pass(APART);
         }
         let read = opened.iter_mut().map(|gpu| gpu.read(shares_processes));
         let devices: Vec<_> = read.collect();
@@ -79,6 +78,15 @@ fn look(nvml: &Nvml, asked: &Asked) -> Result<bool, NvmlError> {
         if fails {
             return Ok(true);
         }
+    }
+}
+
+/// Lets time pass, which is what is measured: nothing is waited for.
+fn pass(stretch: Duration) {
+    let since = Instant::now();
+    // A thread that is unparked for another reason goes on to wait.
+    while let Some(left) = stretch.checked_sub(since.elapsed()) {
+        std::thread::park_timeout(left);
     }
 }
 
