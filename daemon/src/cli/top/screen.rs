@@ -6,7 +6,10 @@ use std::cmp::Reverse;
 
 use bytesize::ByteSize;
 use console::{Style, measure_text_width, pad_str, truncate_str};
+use serde::Deserialize;
 use serde_json::Value;
+
+use crate::gpus::GpuReport;
 
 /// Names are never cut below this.
 const NAME_MIN: usize = 12;
@@ -68,6 +71,7 @@ impl Screen<'_> {
             lines.push(self.line(Look::Aside, &rates));
         }
         self.jobs(&mut lines);
+        self.gpus(&mut lines);
         self.tiers(&mut lines);
         self.holdings("DATA SET", "/cache/datasets", &mut lines);
         self.holdings("TENANT", "/cache/tenants", &mut lines);
@@ -236,6 +240,50 @@ impl Screen<'_> {
         };
         let is_late = arrives.is_none_or(|arrives| arrives > needed);
         (Some(format!("needed in {}, {when}: {}", time(needed), text(lacks, "/url"))), is_late)
+    }
+
+    fn gpus(&self, lines: &mut Vec<Line>) {
+        let told = self.status.pointer("/gpus").map(GpuReport::deserialize);
+        let Some(Ok(told)) = told else { return };
+        if let Some(why) = &told.failing {
+            lines.push(self.line(Look::Bad, &format!("GPUs cannot be read: {why}")));
+        }
+        if told.devices.is_empty() {
+            return;
+        }
+        let columns = [
+            ("GPU", false),
+            ("SM", true),
+            ("JPEG", true),
+            ("PCIE IN", true),
+            ("MEMORY", true),
+            ("JOBS", false),
+        ];
+        let rows = told.devices.iter().map(|gpu| {
+            let activity = &gpu.activity;
+            let share = |share: Option<f64>| share.map_or("-".into(), percent);
+            let rate = activity.pcie_in_bytes_per_second;
+            let memory = activity.memory_used_bytes.zip(activity.memory_bytes);
+            let memory = memory.map(|(used, all)| used as f64 / all.max(1) as f64);
+            let jobs = gpu.jobs.iter().map(|job| job.name.clone());
+            let others =
+                (gpu.other_processes > 0).then(|| format!("{} others", gpu.other_processes));
+            let by: Vec<_> = gpu.failing.clone().into_iter().chain(jobs).chain(others).collect();
+            vec![
+                format!("{} {}", gpu.identity.index, gpu.identity.model),
+                share(activity.sm_share),
+                share(activity.jpeg_share()),
+                rate.map_or("-".into(), |rate| format!("{}/s", bytes_of(rate))),
+                share(memory),
+                by.join(", "),
+            ]
+        });
+        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(told.devices.iter().zip(table).map(|(gpu, line)| {
+            let is_well = gpu.failing.is_none() && told.failing.is_none();
+            Line { look: if is_well { Look::Plain } else { Look::Bad }, ..line }
+        }));
     }
 
     fn tiers(&self, lines: &mut Vec<Line>) {
@@ -492,6 +540,12 @@ mod tests {
                         "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "hits": 98, "misses": 2 }],
             "sources": [{ "endpoint": "https://s3.example", "bytes": 1_u64 << 30, "under_way": 3, "limit": 64,
                           "waiting": 0, "retries": 7, "down": false }],
+            "gpus": { "host": "node7", "devices": [
+                { "index": 0, "uuid": "GPU-0", "pci_bus_id": "00000000:06:00.0", "model": "NVIDIA H100 80GB HBM3",
+                  "is_monitored": true, "sm_share": 0.71, "jpeg_shares": [0.3, 0.1], "pcie_in_bytes_per_second": 1.5e9,
+                  "memory_bytes": 80, "memory_used_bytes": 20, "jobs": [{ "session": 1, "name": "calm" }], "other_processes": 2 },
+                { "index": 1, "uuid": "GPU-1", "pci_bus_id": "00000000:07:00.0", "model": "NVIDIA H100 80GB HBM3",
+                  "failing": "it fell off the bus", "is_monitored": false, "jobs": [], "other_processes": 0 }] },
             "fills": { "running": 4 }, "warm_ups": [],
             "foresight": { "bandwidth": 1_u64 << 30, "slack": -3.0, "jobs": [
                 { "job": 2, "lacks": { "url": "s3://bucket/000042.tar", "needed_in": 40.0, "arrives_in": 12.0 } },
@@ -517,6 +571,8 @@ mod tests {
             "needed in 40 s, arrives in 12 s: s3://bucket/000042.tar",
             "all it needs is here",
             "98 %  failing, enabled, EIO",
+            "71 %  20 %  1.4 GiB/s    25 %  calm, 2 others",
+            "it fell off the bus",
             "imagenet",
             "cached: never",
             "3 of 64",
@@ -529,6 +585,7 @@ mod tests {
         assert!(!all.contains("TENANT"), "{all}");
         let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap().look;
         assert_eq!((of("a-job"), of("calm"), of("nvme")), (Look::Bad, Look::Plain, Look::Bad));
+        assert_eq!((of("0 NVIDIA"), of("1 NVIDIA")), (Look::Plain, Look::Bad));
     }
 
     #[test]
