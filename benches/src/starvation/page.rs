@@ -76,29 +76,35 @@ fn summary(report: &Report) -> Result<Markup> {
                 thead { tr {
                     th scope="col" { "epoch" }
                     th scope="col" { "AU_ideal" }
+                    th scope="col" { "measured" }
                     th scope="col" { "DLIO's formula" }
                     th scope="col" { "samples/s" }
                     th scope="col" { "GB/s" }
                     th scope="col" { "CPU ms/sample" }
                     th scope="col" { "first batch" }
                     th scope="col" { "fetched" }
+                    th scope="col" { "read from" }
                     th scope="col" { "stalls" }
                 } }
                 tbody { @for epoch in &report.epochs { tr {
                     th scope="row" { (epoch.epoch) " (" (epoch.temperature) ")" }
                     td { (percent(epoch.au_ideal)) }
+                    td { (percent(epoch.au_measured)) }
                     td { (percent(epoch.au_dlio)) }
                     td { (format!("{:.0}", epoch.samples_per_second)) }
                     td { (format!("{:.3}", epoch.bytes_per_second / GB)) }
                     td { (format!("{:.2}", epoch.cpu_ms_per_sample)) }
                     td { (format!("{:.3} s", epoch.first_batch_seconds)) }
                     td { (format!("{:.3} GB", epoch.fetched_bytes as f64 / GB)) }
+                    td { (epoch.by_tier) }
                     td { (epoch.wait.stalls) " of " (epoch.wait.count) }
                 } } }
             }
             p class="note" {
-                "AU_ideal is steps × nominal step time ÷ wall time. DLIO's formula counts the measured compute time "
-                "instead, which a busy host makes longer. The first step of each accelerator is in neither."
+                "AU_ideal is steps × nominal step time ÷ wall time. What is measured counts the compute time by the clock "
+                "instead, which a busy host makes longer. DLIO's formula counts the nominal time, too; of several "
+                "accelerators it has the mean. The first step of each accelerator is in none of the three. CPU is that of the "
+                "whole epoch, over all of its samples."
             }
             figure {
                 (PreEscaped(charts::causes(&report.epochs)?))
