@@ -195,7 +195,7 @@ fn stalls_are_told_apart_by_difference() {
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 
-/// What a node feeds is what it gave: the last trial's rate over the nominal one.
+/// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none bore out is no figure.
 #[test]
 fn the_most_that_a_node_feeds_is_found() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -210,11 +210,18 @@ fn the_most_that_a_node_feeds_is_found() {
         assert!((number(trial, "/samples_per_second") - rate).abs() < 1e-6 * rate, "{trial}");
         assert_eq!(trial["fetched_bytes"], 0);
     }
-    let last = trials.last().unwrap();
+    let longer = trials.iter().filter(|trial| number(trial, "/seconds") >= 3.0);
+    let told = longer.rev().find(|trial| trial["speed"] == held["speed"]).unwrap();
+    assert_eq!(held["au_ideal"], told["au_ideal"]);
     // One accelerator takes 8 samples a millisecond.
-    let fed = number(last, "/samples_per_second") / 8000.0;
-    assert!((number(held, "/accelerators") - fed).abs() < 1e-9, "{held}");
-    assert_eq!(held["au_ideal"], last["au_ideal"]);
+    let fed = number(told, "/samples_per_second") / 8000.0;
+    match held["accelerators"].as_f64() {
+        Some(accelerators) => {
+            assert!((accelerators - fed).abs() < 1e-9, "{held}");
+            assert!(number(held, "/au_ideal") >= 0.9, "{held}");
+        }
+        None => assert!(number(held, "/au_ideal") < 0.9, "{held}"),
+    }
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 

@@ -176,8 +176,12 @@ fn parts(differential: &Differential) -> Markup {
 fn most(held: &Held) -> Result<Markup> {
     Ok(html! {
         section {
-            h2 { "This node feeds " (format!("{:.2}", held.accelerators)) " of them" }
+            @match held.accelerators {
+                Some(fed) => h2 { "This node feeds " (format!("{fed:.2}")) " of them" },
+                None => h2 { "How many of them this node feeds was not borne out" },
+            }
             p {
+                @if held.accelerators.is_none() { "Longer trials did not hold; the last: " }
                 (format!("{:.0}", held.samples_per_second)) " samples/s at AU_ideal " (percent(held.au_ideal))
                 ", where at least " (percent(held.target)) " was asked for; "
                 (format!("{:.0}", held.unlimited_samples_per_second)) " where nobody computes."

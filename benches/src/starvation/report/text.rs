@@ -98,16 +98,21 @@ impl fmt::Display for Differential {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "this node feeds {:.2} such accelerators at AU_ideal >= {:.0} %: {:.0} samples/s at {:.1} %; without a \
-             limit it gives {:.0}",
-            self.accelerators,
-            self.target * 100.0,
-            self.samples_per_second,
-            self.au_ideal * 100.0,
-            self.unlimited_samples_per_second
-        )?;
+        let (target, au) = (self.target * 100.0, self.au_ideal * 100.0);
+        match self.accelerators {
+            Some(fed) => write!(
+                f,
+                "this node feeds {fed:.2} such accelerators at AU_ideal >= {target:.0} %: {:.0} samples/s at {au:.1} %",
+                self.samples_per_second
+            )?,
+            None => write!(
+                f,
+                "how many such accelerators this node keeps at AU_ideal >= {target:.0} % was not borne out by longer \
+                 trials: the last of {:.2} came to {au:.1} %",
+                self.speed
+            )?,
+        }
+        writeln!(f, "; without a limit it gives {:.0}", self.unlimited_samples_per_second)?;
         match self.trials.iter().map(|trial| trial.fetched_bytes).sum::<u64>() {
             0 => Ok(()),
             bytes => writeln!(
