@@ -92,6 +92,10 @@ pub struct Request {
     pub work: PathBuf,
     /// Whether the fastest accelerator is sought that is still fed.
     pub find_rate: bool,
+    /// The AU_ideal at which an accelerator counts as fed.
+    pub au_min: f64,
+    /// The program `forebay` that starts and ends daemons and counts samples.
+    pub forebay: PathBuf,
 }
 
 /// A line of theirs that tells how far they are.
@@ -147,6 +151,25 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<V
     serde_json::from_str(&document).doing("understand what the contest's scripts printed")
 }
 
+/// Why a contest tells nothing of other loaders: none of them took part.
+///
+/// # Errors
+/// `Unavailable`, with why each was absent.
+pub fn check_rivals(document: &Value) -> Result<()> {
+    let of = |what: &str| document[what].as_array().cloned().unwrap_or_default();
+    let text = |one: &Value, what: &str| one[what].as_str().unwrap_or_default().to_owned();
+    // Forebay takes part once for each level of storage.
+    if of("contenders").iter().any(|one| !text(one, "name").starts_with(CONTENDERS[0])) {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Unavailable, "no other loader could take part");
+    let absent = of("absent");
+    let told =
+        absent.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
+    Err(told
+        .advise("install what is missing, and name its interpreter: --rival-python NAME=PYTHON"))
+}
+
 /// Hands the request in; what came out, and the last lines beside it.
 fn converse(
     child: &mut Child,
@@ -200,12 +223,18 @@ fn say(progress: &ProgressBar, line: &str) {
     progress.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
 }
 
+/// How the contest's work is more than that of the epochs before it.
+pub(crate) const TOUCHED: &str = "These trainers read every byte of a batch as well, which those of the epochs do not: \
+     how many accelerators are fed here and there are two numbers.";
+
 /// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
 /// highest round, and what was sustained.
 #[must_use]
 pub fn table(document: &Value) -> String {
-    let mut lines =
-        vec!["other loaders, the same work (medians; lowest to highest round)".to_owned()];
+    let mut lines = vec![
+        "other loaders, the same work (medians; lowest to highest round)".to_owned(),
+        format!("  {TOUCHED}"),
+    ];
     let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for one in document["contenders"].as_array().into_iter().flatten() {
         kinds.entry(level(one)).or_default().push(one);
@@ -241,9 +270,12 @@ fn row(contender: &Value) -> Option<String> {
         "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
         au * 100.0
     );
+    if let Some(cpu) = cpu_ms_per_sample(contender) {
+        row += &format!("  CPU {cpu:.2} ms/sample");
+    }
     if let Some(fed) = fed(contender) {
         row += &format!("  feeds {fed:.2}");
-    } else if contender["sustained"].is_object() {
+    } else if is_not_borne_out(contender) {
         row += "  feeds: not borne out by long runs";
     }
     Some(format!("{row}\n        {}", played_as(contender)))
@@ -273,6 +305,22 @@ pub(crate) fn fed(contender: &Value) -> Option<f64> {
     contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64)
 }
 
+/// Whether it was asked how many accelerators a contender feeds, and no long run bore a number out.
+pub(crate) fn is_not_borne_out(contender: &Value) -> bool {
+    contender["sustained"].is_object() && fed(contender).is_none()
+}
+
+/// CPU of all that worked for a contender per sample, in milliseconds: the median of its rounds.
+pub(crate) fn cpu_ms_per_sample(contender: &Value) -> Option<f64> {
+    let rounds = contender["rounds"].as_array()?.iter();
+    let each = rounds.filter_map(|round| {
+        let samples = round["samples"].as_f64().filter(|samples| *samples > 0.0)?;
+        Some(round["cpu_seconds"].as_f64()? * 1e3 / samples)
+    });
+    let each: Vec<_> = each.collect();
+    (!each.is_empty()).then(|| Spread::of(each).median)
+}
+
 /// A figure over a contender's rounds, if it has any.
 pub(crate) fn spread(contender: &Value, figure: &str) -> Option<Spread> {
     let rounds = contender["rounds"].as_array()?.iter();
@@ -300,8 +348,12 @@ mod tests {
 
     #[test]
     fn only_like_stands_beside_like() {
-        let rounds = [3.0, 1.0, 2.0]
-            .map(|rate| serde_json::json!({ "samples_per_second": rate * 1e3, "au_ideal": 0.5 }));
+        let rounds = [3.0, 1.0, 2.0].map(|rate| {
+            serde_json::json!({
+                "samples_per_second": rate * 1e3, "au_ideal": 0.5,
+                "cpu_seconds": rate * 0.5, "samples": 1000,
+            })
+        });
         let one = |name: &str, storage: &str| {
             serde_json::json!({
                 "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
@@ -315,16 +367,17 @@ mod tests {
         });
         let text = table(&document);
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[1].contains("a disk") && lines[2].contains("forebay"), "{text}");
+        assert!(lines[2].contains("a disk") && lines[3].contains("forebay"), "{text}");
         assert!(
-            lines[4].contains("memory") && lines[5].contains("2000 samples/s (1000 to 3000)"),
+            lines[5].contains("memory") && lines[6].contains("2000 samples/s (1000 to 3000)"),
             "{text}"
         );
+        assert!(lines[6].contains("CPU 1.00 ms/sample"), "{text}");
         assert_eq!(
-            lines[6].trim(),
+            lines[7].trim(),
             "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
         );
-        assert!(lines[9].contains("dali: is not installed"), "{text}");
+        assert!(lines[10].contains("dali: is not installed"), "{text}");
     }
 
     #[test]
@@ -340,6 +393,22 @@ mod tests {
         let text = told(serde_json::json!({ "rate_over_nominal": null }));
         assert!(text.contains("not borne out"), "{text}");
         assert!(!told(Value::Null).contains("feeds"));
+    }
+
+    #[test]
+    fn a_contest_without_rivals_is_none() {
+        let document = |names: &[&str]| {
+            let of = |name: &&str| serde_json::json!({ "name": name });
+            serde_json::json!({
+                "contenders": names.iter().map(of).collect::<Vec<_>>(),
+                "absent": [{ "name": "dali", "why": "is not installed" }],
+            })
+        };
+        assert!(check_rivals(&document(&["forebay", "torch"])).is_ok());
+        for alone in [&["forebay", "forebay-memory"][..], &[]] {
+            let error = check_rivals(&document(alone)).unwrap_err().to_string();
+            assert!(error.contains("dali") && error.contains("is not installed"), "{error}");
+        }
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub use accelerator::{STALL_SHARE, Until};
 pub use differential::Differential;
 pub use profile::{CUSTOM, PROFILES, Profile};
 pub use raw::{RAW_STEPS_MAX, Raw};
-pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
 use report::Cost;
+pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
 pub use search::{Held, TARGET, Trial};
 
 use crate::fetches::Fetches;

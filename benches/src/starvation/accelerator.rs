@@ -3,8 +3,8 @@
 //! Its rule: the first step of an epoch is in no rate and no wait, as pipelines fill then. What is told of a
 //! whole epoch has it: the time to the first batch, bytes, and CPU a sample.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_client::{Batch, Loader, Stats};

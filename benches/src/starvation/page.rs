@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::differential::Differential;
 use super::report::{EpochReport, Report};
 use super::search::Held;
-use crate::contest::{fed, played_as, spread};
+use crate::contest::{TOUCHED, cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread};
 
 const STYLE: &str = include_str!("page/page.css");
 
@@ -199,6 +199,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
     Ok(html! {
         section {
             h2 { "Other loaders, the same work" }
+            p class="note" { (TOUCHED) }
             @for chart in charts::rivals(contest)? { figure {
                 (PreEscaped(chart.picture))
                 figcaption { (chart.caption) }
@@ -209,6 +210,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     th scope="col" { "data in" }
                     th scope="col" { "samples/s" }
                     th scope="col" { "AU_ideal" }
+                    th scope="col" { "CPU ms/sample" }
                     th scope="col" { "feeds" }
                     th scope="col" { "first batch" }
                     th scope="col" { "played as" }
@@ -218,7 +220,8 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     td { (text(&one["storage"])) }
                     td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
                     td { (middle(one, "au_ideal", percent)) }
-                    td { (fed(one).map_or_else(String::new, |fed| format!("{fed:.2}"))) }
+                    td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{cpu:.2}"))) }
+                    td { (feeds(one)) }
                     td { (one["first_epoch"]["first_batch_seconds"].as_f64()
                         .map_or_else(String::new, |seconds| format!("{seconds:.2} s"))) }
                     td { (played_as(one)) }
@@ -232,6 +235,15 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
             }
         }
     })
+}
+
+/// How many accelerators a contender feeds, if it was asked.
+fn feeds(contender: &serde_json::Value) -> String {
+    match fed(contender) {
+        Some(fed) => format!("{fed:.2}"),
+        None if is_not_borne_out(contender) => "not borne out".to_owned(),
+        None => String::new(),
+    }
 }
 
 /// The median of a figure over a contender's rounds.
