@@ -30,6 +30,8 @@ const ROUNDS_MAX: i64 = 1000;
 #[command(next_help_heading = "Other loaders")]
 pub(super) struct Rivals {
     /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local files.
+    /// Forebay plays at its defaults there, so that --threads, --prefetch, --window, --steps, --manifest and
+    /// --accelerators are refused.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
     rivals: Vec<String>,
     /// Their Python, which needs NumPy [default: the one that Forebay runs in, or python3].
