@@ -2,7 +2,8 @@
 //!
 //! Its rule: a ratio of runs that differ in more than one thing says so, and what has nothing to stand beside is named.
 
-use std::fmt;
+mod kind;
+mod text;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -24,6 +25,8 @@ enum Floor {
     Of(f64),
     /// So much for each step of the epoch.
     PerStep(f64),
+    /// So much divided by the epoch's samples.
+    OverSamples(f64),
 }
 
 /// A figure of an epoch: its name, where it stands in the document, whether more of it is better, and what is no
@@ -33,8 +36,8 @@ const FIGURES: [(&str, &str, bool, Floor); 12] = [
     ("AU_ideal", "/au_ideal", true, Floor::Of(0.005)),
     ("samples/s", "/samples_per_second", true, Floor::Of(0.0)),
     ("bytes/s", "/bytes_per_second", true, Floor::Of(0.0)),
-    // The kernel's clock of CPU time counts hundredths of a second.
-    ("CPU ms/sample", "/cpu_ms_per_sample", false, Floor::Of(0.01)),
+    // The kernel counts CPU time in hundredths of a second, of trainer and daemon each.
+    ("CPU ms/sample", "/cpu_ms_per_sample", false, Floor::OverSamples(20.0)),
     ("first batch, s", "/first_batch_seconds", false, Floor::Of(10.0 * SAME_WAIT)),
     ("waited, s", "/wait/total_seconds", false, Floor::PerStep(SAME_WAIT)),
     ("wait p50, s", "/wait/p50_seconds", false, Floor::Of(SAME_WAIT)),
@@ -43,14 +46,6 @@ const FIGURES: [(&str, &str, bool, Floor); 12] = [
     ("longest wait, s", "/wait/max_seconds", false, Floor::Of(SAME_WAIT)),
     ("stalls", "/wait/stalls", false, Floor::PerStep(SAME_SHARE)),
     ("fetched, bytes", "/fetched_bytes", false, Floor::Of(0.0)),
-];
-
-/// What has to be the same for a ratio to mean anything, beside the configuration: its name, and where it stands.
-const KIND: [(&str, &str); 4] = [
-    ("workload", "/profile"),
-    ("batch size", "/batch_size"),
-    ("step", "/step_seconds"),
-    ("processor", "/machine/cpu"),
 ];
 
 /// What changed between two runs.
@@ -92,7 +87,7 @@ impl Comparison {
     pub fn of(before: &Value, after: &Value) -> Result<Self> {
         let (ones, others) = (epochs(before, "first")?, epochs(after, "second")?);
         let mut compared = Self {
-            differ: differ(before, after),
+            differ: kind::differ(before, after),
             alone: Vec::new(),
             releases: (pick(before, "/release"), pick(after, "/release")),
             changes: Vec::new(),
@@ -119,14 +114,18 @@ impl Comparison {
             (before, after) => format!("{before}, then {after}"),
         };
         let of = named(other, &kinds);
-        let steps = |epoch: &Value| pick(epoch, "/wait/count").as_f64().unwrap_or_default();
-        let steps = f64::max(steps(one), steps(other));
+        let count = |path: &str| {
+            let of = |epoch: &Value| pick(epoch, path).as_f64().unwrap_or_default();
+            (of(one), of(other))
+        };
+        let (steps, samples) = (count("/wait/count"), count("/samples"));
         for (figure, path, more, floor) in FIGURES {
             let values = (pick(one, path).as_f64(), pick(other, path).as_f64());
             if let (Some(before), Some(after)) = values {
                 let floor = match floor {
                     Floor::Of(floor) => floor,
-                    Floor::PerStep(floor) => floor * steps,
+                    Floor::PerStep(floor) => floor * steps.0.max(steps.1),
+                    Floor::OverSamples(floor) => floor / samples.0.min(samples.1).max(1.0),
                 };
                 self.changes.push(Change::of(&of, (figure, more), (before, after), floor));
             }
@@ -230,85 +229,12 @@ fn loader(contender: &Value) -> String {
     pick(contender, "/name").as_str().unwrap_or("?").to_owned()
 }
 
-/// What two runs differ in that makes ratios mean less.
-fn differ(before: &Value, after: &Value) -> Vec<(String, Value, Value)> {
-    let kinds = KIND.iter().map(|(name, path)| ((*name).to_owned(), (*path).to_owned()));
-    let settings = [before, after].into_iter().filter_map(|run| run["configuration"].as_object());
-    let mut settings: Vec<_> = settings.flat_map(|fields| fields.keys()).collect();
-    settings.sort();
-    settings.dedup();
-    let settings =
-        settings.into_iter().map(|name| (name.clone(), format!("/configuration/{name}")));
-    let differ = kinds.chain(settings).filter_map(|(name, path)| {
-        let (one, other) = (pick(before, &path), pick(after, &path));
-        if one == other {
-            return None;
-        }
-        Some(match (one.as_array(), other.as_array()) {
-            (Some(ones), Some(others)) if ones.len() != others.len() => {
-                (format!("number of {name}"), ones.len().into(), others.len().into())
-            }
-            (Some(ones), Some(others)) => {
-                let mut pairs = ones.iter().zip(others);
-                let (one, other) = pairs.find(|(one, other)| one != other)?;
-                (format!("the first of {name} that differ,"), one.clone(), other.clone())
-            }
-            _ => (name, one, other),
-        })
-    });
-    differ.collect()
-}
-
 fn epochs<'a>(document: &'a Value, which: &str) -> Result<&'a Vec<Value>> {
     document["epochs"].as_array().ok_or_else(|| {
         Error::new(ErrorKind::Invalid, "this is no report of a starvation benchmark")
             .at("document", which)
             .advise("write both with: forebay bench starvation … --json > report.json")
     })
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, before, after) in &self.differ {
-            writeln!(f, "not alike: {name} {before} and {after}")?;
-        }
-        for alone in &self.alone {
-            writeln!(f, "not compared: {alone}")?;
-        }
-        let mut of = "";
-        for change in &self.changes {
-            if change.of != of {
-                of = &change.of;
-                writeln!(f, "\n{of:24}{:>14}{:>14}{:>9}", "before", "after", "ratio")?;
-            }
-            write!(
-                f,
-                "  {:22}{:>14}{:>14}",
-                change.figure,
-                figure(change.before),
-                figure(change.after)
-            )?;
-            match change.ratio {
-                Some(ratio) => write!(f, "{ratio:>9.3}")?,
-                None => write!(f, "{:>9}", "-")?,
-            }
-            match change.is_better {
-                Some(true) => writeln!(f, "  better")?,
-                Some(false) => writeln!(f, "  worse")?,
-                None => writeln!(f, "  the same")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Four digits that count, whatever the size.
-fn figure(value: f64) -> String {
-    match value.abs() {
-        large if large >= 1000.0 => format!("{value:.0}"),
-        medium if medium >= 1.0 => format!("{value:.3}"),
-        _ => format!("{value:.5}"),
-    }
 }
 
 #[cfg(test)]
@@ -321,7 +247,7 @@ mod tests {
         json!({
             "release": "1", "profile": "p", "batch_size": 8, "step_seconds": 0.1,
             "configuration": { "urls": ["a", "b"], "threads": 2 }, "machine": { "cpu": "x" },
-            "epochs": [{ "epoch": 0, "temperature": "warm", "au_ideal": au, "fetched_bytes": 0,
+            "epochs": [{ "epoch": 0, "temperature": "warm", "au_ideal": au, "samples": 800, "fetched_bytes": 0,
                          "wait": { "count": 100, "total_seconds": wait } }],
         })
     }
@@ -413,6 +339,14 @@ mod tests {
         let compared = Comparison::of(&run(0.900, 1.0), &run(0.904, 1.02)).unwrap();
         let better: Vec<_> = compared.changes.iter().map(|change| change.is_better).collect();
         assert_eq!(better, [None, Some(false), None]);
+        // Of 800 samples two ticks of the clock are 0.025 ms each.
+        let cpu = |ms: f64| {
+            let mut run = run(0.9, 1.0);
+            run["epochs"][0]["cpu_ms_per_sample"] = json!(ms);
+            run
+        };
+        let of = |ms| Comparison::of(&cpu(1.0), &cpu(ms)).unwrap().changes[1].is_better;
+        assert_eq!((of(1.02), of(1.03)), (None, Some(false)));
     }
 
     /// Loaders stand beside themselves; a change within what rounds differ by is none.

@@ -101,8 +101,9 @@ pub(super) fn search(
     let (longer, times) = CONFIRM;
     for _ in 0..times {
         let tried = trial(Some(speed), longer)?;
-        trials.push(tried.clone());
-        match confirmed.next(tried, target) {
+        let next = confirmed.next(&tried, target);
+        trials.push(tried);
+        match next {
             Some(next) => speed = next,
             None => break,
         }
@@ -131,7 +132,7 @@ struct Confirmed {
 
 impl Confirmed {
     /// Takes a trial in; which speed to try next, if there is more to be found out.
-    fn next(&mut self, tried: Trial, target: f64) -> Option<f64> {
+    fn next(&mut self, tried: &Trial, target: f64) -> Option<f64> {
         let speed = tried.speed?;
         // Where the node is late AU falls as the speed rises, so that speed times AU stays.
         let aim = tried.au_ideal / target * BELOW;
