@@ -83,6 +83,9 @@ class Contest:
     def run(self) -> list[dict[str, Any]]:
         """Play it all and return the contenders' figures."""
         self.gather()
+        if self.absent and all(one.kind == "forebay" for one in self.contenders):
+            # Against nobody there is nothing to play.
+            return []
         for one in self.contenders:
             self.convert(one)
         # A cache that an earlier contest left would not be cold.

@@ -156,6 +156,13 @@ def test_images_are_the_same_images_and_who_is_absent_is_named(shards, work):
     }
 
 
+def test_against_nobody_nothing_is_played(shards, work):
+    run = play(shards, work, contenders=["forebay", "spdl"])
+    said = document(run)
+    assert said["contenders"] == []
+    assert [one["name"] for one in said["absent"]] == ["spdl"]
+
+
 def test_other_samples_end_it(shards, work):
     converted = next(work.glob("files-*"))
     wrong = next(converted.rglob("*.jpg"))
