@@ -17,6 +17,9 @@ const WORTH_TELLING: f64 = 0.005;
 /// A job that waits more than this share of its time starves.
 const STARVES: f64 = 0.05;
 
+/// A wait that goes on for more seconds than this is told.
+const LONG: f64 = 1.0;
+
 /// How a line is to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
@@ -72,6 +75,7 @@ impl Screen<'_> {
         self.holdings("DATA SET", "/cache/datasets", &mut lines);
         self.holdings("TENANT", "/cache/tenants", &mut lines);
         self.origins(&mut lines);
+        self.mounts(&mut lines);
         self.warm_ups(&mut lines);
         lines
     }
@@ -109,18 +113,30 @@ impl Screen<'_> {
     fn verdict(&self) -> (Vec<String>, bool) {
         let status = self.status;
         let jobs = list(status, "/jobs");
-        let waiting: Vec<_> = jobs.iter().filter(|job| waited(job) > STARVES).collect();
+        let waits = |job: &&&Value| waited(job) > STARVES || waits_now(job) > LONG;
+        let waiting: Vec<_> = jobs.iter().filter(waits).collect();
         let mut said = Vec::new();
         if let Some(worst) = waiting.iter().max_by(|a, b| waited(a).total_cmp(&waited(b))) {
             let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
-            said.push(format!(
-                "{} of {} jobs wait; {} does for {} of its time{}.",
-                waiting.len(),
-                jobs.len(),
-                text(worst, "/name"),
-                percent(waited(worst)),
-                cause.unwrap_or_default(),
-            ));
+            let share = (waited(worst) > 0.0).then(|| {
+                let (name, share) = (text(worst, "/name"), percent(waited(worst)));
+                format!("; {name} does for {share} of its time{}", cause.unwrap_or_default())
+            });
+            let (waiting, jobs) = (waiting.len(), jobs.len());
+            said.push(format!("{waiting} of {jobs} jobs wait{}.", share.unwrap_or_default()));
+        }
+        // What a wait is for is known when it is over.
+        let longest = waiting.iter().max_by(|a, b| waits_now(a).total_cmp(&waits_now(b)));
+        if let Some(job) = longest.filter(|job| waits_now(job) > LONG) {
+            let (name, seconds) = (text(job, "/name"), time(waits_now(job)));
+            said.push(format!("{name} waits now, {seconds} so far."));
+        }
+        for origin in list(status, "/sources").iter().filter(|one| is(one, "/down")) {
+            said.push(format!("{} does not answer.", text(origin, "/endpoint")));
+        }
+        for mount in list(status, "/mounts").iter().filter(|one| is(one, "/hangs")) {
+            let (mount, stuck) = (text(mount, "/mount"), list(mount, "/stuck").len());
+            said.push(format!("{mount} hangs; readers stuck there: {stuck}."));
         }
         if status.pointer("/foresight/lacks/cache").is_some() {
             said.push(format!(
@@ -207,9 +223,8 @@ impl Screen<'_> {
                 let look = if is_late { Look::Bad } else { Look::Aside };
                 lines.push(self.line(look, &format!("  {horizon}")));
             }
-            let progress = job.get("progress");
-            let waiting = progress.and_then(|told| float(told, "/waiting_seconds"));
-            if let Some(seconds) = waiting.filter(|seconds| *seconds > 1.0) {
+            let seconds = waits_now(job);
+            if seconds > LONG {
                 lines.push(self.line(Look::Bad, &format!("  waits now, {} so far", time(seconds))));
             }
             let wrong = count(job, "/wrong_shards");
@@ -305,9 +320,9 @@ impl Screen<'_> {
         }
         let columns = [("ORIGIN", false), ("BROUGHT", true), ("UNDER WAY", true), ("STATE", false)];
         let rows = origins.iter().map(|origin| {
-            let state = match text(origin, "/down").as_str() {
-                "true" => "taken to be down".to_owned(),
-                _ => format!(
+            let state = match is(origin, "/down") {
+                true => "taken to be down".to_owned(),
+                false => format!(
                     "{} wait, {} asked again",
                     count(origin, "/waiting"),
                     count(origin, "/retries")
@@ -322,16 +337,35 @@ impl Screen<'_> {
         });
         let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
         lines.extend(table.by_ref().take(2));
-        lines.extend(origins.iter().zip(table).map(|(origin, line)| {
-            let is_down = text(origin, "/down") == "true";
-            Line { look: if is_down { Look::Bad } else { Look::Plain }, ..line }
+        lines.extend(origins.iter().zip(table).map(|(origin, line)| Line {
+            look: if is(origin, "/down") { Look::Bad } else { Look::Plain },
+            ..line
+        }));
+    }
+
+    /// File systems that shards are read from.
+    fn mounts(&self, lines: &mut Vec<Line>) {
+        let mounts = list(self.status, "/mounts");
+        if mounts.is_empty() {
+            return;
+        }
+        let columns = [("MOUNT", false), ("READERS", true), ("STUCK", true), ("STATE", false)];
+        let rows = mounts.iter().map(|mount| {
+            let readers = |path: &str| list(mount, path).len().to_string();
+            let state = if is(mount, "/hangs") { "hangs" } else { "answers" };
+            vec![text(mount, "/mount"), readers("/readers"), readers("/stuck"), state.to_owned()]
+        });
+        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(mounts.iter().zip(table).map(|(mount, line)| Line {
+            look: if is(mount, "/hangs") { Look::Bad } else { Look::Plain },
+            ..line
         }));
     }
 
     fn warm_ups(&self, lines: &mut Vec<Line>) {
         let running = list(self.status, "/warm_ups");
-        let running: Vec<_> =
-            running.into_iter().filter(|warm| text(warm, "/done") != "true").collect();
+        let running: Vec<_> = running.into_iter().filter(|warm| !is(warm, "/done")).collect();
         if running.is_empty() {
             return;
         }
@@ -389,6 +423,16 @@ impl Screen<'_> {
 /// The share of its time that a job waited lately.
 fn waited(job: &Value) -> f64 {
     float(job, "/progress/lately/waited_share").unwrap_or_default()
+}
+
+/// Seconds that a job has waited by now for the batch to come.
+fn waits_now(job: &Value) -> f64 {
+    float(job, "/progress/waiting_seconds").unwrap_or_default()
+}
+
+/// Whether something is so.
+fn is(of: &Value, path: &str) -> bool {
+    of.pointer(path).and_then(Value::as_bool).unwrap_or_default()
 }
 
 /// What a job waited for lately, the most first.
@@ -529,6 +573,48 @@ mod tests {
         assert!(!all.contains("TENANT"), "{all}");
         let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap().look;
         assert_eq!((of("a-job"), of("calm"), of("nvme")), (Look::Bad, Look::Plain, Look::Bad));
+    }
+
+    /// All of it is told before anything else, and none of it beside words that all is well.
+    #[test]
+    fn what_does_not_answer_is_no_good_news() {
+        let calm = json!({ "jobs": [job(1, "calm", 0.0)] });
+        let of = |what: Value| {
+            let mut status = calm.clone();
+            status.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+            let (said, is_well) = Screen { status: &status, before: None, width: 120 }.verdict();
+            (said.join(" "), is_well)
+        };
+        let well = |said: &str| (said.to_owned(), true);
+        let sick = |said: &str| (said.to_owned(), false);
+        let source =
+            |down: bool| json!({ "sources": [{ "endpoint": "https://s3.example", "down": down }] });
+        let mount = |hangs: bool| json!({ "mounts": [{ "mount": "/lustre", "hangs": hangs, "readers": [7, 8], "stuck": [8] }] });
+        for fine in [json!({}), source(false), mount(false)] {
+            assert_eq!(of(fine), well("No job waits for data."));
+        }
+        assert_eq!(of(source(true)), sick("https://s3.example does not answer."));
+        assert_eq!(of(mount(true)), sick("/lustre hangs; readers stuck there: 1."));
+        // In its first second, and later.
+        let waits = |progress: Value| json!({ "jobs": [{ "name": "slow", "progress": progress }] });
+        assert_eq!(
+            of(waits(json!({ "waiting_seconds": 62.0 }))),
+            sick("1 of 1 jobs wait. slow waits now, 62 s so far.")
+        );
+        let lately = json!({ "waited_share": 1.0, "waited_for": { "origin": 0.0 } });
+        assert_eq!(
+            of(waits(json!({ "waiting_seconds": 62.0, "lately": lately }))),
+            sick("1 of 1 jobs wait; slow does for 100 % of its time. slow waits now, 62 s so far.")
+        );
+        assert_eq!(of(waits(json!({ "waiting_seconds": 0.2 }))), well("No job waits for data."));
+        let status = mount(true);
+        let lines = Screen { status: &status, before: None, width: 120 }.lines();
+        let line = lines.iter().find(|line| line.text.starts_with("/lustre  ")).unwrap();
+        assert_eq!(
+            (line.look, line.text.ends_with("2      1  hangs")),
+            (Look::Bad, true),
+            "{line:?}"
+        );
     }
 
     #[test]
