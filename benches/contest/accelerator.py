@@ -108,6 +108,21 @@ class Run:
         }
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a run is: so many seconds, more if it has too few steps then, but not for ever."""
+
+    seconds: float
+    seconds_max: float
+    steps: int = 1
+
+    def goes_on(self, steps: int, seconds: float) -> bool:
+        """Whether a step follows on so many, which took so long."""
+        if steps == 0 or seconds < self.seconds:
+            return True
+        return steps < self.steps and seconds < self.seconds_max
+
+
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
     """Play `batches` again and again; an epoch without any ends it with an error."""
     while True:
@@ -123,11 +138,11 @@ def play(
     source: Iterator[Any],
     touch: Callable[[Any], Touched],
     step_seconds: float,
-    seconds: float,
+    length: Length,
     clock: Clock | None = None,
     steady: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Take steps on what `source` gives until `seconds` have passed since the first one's end.
+    """Take steps on what `source` gives, `length` from the first one's end on.
 
     `steady` is called when the first step has ended.
     """
@@ -135,7 +150,7 @@ def play(
     run = Run(step_seconds)
     asked = clock.now()
     since: float | None = None
-    while since is None or run.steps == 0 or asked - since < seconds:
+    while since is None or length.goes_on(run.steps, asked - since):
         batch = next(source)
         there = clock.now()
         touched = touch(batch)

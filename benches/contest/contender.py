@@ -54,8 +54,6 @@ class Loader:
     batches: Iterable[Batch]
     # Who works for it beside this process.
     helpers: Callable[[], list[int]] = processes.children
-    # Batches that it may have ready, at most.
-    ahead: int = 4
     # What a contender alone knows, read before and after what is timed.
     counts: Callable[[], dict[str, Any]] = dict
     close: Callable[[], None] = lambda: None
@@ -117,30 +115,27 @@ def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
 
 
 class Accelerated:
-    """The loader under an emulated accelerator; it is made once and goes on where it was."""
+    """The loader under an emulated accelerator."""
 
     def __init__(self, task: Task, make: Make, replies: Replies) -> None:
         self.task, self.make, self.replies = task, make, replies
         self.loader: Loader | None = None
-        self.source: Iterator[Batch] | None = None
 
-    def play(self, step_seconds: float, seconds: float, repeats: int) -> dict[str, Any]:
-        """Play steps until `seconds` have passed, the first of them not counted."""
-        if self.loader is None or self.source is None:
-            self.loader = self.make(self.task, repeats)
-            self.source = self.replies.watch(accelerator.endless(self.loader.batches))
-        elif step_seconds > 0:
-            # What was made ready while another accelerator worked would flatter a short run.
-            for _ in range(self.loader.ahead):
-                next(self.source)
-        loader = self.loader
+    def play(
+        self, step_seconds: float, seconds: float, seconds_max: float, steps: int, repeats: int
+    ) -> dict[str, Any]:
+        """Play steps, the first of them not counted, on a loader that is made for it."""
+        self.close()
+        loader = self.loader = self.make(self.task, repeats)
+        source = self.replies.watch(accelerator.endless(loader.batches))
         begin: dict[str, Any] = {}
 
         def steady() -> None:
             begin.update(cpu=self.cpu(), counts=loader.counts())
 
         touch = toucher(self.task.images, crc_of(self.task.crc))
-        run = accelerator.play(self.source, touch, step_seconds, seconds, steady=steady)
+        length = accelerator.Length(seconds, seconds_max, steps)
+        run = accelerator.play(source, touch, step_seconds, length, steady=steady)
         used = self.cpu() - begin["cpu"]
         return {
             **run.document(),
@@ -156,7 +151,6 @@ class Accelerated:
 
     def close(self) -> None:
         """Let the loader go, and with it its workers."""
-        self.source = None
         if self.loader is not None:
             self.loader.close()
             self.loader = None

@@ -25,10 +25,20 @@ from players import Failed, Player, player
 from request import Request
 from roster import Contender
 
-# Searches take runs of this share of a measured one; those of a sweep, of which there are many,
-# shorter ones, and end when they know it to a tenth.
-SHORT, SHORTER = 1 / 6, 1 / 20
-SWEEP_NARROW = 1.1
+# Of a sweep's runs, in which nobody computes, and of a search's: the share of a measured run's
+# seconds that they take at least and at most, and the steps that they are to have within that. A
+# loader with workers delivers in bunches, so a few steps tell nothing.
+SWEPT, SWEPT_MOST, SWEPT_STEPS = 1 / 20, 1 / 4, 16
+TRIED, TRIED_MOST, TRIED_STEPS = 1 / 6, 1 / 2, 32
+# Of a contender's configurations those are tried under an accelerator whose rate where nobody
+# computes is this share of the highest at least, and no more than so many: who loads while the
+# accelerator works may be slower than who does not, and feed it better.
+SHORT_LIST, SHORT_LIST_MOST = 0.75, 3
+# The shares of a measured run's seconds that a run takes at least and at most, and its steps.
+Length = tuple[float, float, int]
+WHOLE: Length = (1.0, 1.0, 1)
+# To be taken instead of an earlier configuration, one has to feed an accelerator this much faster.
+BETTER = 1.02
 # A loader's epoch plays the shards so often, or until it has so many samples: its end, after which
 # its pipeline fills anew, is then seldom.
 REPEATS_MAX, SAMPLES = 64, 1_000_000
@@ -171,23 +181,59 @@ class Contest:
     def sweep(self, one: Contender) -> None:
         """Try all configurations of a contender; what feeds the fastest accelerator is taken.
 
-        Not what has the highest rate: who loads while the accelerator works may be slower than who
-        does not, and feed it better. One that does not feed the fastest accelerator so far is out,
-        and its own is not sought: of a loader without workers that takes minutes.
+        All are timed where nobody computes, the short list of them under an accelerator.
         """
         one.configuration = one.configurations[0]
-        if len(one.configurations) == 1:
+        if len(one.configurations) == 1 and not self.request.find_rate:
             return
-        fastest = 0.0
-        with self.player(one, one.configuration) as at_work:
+        with self.player(one, one.configurations[0]) as at_work:
             for number, configuration in enumerate(one.configurations):
                 self.tell(one.name, number + 1, len(one.configurations), "sweeping")
                 at_work.play("configure", configuration=configuration)
-                seconds = self.request.seconds * SHORTER
-                found = self.search(one, at_work, seconds, SWEEP_NARROW, beyond=fastest)
-                one.sweep.append({**configuration, **found})
-                if found["au"] is not None and found["au"] >= search.AU_MIN:
-                    fastest, one.configuration = found["speed"], configuration
+                self.warm(one, at_work)
+                run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS))
+                rate = run["samples_per_second"]
+                one.sweep.append({**configuration, "unlimited_samples_per_second": rate})
+        most = max(tried["unlimited_samples_per_second"] for tried in one.sweep)
+        listed = sorted(
+            range(len(one.sweep)), key=lambda at: -one.sweep[at]["unlimited_samples_per_second"]
+        )
+        listed = [
+            at
+            for at in sorted(listed[:SHORT_LIST_MOST])
+            if one.sweep[at]["unlimited_samples_per_second"] >= SHORT_LIST * most
+        ]
+        if len(listed) == 1 and not self.request.find_rate:
+            one.configuration = one.configurations[listed[0]]
+            return
+        for number, at in enumerate(listed):
+            self.tell(one.name, number + 1, len(listed), "searching")
+            self.try_configuration(one, one.configurations[at], one.sweep[at])
+
+    def try_configuration(
+        self, one: Contender, configuration: dict[str, Any], tried: dict[str, Any]
+    ) -> None:
+        """Find the fastest accelerator that a configuration feeds, if it is faster than before."""
+        au_min = self.request.au_min
+        begin = tried["unlimited_samples_per_second"] / self.nominal / au_min
+        with self.player(one, configuration) as at_work:
+            self.warm(one, at_work)
+
+            def measure(speed: float) -> float:
+                step = self.request.step_seconds / speed
+                run = self.play(one, at_work, step, (TRIED, TRIED_MOST, TRIED_STEPS))
+                tried["speed"], tried["au"] = speed, run["au_ideal"]
+                au: float = run["au_ideal"]
+                return au
+
+            if one.speed is not None:
+                to_beat = one.speed * BETTER
+                if measure(to_beat) < au_min:
+                    return
+                begin = max(begin, to_beat)
+            found = search.fastest(begin, measure, au_min)
+        if found is not None and found > (one.speed or 0.0):
+            one.configuration, one.speed = configuration, found
 
     def first_epoch(self, one: Contender) -> dict[str, Any]:
         """Play an epoch from cold: nothing in the page cache, nothing in a tier."""
@@ -207,40 +253,45 @@ class Contest:
                 with self.player(one, one.configuration) as at_work:
                     self.warm(one, at_work)
                     step = self.request.step_seconds / speeds[one.name]
-                    played = self.play(one, at_work, step, self.request.seconds)
-                figures[one.name].append({"round": number, **played})
-                self.tell(one.name, number + 1, self.request.rounds, "played", played)
+                    run = self.play(one, at_work, step, WHOLE)
+                figures[one.name].append({"round": number, **run})
+                self.tell(one.name, number + 1, self.request.rounds, "played", run)
         return figures
 
     def sustained(
         self,
     ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
-        """Find everybody's fastest accelerator, and bear it out by long runs in turns."""
-        speeds = {one.name: self.speed(one) for one in self.contenders}
-        pending = list(self.contenders)
+        """Bear out everybody's fastest accelerator by long runs in turns."""
+        # Of whom no speed held, the nominal one is tried.
+        speeds = {one.name: one.speed or 1.0 for one in self.contenders}
+        decisions = {one.name: search.Decision(self.request.au_min) for one in self.contenders}
         rounds, found = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
+        pending = list(self.contenders)
         for _ in range(ATTEMPTS):
-            rounds |= self.rounds(pending, speeds, "verifying")
+            played = self.rounds(pending, speeds, "verifying")
             for one in list(pending):
-                au = [run["au_ideal"] for run in rounds[one.name]]
-                slower = search.lowered(speeds[one.name], au)
-                found[one.name] = self.verdict(speeds[one.name], rounds[one.name])
-                if slower is None:
+                speed, runs = speeds[one.name], played[one.name]
+                decision = decisions[one.name]
+                following = decision.next(speed, [run["au_ideal"] for run in runs])
+                if decision.borne_out in (speed, None):
+                    rounds[one.name] = runs
+                    found[one.name] = self.verdict(speed, runs, decision.borne_out == speed)
+                if following is None:
                     pending.remove(one)
                 else:
-                    speeds[one.name] = slower
-        for one in pending:
-            # What was not borne out is not called sustained.
-            found[one.name]["rate_over_nominal"] = None
+                    speeds[one.name] = following
+            if not pending:
+                break
         return rounds, found
 
-    def verdict(self, speed: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return what runs at `speed` came to."""
+    def verdict(
+        self, speed: float, runs: list[dict[str, Any]], is_borne_out: bool
+    ) -> dict[str, Any]:
+        """Return what runs at `speed` came to; what was not borne out is not called sustained."""
         rates = [run["samples_per_second"] for run in runs]
         rate = statistics.median(rates)
-        nominal = self.request.batch_size / self.request.step_seconds
         return {
-            "rate_over_nominal": round(rate / nominal, 2),
+            "rate_over_nominal": round(rate / self.nominal, 2) if is_borne_out else None,
             "samples_per_second": rate,
             "lowest": min(rates),
             "highest": max(rates),
@@ -248,50 +299,10 @@ class Contest:
             "speed": speed,
         }
 
-    def speed(self, one: Contender) -> float:
-        """Return the greatest speed at which short runs keep the accelerator busy."""
-        self.tell(one.name, 0, 0, "searching")
-        with self.player(one, one.configuration) as at_work:
-            self.warm(one, at_work)
-            found = self.search(one, at_work, self.request.seconds * SHORT, search.NARROW)
-            speed: float = found["speed"]
-            return speed
-
-    def search(
-        self,
-        one: Contender,
-        at_work: Player,
-        seconds: float,
-        narrow: float,
-        beyond: float = 0.0,
-    ) -> dict[str, Any]:
-        """Return the greatest speed that runs of `seconds` bear out, and what they were like.
-
-        If it is not above `beyond`, that is all that is found out.
-        """
-        nominal = self.request.batch_size / self.request.step_seconds
-        runs: dict[float, dict[str, Any]] = {}
-
-        def measure(speed: float) -> float:
-            step = self.request.step_seconds / speed
-            runs[speed] = self.play(one, at_work, step, seconds)
-            au: float = runs[speed]["au_ideal"]
-            return au
-
-        unlimited: float = self.play(one, at_work, 0.0, seconds)["samples_per_second"]
-        most = search.ceiling(unlimited / nominal)
-        if beyond == 0.0 or (beyond < most and measure(beyond) >= search.AU_MIN):
-            speed = max(beyond, search.fastest(unlimited / nominal, measure, narrow))
-        else:
-            speed = beyond
-        run = runs.get(speed, {})
-        return {
-            "speed": speed,
-            # None where the unlimited rate said enough.
-            "samples_per_second": run.get("samples_per_second"),
-            "au": run.get("au_ideal"),
-            "unlimited_samples_per_second": unlimited,
-        }
+    @property
+    def nominal(self) -> float:
+        """Samples per second of one accelerator at its nominal speed."""
+        return self.request.batch_size / self.request.step_seconds
 
     def warm(self, one: Contender, at_work: Player) -> None:
         """Fill a tier that begins empty with each daemon."""
@@ -299,11 +310,17 @@ class Contest:
             at_work.play("first_epoch")
 
     def play(
-        self, one: Contender, at_work: Player, step_seconds: float, seconds: float
+        self, one: Contender, at_work: Player, step_seconds: float, length: Length
     ) -> dict[str, Any]:
         """Have a contender's accelerator run, and make sure that it was warm."""
+        least, most, steps = length
         played = at_work.play(
-            "accelerator", step_seconds=step_seconds, seconds=seconds, repeats=self.repeats
+            "accelerator",
+            step_seconds=step_seconds,
+            seconds=self.request.seconds * least,
+            seconds_max=self.request.seconds * most,
+            steps=steps,
+            repeats=self.repeats,
         )
         before, after = played.pop("before"), played.pop("after")
         if one.kind == "forebay":

@@ -41,6 +41,8 @@ class Request:
     memory_bytes: int | None = None
     # Whether the fastest accelerator is sought that is still fed.
     find_rate: bool = False
+    # AU_ideal at which an accelerator counts as fed: what MLPerf Storage demands of ResNet-50.
+    au_min: float = 0.90
     # The command `forebay`; otherwise the one beside Forebay's interpreter.
     forebay: str | None = None
 
@@ -78,6 +80,8 @@ class Request:
             found.append("batch_size and rounds have to be 1 at least")
         if self.step_seconds <= 0 or self.seconds <= 0:
             found.append("step_seconds and seconds have to be above 0")
+        if not 0 < self.au_min < 1:
+            found.append("au_min has to lie between 0 and 1")
         if strange := set(self.contenders) - set(NAMES):
             found.append(
                 f"unknown contenders: {', '.join(sorted(strange))}; known: {', '.join(NAMES)}"

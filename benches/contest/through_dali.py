@@ -102,7 +102,7 @@ def arrays(batch: Any, count: int) -> list[Any]:
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    return Loader(Shards(task, repeats), ahead=2 * PREFETCH)
+    return Loader(Shards(task, repeats))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,6 @@ from touch import Batch
 
 import forebay
 
-# Its default.
-PREFETCH = 4
-
 
 class Columns:
     """A loader's batches as columns, the form the harness expects."""
@@ -75,7 +72,6 @@ def make(task: Task, repeats: int) -> Loader:
     return Loader(
         Columns(loader, task.fields),
         helpers=lambda: helpers(loader),
-        ahead=PREFETCH,
         counts=lambda: counts(loader),
         close=loader.close,
     )

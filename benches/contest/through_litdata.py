@@ -1,25 +1,53 @@
 """LitData over its own chunks on the local disk.
 
 Its rule: as its guide recommends: data that `optimize` wrote, its own `StreamingDataset` and
-`StreamingDataLoader`, persistent workers that collate. It cannot repeat a data set within an epoch;
-so its epochs follow each other, of which each one's first batch is waited for.
+`StreamingDataLoader`, persistent workers that collate. It has no word for playing a data set again
+within an epoch; so the chunks are listed again, under further names of the same files.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from contender import Loader, Task, serve
 from litdata import StreamingDataLoader, StreamingDataset
 from torch_pixels import DECODERS, collate, columns
-from torch_workers import ahead, settings
+from torch_workers import settings
+
+INDEX = "index.json"
+
+
+def repeated(source: Path, repeats: int) -> Path:
+    """Return a folder that has the chunks of `source` so many times, made the first time."""
+    if repeats == 1:
+        return source
+    target = source.with_name(f"{source.name}-{repeats}-times")
+    if target.exists():
+        return target
+    index = json.loads((source / INDEX).read_text())
+    aside = Path(tempfile.mkdtemp(prefix=f"{source.name}-", suffix=".part", dir=source.parent))
+    chunks = []
+    for number in range(repeats):
+        for chunk in index["chunks"]:
+            name = f"{number}-{chunk['filename']}"
+            os.link(source / chunk["filename"], aside / name)
+            chunks.append({**chunk, "filename": name})
+    (aside / INDEX).write_text(json.dumps({**index, "chunks": chunks}))
+    aside.rename(target)
+    return target
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
     """Samples by their number, decoded where a worker asks for them."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task.source, shuffle=False, drop_last=False)
+    def __init__(self, task: Task, repeats: int) -> None:
+        assert task.source is not None
+        folder = repeated(Path(task.source), repeats)
+        super().__init__(str(folder), shuffle=False, drop_last=False)
         # They were written in the order of their names.
         self.places = [sorted(task.fields).index(name) for name in task.fields]
         # What crosses between processes cannot be a view of a mapped file.
@@ -39,12 +67,11 @@ def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
     return Loader(
         StreamingDataLoader(
-            Samples(task),
+            Samples(task, repeats),
             batch_size=task.batch_size,
             collate_fn=collate if task.images else columns,
             **settings(task.configuration),
         ),
-        ahead=ahead(task.configuration),
     )
 
 

@@ -12,7 +12,7 @@ from contender import Loader, Task, serve
 from streaming import Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 from torch_pixels import DECODERS, collate, columns
-from torch_workers import ahead, settings
+from torch_workers import settings
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
@@ -44,7 +44,6 @@ def make(task: Task, repeats: int) -> Loader:
             collate_fn=collate if task.images else columns,
             **settings(task.configuration),
         ),
-        ahead=ahead(task.configuration),
     )
 
 

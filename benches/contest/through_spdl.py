@@ -116,7 +116,7 @@ class Batches:
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    return Loader(Batches(task, repeats), ahead=PREFETCH)
+    return Loader(Batches(task, repeats))
 
 
 if __name__ == "__main__":

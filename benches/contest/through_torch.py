@@ -13,7 +13,7 @@ from contender import Loader, Task, serve
 from to_files import listed
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from torch_pixels import DECODERS, collate, columns
-from torch_workers import ahead, settings
+from torch_workers import settings
 
 
 class Files(Dataset[Any]):
@@ -53,7 +53,6 @@ def make(task: Task, repeats: int) -> Loader:
             collate_fn=collate if task.images else columns,
             **settings(task.configuration),
         ),
-        ahead=ahead(task.configuration),
     )
 
 

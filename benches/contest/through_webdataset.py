@@ -11,7 +11,7 @@ from __future__ import annotations
 import webdataset
 from contender import Loader, Task, serve
 from torch_pixels import DECODERS, collate, columns
-from torch_workers import ahead, settings
+from torch_workers import settings
 
 
 def make(task: Task, repeats: int) -> Loader:
@@ -26,7 +26,6 @@ def make(task: Task, repeats: int) -> Loader:
     batches = samples.batched(task.batch_size, collation_fn=collate if task.images else columns)
     return Loader(
         webdataset.WebLoader(batches, batch_size=None, **settings(task.configuration)),
-        ahead=ahead(task.configuration),
     )
 
 

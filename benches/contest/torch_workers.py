@@ -12,12 +12,6 @@ from typing import Any
 PREFETCH = 4
 
 
-def ahead(configuration: dict[str, Any]) -> int:
-    """Return how many batches may be ready."""
-    workers: int = configuration["workers"]
-    return workers * PREFETCH
-
-
 def settings(configuration: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say how many workers there are and how they work."""
     workers: int = configuration["workers"]

@@ -2,6 +2,8 @@
 //!
 //! Its rule: one document goes in, one comes out, and what the scripts say meanwhile is shown as it comes.
 
+mod table;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +16,10 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::spread::Spread;
+pub use table::table;
+pub(crate) use table::{
+    TOUCHED, cpu_ms_per_sample, fed, is_not_borne_out, level, played_as, spread,
+};
 
 /// Whom the scripts know, Forebay among them.
 pub const CONTENDERS: [&str; 7] =
@@ -92,6 +97,10 @@ pub struct Request {
     pub work: PathBuf,
     /// Whether the fastest accelerator is sought that is still fed.
     pub find_rate: bool,
+    /// The AU_ideal at which an accelerator counts as fed.
+    pub au_min: f64,
+    /// The program `forebay` that starts and ends daemons and counts samples.
+    pub forebay: PathBuf,
 }
 
 /// A line of theirs that tells how far they are.
@@ -147,6 +156,25 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<V
     serde_json::from_str(&document).doing("understand what the contest's scripts printed")
 }
 
+/// Why a contest tells nothing of other loaders: none of them took part.
+///
+/// # Errors
+/// `Unavailable`, with why each was absent.
+pub fn check_rivals(document: &Value) -> Result<()> {
+    let of = |what: &str| document[what].as_array().cloned().unwrap_or_default();
+    let text = |one: &Value, what: &str| one[what].as_str().unwrap_or_default().to_owned();
+    // Forebay takes part once for each level of storage.
+    if of("contenders").iter().any(|one| !text(one, "name").starts_with(CONTENDERS[0])) {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Unavailable, "no other loader could take part");
+    let absent = of("absent");
+    let told =
+        absent.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
+    Err(told
+        .advise("install what is missing, and name its interpreter: --rival-python NAME=PYTHON"))
+}
+
 /// Hands the request in; what came out, and the last lines beside it.
 fn converse(
     child: &mut Child,
@@ -200,86 +228,6 @@ fn say(progress: &ProgressBar, line: &str) {
     progress.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
 }
 
-/// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
-/// highest round, and what was sustained.
-#[must_use]
-pub fn table(document: &Value) -> String {
-    let mut lines =
-        vec!["other loaders, the same work (medians; lowest to highest round)".to_owned()];
-    let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
-    for one in document["contenders"].as_array().into_iter().flatten() {
-        kinds.entry(level(one)).or_default().push(one);
-    }
-    for (storage, contenders) in kinds {
-        lines.push(format!("  data in: {storage}"));
-        lines.extend(contenders.into_iter().filter_map(row));
-    }
-    for one in document["absent"].as_array().into_iter().flatten() {
-        let text = |name: &str| one[name].as_str().unwrap_or("?").to_owned();
-        lines.push(format!("  not there: {}: {}", text("name"), text("why")));
-    }
-    if let Some(why) = document["fence"]["why_not"].as_str() {
-        lines.push(format!("  {why}"));
-    }
-    lines.join("\n")
-}
-
-/// Where a contender's data lie: only contenders of one level are compared.
-pub(crate) fn level(contender: &Value) -> &'static str {
-    match contender["storage"].as_str() {
-        Some("page_cache" | "memory") => "memory (page cache, or a tier of memory)",
-        Some("o_direct") => "a disk (read around the page cache)",
-        _ => "not told",
-    }
-}
-
-fn row(contender: &Value) -> Option<String> {
-    let Spread { lowest, median, highest } = spread(contender, "samples_per_second")?;
-    let au = spread(contender, "au_ideal")?.median;
-    let name = contender["name"].as_str()?;
-    let mut row = format!(
-        "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
-        au * 100.0
-    );
-    if let Some(fed) = fed(contender) {
-        row += &format!("  feeds {fed:.2}");
-    } else if contender["sustained"].is_object() {
-        row += "  feeds: not borne out by long runs";
-    }
-    Some(format!("{row}\n        {}", played_as(contender)))
-}
-
-/// Which version of a loader played, how it was set up, and what was made of the shards for it beforehand.
-pub(crate) fn played_as(contender: &Value) -> String {
-    let mut parts = vec![contender["version"].as_str().unwrap_or("?").to_owned()];
-    for (name, value) in contender["configuration"].as_object().into_iter().flatten() {
-        // The trainer's checksum is everybody's.
-        if name != "crc" {
-            parts.push(
-                value
-                    .as_str()
-                    .map_or_else(|| format!("{value} {name}"), |text| format!("{name} by {text}")),
-            );
-        }
-    }
-    if let Some(seconds) = contender["conversion_seconds"].as_f64() {
-        parts.push(format!("converted beforehand in {seconds:.1} s"));
-    }
-    parts.join(", ")
-}
-
-/// How many accelerators a contender was found to feed; `None` where it was not asked, or not borne out.
-pub(crate) fn fed(contender: &Value) -> Option<f64> {
-    contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64)
-}
-
-/// A figure over a contender's rounds, if it has any.
-pub(crate) fn spread(contender: &Value, figure: &str) -> Option<Spread> {
-    let rounds = contender["rounds"].as_array()?.iter();
-    let figures: Vec<_> = rounds.filter_map(|round| round[figure].as_f64()).collect();
-    (!figures.is_empty()).then(|| Spread::of(figures))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,47 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn only_like_stands_beside_like() {
-        let rounds = [3.0, 1.0, 2.0]
-            .map(|rate| serde_json::json!({ "samples_per_second": rate * 1e3, "au_ideal": 0.5 }));
-        let one = |name: &str, storage: &str| {
+    fn a_contest_without_rivals_is_none() {
+        let document = |names: &[&str]| {
+            let of = |name: &&str| serde_json::json!({ "name": name });
             serde_json::json!({
-                "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
-                "configuration": { "workers": 4, "decode": "pillow", "crc": "isal" },
-                "conversion_seconds": 3.21,
+                "contenders": names.iter().map(of).collect::<Vec<_>>(),
+                "absent": [{ "name": "dali", "why": "is not installed" }],
             })
         };
-        let document = serde_json::json!({
-            "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "memory")],
-            "absent": [{ "name": "dali", "why": "is not installed" }],
-        });
-        let text = table(&document);
-        let lines: Vec<_> = text.lines().collect();
-        assert!(lines[1].contains("a disk") && lines[2].contains("forebay"), "{text}");
-        assert!(
-            lines[4].contains("memory") && lines[5].contains("2000 samples/s (1000 to 3000)"),
-            "{text}"
-        );
-        assert_eq!(
-            lines[6].trim(),
-            "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
-        );
-        assert!(lines[9].contains("dali: is not installed"), "{text}");
-    }
-
-    #[test]
-    fn what_was_not_borne_out_is_no_figure() {
-        let told = |sustained| {
-            let round = serde_json::json!({ "samples_per_second": 900.0, "au_ideal": 0.91 });
-            let one = serde_json::json!({
-                "name": "one", "storage": "memory", "rounds": [round], "sustained": sustained
-            });
-            table(&serde_json::json!({ "contenders": [one] }))
-        };
-        assert!(told(serde_json::json!({ "rate_over_nominal": 0.98 })).contains("feeds 0.98"));
-        let text = told(serde_json::json!({ "rate_over_nominal": null }));
-        assert!(text.contains("not borne out"), "{text}");
-        assert!(!told(Value::Null).contains("feeds"));
+        assert!(check_rivals(&document(&["forebay", "torch"])).is_ok());
+        for alone in [&["forebay", "forebay-memory"][..], &[]] {
+            let error = check_rivals(&document(alone)).unwrap_err().to_string();
+            assert!(error.contains("dali") && error.contains("is not installed"), "{error}");
+        }
     }
 
     #[test]

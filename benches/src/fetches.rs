@@ -1,6 +1,5 @@
 //! What a daemon has fetched from origins, so that an epoch is called cold or warm by what it cost.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_client::{Address, Admin, Deadline};
@@ -36,18 +35,6 @@ struct Cache {
     origin_bytes: u64,
 }
 
-/// Another part of it.
-#[derive(Deserialize)]
-struct Tiers {
-    tiers: Vec<Tier>,
-}
-
-#[derive(Deserialize)]
-struct Tier {
-    name: String,
-    tier_read_bytes: u64,
-}
-
 impl Fetches {
     /// Bytes fetched since `before`.
     ///
@@ -66,7 +53,7 @@ impl Fetches {
     pub(crate) fn settled(address: &Address) -> Result<Self> {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
         let settled = deadline.retry(|| {
-            let Status { pid, cache } = status(address, &deadline)?;
+            let Status { pid, cache } = status_by(address, &deadline)?;
             let done = cache.fills + cache.failed_fills >= cache.misses;
             Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))
         })?;
@@ -78,12 +65,11 @@ impl Fetches {
     }
 }
 
-/// Bytes that were read from each tier for batches, by the tier's name.
-pub(crate) fn by_tier(address: &Address) -> Result<BTreeMap<String, u64>> {
-    let Tiers { tiers } = status(address, &Deadline::after(SETTLE_TIMEOUT))?;
-    Ok(tiers.into_iter().map(|tier| (tier.name, tier.tier_read_bytes)).collect())
+/// The part of the daemon's status that `T` is.
+pub(crate) fn status<T: DeserializeOwned>(address: &Address) -> Result<T> {
+    status_by(address, &Deadline::after(SETTLE_TIMEOUT))
 }
 
-fn status<T: DeserializeOwned>(address: &Address, deadline: &Deadline) -> Result<T> {
+fn status_by<T: DeserializeOwned>(address: &Address, deadline: &Deadline) -> Result<T> {
     Admin::of(address.connect(deadline)?)?.get("/api/v1/status", deadline)
 }

@@ -12,3 +12,4 @@ pub mod scale;
 mod spread;
 pub mod starvation;
 pub mod throughput;
+mod tier_reads;

@@ -1,8 +1,9 @@
 //! Starvation: emulated accelerators take batches from the loader; how much of their time is work?
 //!
 //! AU_ideal = N · t_nominal / wall, over all steps but the first (MLPerf Storage leaves it out, as
-//! pipelines fill then). The nominal step time counts, not the measured one: a busy host oversleeps,
-//! and DLIO's formula, which is told beside it, books that as compute (gpu-bound where the host is the limit).
+//! pipelines fill then). The nominal step time counts, not the measured one: a busy host oversleeps, and what
+//! is measured, which is told beside it, books that as compute (gpu-bound where the host is the limit). DLIO's
+//! own formula counts the nominal time, too.
 
 mod accelerator;
 pub mod compare;
@@ -26,11 +27,13 @@ pub use accelerator::{STALL_SHARE, Until};
 pub use differential::Differential;
 pub use profile::{CUSTOM, PROFILES, Profile};
 pub use raw::{RAW_STEPS_MAX, Raw};
+use report::Cost;
 pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
 pub use search::{Held, TARGET, Trial};
 
 use crate::fetches::Fetches;
 use crate::playing;
+use crate::tier_reads::TierReads;
 
 /// Accelerators of one node at most: no server has more.
 pub const ACCELERATORS_MAX: u32 = 64;
@@ -131,13 +134,17 @@ impl<'a> Node<'a> {
     fn epoch_at(&mut self, step: Duration, until: Until) -> Result<EpochReport> {
         let (number, before) = (self.epoch, Fetches::settled(&self.address)?);
         self.epoch += 1;
-        let cpu_seconds = || self.cpu_seconds();
-        let course = (number, step, until);
-        let course = Course::new(self.loaders.len(), course, self.progress, &cpu_seconds);
+        let tiers = TierReads::of(&self.address)?;
+        let cpu_seconds = || playing::cpu_seconds(Some(before.daemon_pid));
+        let cpu = cpu_seconds()?;
+        let course = Course::new(self.loaders.len(), (number, step, until), self.progress);
         let played = self.play(&course)?;
-        let cpu = course.cpu_seconds()?;
-        let fetched = Fetches::settled(&self.address)?.since(before)?;
-        Ok(EpochReport::of(number, step, &played, cpu, fetched))
+        let cost = Cost {
+            cpu_seconds: cpu_seconds()? - cpu,
+            by_tier: TierReads::of(&self.address)?.since(&tiers),
+            fetched_bytes: Fetches::settled(&self.address)?.since(before)?,
+        };
+        Ok(EpochReport::of(number, step, &played, cost))
     }
 
     /// All accelerators at once.
@@ -158,11 +165,6 @@ impl<'a> Node<'a> {
             Ok(Some(error)) => Err(error),
             Err(_) => Err(died()),
         }
-    }
-
-    /// CPU of this process and its daemon.
-    fn cpu_seconds(&self) -> Result<f64> {
-        playing::cpu_seconds(self.loaders.first().and_then(|loader| loader.stats().daemon_pid))
     }
 }
 

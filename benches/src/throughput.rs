@@ -3,7 +3,6 @@
 //! Its rule: whole epochs, from asking for the epoch to its last batch, and medians of several. Of several jobs the time is that
 //! from their common start to the end of the last.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use forebay_client::{Address, Loader, LoaderConfig};
@@ -11,11 +10,12 @@ use forebay_error::{Error, ErrorKind, Result};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::fetches::{self, Fetches};
+use crate::fetches::Fetches;
 use crate::machine::Machine;
 use crate::playing::{self, Played};
 use crate::spread::Spread;
 use crate::starvation::Temperature;
+use crate::tier_reads::TierReads;
 
 /// What is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,7 +100,7 @@ pub struct Round {
     /// Payload copied from shards that were still arriving.
     pub origin_bytes: u64,
     /// Bytes read from each of the daemon's tiers, as those transfer them, by its name.
-    pub by_tier: BTreeMap<String, u64>,
+    pub by_tier: TierReads,
 }
 
 /// Plays every case; `config` makes the loader of one job of a case.
@@ -162,12 +162,12 @@ impl<'a> Stage<'a> {
     /// One epoch of all jobs at once.
     fn round(&self, epoch: u64) -> Result<Round> {
         let before = Fetches::settled(&self.address)?;
-        let tiers = fetches::by_tier(&self.address)?;
+        let tiers = TierReads::of(&self.address)?;
         let cpu = playing::cpu_seconds(Some(before.daemon_pid))?;
         let (played, wall) =
             playing::play_together(&self.loaders, epoch, self.how.batches, self.progress)?;
         let cpu = playing::cpu_seconds(Some(before.daemon_pid))? - cpu;
-        let after = fetches::by_tier(&self.address)?;
+        let by_tier = TierReads::of(&self.address)?.since(&tiers);
         let fetched_bytes = Fetches::settled(&self.address)?.since(before)?;
         let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();
         let (samples, tier_bytes) = (sum(|job| job.samples), sum(|job| job.tier_bytes));
@@ -178,10 +178,6 @@ impl<'a> Stage<'a> {
                 .advise("lower --batch-size, or name more shards"));
         }
         let first = played.iter().map(|job| job.first_batch).max().unwrap_or_default();
-        let read = |(name, bytes): (String, u64)| {
-            let before = tiers.get(&name).copied().unwrap_or(0);
-            (name, bytes.saturating_sub(before))
-        };
         Ok(Round {
             // What all read is fetched once.
             temperature: Temperature::of(
@@ -197,7 +193,7 @@ impl<'a> Stage<'a> {
             fetched_bytes,
             tier_bytes,
             origin_bytes,
-            by_tier: after.into_iter().map(read).collect(),
+            by_tier,
         })
     }
 }
@@ -243,19 +239,8 @@ impl fmt::Display for Report {
                     figures.bytes_per_second.median / 1e9,
                     figures.cpu_ms_per_sample.median,
                 )?;
-                let tiers: Vec<_> = figures.rounds.last().map_or(Vec::new(), |last| {
-                    let read = last.by_tier.iter().filter(|(_, bytes)| **bytes > 0);
-                    read.map(|(name, bytes)| format!("{name} {:.3} GB", *bytes as f64 / 1e9))
-                        .collect()
-                });
-                if let (Some(last), false) = (figures.rounds.last(), tiers.is_empty()) {
-                    writeln!(
-                        f,
-                        "{:>6} the last was {}; read from {}",
-                        "",
-                        last.temperature,
-                        tiers.join(", ")
-                    )?;
+                if let Some(Round { temperature, by_tier, .. }) = figures.rounds.last() {
+                    writeln!(f, "{:>6} the last was {temperature}; read from {by_tier}", "")?;
                 }
             }
         }

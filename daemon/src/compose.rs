@@ -19,6 +19,7 @@ use tokio::sync::{Mutex, watch};
 use crate::access::{Access, AccessConfig, Policy, TenantLimits, Usage};
 use crate::audit::{Audit, AuditConfig};
 use crate::costs::Costs;
+use crate::gpus::Gpus;
 use crate::leases::{Keepers, LeasesConfig};
 use crate::reload::Reload;
 use crate::scrubs::Scrubs;
@@ -167,6 +168,7 @@ pub struct Node {
     pub(crate) reload: Reload,
     /// What jobs cost that are gone.
     pub(crate) costs: Costs,
+    pub(crate) gpus: Gpus,
 }
 
 impl Node {
@@ -235,6 +237,7 @@ impl Node {
             clients_made: AtomicU64::new(0),
             reload: Reload::default(),
             costs: Costs::default(),
+            gpus: Gpus::default(),
         }))
     }
 

@@ -13,6 +13,7 @@
 //!   reload     another configuration while jobs run      reload.rs
 //!   scrubs     every byte at rest, checked                scrubs.rs
 //!   status     what an admin sees                        status.rs
+//!   gpus       what the node's GPUs do, and for which job   gpus.rs, gpus/
 //!   metrics    the same as numbers, for whoever scrapes   metrics.rs, metrics/
 //!   costs      what jobs cost                          costs.rs
 //!   logs       the daemon's own log                    logs.rs
@@ -27,6 +28,7 @@ mod compose;
 mod config;
 mod costs;
 mod embedded;
+mod gpus;
 mod language;
 mod leases;
 mod logs;
@@ -46,6 +48,7 @@ pub use audit::{AuditConfig, AuditReport};
 pub use compose::{LOOK_AFTER, Node, NodeConfig, NodeTenant, NodeTier};
 pub use config::{Config, Prices};
 pub use costs::{Cost, CostLine, CostReport, Endurance};
+pub use gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
 pub use leases::LeasesConfig;
 pub use logs::LogFormat;
 pub use metrics::metrics_document;

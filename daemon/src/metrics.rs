@@ -3,7 +3,7 @@
 //! ```text
 //!   Scrape     a status, and how much of it whoever asks may see   metrics.rs
 //!     family     what a family is, and its samples                 metrics/family.rs
-//!     node, tiers, origins, prefetch, jobs, shares   the families, by what they tell of
+//!     node, tiers, origins, prefetch, jobs, gpus, shares   the families, by what they tell of
 //!     text       both formats, and which is asked for              metrics/text.rs
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
@@ -12,6 +12,7 @@
 
 mod document;
 mod family;
+mod gpus;
 mod jobs;
 mod node;
 mod origins;
@@ -31,12 +32,13 @@ use crate::status::Status;
 
 /// Every family, in the order of the document.
 fn families() -> impl Iterator<Item = &'static Family> {
-    let parts: [&'static [Family]; 6] = [
+    let parts: [&'static [Family]; 7] = [
         node::FAMILIES,
         tiers::FAMILIES,
         origins::FAMILIES,
         prefetch::FAMILIES,
         jobs::FAMILIES,
+        gpus::FAMILIES,
         shares::FAMILIES,
     ];
     parts.into_iter().flatten()
@@ -93,6 +95,7 @@ mod tests {
 
     use super::family::Kind;
     use super::*;
+    use crate::gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
     use crate::status::{Cache, Job, Memory};
 
     /// A status with these jobs, of two tenants that hold something.
@@ -132,6 +135,7 @@ mod tests {
             slab_bytes: 0,
             slab_limit_bytes: 0,
             jobs,
+            gpus: None,
             warm_ups: Vec::new(),
             audit: None,
             shard_waits: forebay_histogram::Times::default(),
@@ -143,6 +147,7 @@ mod tests {
             session,
             name: name.to_owned(),
             tenant: Some("vision".to_owned()),
+            pid: None,
             slab_bytes: 100,
             slab_batches: 4,
             leased_bytes: 0,
@@ -204,6 +209,90 @@ mod tests {
         }
     }
 
+    /// A GPU that a job computes on, and its labels as they are written.
+    fn gpu(index: u32, jobs: Vec<GpuJob>) -> (Gpu, String) {
+        let identity = Identity {
+            index,
+            uuid: format!("GPU-{index}"),
+            pci_bus_id: format!("00000000:0{index}:00.0"),
+            model: "NVIDIA H100".to_owned(),
+        };
+        let activity = Activity {
+            is_monitored: true,
+            over_seconds: Some(15.0),
+            sm_share: Some(0.5),
+            jpeg_shares: vec![0.25, 0.75],
+            decoder_share: Some(0.0),
+            pcie_in_bytes_per_second: Some(1024.0),
+            pcie_out_bytes_per_second: Some(1.0),
+            memory_bytes: Some(80),
+            memory_used_bytes: Some(20),
+        };
+        let labels = format!(
+            "gpu=\"{index}\",UUID=\"GPU-{index}\",pci_bus_id=\"00000000:0{index}:00.0\",device=\"nvidia{index}\",\
+             modelName=\"NVIDIA H100\",Hostname=\"node7\""
+        );
+        (Gpu { identity, failing: None, activity, jobs, other_processes: 1 }, labels)
+    }
+
+    fn with_gpus(failing: Option<&str>) -> (Status, [String; 2]) {
+        let here = vec![GpuJob { session: 2, name: "secret".to_owned() }];
+        let ((mine, one), (mut lost, other)) = (gpu(0, here), gpu(1, Vec::new()));
+        lost.failing = Some("it fell off the bus".to_owned());
+        let gpus = GpuReport {
+            host: "node7".to_owned(),
+            driver: Some("580.65.06".to_owned()),
+            failing: failing.map(str::to_owned),
+            read_seconds_ago: Some(0.0),
+            devices: vec![mine, lost],
+        };
+        let jobs = vec![job(1, "other"), job(2, "secret")];
+        (Status { gpus: Some(gpus), ..status(jobs) }, [one, other])
+    }
+
+    #[test]
+    fn gpus_are_told_by_the_labels_of_dcgms_exporter_with_the_jobs_on_them() {
+        let (status, [mine, lost]) = with_gpus(None);
+        let whole = text(status, Audience::Admins);
+        let one = |family: &str, rest: &str| {
+            assert_eq!(lines(&whole, family), [format!("{family}{{{mine}{rest}")]);
+        };
+        one("forebay_gpu_sm_utilization_ratio", "} 0.5");
+        one("forebay_gpu_decoder_utilization_ratio", "} 0.0");
+        one("forebay_gpu_memory_bytes", "} 80.0");
+        one("forebay_gpu_memory_used_bytes", "} 20.0");
+        one("forebay_gpu_observed_seconds", "} 15.0");
+        one("forebay_gpu_other_processes", "} 1.0");
+        one("forebay_gpu_info", ",driver=\"580.65.06\",counters=\"gpm\"} 1.0");
+        one("forebay_gpu_job_info", ",job=\"secret\",session=\"2\",tenant=\"vision\"} 1.0");
+        let family = "forebay_gpu_jpeg_utilization_ratio";
+        let engine = |number, share| format!("{family}{{{mine},engine=\"{number}\"}} {share}");
+        assert_eq!(lines(&whole, family), [engine(0, 0.25), engine(1, 0.75)]);
+        let family = "forebay_gpu_pcie_bytes_per_second";
+        let way = |way, rate| format!("{family}{{{mine},direction=\"{way}\"}} {rate}");
+        assert_eq!(lines(&whole, family), [way("in", "1024.0"), way("out", "1.0")]);
+        let up = ["1.0", "0.0"].into_iter().zip([&mine, &lost]);
+        let up: Vec<_> = up.map(|(up, gpu)| format!("forebay_gpu_up{{{gpu}}} {up}")).collect();
+        assert_eq!(lines(&whole, "forebay_gpu_up"), up);
+        assert_eq!(lines(&whole, "forebay_gpu_driver_up"), ["forebay_gpu_driver_up 1"]);
+        // A GPU is nobody's name; whose job it is, is.
+        let nameless = text(with_gpus(None).0, Audience::Anybody);
+        assert!(lines(&nameless, "forebay_gpu_job_info").is_empty());
+        assert!(!nameless.contains("secret") && nameless.contains("GPU-0"));
+    }
+
+    #[test]
+    fn what_gpus_did_before_is_not_told_as_what_they_do() {
+        let (status, [mine, lost]) = with_gpus(Some("it is silent"));
+        let silent = text(status, Audience::Admins);
+        let told: Vec<_> = silent.lines().filter(|line| line.starts_with("forebay_gpu_")).collect();
+        let down = [&mine, &lost].map(|gpu| format!("forebay_gpu_up{{{gpu}}} 0.0"));
+        let expected = ["forebay_gpu_driver_up 0", &down[0], &down[1]];
+        assert_eq!(told, expected);
+        let without = text(self::status(vec![job(1, "a")]), Audience::Admins);
+        assert!(!without.lines().any(|line| line.starts_with("forebay_gpu_")));
+    }
+
     #[test]
     fn both_formats_say_the_same_numbers() {
         let numbers = |text: &str| -> Vec<String> {
@@ -239,7 +328,10 @@ mod tests {
             for suffix in ["_count", "_sum", "_bucket", "_created"] {
                 assert!(!name.ends_with(suffix), "{name}: that is a histogram's");
             }
-            assert!(labels.iter().all(|label| word(label) && !["le", "instance"].contains(label)));
+            let is_usual = |label: &&str| word(label) && !["le", "instance"].contains(label);
+            // As dcgm-exporter spells them: a join needs the same.
+            let is_dcgms = |label: &&str| ["UUID", "modelName", "Hostname"].contains(label);
+            assert!(labels.iter().all(|label| is_usual(label) || is_dcgms(label)), "{name}");
             let distinct: BTreeSet<_> = labels.iter().collect();
             assert_eq!(distinct.len(), labels.len(), "{name}");
             assert!(

@@ -55,6 +55,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(crate) struct Registered {
     number: u64,
     tenant: Option<String>,
+    /// Its trainer's process.
+    pid: Option<u32>,
     /// The data sets that it reads of, for the log.
     datasets: String,
     session: Arc<Mutex<Session>>,
@@ -88,6 +90,7 @@ impl Registered {
             session: self.number,
             name: session.name().to_owned(),
             tenant: self.tenant.clone(),
+            pid: self.pid,
             slab_bytes: memory.slab_bytes,
             slab_batches: memory.batches,
             leased_bytes: memory.leased_bytes,
@@ -341,7 +344,8 @@ impl Peer {
         tracing::info!(session = number, job, tenant, dataset = datasets, "opened a job");
         let session = Arc::new(Mutex::new(session));
         let (told, pace) = Default::default();
-        let registered = Registered { number, tenant, datasets, session, told, pace };
+        let pid = self.rights.pid();
+        let registered = Registered { number, tenant, pid, datasets, session, told, pace };
         self.node.sessions.lock().await.push(registered.clone());
         (self.session, self.place) = (Some(registered), place);
         self.reply(&Reply::Opened(opened)).await?;

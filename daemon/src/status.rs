@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::audit::AuditReport;
 use crate::compose::Node;
+use crate::gpus::GpuReport;
 use crate::pace::ProgressReport;
 use crate::peer::Registered;
 use crate::reload::Configuration;
@@ -51,6 +52,9 @@ pub struct Status {
     pub slab_limit_bytes: usize,
     /// Jobs connected now.
     pub jobs: Vec<Job>,
+    /// What the node's GPUs do; none without NVIDIA's driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuReport>,
     /// Warm-ups that run, and the last that ended.
     pub warm_ups: Vec<Warming>,
     /// The audit log, if there is one.
@@ -96,6 +100,9 @@ pub struct Job {
     /// The tenant that is charged for what it brings in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Its trainer's process, if this daemon's namespace has a number for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// Bytes of its slab.
     pub slab_bytes: usize,
     /// Batches the slab was sized for; below `prefetch` where memory is short.
@@ -202,6 +209,9 @@ impl Status {
     /// The state of `node` now.
     pub(crate) async fn of(node: &Node) -> Self {
         let sessions = node.sessions.lock().await.clone();
+        let jobs: Vec<_> = sessions.iter().map(Registered::describe).collect();
+        // The only part that may take a moment.
+        let gpus = node.gpus.look(&jobs).await;
         Self {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -224,7 +234,8 @@ impl Status {
             },
             slab_bytes: node.slabs.used(),
             slab_limit_bytes: node.slabs.limit(),
-            jobs: sessions.iter().map(Registered::describe).collect(),
+            jobs,
+            gpus,
             warm_ups: node.warm_ups.describe(),
             audit: node.audit.report(),
             shard_waits: node.store.waits(),
@@ -556,6 +567,10 @@ impl fmt::Display for Screen<'_> {
         writeln!(f, "slabs   {used} of {all}")?;
         for job in status.parts("/jobs") {
             write!(f, "job     {}", JobLines(job.0))?;
+        }
+        let gpus = status.0.pointer("/gpus").map(GpuReport::deserialize);
+        if let Some(Ok(gpus)) = gpus {
+            write!(f, "{gpus}")?;
         }
         for warm in status.parts("/warm_ups") {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));

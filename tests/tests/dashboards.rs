@@ -46,6 +46,14 @@ const NO_ENDPOINTS: &[&str] = &[
     "Trouble with endpoints {{source}} asked twice",
 ];
 
+/// What is told of GPUs that jobs compute on.
+const NO_GPUS: &[&str] = &[
+    "GPUs of the job {{instance}} {{job}} GPU {{gpu}}, SM",
+    "GPUs of the job {{instance}} {{job}} GPU {{gpu}}, JPEG",
+    "PCIe of the job's GPUs {{instance}} {{job}} GPU {{gpu}}, in",
+    "PCIe of the job's GPUs {{instance}} {{job}} GPU {{gpu}}, out",
+];
+
 /// What is told of quotas.
 const NO_QUOTAS: &[&str] = &[
     "Closest to its quota",
@@ -321,7 +329,7 @@ fn a_daemon_of_files_shows_what_it_does() {
         both.iter().for_each(|loader| drop(play(loader, epoch, 0).unwrap()));
         node.scrape(both.len());
     }
-    node.assert_shown(&[NO_TROUBLE, NO_ENDPOINTS, NO_QUOTAS].concat());
+    node.assert_shown(&[NO_TROUBLE, NO_GPUS, NO_ENDPOINTS, NO_QUOTAS].concat());
 }
 
 /// A node that reads from a store and from files, for data sets and tenants that have quotas.
@@ -349,5 +357,5 @@ fn a_daemon_that_is_busy_shows_all() {
         play(loader, 1, 0).unwrap();
     }
     node.scrape(3);
-    node.assert_shown(NO_TROUBLE);
+    node.assert_shown(&[NO_TROUBLE, NO_GPUS].concat());
 }

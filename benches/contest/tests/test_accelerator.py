@@ -1,10 +1,11 @@
 """What an emulated accelerator counts, by a clock that only moves when something takes time."""
 
 import pytest
-from accelerator import WAITS_MAX, Clock, Touched, Waits, endless, play
+from accelerator import WAITS_MAX, Clock, Length, Touched, Waits, endless, play
 
 STEP = 0.08
 BYTES = 1000
+EIGHT_S = Length(8.0, 8.0)
 
 
 class FakeClock:
@@ -19,7 +20,7 @@ class FakeClock:
         return Clock(lambda: self.time, self.pass_)
 
 
-def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, seconds=8.0):
+def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S):
     """A run over a loader that takes as long for a batch, and for its very first one longer."""
     fake = FakeClock()
 
@@ -33,7 +34,7 @@ def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, seconds=8.0):
         fake.pass_(touch_seconds)
         return Touched(len(batch), BYTES)
 
-    return play(batches(), touch, STEP, seconds, fake.clock)
+    return play(batches(), touch, STEP, length, fake.clock)
 
 
 def test_au_is_nominal_time_over_the_walls():
@@ -69,6 +70,14 @@ def test_a_step_lasts_as_long_as_reading_its_batch():
 
 def test_a_loader_that_keeps_up_leaves_nothing_idle():
     assert run(0.0).au_ideal == pytest.approx(1.0)
+
+
+def test_a_run_with_few_steps_is_longer_but_not_for_ever():
+    assert 10 <= run(0.02, length=Length(1.0, 8.0, 10)).steps < 12
+    assert run(0.02, length=Length(1.0, 8.0, 32)).steps == 32
+    assert 20 <= run(0.02, length=Length(1.0, 2.0, 32)).steps < 22
+    # However short, one step counts.
+    assert run(0.02, length=Length(0.0, 0.0, 1)).steps == 1
 
 
 def test_kept_waits_are_bounded_and_evenly_spread():

@@ -1,10 +1,10 @@
 //! One emulated accelerator: it takes a batch, computes for a nominal time, and asks for the next.
 //!
-//! Its rule: the first step of an epoch is counted nowhere but in the time to the first batch, as
-//! pipelines fill then.
+//! Its rule: the first step of an epoch is in no rate and no wait, as pipelines fill then. What is told of a
+//! whole epoch has it: the time to the first batch, bytes, and CPU a sample.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_client::{Batch, Loader, Stats};
@@ -36,8 +36,6 @@ pub(super) struct Course<'a> {
     pub(super) progress: &'a ProgressBar,
     line: Barrier,
     failed: AtomicBool,
-    steady: Mutex<Option<f64>>,
-    cpu_seconds: &'a (dyn Fn() -> Result<f64> + Sync),
 }
 
 /// What one accelerator did in an epoch.
@@ -60,8 +58,20 @@ pub(super) struct Played {
     pub(super) raw: Raw,
     /// What the loader counted.
     pub(super) stats: Stats,
-    /// Payload of the whole epoch, the first step's included.
-    pub(super) payload: u64,
+    /// Of the whole epoch, the first step's included.
+    pub(super) whole: Whole,
+}
+
+/// What has the first step in it.
+#[derive(Default)]
+pub(super) struct Whole {
+    /// From asking for the epoch to its first step's end.
+    pub(super) first_step: Duration,
+    /// From asking for the epoch to its last step's end.
+    pub(super) wall: Duration,
+    pub(super) samples: u64,
+    /// Payload.
+    pub(super) bytes: u64,
 }
 
 impl<'a> Course<'a> {
@@ -69,7 +79,6 @@ impl<'a> Course<'a> {
         accelerators: usize,
         (epoch, step, until): (u64, Duration, Until),
         progress: &'a ProgressBar,
-        cpu_seconds: &'a (dyn Fn() -> Result<f64> + Sync),
     ) -> Self {
         Self {
             epoch,
@@ -78,8 +87,6 @@ impl<'a> Course<'a> {
             progress,
             line: Barrier::new(accelerators),
             failed: AtomicBool::new(false),
-            steady: Mutex::new(None),
-            cpu_seconds,
         }
     }
 
@@ -93,22 +100,16 @@ impl<'a> Course<'a> {
         played
     }
 
-    /// CPU seconds from when the first of them had its first step behind it.
-    pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok((self.cpu_seconds)()? - steady.unwrap_or_default())
-    }
-
     fn steps(&self, loader: &Loader) -> Result<Option<Played>> {
         let begin = Instant::now();
         loader.start(Begin::at(self.epoch, 0))?;
         let Some(first) = next(loader)? else { return Err(too_short(0)) };
         let mut tally = Tally::new(begin.elapsed(), self.step, &first);
         self.compute(&first);
+        tally.whole.first_step = begin.elapsed();
         drop(first);
         // What the first step waited and computed belongs to filling the pipeline.
         loader.reset_stats();
-        self.steady()?;
         let since = Instant::now();
         let mut last = since;
         while self.goes_on(tally.steps + 1, since) {
@@ -127,7 +128,7 @@ impl<'a> Course<'a> {
         }
         match tally.steps {
             0 => Err(too_short(1)),
-            _ => Ok(Some(tally.end(last - since, loader.stats()))),
+            _ => Ok(Some(tally.end((begin, since, last), loader.stats()))),
         }
     }
 
@@ -144,14 +145,6 @@ impl<'a> Course<'a> {
         pass(Instant::now() + self.step);
         self.progress.inc(batch.keys.len() as u64);
     }
-
-    fn steady(&self) -> Result<()> {
-        let mut steady = self.steady.lock().unwrap_or_else(PoisonError::into_inner);
-        if steady.is_none() {
-            *steady = Some((self.cpu_seconds)()?);
-        }
-        Ok(())
-    }
 }
 
 /// An epoch's figures as they come.
@@ -165,12 +158,12 @@ struct Tally {
     stalls: u64,
     raw: Raw,
     by_cause: [u64; Cause::ALL.len()],
-    payload: u64,
+    whole: Whole,
 }
 
 impl Tally {
     fn new(first_batch: Duration, step: Duration, first: &Batch) -> Self {
-        Self {
+        let mut tally = Self {
             step,
             first_batch,
             steps: 0,
@@ -180,8 +173,10 @@ impl Tally {
             stalls: 0,
             raw: Raw::default(),
             by_cause: [0; Cause::ALL.len()],
-            payload: first.tier_bytes + first.origin_bytes,
-        }
+            whole: Whole::default(),
+        };
+        tally.whole.count(first);
+        tally
     }
 
     fn take(
@@ -193,7 +188,7 @@ impl Tally {
     ) {
         self.steps += 1;
         self.waited += wait;
-        self.payload += batch.tier_bytes + batch.origin_bytes;
+        self.whole.count(batch);
         self.each.record(wait);
         self.stalls += u64::from(wait > self.step.mul_f64(STALL_SHARE));
         let before = std::mem::replace(&mut self.by_cause, by_cause);
@@ -201,9 +196,18 @@ impl Tally {
         self.raw.push(&Moment { at, wait, ready, waited_ns });
     }
 
-    fn end(self, wall: Duration, stats: Stats) -> Played {
-        let Self { first_batch, steps, computed, waited, each, stalls, raw, payload, .. } = self;
-        Played { first_batch, steps, wall, computed, waited, each, stalls, raw, stats, payload }
+    fn end(self, (begin, since, last): (Instant, Instant, Instant), stats: Stats) -> Played {
+        let Self { first_batch, steps, computed, waited, each, stalls, raw, mut whole, .. } = self;
+        whole.wall = last - begin;
+        let wall = last - since;
+        Played { first_batch, steps, wall, computed, waited, each, stalls, raw, stats, whole }
+    }
+}
+
+impl Whole {
+    fn count(&mut self, batch: &Batch) {
+        self.samples += batch.keys.len() as u64;
+        self.bytes += batch.tier_bytes + batch.origin_bytes;
     }
 }
 

@@ -1,40 +1,61 @@
 //! Two runs side by side: what changed from the one to the other, and whether they are of a kind.
 //!
-//! Its rule: a ratio of runs that differ in more than one thing says so.
+//! Its rule: a ratio of runs that differ in more than one thing says so, and what has nothing to stand beside is named.
 
-use std::fmt;
+mod kind;
+mod text;
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::Value;
 
-/// A figure of an epoch: its name, where it stands in the document, and whether more of it is better.
-const FIGURES: [(&str, &str, bool); 9] = [
-    ("AU_ideal", "/au_ideal", true),
-    ("samples/s", "/samples_per_second", true),
-    ("bytes/s", "/bytes_per_second", true),
-    ("CPU ms/sample", "/cpu_ms_per_sample", false),
-    ("first batch, s", "/first_batch_seconds", false),
-    ("waited, s", "/wait/total_seconds", false),
-    ("wait p50, s", "/wait/p50_seconds", false),
-    ("wait p99, s", "/wait/p99_seconds", false),
-    ("fetched, bytes", "/fetched_bytes", false),
-];
+use crate::contest;
+use crate::spread::Spread;
 
-/// What has to be the same for a ratio to mean anything: its name, and where it stands.
-const KIND: [(&str, &str); 5] = [
-    ("workload", "/profile"),
-    ("batch size", "/batch_size"),
-    ("step", "/step_seconds"),
-    ("configuration", "/configuration_sha256"),
-    ("processor", "/machine/cpu"),
+/// A change of at most this share of the first figure is none: runs differ by as much.
+const SAME_SHARE: f64 = 0.01;
+
+/// Below this many seconds nothing is told of a wait: a thread's waking takes as long on a host with other work.
+const SAME_WAIT: f64 = 1e-4;
+
+/// What a change has to exceed, beside [`SAME_SHARE`], to be one.
+#[derive(Debug, Clone, Copy)]
+enum Floor {
+    /// So much of the figure's own unit.
+    Of(f64),
+    /// So much for each step of the epoch.
+    PerStep(f64),
+    /// So much divided by the epoch's samples.
+    OverSamples(f64),
+}
+
+/// A figure of an epoch: its name, where it stands in the document, whether more of it is better, and what is no
+/// change of it.
+const FIGURES: [(&str, &str, bool, Floor); 12] = [
+    // Half a point.
+    ("AU_ideal", "/au_ideal", true, Floor::Of(0.005)),
+    ("samples/s", "/samples_per_second", true, Floor::Of(0.0)),
+    ("bytes/s", "/bytes_per_second", true, Floor::Of(0.0)),
+    // The kernel counts CPU time in hundredths of a second, of trainer and daemon each.
+    ("CPU ms/sample", "/cpu_ms_per_sample", false, Floor::OverSamples(20.0)),
+    ("first batch, s", "/first_batch_seconds", false, Floor::Of(10.0 * SAME_WAIT)),
+    ("waited, s", "/wait/total_seconds", false, Floor::PerStep(SAME_WAIT)),
+    ("wait p50, s", "/wait/p50_seconds", false, Floor::Of(SAME_WAIT)),
+    ("wait p95, s", "/wait/p95_seconds", false, Floor::Of(SAME_WAIT)),
+    ("wait p99, s", "/wait/p99_seconds", false, Floor::Of(SAME_WAIT)),
+    ("longest wait, s", "/wait/max_seconds", false, Floor::Of(SAME_WAIT)),
+    ("stalls", "/wait/stalls", false, Floor::PerStep(SAME_SHARE)),
+    ("fetched, bytes", "/fetched_bytes", false, Floor::Of(0.0)),
 ];
 
 /// What changed between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What the runs differ in that they should have in common, with both values.
-    pub differ: Vec<(&'static str, Value, Value)>,
+    /// What the runs differ in that they should have in common, with both values; of lists the first entries that
+    /// differ, or how many there are.
+    pub differ: Vec<(String, Value, Value)>,
+    /// What only one of the runs has, and which.
+    pub alone: Vec<String>,
     /// The releases.
     pub releases: (Value, Value),
     /// Figures, epoch by epoch.
@@ -44,7 +65,7 @@ pub struct Comparison {
 /// A figure, twice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// Of which epoch, or of the whole run.
+    /// Of which epoch, of which loader, or of the whole run.
     pub of: String,
     /// What it is.
     pub figure: &'static str,
@@ -54,7 +75,7 @@ pub struct Change {
     pub after: f64,
     /// The second over the first; `None` where the first is 0.
     pub ratio: Option<f64>,
-    /// Whether the second is the better one; `None` if they are the same.
+    /// Whether the second is the better one; `None` if they are the same, or differ by less than runs do.
     pub is_better: Option<bool>,
 }
 
@@ -64,32 +85,125 @@ impl Comparison {
     /// # Errors
     /// `Invalid` for a document that is none.
     pub fn of(before: &Value, after: &Value) -> Result<Self> {
-        let (epochs, others) = (epochs(before, "first")?, epochs(after, "second")?);
-        let pick =
-            |document: &Value, path: &str| document.pointer(path).cloned().unwrap_or_default();
-        let differ = KIND.iter().filter_map(|(name, path)| {
-            let values = (pick(before, path), pick(after, path));
-            (values.0 != values.1).then_some((*name, values.0, values.1))
-        });
-        let differ: Vec<_> = differ.collect();
-        let mut changes = Vec::new();
-        for (one, other) in epochs.iter().zip(others) {
-            let kind = |epoch| pick(epoch, "/temperature").as_str().unwrap_or("?").to_owned();
-            let kinds = match (kind(one), kind(other)) {
-                (before, after) if before == after => after,
-                // No like stands beside like here.
-                (before, after) => format!("{before}, then {after}"),
-            };
-            let of = format!("epoch {} ({kinds})", pick(other, "/epoch"));
-            let figures = FIGURES.iter().filter_map(|(figure, path, more)| {
-                Change::of(&of, (figure, *more), (&pick(one, path), &pick(other, path)))
-            });
-            changes.extend(figures);
+        let (ones, others) = (epochs(before, "first")?, epochs(after, "second")?);
+        let mut compared = Self {
+            differ: kind::differ(before, after),
+            alone: Vec::new(),
+            releases: (pick(before, "/release"), pick(after, "/release")),
+            changes: Vec::new(),
+        };
+        for at in 0..ones.len().max(others.len()) {
+            compared.epoch(ones.get(at), others.get(at));
         }
-        let held = (&pick(before, "/held/accelerators"), &pick(after, "/held/accelerators"));
-        changes.extend(Change::of("run", ("accelerators fed", true), held));
-        let releases = (pick(before, "/release"), pick(after, "/release"));
-        Ok(Self { differ, releases, changes })
+        compared.held(before, after);
+        compared.contest(&before["contest"]["contenders"], &after["contest"]["contenders"]);
+        Ok(compared)
+    }
+
+    fn epoch(&mut self, one: Option<&Value>, other: Option<&Value>) {
+        let kind = |epoch: &Value| pick(epoch, "/temperature").as_str().unwrap_or("?").to_owned();
+        let named =
+            |epoch: &Value, kinds: &str| format!("epoch {} ({kinds})", pick(epoch, "/epoch"));
+        let (one, other) = match (one, other) {
+            (Some(one), Some(other)) => (one, other),
+            (one, other) => return self.only(one, other, |epoch| named(epoch, &kind(epoch))),
+        };
+        let kinds = match (kind(one), kind(other)) {
+            (before, after) if before == after => after,
+            // No like stands beside like here.
+            (before, after) => format!("{before}, then {after}"),
+        };
+        let of = named(other, &kinds);
+        let count = |path: &str| {
+            let of = |epoch: &Value| pick(epoch, path).as_f64().unwrap_or_default();
+            (of(one), of(other))
+        };
+        let (steps, samples) = (count("/wait/count"), count("/samples"));
+        for (figure, path, more, floor) in FIGURES {
+            let values = (pick(one, path).as_f64(), pick(other, path).as_f64());
+            if let (Some(before), Some(after)) = values {
+                let floor = match floor {
+                    Floor::Of(floor) => floor,
+                    Floor::PerStep(floor) => floor * steps.0.max(steps.1),
+                    Floor::OverSamples(floor) => floor / samples.0.min(samples.1).max(1.0),
+                };
+                self.changes.push(Change::of(&of, (figure, more), (before, after), floor));
+            }
+        }
+    }
+
+    fn held(&mut self, before: &Value, after: &Value) {
+        let figure = "accelerators fed";
+        let fed =
+            |run: &Value| run["held"].is_object().then(|| pick(run, "/held/accelerators").as_f64());
+        match (fed(before), fed(after)) {
+            (Some(Some(before)), Some(Some(after))) => {
+                self.changes.push(Change::of("run", (figure, true), (before, after), 0.0));
+            }
+            (None, None) => {}
+            (before, after) => {
+                let told = |fed: Option<Option<f64>>| match fed {
+                    Some(Some(fed)) => format!("{fed:.2}"),
+                    Some(None) => "not borne out".to_owned(),
+                    None => "not asked".to_owned(),
+                };
+                self.alone.push(format!("{figure}: {}, then {}", told(before), told(after)));
+            }
+        }
+    }
+
+    /// Contenders of a name are compared, where both runs had other loaders play.
+    fn contest(&mut self, before: &Value, after: &Value) {
+        let (Some(ones), Some(others)) = (before.as_array(), after.as_array()) else { return };
+        for one in ones {
+            match others.iter().find(|other| other["name"] == one["name"]) {
+                Some(other) => self.contender(one, other),
+                None => self.only(Some(one), None, loader),
+            }
+        }
+        let is_new = |other: &&Value| ones.iter().all(|one| one["name"] != other["name"]);
+        for other in others.iter().filter(is_new) {
+            self.only(None, Some(other), loader);
+        }
+    }
+
+    fn contender(&mut self, one: &Value, other: &Value) {
+        let of = loader(other);
+        // Rounds tell by how much they differ.
+        let range = |spread: Spread| spread.highest - spread.lowest;
+        for (figure, path) in [("samples/s", "samples_per_second"), ("AU_ideal", "au_ideal")] {
+            if let (Some(one), Some(other)) =
+                (contest::spread(one, path), contest::spread(other, path))
+            {
+                let floor = f64::max(range(one), range(other));
+                self.changes.push(Change::of(
+                    &of,
+                    (figure, true),
+                    (one.median, other.median),
+                    floor,
+                ));
+            }
+        }
+        let pairs = [
+            ("CPU ms/sample", false, contest::cpu_ms_per_sample as fn(&Value) -> Option<f64>, 0.01),
+            ("accelerators fed", true, contest::fed as fn(&Value) -> Option<f64>, 0.0),
+        ];
+        for (figure, more, value, floor) in pairs {
+            if let (Some(before), Some(after)) = (value(one), value(other)) {
+                self.changes.push(Change::of(&of, (figure, more), (before, after), floor));
+            }
+        }
+    }
+
+    fn only(
+        &mut self,
+        one: Option<&Value>,
+        other: Option<&Value>,
+        named: impl Fn(&Value) -> String,
+    ) {
+        let run = if one.is_some() { "first" } else { "second" };
+        let what = one.or(other).map(named);
+        self.alone.extend(what.map(|what| format!("{what}: only in the {run} run")));
     }
 }
 
@@ -97,14 +211,22 @@ impl Change {
     fn of(
         of: &str,
         (figure, more): (&'static str, bool),
-        (before, after): (&Value, &Value),
-    ) -> Option<Self> {
-        let (before, after) = (before.as_f64()?, after.as_f64()?);
+        (before, after): (f64, f64),
+        floor: f64,
+    ) -> Self {
         let ratio = (before != 0.0).then(|| after / before);
-        #[allow(clippy::float_cmp, reason = "figures that are the same to the bit did not change")]
-        let is_better = (before != after).then_some((after > before) == more);
-        Some(Self { of: of.to_owned(), figure, before, after, ratio, is_better })
+        let is_change = (after - before).abs() > floor.max(SAME_SHARE * before.abs());
+        let is_better = is_change.then_some((after > before) == more);
+        Self { of: of.to_owned(), figure, before, after, ratio, is_better }
     }
+}
+
+fn pick(document: &Value, path: &str) -> Value {
+    document.pointer(path).cloned().unwrap_or_default()
+}
+
+fn loader(contender: &Value) -> String {
+    pick(contender, "/name").as_str().unwrap_or("?").to_owned()
 }
 
 fn epochs<'a>(document: &'a Value, which: &str) -> Result<&'a Vec<Value>> {
@@ -113,47 +235,6 @@ fn epochs<'a>(document: &'a Value, which: &str) -> Result<&'a Vec<Value>> {
             .at("document", which)
             .advise("write both with: forebay bench starvation … --json > report.json")
     })
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, before, after) in &self.differ {
-            writeln!(f, "not alike: {name} {before} and {after}")?;
-        }
-        let mut of = "";
-        for change in &self.changes {
-            if change.of != of {
-                of = &change.of;
-                writeln!(f, "\n{of:24}{:>14}{:>14}{:>9}", "before", "after", "ratio")?;
-            }
-            write!(
-                f,
-                "  {:22}{:>14}{:>14}",
-                change.figure,
-                figure(change.before),
-                figure(change.after)
-            )?;
-            match change.ratio {
-                Some(ratio) => write!(f, "{ratio:>9.3}")?,
-                None => write!(f, "{:>9}", "-")?,
-            }
-            match change.is_better {
-                Some(true) => writeln!(f, "  better")?,
-                Some(false) => writeln!(f, "  worse")?,
-                None => writeln!(f)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Four digits that count, whatever the size.
-fn figure(value: f64) -> String {
-    match value.abs() {
-        large if large >= 1000.0 => format!("{value:.0}"),
-        medium if medium >= 1.0 => format!("{value:.3}"),
-        _ => format!("{value:.5}"),
-    }
 }
 
 #[cfg(test)]
@@ -165,9 +246,9 @@ mod tests {
     fn run(au: f64, wait: f64) -> Value {
         json!({
             "release": "1", "profile": "p", "batch_size": 8, "step_seconds": 0.1,
-            "configuration_sha256": "c", "machine": { "cpu": "x" },
-            "epochs": [{ "epoch": 0, "temperature": "warm", "au_ideal": au, "fetched_bytes": 0,
-                         "wait": { "total_seconds": wait } }],
+            "configuration": { "urls": ["a", "b"], "threads": 2 }, "machine": { "cpu": "x" },
+            "epochs": [{ "epoch": 0, "temperature": "warm", "au_ideal": au, "samples": 800, "fetched_bytes": 0,
+                         "wait": { "count": 100, "total_seconds": wait } }],
         })
     }
 
@@ -193,12 +274,106 @@ mod tests {
         let mut other = run(0.5, 4.0);
         other["batch_size"] = json!(16);
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
-        assert_eq!(compared.differ, [("batch size", json!(8), json!(16))]);
+        assert_eq!(compared.differ, [("batch size".to_owned(), json!(8), json!(16))]);
         assert!(compared.to_string().starts_with("not alike: batch size 8 and 16"));
         other["epochs"][0]["temperature"] = json!("cold");
         let compared = Comparison::of(&run(0.5, 4.0), &other).unwrap();
         assert_eq!(compared.changes[0].of, "epoch 0 (warm, then cold)");
         let error = Comparison::of(&run(0.5, 4.0), &json!({})).unwrap_err();
         assert!(error.to_string().contains("second"), "{error}");
+    }
+    /// Settings are named with both values; of many shards the first that differ.
+    #[test]
+    fn settings_that_differ_are_named() {
+        let mut other = run(0.5, 4.0);
+        other["configuration"]["threads"] = json!(8);
+        other["configuration"]["urls"] = json!(["a", "c"]);
+        let differ = Comparison::of(&run(0.5, 4.0), &other).unwrap().differ;
+        let named = ["threads", "the first of urls that differ,"].map(str::to_owned);
+        let [threads, urls] = named;
+        assert_eq!(differ, [(threads, json!(2), json!(8)), (urls, json!("b"), json!("c"))]);
+        other["configuration"]["urls"] = json!(["a"]);
+        let differ = Comparison::of(&run(0.5, 4.0), &other).unwrap().differ;
+        assert_eq!(differ[1], ("number of urls".to_owned(), json!(2), json!(1)));
+    }
+
+    /// Nothing is dropped without a word.
+    #[test]
+    fn what_only_one_run_has_is_named() {
+        let mut more = run(0.5, 4.0);
+        let mut second = more["epochs"][0].clone();
+        second["epoch"] = json!(1);
+        more["epochs"].as_array_mut().unwrap().push(second);
+        more["held"] = json!({ "accelerators": 1.5 });
+        let mut one = run(0.5, 4.0);
+        one["held"] = json!({ "accelerators": null });
+        let compared = Comparison::of(&one, &more).unwrap();
+        let alone = [
+            "epoch 1 (warm): only in the second run",
+            "accelerators fed: not borne out, then 1.50",
+        ];
+        assert_eq!(compared.alone, alone);
+        assert!(compared.to_string().contains("not compared: epoch 1"));
+        let compared = Comparison::of(&more, &one).unwrap();
+        assert_eq!(compared.alone[0], "epoch 1 (warm): only in the first run");
+    }
+
+    /// 18 microseconds and 30 are both no wait; 1 ms and 2 are not the same.
+    #[test]
+    fn what_differs_by_less_than_runs_do_is_the_same() {
+        let with = |p50: f64, max: f64, total: f64| {
+            let mut run = run(0.9, total);
+            run["epochs"][0]["wait"]["p50_seconds"] = json!(p50);
+            run["epochs"][0]["wait"]["max_seconds"] = json!(max);
+            run
+        };
+        let compared =
+            Comparison::of(&with(18e-6, 1e-3, 0.0018), &with(30e-6, 2e-3, 0.0030)).unwrap();
+        let of = |figure| {
+            let change = compared.changes.iter().find(|change| change.figure == figure).unwrap();
+            change.is_better
+        };
+        assert_eq!((of("wait p50, s"), of("waited, s")), (None, None));
+        assert_eq!(of("longest wait, s"), Some(false));
+        assert!(compared.to_string().contains("the same"));
+        let compared = Comparison::of(&run(0.900, 1.0), &run(0.904, 1.02)).unwrap();
+        let better: Vec<_> = compared.changes.iter().map(|change| change.is_better).collect();
+        assert_eq!(better, [None, Some(false), None]);
+        // Of 800 samples two ticks of the clock are 0.025 ms each.
+        let cpu = |ms: f64| {
+            let mut run = run(0.9, 1.0);
+            run["epochs"][0]["cpu_ms_per_sample"] = json!(ms);
+            run
+        };
+        let of = |ms| Comparison::of(&cpu(1.0), &cpu(ms)).unwrap().changes[1].is_better;
+        assert_eq!((of(1.02), of(1.03)), (None, Some(false)));
+    }
+
+    /// Loaders stand beside themselves; a change within what rounds differ by is none.
+    #[test]
+    fn contests_are_compared_by_loader() {
+        let with = |names: &[&str], rates: [f64; 2]| {
+            let rounds = rates.map(|rate| {
+                json!({ "samples_per_second": rate, "au_ideal": 0.9, "cpu_seconds": 1.0, "samples": rate })
+            });
+            let one = |name: &&str| json!({ "name": name, "rounds": rounds });
+            let mut run = run(0.5, 4.0);
+            run["contest"]["contenders"] = names.iter().map(one).collect();
+            run
+        };
+        let of = |before: &Value, after: &Value| {
+            let compared = Comparison::of(before, after).unwrap();
+            let rate =
+                compared.changes.iter().find(|one| one.of == "torch" && one.figure == "samples/s");
+            (rate.unwrap().is_better, compared.alone)
+        };
+        let (before, after) =
+            (with(&["torch", "dali"], [90.0, 110.0]), with(&["torch"], [95.0, 120.0]));
+        assert_eq!(of(&before, &after), (None, vec!["dali: only in the first run".to_owned()]));
+        let faster = with(&["torch", "spdl"], [190.0, 210.0]);
+        assert_eq!(
+            of(&after, &faster),
+            (Some(true), vec!["spdl: only in the second run".to_owned()])
+        );
     }
 }

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::differential::Differential;
 use super::report::{EpochReport, Report};
 use super::search::Held;
-use crate::contest::{fed, played_as, spread};
+use crate::contest::{TOUCHED, cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread};
 
 const STYLE: &str = include_str!("page/page.css");
 
@@ -76,29 +76,35 @@ fn summary(report: &Report) -> Result<Markup> {
                 thead { tr {
                     th scope="col" { "epoch" }
                     th scope="col" { "AU_ideal" }
+                    th scope="col" { "measured" }
                     th scope="col" { "DLIO's formula" }
                     th scope="col" { "samples/s" }
                     th scope="col" { "GB/s" }
                     th scope="col" { "CPU ms/sample" }
                     th scope="col" { "first batch" }
                     th scope="col" { "fetched" }
+                    th scope="col" { "read from" }
                     th scope="col" { "stalls" }
                 } }
                 tbody { @for epoch in &report.epochs { tr {
                     th scope="row" { (epoch.epoch) " (" (epoch.temperature) ")" }
                     td { (percent(epoch.au_ideal)) }
+                    td { (percent(epoch.au_measured)) }
                     td { (percent(epoch.au_dlio)) }
                     td { (format!("{:.0}", epoch.samples_per_second)) }
                     td { (format!("{:.3}", epoch.bytes_per_second / GB)) }
                     td { (format!("{:.2}", epoch.cpu_ms_per_sample)) }
                     td { (format!("{:.3} s", epoch.first_batch_seconds)) }
                     td { (format!("{:.3} GB", epoch.fetched_bytes as f64 / GB)) }
+                    td { (epoch.by_tier) }
                     td { (epoch.wait.stalls) " of " (epoch.wait.count) }
                 } } }
             }
             p class="note" {
-                "AU_ideal is steps × nominal step time ÷ wall time. DLIO's formula counts the measured compute time "
-                "instead, which a busy host makes longer. The first step of each accelerator is in neither."
+                "AU_ideal is steps × nominal step time ÷ wall time. What is measured counts the compute time by the clock "
+                "instead, which a busy host makes longer. DLIO's formula counts the nominal time, too; of several "
+                "accelerators it has the mean. The first step of each accelerator is in none of the three. CPU is that of the "
+                "whole epoch, over all of its samples."
             }
             figure {
                 (PreEscaped(charts::causes(&report.epochs)?))
@@ -170,8 +176,12 @@ fn parts(differential: &Differential) -> Markup {
 fn most(held: &Held) -> Result<Markup> {
     Ok(html! {
         section {
-            h2 { "This node feeds " (format!("{:.2}", held.accelerators)) " of them" }
+            @match held.accelerators {
+                Some(fed) => h2 { "This node feeds " (format!("{fed:.2}")) " of them" },
+                None => h2 { "How many of them this node feeds was not borne out" },
+            }
             p {
+                @if held.accelerators.is_none() { "Longer trials did not hold; the last: " }
                 (format!("{:.0}", held.samples_per_second)) " samples/s at AU_ideal " (percent(held.au_ideal))
                 ", where at least " (percent(held.target)) " was asked for; "
                 (format!("{:.0}", held.unlimited_samples_per_second)) " where nobody computes."
@@ -189,6 +199,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
     Ok(html! {
         section {
             h2 { "Other loaders, the same work" }
+            p class="note" { (TOUCHED) }
             @for chart in charts::rivals(contest)? { figure {
                 (PreEscaped(chart.picture))
                 figcaption { (chart.caption) }
@@ -199,6 +210,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     th scope="col" { "data in" }
                     th scope="col" { "samples/s" }
                     th scope="col" { "AU_ideal" }
+                    th scope="col" { "CPU ms/sample" }
                     th scope="col" { "feeds" }
                     th scope="col" { "first batch" }
                     th scope="col" { "played as" }
@@ -208,7 +220,8 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     td { (text(&one["storage"])) }
                     td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
                     td { (middle(one, "au_ideal", percent)) }
-                    td { (fed(one).map_or_else(String::new, |fed| format!("{fed:.2}"))) }
+                    td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{cpu:.2}"))) }
+                    td { (feeds(one)) }
                     td { (one["first_epoch"]["first_batch_seconds"].as_f64()
                         .map_or_else(String::new, |seconds| format!("{seconds:.2} s"))) }
                     td { (played_as(one)) }
@@ -222,6 +235,15 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
             }
         }
     })
+}
+
+/// How many accelerators a contender feeds, if it was asked.
+fn feeds(contender: &serde_json::Value) -> String {
+    match fed(contender) {
+        Some(fed) => format!("{fed:.2}"),
+        None if is_not_borne_out(contender) => "not borne out".to_owned(),
+        None => String::new(),
+    }
 }
 
 /// The median of a figure over a contender's rounds.

@@ -16,6 +16,7 @@ use super::raw::Raw;
 use super::search::Held;
 use crate::durations::Durations;
 use crate::machine::Machine;
+use crate::tier_reads::TierReads;
 
 /// A whole run.
 #[derive(Debug, Clone, Serialize)]
@@ -66,8 +67,8 @@ pub struct Configuration {
     pub steps: Option<u64>,
 }
 
-/// One epoch, of all accelerators together. Everything but `first_batch_seconds` and `fetched_bytes` leaves
-/// the first step of each out.
+/// One epoch, of all accelerators together. The first step of each is left out of everything but
+/// `first_batch_seconds`, `cpu_ms_per_sample`, `fetched_bytes` and `by_tier`.
 #[derive(Debug, Clone, Serialize)]
 pub struct EpochReport {
     /// Its number.
@@ -82,7 +83,9 @@ pub struct EpochReport {
     pub wall_seconds: f64,
     /// Steps times nominal step time, divided by the accelerators' wall times.
     pub au_ideal: f64,
-    /// Measured computing time, oversleeping included, divided by the same: DLIO's formula.
+    /// Measured computing time, oversleeping included, divided by the same.
+    pub au_measured: f64,
+    /// DLIO's formula ([`AcceleratorReport::au_dlio`]), the mean of the accelerators', as DLIO tells several ranks.
     pub au_dlio: f64,
     /// From asking for the epoch to its first batch, of the accelerator that had to wait longest.
     pub first_batch_seconds: f64,
@@ -90,7 +93,8 @@ pub struct EpochReport {
     pub samples_per_second: f64,
     /// Payload bytes per second of wall time.
     pub bytes_per_second: f64,
-    /// CPU of trainer and daemon together per sample, in milliseconds.
+    /// CPU of trainer and daemon together per sample, in milliseconds: of the whole epoch, for what was made ahead
+    /// during the first step would else be lost.
     pub cpu_ms_per_sample: f64,
     /// Bytes the daemon fetched from origins during the whole epoch, for whatever job.
     pub fetched_bytes: u64,
@@ -98,6 +102,8 @@ pub struct EpochReport {
     pub tier_bytes: u64,
     /// Payload taken from shards still arriving from their origin.
     pub origin_bytes: u64,
+    /// Bytes read from each of the daemon's tiers during the whole epoch, for whatever job.
+    pub by_tier: TierReads,
     /// The consumers' waits.
     pub wait: WaitsReport,
     /// One entry for each accelerator.
@@ -137,12 +143,19 @@ pub struct AcceleratorReport {
     pub rank: usize,
     /// Its own AU_ideal.
     pub au_ideal: f64,
+    /// Its own AU by DLIO's formula (`statscounter.py` of dlio_benchmark 2.0.0): steps but the first times nominal
+    /// step time, over `whole_seconds` less `first_step_seconds`.
+    pub au_dlio: f64,
     /// Steps counted.
     pub steps: u64,
     /// Their wall time.
     pub wall_seconds: f64,
     /// From asking for the epoch to its first batch.
     pub first_batch_seconds: f64,
+    /// From asking for the epoch to its first step's end.
+    pub first_step_seconds: f64,
+    /// From asking for the epoch to its last step's end.
+    pub whole_seconds: f64,
     /// Its steps one by one.
     pub raw: Raw,
 }
@@ -216,13 +229,21 @@ impl Report {
     }
 }
 
+/// What an epoch cost the node, from before its first step to its end.
+pub(super) struct Cost {
+    /// CPU of trainer and daemon.
+    pub(super) cpu_seconds: f64,
+    /// What came from origins, for whatever job.
+    pub(super) fetched_bytes: u64,
+    pub(super) by_tier: TierReads,
+}
+
 impl EpochReport {
     pub(super) fn of(
         epoch: u64,
         step: Duration,
         played: &[Played],
-        cpu_seconds: f64,
-        fetched_bytes: u64,
+        Cost { cpu_seconds, fetched_bytes, by_tier }: Cost,
     ) -> Self {
         let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();
         let time = |of: fn(&Played) -> Duration| played.iter().map(of).sum::<Duration>();
@@ -231,23 +252,27 @@ impl EpochReport {
         let walls = time(|one| one.wall).as_secs_f64();
         let wall = walls / played.len().max(1) as f64;
         let first = played.iter().map(|one| one.first_batch).max().unwrap_or_default();
+        let accelerators = AcceleratorReport::of_all(step, played);
+        let dlio = accelerators.iter().map(|one| one.au_dlio).sum::<f64>();
         Self {
             epoch,
-            temperature: Temperature::of(fetched_bytes, sum(|one| one.payload)),
+            temperature: Temperature::of(fetched_bytes, sum(|one| one.whole.bytes)),
             steps,
             samples,
             wall_seconds: wall,
             au_ideal: steps as f64 * step.as_secs_f64() / walls,
-            au_dlio: time(|one| one.computed).as_secs_f64() / walls,
+            au_measured: time(|one| one.computed).as_secs_f64() / walls,
+            au_dlio: dlio / played.len().max(1) as f64,
             first_batch_seconds: first.as_secs_f64(),
             samples_per_second: samples as f64 / wall,
             bytes_per_second: (tier + origin) as f64 / wall,
-            cpu_ms_per_sample: cpu_seconds * 1000.0 / samples.max(1) as f64,
+            cpu_ms_per_sample: cpu_seconds * 1000.0 / sum(|one| one.whole.samples).max(1) as f64,
             fetched_bytes,
             tier_bytes: tier,
             origin_bytes: origin,
+            by_tier,
             wait: WaitsReport::of(played),
-            accelerators: AcceleratorReport::of_all(step, played),
+            accelerators,
         }
     }
 
@@ -292,9 +317,13 @@ impl AcceleratorReport {
         let report = |(rank, one): (usize, &Played)| Self {
             rank,
             au_ideal: one.steps as f64 * step.as_secs_f64() / one.wall.as_secs_f64(),
+            au_dlio: one.steps as f64 * step.as_secs_f64()
+                / (one.whole.wall - one.whole.first_step).as_secs_f64(),
             steps: one.steps,
             wall_seconds: one.wall.as_secs_f64(),
             first_batch_seconds: one.first_batch.as_secs_f64(),
+            first_step_seconds: one.whole.first_step.as_secs_f64(),
+            whole_seconds: one.whole.wall.as_secs_f64(),
             raw: one.raw.clone(),
         };
         played.iter().enumerate().map(report).collect()
@@ -306,4 +335,52 @@ fn as_object<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_map(by_cause.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::accelerator::Whole;
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(100);
+
+    /// Ten steps behind the first, of 64 samples each.
+    fn played(wall: u64, computed: u64, first_step: u64) -> Played {
+        let ms = Duration::from_millis;
+        Played {
+            first_batch: ms(first_step) - STEP,
+            steps: 10,
+            wall: ms(wall),
+            computed: ms(computed),
+            waited: ms(wall - computed),
+            each: Durations::default(),
+            stalls: 0,
+            raw: Raw::default(),
+            stats: forebay_client::Stats { samples: 640, ..forebay_client::Stats::default() },
+            whole: Whole {
+                first_step: ms(first_step),
+                // A little lies between the first step's end and what is counted from then on.
+                wall: ms(first_step + 50 + wall),
+                samples: 704,
+                bytes: 0,
+            },
+        }
+    }
+
+    /// DLIO counts configured time, not measured, and tells of several ranks the mean.
+    #[test]
+    fn each_utilisation_is_what_it_is_called() {
+        let played = [played(1950, 1300, 400), played(1200, 1100, 900)];
+        let cost = Cost { cpu_seconds: 1.408, fetched_bytes: 0, by_tier: TierReads::default() };
+        let epoch = EpochReport::of(0, STEP, &played, cost);
+        let is = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}");
+        is(epoch.au_ideal, 2.0 / 3.15);
+        is(epoch.au_measured, 2.4 / 3.15);
+        is(epoch.accelerators[0].au_dlio, 1.0 / 2.0);
+        is(epoch.accelerators[1].au_dlio, 1.0 / 1.25);
+        is(epoch.au_dlio, 0.65);
+        // All of the CPU over all of the samples: those of the first step were made of it, too.
+        is(epoch.cpu_ms_per_sample, 1.0);
+        assert_eq!(epoch.samples, 1280);
+    }
 }

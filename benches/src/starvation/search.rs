@@ -1,7 +1,9 @@
 //! How many accelerators a node can feed, found by trying.
 //!
 //! One accelerator that is `speed` times as fast asks for as much as `speed` of them do. The greatest speed
-//! at which its AU_ideal stays at the target is looked for by bisection, and played once more, for longer.
+//! at which its AU_ideal stays at the target is looked for by bisection; then longer trials decide.
+//!
+//! Its rule: what longer trials did not bear out is no figure.
 
 use forebay_error::Result;
 use serde::Serialize;
@@ -15,11 +17,18 @@ const RESOLUTION: f64 = 0.01;
 /// Trials at most while searching: more halvings than [`RESOLUTION`] needs from a range of 1 to 1.
 const TRIALS_MAX: usize = 12;
 
-/// The last word is a trial that is so many times as long.
-const CONFIRM: f64 = 3.0;
+/// The last word have trials that are so many times as long, this many at most.
+const CONFIRM: (f64, usize) = (3.0, 8);
 
-/// A speed that was not confirmed is lowered to this share of it, so often.
-const YIELD: (f64, usize) = (0.97, 8);
+/// A longer trial whose AU is so far above the target has found too slow an accelerator: runs differ by less.
+const SLACK: f64 = 0.02;
+
+/// The speed that is tried next is this much below the one at which AU would be the target's, so that noise does
+/// not decide.
+const BELOW: f64 = 0.99;
+
+/// A speed that did not hold is lowered to this share of it at least, whatever its AU: one trial may have been disturbed.
+const LOWEST: f64 = 0.5;
 
 /// Noise can make a trial better than what was found without any limit, by this factor at most.
 const HEADROOM: f64 = 1.1;
@@ -46,9 +55,10 @@ pub struct Trial {
 pub struct Held {
     /// The AU that had to be held.
     pub target: f64,
-    /// Sustained samples a second over those that one accelerator of nominal speed takes.
-    pub accelerators: f64,
-    /// The speed at which this was.
+    /// Sustained samples a second over those that one accelerator of nominal speed takes; `None` if no longer trial
+    /// bore a speed out.
+    pub accelerators: Option<f64>,
+    /// The speed at which this was; else the last that was tried.
     pub speed: f64,
     /// AU_ideal there.
     pub au_ideal: f64,
@@ -56,7 +66,7 @@ pub struct Held {
     pub samples_per_second: f64,
     /// Samples a second where nobody computes.
     pub unlimited_samples_per_second: f64,
-    /// All trials, in order; the last is the one that counts.
+    /// All trials, in order.
     pub trials: Vec<Trial>,
 }
 
@@ -87,26 +97,64 @@ pub(super) fn search(
         speed = f64::midpoint(low, high);
     }
     speed = if low > 0.0 { low } else { high };
-    let (share, times) = YIELD;
+    let mut confirmed = Confirmed::default();
+    let (longer, times) = CONFIRM;
     for _ in 0..times {
-        let tried = trial(Some(speed), CONFIRM)?;
-        let is_held = tried.au_ideal >= target;
+        let tried = trial(Some(speed), longer)?;
+        let next = confirmed.next(&tried, target);
         trials.push(tried);
-        if is_held {
-            break;
+        match next {
+            Some(next) => speed = next,
+            None => break,
         }
-        speed *= share;
     }
-    let last = trials.last().cloned().unwrap_or_default();
+    let is_held = confirmed.held.is_some();
+    let told = confirmed.held.or_else(|| trials.last().cloned()).unwrap_or_default();
     Ok(Held {
         target,
-        accelerators: last.samples_per_second / nominal,
-        speed: last.speed.unwrap_or_default(),
-        au_ideal: last.au_ideal,
-        samples_per_second: last.samples_per_second,
+        accelerators: is_held.then(|| told.samples_per_second / nominal),
+        speed: told.speed.unwrap_or_default(),
+        au_ideal: told.au_ideal,
+        samples_per_second: told.samples_per_second,
         unlimited_samples_per_second,
         trials,
     })
+}
+
+/// What longer trials have said so far.
+#[derive(Default)]
+struct Confirmed {
+    /// The fastest that held.
+    held: Option<Trial>,
+    /// The slowest that did not.
+    failed: Option<f64>,
+}
+
+impl Confirmed {
+    /// Takes a trial in; which speed to try next, if there is more to be found out.
+    fn next(&mut self, tried: &Trial, target: f64) -> Option<f64> {
+        let speed = tried.speed?;
+        // Where the node is late AU falls as the speed rises, so that speed times AU stays.
+        let aim = tried.au_ideal / target * BELOW;
+        if tried.au_ideal < target {
+            self.failed = Some(self.failed.map_or(speed, |failed| failed.min(speed)));
+            let Some(held) = self.held.as_ref().and_then(|held| held.speed) else {
+                return Some(speed * aim.max(LOWEST));
+            };
+            return between(held, speed);
+        }
+        self.held = Some(tried.clone());
+        match self.failed {
+            _ if tried.au_ideal <= target + SLACK => None,
+            Some(failed) => between(speed, failed).map(|middle| middle.min(speed * aim)),
+            None => Some(speed * aim),
+        }
+    }
+}
+
+/// A speed between one that held and one that did not, unless they are as close as the search looks.
+fn between(held: f64, failed: f64) -> Option<f64> {
+    (failed - held > RESOLUTION * failed).then(|| f64::midpoint(held, failed))
 }
 
 #[cfg(test)]
@@ -130,9 +178,10 @@ mod tests {
             let speed = rate / 1000.0 / TARGET;
             assert!(held.speed <= speed && held.speed >= 0.98 * speed, "{rate}: {held:?}");
             assert!(held.au_ideal >= TARGET, "{held:?}");
-            assert!((held.accelerators - rate / 1000.0).abs() <= 0.02 * rate / 1000.0, "{held:?}");
+            let fed = held.accelerators.unwrap();
+            assert!((fed - rate / 1000.0).abs() <= 0.02 * rate / 1000.0, "{held:?}");
             let last = held.trials.last().unwrap();
-            assert_eq!((last.seconds, held.trials[0].speed), (CONFIRM, None));
+            assert_eq!((last.seconds, held.trials[0].speed), (CONFIRM.0, None));
             assert!(held.trials.len() <= TRIALS_MAX + 1, "{held:?}");
         }
     }
@@ -148,6 +197,56 @@ mod tests {
         });
         let held = held.unwrap();
         assert!(held.speed <= 1.9 / TARGET && held.speed >= 0.94 * 1.9 / TARGET, "{held:?}");
-        assert!(held.au_ideal >= TARGET, "{held:?}");
+        assert!(held.au_ideal >= TARGET && held.accelerators.is_some(), "{held:?}");
+    }
+
+    /// Short trials that were disturbed are no reason to say less than the node gives.
+    #[test]
+    fn what_holds_with_room_to_spare_is_raised() {
+        let mut disturbed = node(1000.0);
+        let mut strict = node(1500.0);
+        let held = search(1000.0, TARGET, |speed, factor| match factor > 1.0 {
+            true => strict(speed, factor),
+            false => disturbed(speed, factor),
+        });
+        let held = held.unwrap();
+        assert!(held.speed >= 0.97 * 1.5 / TARGET && held.au_ideal >= TARGET, "{held:?}");
+        assert!((held.accelerators.unwrap() - 1.5).abs() < 0.02, "{held:?}");
+    }
+
+    /// A raise that fails leaves what was borne out before.
+    #[test]
+    fn a_raise_that_fails_takes_nothing_back() {
+        let mut searched = node(1000.0);
+        let held = search(1000.0, TARGET, |speed, factor| {
+            let mut trial = searched(speed, factor)?;
+            if factor > 1.0 {
+                let is_slow = speed.is_none_or(|speed| speed < 1.2);
+                trial.au_ideal = if is_slow { 1.0 } else { 0.5 };
+            }
+            Ok(trial)
+        });
+        let held = held.unwrap();
+        assert!(held.speed < 1.2 && held.speed >= 1.2 * 0.97, "{held:?}");
+        assert!(held.au_ideal >= TARGET && held.accelerators.is_some(), "{held:?}");
+        assert!(held.trials.last().unwrap().speed.unwrap() >= held.speed, "{held:?}");
+    }
+
+    #[test]
+    fn what_no_longer_trial_bears_out_is_no_figure() {
+        let mut node = node(1000.0);
+        let held = search(1000.0, TARGET, |speed, factor| {
+            let mut trial = node(speed, factor)?;
+            trial.au_ideal *= if factor > 1.0 { 0.5 } else { 1.0 };
+            Ok(trial)
+        });
+        let mut held = held.unwrap();
+        let longer = held.trials.iter().filter(|trial| trial.seconds > 1.0).count();
+        assert_eq!((held.accelerators, longer), (None, CONFIRM.1));
+        assert_eq!(Some(held.speed), held.trials.last().unwrap().speed);
+        let text = held.to_string();
+        assert!(text.contains("not borne out") && !text.contains("feeds "), "{text}");
+        held.accelerators = Some(1.0);
+        assert!(held.to_string().contains("this node feeds 1.00 such accelerators"));
     }
 }

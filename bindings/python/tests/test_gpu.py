@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import io
+import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy
 import pytest
@@ -315,6 +318,73 @@ def test_the_slab_is_registered(make, photos, caplog):
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     list(loader)
     assert not [r for r in caplog.records if "by itself" in r.getMessage()]
+
+
+def test_the_daemon_tells_of_the_gpu_and_of_the_trainer_on_it(make, photos):
+    loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
+    next(iter(loader))
+    gpus = _forebay_status()["gpus"]
+    assert "failing" not in gpus, gpus
+    assert gpus["driver"]
+    assert len(gpus["devices"]) >= torch.cuda.device_count()
+    (here,) = [gpu for gpu in gpus["devices"] if gpu["index"] == _first_visible()]
+    assert here["uuid"].startswith("GPU-")
+    assert here["model"] == torch.cuda.get_device_name(0)
+    assert 0 < here["memory_used_bytes"] <= here["memory_bytes"]
+    for share in [here.get("sm_share", 0.0), *here["jpeg_shares"]]:
+        assert 0.0 <= share <= 1.0
+    if torch.cuda.get_device_capability(0) >= (9, 0):
+        assert here["is_monitored"]
+        assert here["over_seconds"] > 0
+        # Its photos cross the bus and keep its engines busy, for longer than an answer is kept.
+        began = time.monotonic()
+        while time.monotonic() - began < 1.0:
+            list(loader)
+        later = _forebay_status()["gpus"]["devices"]
+        (later,) = [gpu for gpu in later if gpu["index"] == here["index"]]
+        assert later["pcie_in_bytes_per_second"] > 0
+        assert later["jpeg_shares"]
+    if str(os.getpid()) not in _computing():
+        pytest.skip("the driver has no number for this process here: nothing can be joined")
+    (job,) = here["jobs"]
+    labels = f'UUID="{here["uuid"]}"', f'session="{job["session"]}"'
+    told = [line for line in _metrics() if line.startswith("forebay_gpu_job_info{")]
+    assert [line for line in told if all(label in line for label in labels)], told
+
+
+def _forebay_status() -> dict:
+    command = (
+        "import sys; from forebay._cli import main; sys.argv[1:] = ['status', '--json']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+def _metrics() -> list[str]:
+    """What the daemon that this trainer uses is scraped for, a line each."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(f"{os.environ['XDG_RUNTIME_DIR']}/forebay/forebayd.sock")
+        peer.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: peer.recv(1 << 16), b""))
+    return answer.decode().splitlines()
+
+
+def _smi(what: str) -> list[str]:
+    """What nvidia-smi answers, a line each."""
+    command = ["nvidia-smi", what, "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+def _computing() -> list[str]:
+    """Processes that compute on GPUs, as the driver numbers them here."""
+    return _smi("--query-compute-apps=pid")
+
+
+def _first_visible() -> int:
+    """The number that the driver has for torch's first device."""
+    uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    (number,) = [line for line in _smi("--query-gpu=index,uuid") if uuid in line]
+    return int(number.split(",")[0])
 
 
 def _registers() -> bool:

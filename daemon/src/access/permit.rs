@@ -94,6 +94,11 @@ impl Rights {
         self.audit.note(entry.by(&self.whom()));
     }
 
+    /// The peer's process, for people who look.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.peer.pid
+    }
+
     fn whom(&self) -> Whom {
         Whom::of(&self.peer, self.last().tenant.as_deref(), &self.door.path)
     }

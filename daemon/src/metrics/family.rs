@@ -107,6 +107,14 @@ impl Sample {
         Self { values: labels.map(shortened).into(), value: value.into() }
     }
 
+    /// The same, where labels are counted at run time.
+    pub(super) fn of<'a>(
+        labels: impl IntoIterator<Item = &'a str>,
+        value: impl Into<Value>,
+    ) -> Self {
+        Self { values: labels.into_iter().map(shortened).collect(), value: value.into() }
+    }
+
     /// That of a family that has one only.
     pub(super) fn only(value: impl Into<Value>) -> Vec<Self> {
         vec![Self::new([], value)]

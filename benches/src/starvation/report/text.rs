@@ -29,10 +29,11 @@ impl fmt::Display for EpochReport {
         let wait = &self.wait;
         writeln!(
             f,
-            "epoch {} ({})  AU_ideal {:.1} % (DLIO's formula: {:.1} %)  {:.0} samples/s  {:.3} GB/s  CPU {:.2} ms/sample",
+            "epoch {} ({})  AU_ideal {:.1} % (measured {:.1} %, by DLIO's formula {:.1} %)  {:.0} samples/s  {:.3} GB/s  CPU {:.2} ms/sample",
             self.epoch,
             self.temperature,
             self.au_ideal * 100.0,
+            self.au_measured * 100.0,
             self.au_dlio * 100.0,
             self.samples_per_second,
             self.bytes_per_second / 1e9,
@@ -47,13 +48,13 @@ impl fmt::Display for EpochReport {
         }
         writeln!(
             f,
-            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s; fetched {:.3} GB, from tiers {:.3} GB",
+            "  first batch {:.3} s; {} steps in {:.2} s; waited {:.2} s; fetched {:.3} GB; read from {}",
             self.first_batch_seconds,
             self.steps,
             self.wall_seconds,
             wait.measured_seconds,
             self.fetched_bytes as f64 / 1e9,
-            self.tier_bytes as f64 / 1e9
+            self.by_tier
         )?;
         writeln!(
             f,
@@ -97,16 +98,21 @@ impl fmt::Display for Differential {
 
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "this node feeds {:.2} such accelerators at AU_ideal >= {:.0} %: {:.0} samples/s at {:.1} %; without a \
-             limit it gives {:.0}",
-            self.accelerators,
-            self.target * 100.0,
-            self.samples_per_second,
-            self.au_ideal * 100.0,
-            self.unlimited_samples_per_second
-        )?;
+        let (target, au) = (self.target * 100.0, self.au_ideal * 100.0);
+        match self.accelerators {
+            Some(fed) => write!(
+                f,
+                "this node feeds {fed:.2} such accelerators at AU_ideal >= {target:.0} %: {:.0} samples/s at {au:.1} %",
+                self.samples_per_second
+            )?,
+            None => write!(
+                f,
+                "how many such accelerators this node keeps at AU_ideal >= {target:.0} % was not borne out by longer \
+                 trials: the last of {:.2} came to {au:.1} %",
+                self.speed
+            )?,
+        }
+        writeln!(f, "; without a limit it gives {:.0}", self.unlimited_samples_per_second)?;
         match self.trials.iter().map(|trial| trial.fetched_bytes).sum::<u64>() {
             0 => Ok(()),
             bytes => writeln!(

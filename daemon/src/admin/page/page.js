@@ -134,6 +134,29 @@ function showJobs(status) {
   table("jobs-table", ["Job", "Reads", "Waits, of the last seconds", "First shard to come"], rows, "No job is connected.");
 }
 
+function showGpus(gpus) {
+  $("gpus").hidden = gpus === undefined;
+  if (gpus === undefined) return;
+  $("gpus-failing").textContent = gpus.failing ? `They cannot be read: ${gpus.failing}` : "";
+  const share = (value) => (value === undefined ? "" : percent(value));
+  const rate = (value) => (value === undefined ? "not told" : `${bytes(value)}/s`);
+  const rows = gpus.devices.map((gpu) => {
+    const jpeg = gpu.jpeg_shares.map(percent).join(", ");
+    const users = gpu.jobs.map((job) => `${job.name} (session ${job.session})`);
+    if (gpu.other_processes > 0) users.push(`${gpu.other_processes} other processes`);
+    return [
+      [`${gpu.index} ${gpu.model}`, small(gpu.uuid)],
+      gpu.failing ? element("span", { class: "bad" }, gpu.failing)
+        : [share(gpu.sm_share), small(gpu.is_monitored ? `of its multiprocessors, over ${time(gpu.over_seconds)}` : "of the time, with any kernel")],
+      jpeg || small("not told"),
+      [`in ${rate(gpu.pcie_in_bytes_per_second)}`, small(`out ${rate(gpu.pcie_out_bytes_per_second)}`)],
+      gpu.memory_bytes === undefined ? small("not told") : fullness(gpu.memory_used_bytes, gpu.memory_bytes),
+      users.length > 0 ? users.join(", ") : small("nobody"),
+    ];
+  });
+  table("gpus-table", ["GPU", "Busy", "JPEG engines", "PCIe", "Memory", "Used by"], rows, "None is told of.");
+}
+
 function showTiers(tiers) {
   const rows = tiers.map((tier) => {
     const asked = tier.hits + tier.misses;
@@ -280,6 +303,7 @@ function showAll(status) {
   ]);
   $("jobs").hidden = false;
   showJobs(status);
+  showGpus(status.gpus);
   showTiers(status.tiers);
   showHoldings("datasets", "Data set", cache.datasets);
   showHoldings("tenants", "Tenant", cache.tenants.length > 1 ? cache.tenants : []);
@@ -291,7 +315,7 @@ function showAll(status) {
 
 /** What is shown to those who are no admins. */
 function showOverview(overview) {
-  for (const id of ["history", "jobs", "datasets", "tenants", "sources", "mounts", "warm-ups"]) $(id).hidden = true;
+  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "mounts", "warm-ups"]) $(id).hidden = true;
   $("verdict").textContent = "";
   figures([["Jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
   showTiers(overview.tiers);

@@ -16,6 +16,9 @@ use crate::cli::{Done, Launcher, Target, shards};
 /// The most decode threads: more than any node has cores.
 pub(super) const THREADS_MAX: i64 = 1024;
 
+/// Batches kept ready unless it is said how many: as many as `forebay.DataLoader` keeps.
+pub(super) const PREFETCH: u32 = 4;
+
 /// The most batches kept ready: beyond this the memory for them lacks elsewhere.
 const PREFETCH_MAX: i64 = 1024;
 
@@ -34,7 +37,7 @@ pub(super) struct Loading {
     #[arg(long, value_name = "FILE")]
     pub(super) manifest: Option<PathBuf>,
     /// Batches to keep ready.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = PREFETCH)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=PREFETCH_MAX))]
     pub(super) prefetch: u32,
 }

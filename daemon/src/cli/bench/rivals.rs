@@ -1,11 +1,15 @@
 //! Other loaders beside Forebay in `forebay bench starvation`.
 
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::builder::PossibleValuesParser;
 use forebay_benches::contest::{self, CONTENDERS, Request};
-use forebay_error::{Doing, Error, ErrorKind};
+use forebay_error::{Doing, Error, ErrorKind, Result};
 use indicatif::ProgressBar;
 use serde_json::Value;
 
@@ -15,6 +19,9 @@ use crate::cli::{Done, Failure, Launcher};
 /// All of them.
 const ALL: &str = "all";
 
+/// The script that is this program where an interpreter runs it.
+const NAME: &str = "forebay";
+
 /// Runs of each contender at most.
 const ROUNDS_MAX: i64 = 1000;
 
@@ -23,6 +30,8 @@ const ROUNDS_MAX: i64 = 1000;
 #[command(next_help_heading = "Other loaders")]
 pub(super) struct Rivals {
     /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local files.
+    /// Forebay plays at its defaults there, so that --threads, --prefetch, --window, --steps, --manifest and
+    /// --accelerators are refused.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
     rivals: Vec<String>,
     /// Their Python, which needs NumPy [default: the one that Forebay runs in, or python3].
@@ -70,7 +79,7 @@ impl Rivals {
     /// Plays the contest, if one was asked for.
     pub(super) fn play(
         &self,
-        (asked, find_rate): (&Asked, bool),
+        asked: &Asked,
         urls: &[String],
         launcher: &Launcher,
         progress: &ProgressBar,
@@ -82,9 +91,7 @@ impl Rivals {
         let scratch = tempfile::tempdir().doing("make a folder for what rivals make of shards")?;
         let work = self.work.as_deref().unwrap_or(scratch.path());
         std::fs::create_dir_all(work).doing("make the folder of --work")?;
-        let others = CONTENDERS.into_iter().filter(|name| {
-            *name == CONTENDERS[0] || self.rivals.iter().any(|one| one == name || one == ALL)
-        });
+        let others = CONTENDERS.into_iter().filter(|name| self.takes_part(name));
         let contenders: Vec<_> = others.map(str::to_owned).collect();
         let mut pythons: std::collections::BTreeMap<_, _> =
             contenders.iter().map(|name| (name.clone(), python.clone())).collect();
@@ -100,17 +107,47 @@ impl Rivals {
             pythons,
             memory_bytes: self.memory.map(|size| size.as_u64()),
             work: work.canonicalize().doing("find the folder of --work")?,
-            find_rate,
+            find_rate: asked.find_most,
+            au_min: asked.target_au,
+            forebay: command(launcher, scratch.path())?,
         };
         Ok(Some(contest::run(&request, &python, progress)?))
     }
 
     /// Checks before anything is played.
-    pub(super) fn check(&self, urls: &[String]) -> Done {
-        match self.rivals.is_empty() {
-            true => Ok(()),
-            false => urls.iter().try_for_each(|url| local(url).map(drop)),
+    pub(super) fn check(&self, urls: &[String], step: Duration) -> Done {
+        if self.rivals.is_empty() {
+            return Ok(());
         }
+        if step.is_zero() {
+            return Err(usage(
+                "other loaders are held against an accelerator whose steps take time",
+            ));
+        }
+        for (name, _) in &self.rival_python {
+            if !self.takes_part(name) {
+                return Err(usage(&format!(
+                    "--rival-python names {name}, which --rivals does not"
+                )));
+            }
+        }
+        urls.iter().try_for_each(|url| local(url).map(drop))
+    }
+
+    /// Checks that nothing was `set` that the contest would not heed.
+    pub(super) fn refuse(&self, set: &[(&str, bool)]) -> Done {
+        match set.iter().find(|(_, is_set)| *is_set && !self.rivals.is_empty()) {
+            None => Ok(()),
+            Some((flag, _)) => Err(usage(&format!(
+                "{flag} cannot stand beside --rivals: Forebay plays at its defaults there, as every other loader at \
+                 its best, one accelerator and whole runs each"
+            ))),
+        }
+    }
+
+    /// Forebay always does.
+    fn takes_part(&self, name: &str) -> bool {
+        name == CONTENDERS[0] || self.rivals.iter().any(|one| one == name || one == ALL)
     }
 
     fn python(&self, launcher: &Launcher) -> PathBuf {
@@ -118,6 +155,22 @@ impl Rivals {
         let own = launcher.first().filter(|_| launcher.len() > 1).map(PathBuf::from);
         self.python.clone().or(own).unwrap_or_else(|| "python3".into())
     }
+}
+
+/// One path that runs this very program: what takes more than a path to start gets a script in `folder`.
+fn command(launcher: &Launcher, folder: &Path) -> Result<PathBuf> {
+    if let [program] = launcher {
+        return Ok(program.into());
+    }
+    let quoted = |word: &OsString| {
+        let word = word.to_string_lossy().replace('\'', r"'\''");
+        format!("'{word}' ")
+    };
+    let words: String = launcher.iter().map(quoted).collect();
+    let path = folder.join(NAME);
+    std::fs::write(&path, format!("#!/bin/sh\nexec {words}\"$@\"\n")).doing("write a script")?;
+    std::fs::set_permissions(&path, Permissions::from_mode(0o700)).doing("make it a program")?;
+    Ok(path)
 }
 
 /// A shard's path, absolute.
@@ -133,4 +186,21 @@ fn local(url: &str) -> Done<PathBuf> {
             _ => Failure::Failed(error),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever starts the program, one path does, with its arguments as they were.
+    #[test]
+    fn a_command_is_one_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let single = command(&["/x/forebay".into()], folder.path()).unwrap();
+        assert_eq!(single, Path::new("/x/forebay"));
+        let odd = ["printf", "%s|", "it's", "a b"].map(OsString::from);
+        let program = command(&odd, folder.path()).unwrap();
+        let output = std::process::Command::new(program).args(["$HOME", "c d"]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "it's|a b|$HOME|c d|");
+    }
 }

@@ -1,17 +1,20 @@
 //! `forebay bench starvation`.
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
+use forebay_benches::contest;
 use forebay_benches::starvation::{
     ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
 };
 use forebay_client::Trace;
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use indicatif::ProgressBar;
 
-use super::loading::{Loading, THREADS_MAX, bar, cores};
+use super::loading::{Loading, PREFETCH, THREADS_MAX, bar, cores};
 use super::rivals::Rivals;
 use super::trace::finish;
 use crate::cli::{Done, Failure, Launcher, print};
@@ -128,6 +131,8 @@ pub(super) struct Asked {
     pub(super) step: Duration,
     pub(super) decode: bool,
     threads: usize,
+    pub(super) find_most: bool,
+    pub(super) target_au: f64,
 }
 
 impl Asked {
@@ -147,6 +152,20 @@ impl Asked {
         if arguments.find_most && step.is_zero() {
             return Err(usage("accelerators whose steps take no time are never fed"));
         }
+        if arguments.differential && arguments.epochs < 2 {
+            return Err(usage(
+                "--differential holds a cold epoch against a warm one: --epochs 2 at least",
+            ));
+        }
+        let Loading { window, prefetch, manifest, .. } = &arguments.loading;
+        arguments.rivals.refuse(&[
+            ("--threads", arguments.threads.is_some()),
+            ("--prefetch", *prefetch != PREFETCH),
+            ("--window", *window > 0),
+            ("--accelerators", arguments.accelerators > 1),
+            ("--steps", arguments.steps.is_some()),
+            ("--manifest", manifest.is_some()),
+        ])?;
         let share = (cores() / arguments.accelerators as usize).max(1);
         Ok(Self {
             name: profile.map_or(CUSTOM, |profile| profile.name),
@@ -154,6 +173,8 @@ impl Asked {
             step,
             decode: !arguments.raw && profile.is_none_or(|profile| profile.images),
             threads: arguments.threads.map_or(share, |threads| threads as usize),
+            find_most: arguments.find_most,
+            target_au: arguments.target_au,
         })
     }
 }
@@ -166,8 +187,9 @@ pub(super) fn usage(what: &str) -> Failure {
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let asked = Asked::of(arguments)?;
+    arguments.html.iter().chain(&arguments.trace).try_for_each(|file| writable(file))?;
     let urls = arguments.loading.shards(launcher)?;
-    arguments.rivals.check(&urls)?;
+    arguments.rivals.check(&urls, asked.step)?;
     let job = arguments.loading.job_of(JOB, urls.clone(), launcher)?;
     let configuration = Configuration {
         urls,
@@ -193,6 +215,24 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         bar.set_message(format!("epoch {epoch}"));
         report.epochs.push(node.epoch(Until { steps: arguments.steps, seconds: None })?);
     }
+    let ended = behind_epochs(arguments, (node, &traces), &mut report, &bar).and_then(|()| {
+        let urls = &report.configuration.urls;
+        report.contest = arguments.rivals.play(&asked, urls, launcher, &bar)?;
+        Ok(report.contest.as_ref().map_or(Ok(()), contest::check_rivals)?)
+    });
+    bar.finish_and_clear();
+    // What was measured is told, whatever failed behind it.
+    let told = tell(arguments, &report);
+    ended.and(told)
+}
+
+/// What follows the epochs and needs their loaders.
+fn behind_epochs(
+    arguments: &Arguments,
+    (mut node, traces): (Node<'_>, &[Trace]),
+    report: &mut Report,
+    bar: &ProgressBar,
+) -> Done {
     if let (true, Some((first, rest))) = (arguments.differential, report.epochs.split_first()) {
         bar.set_message("synthetic");
         report.differential = Some(node.differential(first, rest.last().unwrap_or(first))?);
@@ -202,28 +242,39 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         report.held = Some(node.search(arguments.target_au, arguments.trial)?);
     }
     drop(node);
-    traces.iter().try_for_each(finish)?;
-    report.contest = arguments.rivals.play(
-        (&asked, arguments.find_most),
-        &report.configuration.urls,
-        launcher,
-        &bar,
-    )?;
-    bar.finish_and_clear();
+    Ok(traces.iter().try_for_each(finish)?)
+}
+
+/// Writes and prints a report.
+fn tell(arguments: &Arguments, report: &Report) -> Done {
     if let Some(file) = &arguments.html {
-        std::fs::write(file, page::of(&report)?).doing("write the page")?;
+        std::fs::write(file, page::of(report)?).doing("write the page")?;
     }
     let text = if arguments.json { report.to_json()? } else { report.to_string() };
     Ok(print(text.trim_end())?)
 }
 
-/// What ResNet-50 training asks of a JPEG and its label.
+/// Checks that a file can be written later on, without making it.
+fn writable(file: &Path) -> Done {
+    let checked = match std::fs::metadata(file) {
+        Ok(_) => OpenOptions::new().append(true).open(file).map(drop),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    let checked = checked.doing("find out whether a file can be written");
+    Ok(checked.map_err(|error| error.at("file", file.display()))?)
+}
+
+/// What ResNet-50 training asks of a JPEG and its label, as the contest's trainers ask it of every loader.
 pub(super) fn image_fields() -> Vec<FieldSpec> {
     let image = ImageSpec {
         size: Some((224, 224)),
         crop: Crop::Random { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) },
         flip: true,
-        dtype: DType::Float16,
+        dtype: DType::Float32,
         layout: Layout::Nchw,
         mean: Some(IMAGENET.0),
         std: Some(IMAGENET.1),

@@ -6,7 +6,10 @@ use std::cmp::Reverse;
 
 use bytesize::ByteSize;
 use console::{Style, measure_text_width, pad_str, truncate_str};
+use serde::Deserialize;
 use serde_json::Value;
+
+use crate::gpus::GpuReport;
 
 /// Names are never cut below this.
 const NAME_MIN: usize = 12;
@@ -71,6 +74,7 @@ impl Screen<'_> {
             lines.push(self.line(Look::Aside, &rates));
         }
         self.jobs(&mut lines);
+        self.gpus(&mut lines);
         self.tiers(&mut lines);
         self.holdings("DATA SET", "/cache/datasets", &mut lines);
         self.holdings("TENANT", "/cache/tenants", &mut lines);
@@ -251,6 +255,50 @@ impl Screen<'_> {
         };
         let is_late = arrives.is_none_or(|arrives| arrives > needed);
         (Some(format!("needed in {}, {when}: {}", time(needed), text(lacks, "/url"))), is_late)
+    }
+
+    fn gpus(&self, lines: &mut Vec<Line>) {
+        let told = self.status.pointer("/gpus").map(GpuReport::deserialize);
+        let Some(Ok(told)) = told else { return };
+        if let Some(why) = &told.failing {
+            lines.push(self.line(Look::Bad, &format!("GPUs cannot be read: {why}")));
+        }
+        if told.devices.is_empty() {
+            return;
+        }
+        let columns = [
+            ("GPU", false),
+            ("SM", true),
+            ("JPEG", true),
+            ("PCIE IN", true),
+            ("MEMORY", true),
+            ("JOBS", false),
+        ];
+        let rows = told.devices.iter().map(|gpu| {
+            let activity = &gpu.activity;
+            let share = |share: Option<f64>| share.map_or("-".into(), percent);
+            let rate = activity.pcie_in_bytes_per_second;
+            let memory = activity.memory_used_bytes.zip(activity.memory_bytes);
+            let memory = memory.map(|(used, all)| used as f64 / all.max(1) as f64);
+            let jobs = gpu.jobs.iter().map(|job| job.name.clone());
+            let others =
+                (gpu.other_processes > 0).then(|| format!("{} others", gpu.other_processes));
+            let by: Vec<_> = gpu.failing.clone().into_iter().chain(jobs).chain(others).collect();
+            vec![
+                format!("{} {}", gpu.identity.index, gpu.identity.model),
+                share(activity.sm_share),
+                share(activity.jpeg_share()),
+                rate.map_or("-".into(), |rate| format!("{}/s", bytes_of(rate))),
+                share(memory),
+                by.join(", "),
+            ]
+        });
+        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(told.devices.iter().zip(table).map(|(gpu, line)| {
+            let is_well = gpu.failing.is_none() && told.failing.is_none();
+            Line { look: if is_well { Look::Plain } else { Look::Bad }, ..line }
+        }));
     }
 
     fn tiers(&self, lines: &mut Vec<Line>) {

@@ -28,6 +28,12 @@ fn status() -> Value {
                     "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "hits": 98, "misses": 2 }],
         "sources": [{ "endpoint": "https://s3.example", "bytes": 1_u64 << 30, "under_way": 3, "limit": 64,
                       "waiting": 0, "retries": 7, "down": false }],
+        "gpus": { "host": "node7", "devices": [
+            { "index": 0, "uuid": "GPU-0", "pci_bus_id": "00000000:06:00.0", "model": "NVIDIA H100 80GB HBM3",
+              "is_monitored": true, "sm_share": 0.71, "jpeg_shares": [0.3, 0.1], "pcie_in_bytes_per_second": 1.5e9,
+              "memory_bytes": 80, "memory_used_bytes": 20, "jobs": [{ "session": 1, "name": "calm" }], "other_processes": 2 },
+            { "index": 1, "uuid": "GPU-1", "pci_bus_id": "00000000:07:00.0", "model": "NVIDIA H100 80GB HBM3",
+              "failing": "it fell off the bus", "is_monitored": false, "jobs": [], "other_processes": 0 }] },
         "fills": { "running": 4 }, "warm_ups": [],
         "foresight": { "bandwidth": 1_u64 << 30, "slack": -3.0, "jobs": [
             { "job": 2, "lacks": { "url": "s3://bucket/000042.tar", "needed_in": 40.0, "arrives_in": 12.0 } },
@@ -53,6 +59,8 @@ fn it_says_what_the_page_says_whoever_waits_first() {
         "needed in 40 s, arrives in 12 s: s3://bucket/000042.tar",
         "all it needs is here",
         "98 %  failing, enabled, EIO",
+        "71 %  20 %  1.4 GiB/s    25 %  calm, 2 others",
+        "it fell off the bus",
         "imagenet",
         "cached: never",
         "3 of 64",
@@ -65,6 +73,7 @@ fn it_says_what_the_page_says_whoever_waits_first() {
     assert!(!all.contains("TENANT"), "{all}");
     let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap().look;
     assert_eq!((of("a-job"), of("calm"), of("nvme")), (Look::Bad, Look::Plain, Look::Bad));
+    assert_eq!((of("0 NVIDIA"), of("1 NVIDIA")), (Look::Plain, Look::Bad));
 }
 
 /// All of it is told before anything else, and none of it beside words that all is well.

@@ -1,0 +1,166 @@
+//! What the contest's document says, as text and figure by figure.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::spread::Spread;
+
+/// How the contest's work is more than that of the epochs before it.
+pub(crate) const TOUCHED: &str = "These trainers read every byte of a batch as well, which those of the epochs do not: \
+     how many accelerators are fed here and there are two numbers.";
+
+/// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
+/// highest round, and what was sustained.
+#[must_use]
+pub fn table(document: &Value) -> String {
+    let mut lines = vec![
+        "other loaders, the same work (medians; lowest to highest round)".to_owned(),
+        format!("  {TOUCHED}"),
+    ];
+    let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for one in document["contenders"].as_array().into_iter().flatten() {
+        kinds.entry(level(one)).or_default().push(one);
+    }
+    for (storage, contenders) in kinds {
+        lines.push(format!("  data in: {storage}"));
+        lines.extend(contenders.into_iter().filter_map(row));
+    }
+    for one in document["absent"].as_array().into_iter().flatten() {
+        let text = |name: &str| one[name].as_str().unwrap_or("?").to_owned();
+        lines.push(format!("  not there: {}: {}", text("name"), text("why")));
+    }
+    if let Some(why) = document["fence"]["why_not"].as_str() {
+        lines.push(format!("  {why}"));
+    }
+    lines.join("\n")
+}
+
+/// Where a contender's data lie: only contenders of one level are compared.
+pub(crate) fn level(contender: &Value) -> &'static str {
+    match contender["storage"].as_str() {
+        Some("page_cache" | "memory") => "memory (page cache, or a tier of memory)",
+        Some("o_direct") => "a disk (read around the page cache)",
+        _ => "not told",
+    }
+}
+
+fn row(contender: &Value) -> Option<String> {
+    let Spread { lowest, median, highest } = spread(contender, "samples_per_second")?;
+    let au = spread(contender, "au_ideal")?.median;
+    let name = contender["name"].as_str()?;
+    let mut row = format!(
+        "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
+        au * 100.0
+    );
+    if let Some(cpu) = cpu_ms_per_sample(contender) {
+        row += &format!("  CPU {cpu:.2} ms/sample");
+    }
+    if let Some(fed) = fed(contender) {
+        row += &format!("  feeds {fed:.2}");
+    } else if is_not_borne_out(contender) {
+        row += "  feeds: not borne out by long runs";
+    }
+    Some(format!("{row}\n        {}", played_as(contender)))
+}
+
+/// Which version of a loader played, how it was set up, and what was made of the shards for it beforehand.
+pub(crate) fn played_as(contender: &Value) -> String {
+    let mut parts = vec![contender["version"].as_str().unwrap_or("?").to_owned()];
+    for (name, value) in contender["configuration"].as_object().into_iter().flatten() {
+        // The trainer's checksum is everybody's.
+        if name != "crc" {
+            parts.push(
+                value
+                    .as_str()
+                    .map_or_else(|| format!("{value} {name}"), |text| format!("{name} by {text}")),
+            );
+        }
+    }
+    if let Some(seconds) = contender["conversion_seconds"].as_f64() {
+        parts.push(format!("converted beforehand in {seconds:.1} s"));
+    }
+    parts.join(", ")
+}
+
+/// How many accelerators a contender was found to feed; `None` where it was not asked, or not borne out.
+pub(crate) fn fed(contender: &Value) -> Option<f64> {
+    contender.pointer("/sustained/rate_over_nominal").and_then(Value::as_f64)
+}
+
+/// Whether it was asked how many accelerators a contender feeds, and no long run bore a number out.
+pub(crate) fn is_not_borne_out(contender: &Value) -> bool {
+    contender["sustained"].is_object() && fed(contender).is_none()
+}
+
+/// CPU of all that worked for a contender per sample, in milliseconds: the median of its rounds.
+pub(crate) fn cpu_ms_per_sample(contender: &Value) -> Option<f64> {
+    let rounds = contender["rounds"].as_array()?.iter();
+    let each = rounds.filter_map(|round| {
+        let samples = round["samples"].as_f64().filter(|samples| *samples > 0.0)?;
+        Some(round["cpu_seconds"].as_f64()? * 1e3 / samples)
+    });
+    let each: Vec<_> = each.collect();
+    (!each.is_empty()).then(|| Spread::of(each).median)
+}
+
+/// A figure over a contender's rounds, if it has any.
+pub(crate) fn spread(contender: &Value, figure: &str) -> Option<Spread> {
+    let rounds = contender["rounds"].as_array()?.iter();
+    let figures: Vec<_> = rounds.filter_map(|round| round[figure].as_f64()).collect();
+    (!figures.is_empty()).then(|| Spread::of(figures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_like_stands_beside_like() {
+        let rounds = [3.0, 1.0, 2.0].map(|rate| {
+            serde_json::json!({
+                "samples_per_second": rate * 1e3, "au_ideal": 0.5,
+                "cpu_seconds": rate * 0.5, "samples": 1000,
+            })
+        });
+        let one = |name: &str, storage: &str| {
+            serde_json::json!({
+                "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
+                "configuration": { "workers": 4, "decode": "pillow", "crc": "isal" },
+                "conversion_seconds": 3.21,
+            })
+        };
+        let document = serde_json::json!({
+            "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "memory")],
+            "absent": [{ "name": "dali", "why": "is not installed" }],
+        });
+        let text = table(&document);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[2].contains("a disk") && lines[3].contains("forebay"), "{text}");
+        assert!(
+            lines[5].contains("memory") && lines[6].contains("2000 samples/s (1000 to 3000)"),
+            "{text}"
+        );
+        assert!(lines[6].contains("CPU 1.00 ms/sample"), "{text}");
+        assert_eq!(
+            lines[7].trim(),
+            "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
+        );
+        assert!(lines[10].contains("dali: is not installed"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_borne_out_is_no_figure() {
+        let told = |sustained| {
+            let round = serde_json::json!({ "samples_per_second": 900.0, "au_ideal": 0.91 });
+            let one = serde_json::json!({
+                "name": "one", "storage": "memory", "rounds": [round], "sustained": sustained
+            });
+            table(&serde_json::json!({ "contenders": [one] }))
+        };
+        assert!(told(serde_json::json!({ "rate_over_nominal": 0.98 })).contains("feeds 0.98"));
+        let text = told(serde_json::json!({ "rate_over_nominal": null }));
+        assert!(text.contains("not borne out"), "{text}");
+        assert!(!told(Value::Null).contains("feeds"));
+    }
+}

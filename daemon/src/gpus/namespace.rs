@@ -1,0 +1,37 @@
+//! Whether the process ids that NVIDIA's driver tells are those of this process's namespace.
+//!
+//! One rule: where that is not sure, no process is taken for another that happens to have its number.
+
+use std::fs;
+
+/// What Linux calls the first of all process namespaces: `PROC_PID_INIT_INO` of its sources, fixed since 3.8.
+const FIRST: &str = "pid:[4026531836]";
+
+/// Drivers from this release on number processes as whoever asks sees them, and leave out those that it does not
+/// see: `os_find_ns_pid` of the kernel module, in its sources since they are published. Before, numbers are the node's.
+const TRANSLATES: u32 = 515;
+
+/// Whether the ids told by a driver of this release are ours.
+pub(super) fn is_shared(driver: &str) -> bool {
+    let namespace = fs::read_link("/proc/self/ns/pid");
+    is_shared_in(namespace.ok().as_deref().and_then(|link| link.to_str()), driver)
+}
+
+fn is_shared_in(namespace: Option<&str>, driver: &str) -> bool {
+    let release = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    namespace == Some(FIRST) || release.is_some_and(|release| release >= TRANSLATES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_driver_is_believed_in_the_nodes_own_namespace_alone() {
+        let elsewhere = Some("pid:[4026532214]");
+        assert!(is_shared_in(Some(FIRST), "470.57.02") && is_shared_in(Some(FIRST), ""));
+        assert!(is_shared_in(elsewhere, "515.43.04") && is_shared_in(None, "580.65.06"));
+        assert!(!is_shared_in(elsewhere, "510.108.03") && !is_shared_in(elsewhere, "unknown"));
+        assert!(!is_shared_in(None, "470.57.02"));
+    }
+}

@@ -1,0 +1,94 @@
+//! What a daemon says of its node's GPUs where their driver is not what it should be. What real ones say,
+//! `make gpu-test` looks at.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use forebay_tests::{Answer, Daemon, Installation, daemon_status, eventually};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use serde_json::Value;
+
+const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
+const MEMORY: u64 = 512 << 20;
+
+/// What the driver's library is called.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// A node whose loader finds the driver's library in `libraries`.
+fn node(place: &Path, libraries: &Path) -> Installation {
+    let cache = place.join("cache");
+    let rest = format!("[[tier]]\nname = 'nvme'\npath = {cache:?}\ncapacity = '1GiB'\n");
+    Installation::new(ACTOR, place, MEMORY, &rest).with("LD_LIBRARY_PATH", libraries.to_owned())
+}
+
+fn scraped(node: &Installation) -> Vec<String> {
+    let socket = UnixStream::connect(node.socket()).unwrap();
+    let answer = Answer::to(socket, ("GET", "/metrics"), "host: localhost\r\n", "");
+    assert_eq!(answer.status, 200);
+    let lines = answer.body.lines().filter(|line| line.starts_with("forebay_gpu_"));
+    lines.map(str::to_owned).collect()
+}
+
+fn failing(node: &Installation) -> String {
+    let status = daemon_status(&node.socket()).unwrap();
+    status.pointer("/gpus/failing").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_driver_that_cannot_be_loaded_is_told_of() {
+    let disk = Daemon::disk();
+    fs::write(disk.path().join(LIBRARY), "no library").unwrap();
+    let node = node(disk.path(), disk.path());
+    let daemon = node.start();
+    assert!(failing(&node).contains(LIBRARY), "{}", failing(&node));
+    assert_eq!(scraped(&node), ["forebay_gpu_driver_up 0"]);
+    let said = node.forebay(&["status"]).output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("gpus    cannot be read: "), "{said}");
+    let warned = "NVIDIA's driver is here, and cannot be asked for GPUs";
+    assert_eq!(daemon.log().matches(warned).count(), 1, "{}", daemon.log());
+    daemon.stop();
+}
+
+/// As with a driver that hangs in the kernel: it is asked, and whoever asked does not come back. It tells nothing of GPUs.
+const HANGING: &str = r#"
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+int nvmlInit_v2(void) {
+    close(open(getenv("PIPE"), O_RDONLY));
+    return 9; /* NVML_ERROR_DRIVER_NOT_LOADED */
+}
+"#;
+
+#[test]
+fn a_driver_that_hangs_holds_nobody() {
+    let disk = Daemon::disk();
+    let (pipe, source) = (disk.path().join("pipe"), disk.path().join("nvml.c"));
+    // Whoever opens it waits for a writer.
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    fs::write(&source, HANGING).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(disk.path().join(LIBRARY)).arg(&source);
+    assert!(compiler.status().unwrap().success());
+    let node = node(disk.path(), disk.path()).with("PIPE", pipe.clone());
+
+    let daemon = node.start();
+    assert!(failing(&node).contains("has not answered"), "{}", failing(&node));
+    assert_eq!(scraped(&node), ["forebay_gpu_driver_up 0"]);
+    daemon.stop();
+
+    let daemon = node.start();
+    assert!(failing(&node).contains("has not answered"), "{}", failing(&node));
+    // It comes back, and says what is wrong; later ones do not hang.
+    let writer = open(&pipe, OFlags::WRONLY, Mode::empty()).unwrap();
+    let pipe = open(&pipe, OFlags::RDWR, Mode::empty()).unwrap();
+    eventually("it answers", || failing(&node) == "NVIDIA driver is not loaded");
+    assert!(daemon.log().contains("NVIDIA driver is not loaded"), "{}", daemon.log());
+    drop((writer, pipe));
+    daemon.stop();
+}
