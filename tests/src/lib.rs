@@ -19,6 +19,7 @@ mod origin;
 mod others;
 mod patience;
 mod process;
+mod promtool;
 mod rest;
 mod scripted;
 mod trainer;
@@ -40,6 +41,7 @@ pub use origin::Origin;
 pub use others::OthersNode;
 pub use patience::{PATIENCE, eventually};
 pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
+pub use promtool::{checkout, promtool};
 pub use rest::{
     FORMAT, Rest, flip, format_of, resting, to_format_before, to_format_to_come,
     to_format_without_tenants,

@@ -2,21 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Next};
 use forebay_daemon::metrics_document;
-use forebay_testkit::tool;
 use forebay_tests::{
-    Answer, Daemon, Installation, Installed, Origin, daemon_status, eventually, job, loader, next,
-    play,
+    Answer, Daemon, Installation, Installed, Origin, checkout, daemon_status, eventually, job,
+    loader, next, play, promtool,
 };
 use forebay_wire::message::Begin;
 use serde_json::Value;
@@ -123,26 +118,6 @@ impl Scraped {
 
 fn number(of: &Value, path: &str) -> f64 {
     of.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {of}"))
-}
-
-/// Has promtool look at what is written to it.
-fn promtool(arguments: &[&str], input: &str) -> String {
-    let mut promtool = Command::new(tool("promtool/promtool").unwrap());
-    promtool.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = promtool.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).unwrap();
-    drop(stdin);
-    let ended = child.wait_with_output().unwrap();
-    let (out, err) =
-        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
-    assert!(ended.status.success() && err.trim().is_empty(), "{out}{err}");
-    out.into_owned()
-}
-
-/// The checkout's file or folder of this name.
-fn checkout(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name)
 }
 
 #[test]
@@ -270,117 +245,4 @@ fn strangers_are_told_no_names() {
     assert!(newer.head.contains("content-type: application/openmetrics-text"), "{}", newer.head);
     assert!(newer.body.ends_with("# EOF\n"));
     assert!(bench.over_tcp("host: evil.example\r\n").status >= 400);
-}
-
-/// Each family of the document with its labels.
-fn documented() -> BTreeMap<String, BTreeSet<String>> {
-    let document = metrics_document();
-    let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
-    rows.map(|row| {
-        let mut cells = row.split(" | ");
-        let name = cells.next().unwrap().trim_end_matches('`').to_owned();
-        let labels = cells.nth(1).unwrap().replace('*', "");
-        let labels = labels.split(", ").map(|label| label.trim().to_owned());
-        (name, labels.filter(|label| !label.is_empty()).collect())
-    })
-    .collect()
-}
-
-/// That a text names only families that there are, and asks them for labels that they have.
-fn assert_known(text: &str, families: &BTreeMap<String, BTreeSet<String>>) {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    for (at, _) in text.match_indices("forebay_") {
-        if text[..at].ends_with(is_word) {
-            continue;
-        }
-        let len = text[at..].find(|c| !is_word(c)).unwrap_or(text.len() - at);
-        let (name, rest) = text[at..].split_at(len);
-        let of_histogram = ["_bucket", "_count", "_sum"].iter().find_map(|s| name.strip_suffix(s));
-        let known = families.get(name).or_else(|| families.get(of_histogram?));
-        let labels = known.unwrap_or_else(|| panic!("there is no {name}: {text}"));
-        let Some(asked) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) else {
-            continue;
-        };
-        for label in asked.split(',').map(|part| part.split(['=', '!']).next().unwrap().trim()) {
-            let is_there = label == "instance" || label == "le" || labels.contains(label);
-            assert!(is_there, "{name} has no label {label:?}: {text}");
-        }
-    }
-}
-
-/// The strings of a document that have this key.
-fn under<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                found.extend(value.as_str().filter(|_| name == key));
-                under(key, value, found);
-            }
-        }
-        Value::Array(values) => values.iter().for_each(|value| under(key, value, found)),
-        _ => {}
-    }
-}
-
-#[test]
-fn alerts_name_what_there_is_and_fire_when_they_should() {
-    let folder = checkout("deploy/prometheus");
-    let (rules, tests) = (folder.join("forebay.rules.yml"), folder.join("forebay.rules.test.yml"));
-    let text = fs::read_to_string(&rules).unwrap();
-    let tested = fs::read_to_string(&tests).unwrap();
-    let families = documented();
-    for line in text.lines().chain(tested.lines()) {
-        assert_known(line, &families);
-    }
-    let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
-    assert!(alerts.len() > 10);
-    for alert in alerts {
-        let name = alert.lines().next().unwrap();
-        assert!(tested.contains(&format!("\"{name}\"")), "{name} has no test");
-        for part in ["severity:", "summary:", "description:"] {
-            assert!(alert.contains(part), "{name} has no {part}");
-        }
-    }
-    promtool(&["check", "rules", rules.to_str().unwrap()], "");
-    promtool(&["test", "rules", tests.to_str().unwrap()], "");
-    let config = folder.join("prometheus.yml");
-    promtool(&["check", "config", "--syntax-only", config.to_str().unwrap()], "");
-}
-
-#[test]
-fn dashboards_ask_for_what_there_is() {
-    let families = documented();
-    let mut rules = "groups:\n- name: dashboards\n  rules:\n".to_owned();
-    let mut named = BTreeSet::new();
-    for file in fs::read_dir(checkout("deploy/grafana")).unwrap() {
-        let path = file.unwrap().path();
-        let dashboard: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let (mut asked, mut legends, mut variables) = (Vec::new(), Vec::new(), Vec::new());
-        under("expr", &dashboard, &mut asked);
-        under("legendFormat", &dashboard, &mut legends);
-        under("definition", &dashboard, &mut variables);
-        assert!(asked.len() > 10 && asked.len() == legends.len(), "{}", path.display());
-        for (query, legend) in asked.iter().zip(legends) {
-            assert_known(query, &families);
-            for label in legend.split("{{").skip(1).map(|rest| rest.split("}}").next().unwrap()) {
-                let is_kept = query.contains(&format!("by ({label}"))
-                    || query.contains(&format!("{label}, "))
-                    || query.contains(&format!(", {label}"))
-                    || !query.contains("by (");
-                assert!(is_kept, "{label} is summed away: {query}");
-            }
-            let query = query.replace("$__rate_interval", "5m");
-            let query = serde_json::to_string(&query).unwrap();
-            rules.push_str(&format!("  - record: r{}\n    expr: {query}\n", rules.len()));
-        }
-        variables.iter().for_each(|variable| assert_known(variable, &families));
-        let names = dashboard["uid"].as_str().unwrap().to_owned();
-        assert!(named.insert(names), "two dashboards have one name");
-    }
-    assert_eq!(named, ["forebay-dataset", "forebay-job", "forebay-node"].map(str::to_owned).into());
-    // As rules, so that each query is parsed as Prometheus does.
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("dashboards.yml");
-    fs::write(&file, rules).unwrap();
-    promtool(&["check", "rules", file.to_str().unwrap()], "");
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_client::{Address, Batch, Loader, LoaderConfig, Next, TIMEOUT_MAX};
@@ -156,6 +157,29 @@ fn daemons_hear_how_far_a_trainer_came() {
     let mut peer = daemon.accept();
     peer.register();
     hears(&mut peer, 3);
+}
+
+/// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called because of it.
+#[test]
+fn a_wait_that_ends_in_an_error_is_over() {
+    let daemon = Scripted::new();
+    let (loader, mut peer) = connected(&daemon);
+    loader.start(Begin::at(0, 0)).unwrap();
+    peer.started();
+    let gives_up = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let next = loader.next(|| match gives_up.load(Ordering::Relaxed) {
+                true => Err(Error::new(ErrorKind::Closed, "it is enough")),
+                false => Ok(()),
+            });
+            next.map(drop)
+        });
+        while peer.progress().waiting_ns == 0 {}
+        gives_up.store(true, Ordering::Relaxed);
+        assert_eq!(waits.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        while peer.progress().waiting_ns > 0 {}
+    });
 }
 
 /// Bears promise 7: the end of an epoch that nobody wants any more, come late, does not make the

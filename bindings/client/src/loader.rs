@@ -356,6 +356,18 @@ impl Loader {
     /// What `interrupted` returned, what ended the run, or `Unavailable` after the time limit.
     pub fn next<E: From<Error>>(
         &self,
+        interrupted: impl FnMut() -> Result<(), E>,
+    ) -> Result<Next, E> {
+        let next = self.wait(interrupted);
+        if next.is_err() {
+            // It waits no more: were that untold, its wait would grow at the daemon for as long as the loader is there.
+            self.tell_progress(0);
+        }
+        next
+    }
+
+    fn wait<E: From<Error>>(
+        &self,
         mut interrupted: impl FnMut() -> Result<(), E>,
     ) -> Result<Next, E> {
         let start_ns = now_ns();

@@ -7,6 +7,10 @@
 const EVERY = 2000;
 const PATIENCE = 5000;
 
+// A job that waits for more than this share of its time starves; a wait of more seconds than that is one that is told.
+const STARVES = 0.05;
+const LONG = 1;
+
 // Looks that the charts remember: five minutes.
 const REMEMBERED = 150;
 
@@ -97,7 +101,7 @@ function waits(progress) {
     bar.append(part);
   }
   const said = [bar, `${percent(lately.waited_share)} of the time`, small(words.join(", "))];
-  if (progress.waiting_seconds > 1) {
+  if (progress.waiting_seconds > LONG) {
     said.push(element("span", { class: "bad" }, `waits now, ${time(progress.waiting_seconds)} so far`));
   }
   return said;
@@ -193,6 +197,16 @@ function showSources(sources) {
   table("sources-table", ["Origin", "State", "Brought", "Requests", "Trouble"], rows, "");
 }
 
+function showMounts(mounts) {
+  $("mounts").hidden = mounts.length === 0;
+  const rows = mounts.map((one) => [
+    one.mount,
+    one.hangs ? element("span", { class: "bad" }, "hangs") : "answers",
+    `${one.readers.length}, of which ${one.stuck.length} are stuck`,
+  ]);
+  table("mounts-table", ["Mount", "State", "Readers"], rows, "");
+}
+
 function showWarmUps(warmUps) {
   $("warm-ups").hidden = warmUps.length === 0;
   const rows = warmUps.map((one) => {
@@ -248,18 +262,26 @@ function remember(status) {
   memory.before = status;
 }
 
-/** What matters first, in one sentence. */
+/** What matters first, a sentence each. */
 function verdict(status) {
-  const waiting = status.jobs.filter((job) => (job.progress?.lately?.waited_share ?? 0) > 0.05);
+  const waited = (job) => job.progress?.lately?.waited_share ?? 0;
+  const waitsNow = (job) => job.progress?.waiting_seconds ?? 0;
+  const waiting = status.jobs.filter((job) => waited(job) > STARVES || waitsNow(job) > LONG);
   const { lacks } = status.foresight;
   const sick = status.tiers.filter((tier) => tier.condition !== "normal");
   const said = [];
   if (waiting.length > 0) {
-    const worst = waiting.reduce((one, other) => (one.progress.lately.waited_share < other.progress.lately.waited_share ? other : one));
-    const causes = Object.entries(worst.progress.lately.waited_for).sort((one, other) => other[1] - one[1]);
+    const worst = waiting.reduce((one, other) => (waited(one) < waited(other) ? other : one));
+    const causes = Object.entries(worst.progress.lately?.waited_for ?? {}).sort((one, other) => other[1] - one[1]);
     const cause = causes.length > 0 && causes[0][1] > 0 ? `, for ${causes[0][0].replace("_", " ")} most` : "";
-    said.push(`${waiting.length} of ${status.jobs.length} jobs wait; ${worst.name} does for ${percent(worst.progress.lately.waited_share)} of its time${cause}.`);
+    const share = waited(worst) > 0 ? `; ${worst.name} does for ${percent(waited(worst))} of its time${cause}` : "";
+    said.push(`${waiting.length} of ${status.jobs.length} jobs wait${share}.`);
+    // What a wait is for is known when it is over; until then the horizon and what does not answer are all there is to say.
+    const longest = waiting.reduce((one, other) => (waitsNow(one) < waitsNow(other) ? other : one));
+    if (waitsNow(longest) > LONG) said.push(`${longest.name} waits now, ${time(waitsNow(longest))} so far.`);
   }
+  for (const source of status.sources.filter((one) => one.down)) said.push(`${source.endpoint} does not answer.`);
+  for (const one of status.mounts.filter((mount) => mount.hangs)) said.push(`${one.mount} hangs; readers stuck there: ${one.stuck.length}.`);
   if (lacks) said.push(`${bytes(lacks.cache)} more of cache, or ${bytes(lacks.bandwidth)}/s more of link would let jobs read on.`);
   for (const tier of sick) said.push(`Tier ${tier.name} is ${tier.condition}.`);
   if (status.configuration?.drift) said.push("The configuration's file differs from what is in force: forebay policy diff.");
@@ -286,13 +308,14 @@ function showAll(status) {
   showHoldings("datasets", "Data set", cache.datasets);
   showHoldings("tenants", "Tenant", cache.tenants.length > 1 ? cache.tenants : []);
   showSources(status.sources);
+  showMounts(status.mounts);
   showWarmUps(status.warm_ups);
   showHistory();
 }
 
 /** What is shown to those who are no admins. */
 function showOverview(overview) {
-  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "warm-ups"]) $(id).hidden = true;
+  for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "mounts", "warm-ups"]) $(id).hidden = true;
   $("verdict").textContent = "";
   figures([["Jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
   showTiers(overview.tiers);

@@ -20,6 +20,9 @@ const WORTH_TELLING: f64 = 0.005;
 /// A job that waits more than this share of its time starves.
 const STARVES: f64 = 0.05;
 
+/// A wait that goes on for more seconds than this is told.
+const LONG: f64 = 1.0;
+
 /// How a line is to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
@@ -76,6 +79,7 @@ impl Screen<'_> {
         self.holdings("DATA SET", "/cache/datasets", &mut lines);
         self.holdings("TENANT", "/cache/tenants", &mut lines);
         self.origins(&mut lines);
+        self.mounts(&mut lines);
         self.warm_ups(&mut lines);
         lines
     }
@@ -113,18 +117,30 @@ impl Screen<'_> {
     fn verdict(&self) -> (Vec<String>, bool) {
         let status = self.status;
         let jobs = list(status, "/jobs");
-        let waiting: Vec<_> = jobs.iter().filter(|job| waited(job) > STARVES).collect();
+        let waits = |job: &&&Value| waited(job) > STARVES || waits_now(job) > LONG;
+        let waiting: Vec<_> = jobs.iter().filter(waits).collect();
         let mut said = Vec::new();
         if let Some(worst) = waiting.iter().max_by(|a, b| waited(a).total_cmp(&waited(b))) {
             let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
-            said.push(format!(
-                "{} of {} jobs wait; {} does for {} of its time{}.",
-                waiting.len(),
-                jobs.len(),
-                text(worst, "/name"),
-                percent(waited(worst)),
-                cause.unwrap_or_default(),
-            ));
+            let share = (waited(worst) > 0.0).then(|| {
+                let (name, share) = (text(worst, "/name"), percent(waited(worst)));
+                format!("; {name} does for {share} of its time{}", cause.unwrap_or_default())
+            });
+            let (waiting, jobs) = (waiting.len(), jobs.len());
+            said.push(format!("{waiting} of {jobs} jobs wait{}.", share.unwrap_or_default()));
+        }
+        // What a wait is for is known when it is over.
+        let longest = waiting.iter().max_by(|a, b| waits_now(a).total_cmp(&waits_now(b)));
+        if let Some(job) = longest.filter(|job| waits_now(job) > LONG) {
+            let (name, seconds) = (text(job, "/name"), time(waits_now(job)));
+            said.push(format!("{name} waits now, {seconds} so far."));
+        }
+        for origin in list(status, "/sources").iter().filter(|one| is(one, "/down")) {
+            said.push(format!("{} does not answer.", text(origin, "/endpoint")));
+        }
+        for mount in list(status, "/mounts").iter().filter(|one| is(one, "/hangs")) {
+            let (mount, stuck) = (text(mount, "/mount"), list(mount, "/stuck").len());
+            said.push(format!("{mount} hangs; readers stuck there: {stuck}."));
         }
         if status.pointer("/foresight/lacks/cache").is_some() {
             said.push(format!(
@@ -211,9 +227,8 @@ impl Screen<'_> {
                 let look = if is_late { Look::Bad } else { Look::Aside };
                 lines.push(self.line(look, &format!("  {horizon}")));
             }
-            let progress = job.get("progress");
-            let waiting = progress.and_then(|told| float(told, "/waiting_seconds"));
-            if let Some(seconds) = waiting.filter(|seconds| *seconds > 1.0) {
+            let seconds = waits_now(job);
+            if seconds > LONG {
                 lines.push(self.line(Look::Bad, &format!("  waits now, {} so far", time(seconds))));
             }
             let wrong = count(job, "/wrong_shards");
@@ -353,9 +368,9 @@ impl Screen<'_> {
         }
         let columns = [("ORIGIN", false), ("BROUGHT", true), ("UNDER WAY", true), ("STATE", false)];
         let rows = origins.iter().map(|origin| {
-            let state = match text(origin, "/down").as_str() {
-                "true" => "taken to be down".to_owned(),
-                _ => format!(
+            let state = match is(origin, "/down") {
+                true => "taken to be down".to_owned(),
+                false => format!(
                     "{} wait, {} asked again",
                     count(origin, "/waiting"),
                     count(origin, "/retries")
@@ -370,16 +385,35 @@ impl Screen<'_> {
         });
         let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
         lines.extend(table.by_ref().take(2));
-        lines.extend(origins.iter().zip(table).map(|(origin, line)| {
-            let is_down = text(origin, "/down") == "true";
-            Line { look: if is_down { Look::Bad } else { Look::Plain }, ..line }
+        lines.extend(origins.iter().zip(table).map(|(origin, line)| Line {
+            look: if is(origin, "/down") { Look::Bad } else { Look::Plain },
+            ..line
+        }));
+    }
+
+    /// File systems that shards are read from.
+    fn mounts(&self, lines: &mut Vec<Line>) {
+        let mounts = list(self.status, "/mounts");
+        if mounts.is_empty() {
+            return;
+        }
+        let columns = [("MOUNT", false), ("READERS", true), ("STUCK", true), ("STATE", false)];
+        let rows = mounts.iter().map(|mount| {
+            let readers = |path: &str| list(mount, path).len().to_string();
+            let state = if is(mount, "/hangs") { "hangs" } else { "answers" };
+            vec![text(mount, "/mount"), readers("/readers"), readers("/stuck"), state.to_owned()]
+        });
+        let mut table = self.table(&columns, &rows.collect::<Vec<_>>()).into_iter();
+        lines.extend(table.by_ref().take(2));
+        lines.extend(mounts.iter().zip(table).map(|(mount, line)| Line {
+            look: if is(mount, "/hangs") { Look::Bad } else { Look::Plain },
+            ..line
         }));
     }
 
     fn warm_ups(&self, lines: &mut Vec<Line>) {
         let running = list(self.status, "/warm_ups");
-        let running: Vec<_> =
-            running.into_iter().filter(|warm| text(warm, "/done") != "true").collect();
+        let running: Vec<_> = running.into_iter().filter(|warm| !is(warm, "/done")).collect();
         if running.is_empty() {
             return;
         }
@@ -437,6 +471,16 @@ impl Screen<'_> {
 /// The share of its time that a job waited lately.
 fn waited(job: &Value) -> f64 {
     float(job, "/progress/lately/waited_share").unwrap_or_default()
+}
+
+/// Seconds that a job has waited by now for the batch to come.
+fn waits_now(job: &Value) -> f64 {
+    float(job, "/progress/waiting_seconds").unwrap_or_default()
+}
+
+/// Whether something is so.
+fn is(of: &Value, path: &str) -> bool {
+    of.pointer(path).and_then(Value::as_bool).unwrap_or_default()
 }
 
 /// What a job waited for lately, the most first.
@@ -511,117 +555,4 @@ fn time(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn job(session: u64, name: &str, share: f64) -> Value {
-        json!({
-            "session": session, "name": name, "tenant": "vision", "wrong_shards": 0,
-            "progress": { "waiting_seconds": 0.0, "lately": {
-                "seconds": 10.0, "samples_per_second": 1234.4, "bytes_per_second": 3.0e8,
-                "waited_share": share, "waited_for": { "origin": share * 0.9, "tier_read": share * 0.1 },
-            } },
-        })
-    }
-
-    fn status() -> Value {
-        json!({
-            "release": "0.1.0", "uptime_seconds": 7300.0,
-            "jobs": [job(1, "calm", 0.0), job(2, "a-job-with-a-name-that-is-as-long-as-a-path/and/more", 0.34)],
-            "cache": {
-                "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "origin_bytes": 5 * 1024,
-                "datasets": [{ "name": "imagenet", "used_bytes": 10, "shards": 3, "cache": "always", "evict": "clairvoyant" },
-                             { "name": "(rest)", "used_bytes": 20, "shards": 1, "cache": "never", "evict": "sieve" }],
-                "tenants": [{ "name": "(none)", "used_bytes": 30, "shards": 4 }],
-            },
-            "tiers": [{ "name": "nvme", "class": "nvme", "mode": "enabled", "condition": "failing", "why": "EIO",
-                        "used_bytes": 1_u64 << 40, "capacity_bytes": 3_u64 << 40, "hits": 98, "misses": 2 }],
-            "sources": [{ "endpoint": "https://s3.example", "bytes": 1_u64 << 30, "under_way": 3, "limit": 64,
-                          "waiting": 0, "retries": 7, "down": false }],
-            "gpus": { "host": "node7", "devices": [
-                { "index": 0, "uuid": "GPU-0", "pci_bus_id": "00000000:06:00.0", "model": "NVIDIA H100 80GB HBM3",
-                  "is_monitored": true, "sm_share": 0.71, "jpeg_shares": [0.3, 0.1], "pcie_in_bytes_per_second": 1.5e9,
-                  "memory_bytes": 80, "memory_used_bytes": 20, "jobs": [{ "session": 1, "name": "calm" }], "other_processes": 2 },
-                { "index": 1, "uuid": "GPU-1", "pci_bus_id": "00000000:07:00.0", "model": "NVIDIA H100 80GB HBM3",
-                  "failing": "it fell off the bus", "is_monitored": false, "jobs": [], "other_processes": 0 }] },
-            "fills": { "running": 4 }, "warm_ups": [],
-            "foresight": { "bandwidth": 1_u64 << 30, "slack": -3.0, "jobs": [
-                { "job": 2, "lacks": { "url": "s3://bucket/000042.tar", "needed_in": 40.0, "arrives_in": 12.0 } },
-                { "job": 1, "lacks": null }] },
-        })
-    }
-
-    fn texts(lines: &[Line]) -> Vec<&str> {
-        lines.iter().map(|line| line.text.as_str()).collect()
-    }
-
-    #[test]
-    fn it_says_what_the_page_says_whoever_waits_first() {
-        let status = status();
-        let lines = Screen { status: &status, before: None, width: 120 }.lines();
-        let all = texts(&lines).join("\n");
-        for words in [
-            "up 2 h  2 jobs  cache 1.0 TiB of 3.0 TiB",
-            "4 shards on their way; the next fetch is 3.0 s late; links bring 1.0 GiB/s",
-            "1 of 2 jobs wait; a-job-with-a-name",
-            "for 34 % of its time, for origin most.\nTier nvme is failing.",
-            "origin 31 %, tier read 3 %",
-            "needed in 40 s, arrives in 12 s: s3://bucket/000042.tar",
-            "all it needs is here",
-            "98 %  failing, enabled, EIO",
-            "71 %  20 %  1.4 GiB/s    25 %  calm, 2 others",
-            "it fell off the bus",
-            "imagenet",
-            "cached: never",
-            "3 of 64",
-        ] {
-            assert!(all.contains(words), "{words}:\n{all}");
-        }
-        let at = |words: &str| all.find(words).unwrap_or_else(|| panic!("{words}:\n{all}"));
-        assert!(at("\na-job-with") < at("\ncalm"), "{all}");
-        // One tenant alone is everybody.
-        assert!(!all.contains("TENANT"), "{all}");
-        let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap().look;
-        assert_eq!((of("a-job"), of("calm"), of("nvme")), (Look::Bad, Look::Plain, Look::Bad));
-        assert_eq!((of("0 NVIDIA"), of("1 NVIDIA")), (Look::Plain, Look::Bad));
-    }
-
-    #[test]
-    fn it_fits_narrow_terminals_and_figures_stay() {
-        let status = status();
-        for width in [80, 60, 40] {
-            let lines = Screen { status: &status, before: Some(&status), width }.lines();
-            for line in &lines {
-                assert!(measure_text_width(&line.text) <= width, "{width}: {line:?}");
-            }
-        }
-        let lines = Screen { status: &status, before: None, width: 80 }.lines();
-        let job = lines.iter().find(|line| line.text.starts_with("a-job")).unwrap();
-        assert!(job.text.contains("1234") && job.text.contains("34 %"), "{job:?}");
-        assert!(job.text.contains("origin 31"), "{job:?}");
-    }
-
-    #[test]
-    fn what_names_hold_does_nothing_to_the_terminal() {
-        let mut status = status();
-        status["jobs"][0]["name"] = "\x1b[2J\nforged".into();
-        status["foresight"]["jobs"][0]["lacks"]["url"] = "s3://b/\x1b]0;x\x07.tar".into();
-        let lines = Screen { status: &status, before: None, width: 100 }.lines();
-        assert!(texts(&lines).iter().all(|text| !text.contains(char::is_control)), "{lines:?}");
-    }
-
-    #[test]
-    fn rates_are_of_the_time_between() {
-        let at = |seconds: f64, bytes: u64| json!({ "uptime_seconds": seconds, "cache": { "origin_bytes": bytes } });
-        let (before, now) = (at(1.0, 1024), at(3.0, 5 * 1024));
-        let rates = |status, before| Screen { status, before: Some(before), width: 80 }.rates();
-        let told = rates(&now, &before).unwrap();
-        assert!(told.starts_with("2.0 KiB/s fetched, 0 B/s"), "{told}");
-        assert_eq!(rates(&at(1.0, 0), &at(9.0, 5000)), None);
-        assert!(
-            !texts(&Screen { status: &at(1.0, 0), before: None, width: 80 }.lines()).is_empty()
-        );
-    }
-}
+mod tests;
