@@ -16,13 +16,14 @@ if [ -n "${FOREBAY_WHEEL:-}" ]; then
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
     "$python" -m pip install --quiet --no-index --no-deps --target "$site" "$FOREBAY_WHEEL"
-    export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}"
+    export PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PATH="$site/bin:$PATH"
 fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 
 case "${1:-test}" in
 test)
     timeout "$TIMEOUT" "$python" -m pytest -rs bindings/python/tests/test_gpu.py
+    timeout "$TIMEOUT" "$python" -m pytest -rs benches/contest/tests/test_model.py
     # Every access of the kernels is looked at, on a part of the tests: it is some fifty times slower.
     if command -v compute-sanitizer >/dev/null; then
         timeout "$TIMEOUT" compute-sanitizer --tool memcheck --error-exitcode 9 \

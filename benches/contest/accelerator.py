@@ -1,8 +1,9 @@
-"""An emulated accelerator: it takes batches and works on each for a nominal time.
+"""An accelerator: it takes batches and works on each, an emulated one for a nominal time.
 
 Its rule: what an accelerator does with a batch, reading every byte of it, belongs to its step, as
 in training. So a step lasts from the moment its batch is there for the nominal time, or for as long
-as reading the batch takes, if that is longer; only waiting for the next batch is outside of it.
+as reading the batch takes, if that is longer; only waiting for the next batch is outside of it. A
+real one's step lasts as long as it takes.
 
     AU_ideal    = N * t_nominal / wall
     AU_measured = time in steps / wall
@@ -123,6 +124,14 @@ class Length:
         return steps < self.steps and seconds < self.seconds_max
 
 
+@dataclass(frozen=True)
+class Step:
+    """What an accelerator's step should take, and whether it is emulated: then it takes no less."""
+
+    seconds: float
+    is_emulated: bool = True
+
+
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
     """Play `batches` again and again; an epoch without any ends it with an error."""
     while True:
@@ -136,8 +145,8 @@ def endless(batches: Iterable[Any]) -> Iterator[Any]:
 
 def play(
     source: Iterator[Any],
-    touch: Callable[[Any], Touched],
-    step_seconds: float,
+    compute: Callable[[Any], Touched],
+    step: Step,
     length: Length,
     clock: Clock | None = None,
     steady: Callable[[], None] = lambda: None,
@@ -147,15 +156,15 @@ def play(
     `steady` is called when the first step has ended.
     """
     clock = clock or Clock()
-    run = Run(step_seconds)
+    run = Run(step.seconds)
     asked = clock.now()
     since: float | None = None
     while since is None or length.goes_on(run.steps, asked - since):
         batch = next(source)
         there = clock.now()
-        touched = touch(batch)
-        left = there + step_seconds - clock.now()
-        if left > 0:
+        touched = compute(batch)
+        left = there + step.seconds - clock.now()
+        if step.is_emulated and left > 0:
             clock.sleep(left)
         ended = clock.now()
         if since is None:

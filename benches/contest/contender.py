@@ -43,6 +43,8 @@ class Task:
     source: str | None = None
     # Whose CRC-32.
     crc: str = "zlib"
+    # One of torchvision's models, which a GPU trains in place of an emulated accelerator.
+    model: str | None = None
     # Files that have to be in the page cache.
     preread: list[str] = field(default_factory=list)
 
@@ -115,11 +117,19 @@ def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
 
 
 class Accelerated:
-    """The loader under an emulated accelerator."""
+    """The loader under an accelerator."""
 
     def __init__(self, task: Task, make: Make, replies: Replies) -> None:
         self.task, self.make, self.replies = task, make, replies
         self.loader: Loader | None = None
+        self.compute = toucher(task.images, crc_of(task.crc))
+        # Of a real one, which is not told how long its step is.
+        self.nominal_seconds: float | None = None
+        if task.model is not None:
+            from model import Model
+
+            self.compute = model = Model(task.model, task.batch_size)
+            self.nominal_seconds = model.nominal_seconds()
 
     def play(
         self, step_seconds: float, seconds: float, seconds_max: float, steps: int, repeats: int
@@ -133,9 +143,11 @@ class Accelerated:
         def steady() -> None:
             begin.update(cpu=self.cpu(), counts=loader.counts())
 
-        touch = toucher(self.task.images, crc_of(self.task.crc))
         length = accelerator.Length(seconds, seconds_max, steps)
-        run = accelerator.play(source, touch, step_seconds, length, steady=steady)
+        step = accelerator.Step(step_seconds)
+        if self.nominal_seconds is not None:
+            step = accelerator.Step(self.nominal_seconds, is_emulated=False)
+        run = accelerator.play(source, self.compute, step, length, steady=steady)
         used = self.cpu() - begin["cpu"]
         return {
             **run.document(),

@@ -123,7 +123,7 @@ class Contest:
         for kind in dict.fromkeys(request.contenders):
             python = request.python(kind)
             self.tell(kind, 0, 0, "looking")
-            found = roster.probe(kind, python, request.images)
+            found = roster.probe(kind, python, request.images, request.model)
             if why := roster.why_not(kind, python, found):
                 self.absent.append({"name": kind, "why": why})
                 continue
@@ -184,7 +184,8 @@ class Contest:
     def sweep(self, one: Contender) -> None:
         """Try all configurations of a contender; what feeds the fastest accelerator is taken.
 
-        All are timed where nobody computes, the short list of them under an accelerator.
+        All are timed where nobody computes, the short list of them under an accelerator. A model
+        computes always: of those under it the fastest is taken.
         """
         one.configuration = one.configurations[0]
         if len(one.configurations) == 1 and not self.request.find_rate:
@@ -197,6 +198,10 @@ class Contest:
                 run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS))
                 rate = run["samples_per_second"]
                 one.sweep.append({**configuration, "unlimited_samples_per_second": rate})
+        if self.request.model is not None:
+            rates = [tried["unlimited_samples_per_second"] for tried in one.sweep]
+            one.configuration = one.configurations[rates.index(max(rates))]
+            return
         most = max(tried["unlimited_samples_per_second"] for tried in one.sweep)
         listed = sorted(
             range(len(one.sweep)), key=lambda at: -one.sweep[at]["unlimited_samples_per_second"]
@@ -356,6 +361,7 @@ class Contest:
             configuration=configuration,
             source=None if made is None else made.folder,
             crc=self.crc,
+            model=self.request.model,
             preread=self.files(one) if warm and one.storage == "page_cache" else [],
         )
         forebay, before = self.request.command(), self.before

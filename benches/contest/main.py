@@ -9,6 +9,7 @@ own, and who is not installed there is named.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -22,6 +23,9 @@ from fence import Unfenced, fence
 from players import Failed
 from request import Request, Wrong
 from shards import Unfit
+
+# By which a process asks the kernel for a signal at its parent's end (linux/prctl.h).
+PR_SET_PDEATHSIG = 1
 
 
 def tell(
@@ -54,6 +58,7 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
     return {
         "contenders": contenders,
         "absent": contest.absent,
+        "model": request.model,
         "fence": {
             # Everybody's: children have the CPUs of their parent.
             "cpus": sorted(os.sched_getaffinity(0)),
@@ -65,8 +70,9 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Run it."""
-    # A polite end of this process ends everything it started.
+    # A polite end of this process ends everything it started, and so does the end of whose it is.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         try:

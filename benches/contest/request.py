@@ -43,6 +43,8 @@ class Request:
     find_rate: bool = False
     # AU_ideal at which an accelerator counts as fed: what MLPerf Storage demands of ResNet-50.
     au_min: float = 0.90
+    # A model of torchvision's that a GPU trains, in place of an emulated accelerator.
+    model: str | None = None
     # The command `forebay`; otherwise the one beside Forebay's interpreter.
     forebay: str | None = None
 
@@ -80,6 +82,8 @@ class Request:
             found.append("batch_size and rounds have to be 1 at least")
         if self.step_seconds <= 0 or self.seconds <= 0:
             found.append("step_seconds and seconds have to be above 0")
+        if self.model is not None and (self.find_rate or not self.images):
+            found.append("a model trains on images, at its own speed: no find_rate")
         if not 0 < self.au_min < 1:
             found.append("au_min has to lie between 0 and 1")
         if strange := set(self.contenders) - set(NAMES):

@@ -95,6 +95,13 @@ RULES = {
     ),
     "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
 }
+# What a contender needs whose batches a model trains on.
+FOR_MODEL = """
+import torch, torchvision
+if not torch.cuda.is_available():
+    raise RuntimeError("torch finds no GPU")
+torchvision.models.get_model_builder(model)
+"""
 ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
 
 
@@ -118,15 +125,18 @@ class Contender:
     speed: float | None = None
 
 
-def probe(kind: str, python: str, images: bool) -> dict[str, Any]:
-    """Ask `python` whether contender `kind` can play there."""
+def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, Any]:
+    """Ask `python` whether contender `kind` can play there, and `model` train if one is named."""
     rules = RULES[kind]
     modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
     names = [*rules.distributions, "torchvision", "numpy"]
+    check = rules.check_images if images else ""
+    if model is not None:
+        check += f"\nmodel = {model!r}{FOR_MODEL}"
     try:
         answer = subprocess.run(
             [python, "-c", PROBE],
-            input=json.dumps([modules, names, rules.check_images if images else ""]),
+            input=json.dumps([modules, names, check]),
             stdout=subprocess.PIPE,
             text=True,
             timeout=PROBE_S,

@@ -17,9 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use table::table;
-pub(crate) use table::{
-    TOUCHED, cpu_ms_per_sample, fed, is_not_borne_out, level, played_as, spread,
-};
+pub(crate) use table::{cpu_ms_per_sample, fed, is_not_borne_out, level, played_as, spread, work};
 
 /// Whom the scripts know, Forebay among them.
 pub const CONTENDERS: [&str; 7] =
@@ -46,6 +44,7 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "conversions",
     "fence",
     "main",
+    "model",
     "pixels",
     "place",
     "players",
@@ -99,6 +98,8 @@ pub struct Request {
     pub find_rate: bool,
     /// The AU_ideal at which an accelerator counts as fed.
     pub au_min: f64,
+    /// A model of torchvision's that a GPU trains, in place of an emulated accelerator.
+    pub model: Option<String>,
     /// The program `forebay` that starts and ends daemons and counts samples.
     pub forebay: PathBuf,
 }
@@ -156,18 +157,20 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<V
     serde_json::from_str(&document).doing("understand what the contest's scripts printed")
 }
 
-/// Why a contest tells nothing of other loaders: none of them took part.
+/// Checks that a contest tells something: that anybody took part, of other loaders if there should be `rivals`.
 ///
 /// # Errors
 /// `Unavailable`, with why each was absent.
-pub fn check_rivals(document: &Value) -> Result<()> {
+pub fn check_took_part(document: &Value, rivals: bool) -> Result<()> {
     let of = |what: &str| document[what].as_array().cloned().unwrap_or_default();
     let text = |one: &Value, what: &str| one[what].as_str().unwrap_or_default().to_owned();
     // Forebay takes part once for each level of storage.
-    if of("contenders").iter().any(|one| !text(one, "name").starts_with(CONTENDERS[0])) {
+    let is_rival = |one: &Value| !text(one, "name").starts_with(CONTENDERS[0]);
+    if of("contenders").iter().any(|one| !rivals || is_rival(one)) {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::Unavailable, "no other loader could take part");
+    let who = if rivals { "no other loader could take part" } else { "nobody could take part" };
+    let error = Error::new(ErrorKind::Unavailable, who);
     let absent = of("absent");
     let told =
         absent.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
@@ -255,9 +258,11 @@ mod tests {
                 "absent": [{ "name": "dali", "why": "is not installed" }],
             })
         };
-        assert!(check_rivals(&document(&["forebay", "torch"])).is_ok());
+        assert!(check_took_part(&document(&["forebay", "torch"]), true).is_ok());
+        assert!(check_took_part(&document(&["forebay"]), false).is_ok());
+        assert!(check_took_part(&document(&[]), false).is_err());
         for alone in [&["forebay", "forebay-memory"][..], &[]] {
-            let error = check_rivals(&document(alone)).unwrap_err().to_string();
+            let error = check_took_part(&document(alone), true).unwrap_err().to_string();
             assert!(error.contains("dali") && error.contains("is not installed"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 """What an emulated accelerator counts, by a clock that only moves when something takes time."""
 
 import pytest
-from accelerator import WAITS_MAX, Clock, Length, Touched, Waits, endless, play
+from accelerator import WAITS_MAX, Clock, Length, Step, Touched, Waits, endless, play
 
 STEP = 0.08
 BYTES = 1000
@@ -20,7 +20,7 @@ class FakeClock:
         return Clock(lambda: self.time, self.pass_)
 
 
-def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S):
+def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S, is_emulated=True):
     """A run over a loader that takes as long for a batch, and for its very first one longer."""
     fake = FakeClock()
 
@@ -34,7 +34,7 @@ def run(batch_seconds, touch_seconds=0.0, first_seconds=0.0, length=EIGHT_S):
         fake.pass_(touch_seconds)
         return Touched(len(batch), BYTES)
 
-    return play(batches(), touch, STEP, length, fake.clock)
+    return play(batches(), touch, Step(STEP, is_emulated), length, fake.clock)
 
 
 def test_au_is_nominal_time_over_the_walls():
@@ -66,6 +66,13 @@ def test_a_step_lasts_as_long_as_reading_its_batch():
     assert figures.au_ideal == pytest.approx(STEP / 0.16)
     # Reading is work of the trainer's, so the measured utilisation has it.
     assert figures.au_measured == pytest.approx(0.14 / 0.16)
+
+
+def test_a_real_step_lasts_as_long_as_it_takes():
+    figures = run(0.02, touch_seconds=0.06, is_emulated=False)
+    assert figures.au_measured == pytest.approx(0.75)
+    # Against what it takes on a batch that is there.
+    assert figures.au_ideal == pytest.approx(STEP / 0.08)
 
 
 def test_a_loader_that_keeps_up_leaves_nothing_idle():

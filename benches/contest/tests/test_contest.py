@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from conftest import CONTEST, EXAMPLES
 
 SAMPLES, SHARDS, BATCH = 24, 2, 8
 TIMEOUT_S = 600
+BESIDE = Path(sys.executable).parent
 
 
 def jpeg(number):
@@ -79,6 +81,8 @@ def request(shards, work, **more):
         "rounds": 2,
         "contenders": ["forebay", "webdataset", "torch"],
         "work": str(work),
+        # Beside this interpreter, unless it came from elsewhere.
+        "forebay": shutil.which("forebay", path=f"{BESIDE}:{os.environ['PATH']}"),
         **more,
     }
 
@@ -174,12 +178,12 @@ def test_other_samples_end_it(shards, work):
 
 
 def running(mark):
-    """Processes in whose environment `mark` is."""
-    found = []
+    """Processes in whose environment `mark` is, and their command lines."""
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_bytes())
+                found[int(process.name)] = (process / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found
@@ -201,13 +205,35 @@ def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
     run.terminate()
     assert run.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     run.stderr.close()
-    assert running(f"FOREBAY_TEST={work}".encode()) == []
+    assert running(f"FOREBAY_TEST={work}".encode()) == {}
 
 
 def test_all_numbers_of_workers_are_swept():
     tried = roster.configurations("mosaic", images=False)
     assert sorted(one["workers"] for one in tried) == [0, 1, 2, 4]
     assert len(roster.configurations("torch", images=True)) == 8
+
+
+def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path):
+    environment = {**os.environ, "FOREBAY_TEST": str(tmp_path)}
+    (tmp_path / "cache").mkdir()
+    with private_daemon(environment, tmp_path / "cache"):
+        asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
+        asked += ["--epochs", "1", "--rivals", "webdataset", "--seconds", "600"]
+        command = [Path(sys.executable).with_name("forebay"), "bench", "starvation"]
+        run = subprocess.Popen([*command, *shards, *asked], env=environment, stderr=-1)
+        # What the daemon of a contender says of its job passes through.
+        while b"through_forebay" not in (line := run.stderr.readline()):
+            assert line, "it ended before it played"
+        run.kill()
+        assert run.wait(TIMEOUT_S) == -signal.SIGKILL
+        run.stderr.close()
+        mark = f"FOREBAY_TEST={tmp_path}".encode()
+        for pid, command in running(mark).items():
+            if b".py" in command:
+                handle = os.pidfd_open(pid)
+                assert select.select([handle], [], [], TIMEOUT_S)[0], command
+                os.close(handle)
 
 
 DIGEST = {
@@ -239,6 +265,9 @@ def test_a_digest_that_differs_is_told(change):
         ({"step_seconds": 0}, "step_seconds"),
         ({"contenders": ["tensorflow"]}, "tensorflow"),
         ({"colour": "red"}, "colour"),
+        ({"au_min": 1.0}, "au_min"),
+        ({"model": "resnet50"}, "images"),
+        ({"model": "resnet50", "images": True, "find_rate": True}, "find_rate"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(change, message, tmp_path):

@@ -7,8 +7,18 @@ use serde_json::Value;
 use crate::spread::Spread;
 
 /// How the contest's work is more than that of the epochs before it.
-pub(crate) const TOUCHED: &str = "These trainers read every byte of a batch as well, which those of the epochs do not: \
+const TOUCHED: &str = "These trainers read every byte of a batch as well, which those of the epochs do not: \
      how many accelerators are fed here and there are two numbers.";
+
+/// What the contest's trainers do.
+pub(crate) fn work(document: &Value) -> String {
+    document["model"].as_str().map_or_else(
+        || TOUCHED.to_owned(),
+        |model| {
+            format!("A GPU trains {model}; AU_ideal is against its step on a batch that is on the GPU already.")
+        },
+    )
+}
 
 /// The contest's figures as text, contenders of one storage below each other: medians, with the lowest and
 /// highest round, and what was sustained.
@@ -16,7 +26,7 @@ pub(crate) const TOUCHED: &str = "These trainers read every byte of a batch as w
 pub fn table(document: &Value) -> String {
     let mut lines = vec![
         "other loaders, the same work (medians; lowest to highest round)".to_owned(),
-        format!("  {TOUCHED}"),
+        format!("  {}", work(document)),
     ];
     let mut kinds: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for one in document["contenders"].as_array().into_iter().flatten() {

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::differential::Differential;
 use super::report::{EpochReport, Report};
 use super::search::Held;
-use crate::contest::{TOUCHED, cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread};
+use crate::contest::{cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread, work};
 
 const STYLE: &str = include_str!("page/page.css");
 
@@ -199,7 +199,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
     Ok(html! {
         section {
             h2 { "Other loaders, the same work" }
-            p class="note" { (TOUCHED) }
+            p class="note" { (work(contest)) }
             @for chart in charts::rivals(contest)? { figure {
                 (PreEscaped(chart.picture))
                 figcaption { (chart.caption) }

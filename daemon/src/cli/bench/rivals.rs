@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::builder::PossibleValuesParser;
@@ -27,32 +26,37 @@ const ROUNDS_MAX: i64 = 1000;
 
 /// What other loaders are to do.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Other loaders")]
+#[command(next_help_heading = "Other loaders, and real models")]
+#[command(group(clap::ArgGroup::new("contest").args(["rivals", "model"]).multiple(true)))]
 pub(super) struct Rivals {
     /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local files.
     /// Forebay plays at its defaults there, so that --threads, --prefetch, --window, --steps, --manifest and
     /// --accelerators are refused.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
     rivals: Vec<String>,
+    /// Train this model of torchvision's on this node's GPU, such as resnet50, on what Forebay and the other loaders
+    /// bring, in place of an emulated accelerator. AU_ideal is against its step on a batch that is on the GPU already.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["find_most", "raw"])]
+    model: Option<String>,
     /// Their Python, which needs NumPy [default: the one that Forebay runs in, or python3].
-    #[arg(long, value_name = "PYTHON", requires = "rivals")]
+    #[arg(long, value_name = "PYTHON", requires = "contest")]
     python: Option<PathBuf>,
     /// The Python of one of them, as NAME=PYTHON; may be given again.
     #[arg(long, value_name = "NAME=PYTHON", value_parser = named, requires = "rivals")]
     rival_python: Vec<(String, PathBuf)>,
     /// Runs of each, in turns.
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "rivals")]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "contest")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
     /// Seconds of each run, behind its first step.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
-    #[arg(requires = "rivals")]
+    #[arg(requires = "contest")]
     seconds: f64,
     /// What each may use of memory with all that works for it, its page cache included. Only root can say so.
-    #[arg(long, value_name = "SIZE", requires = "rivals")]
+    #[arg(long, value_name = "SIZE", requires = "contest")]
     memory: Option<ByteSize>,
     /// A folder that keeps what they make of the shards for another time [default: one that is removed].
-    #[arg(long, value_name = "FOLDER", requires = "rivals")]
+    #[arg(long, value_name = "FOLDER", requires = "contest")]
     work: Option<PathBuf>,
 }
 
@@ -84,7 +88,7 @@ impl Rivals {
         launcher: &Launcher,
         progress: &ProgressBar,
     ) -> Done<Option<Value>> {
-        if self.rivals.is_empty() {
+        if !self.is_asked_for() {
             return Ok(None);
         }
         let python = self.python(launcher);
@@ -110,16 +114,20 @@ impl Rivals {
             find_rate: asked.find_most,
             au_min: asked.target_au,
             forebay: command(launcher, scratch.path())?,
+            model: self.model.clone(),
         };
         Ok(Some(contest::run(&request, &python, progress)?))
     }
 
     /// Checks before anything is played.
-    pub(super) fn check(&self, urls: &[String], step: Duration) -> Done {
-        if self.rivals.is_empty() {
+    pub(super) fn check(&self, urls: &[String], asked: &Asked) -> Done {
+        if !self.is_asked_for() {
             return Ok(());
         }
-        if step.is_zero() {
+        if self.model.is_some() && !asked.decode {
+            return Err(usage("a model trains on images: name a profile that has some"));
+        }
+        if asked.step.is_zero() {
             return Err(usage(
                 "other loaders are held against an accelerator whose steps take time",
             ));
@@ -136,13 +144,22 @@ impl Rivals {
 
     /// Checks that nothing was `set` that the contest would not heed.
     pub(super) fn refuse(&self, set: &[(&str, bool)]) -> Done {
-        match set.iter().find(|(_, is_set)| *is_set && !self.rivals.is_empty()) {
+        match set.iter().find(|(_, is_set)| *is_set && self.is_asked_for()) {
             None => Ok(()),
             Some((flag, _)) => Err(usage(&format!(
-                "{flag} cannot stand beside --rivals: Forebay plays at its defaults there, as every other loader at \
+                "{flag} cannot stand beside --rivals or --model: Forebay plays at its defaults there, as every other loader at \
                  its best, one accelerator and whole runs each"
             ))),
         }
+    }
+
+    fn is_asked_for(&self) -> bool {
+        !self.rivals.is_empty() || self.model.is_some()
+    }
+
+    /// Checks that whoever was asked for took part.
+    pub(super) fn check_played(&self, document: &Value) -> Done {
+        Ok(contest::check_took_part(document, !self.rivals.is_empty())?)
     }
 
     /// Forebay always does.

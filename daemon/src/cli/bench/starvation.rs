@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use forebay_benches::contest;
 use forebay_benches::starvation::{
     ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
 };
@@ -42,6 +41,7 @@ const TRIAL_MIN: f64 = 1.0;
 ///   forebay bench starvation /data/*.tar --raw --find-most           how many of them can this node feed?
 ///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
 ///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work through other loaders
+///   forebay bench starvation /data/*.tar --model resnet50            a real model on this node's GPU
 ///   forebay bench starvation /data/*.tar --html report.html          figures and pictures for a browser
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -189,7 +189,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let asked = Asked::of(arguments)?;
     arguments.html.iter().chain(&arguments.trace).try_for_each(|file| writable(file))?;
     let urls = arguments.loading.shards(launcher)?;
-    arguments.rivals.check(&urls, asked.step)?;
+    arguments.rivals.check(&urls, &asked)?;
     let job = arguments.loading.job_of(JOB, urls.clone(), launcher)?;
     let configuration = Configuration {
         urls,
@@ -218,7 +218,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let ended = behind_epochs(arguments, (node, &traces), &mut report, &bar).and_then(|()| {
         let urls = &report.configuration.urls;
         report.contest = arguments.rivals.play(&asked, urls, launcher, &bar)?;
-        Ok(report.contest.as_ref().map_or(Ok(()), contest::check_rivals)?)
+        report.contest.iter().try_for_each(|told| arguments.rivals.check_played(told))
     });
     bar.finish_and_clear();
     // What was measured is told, whatever failed behind it.

@@ -1,0 +1,52 @@
+"""A real model in place of an emulated accelerator."""
+
+import json
+
+import model
+import numpy
+import pytest
+import torch
+from test_contest import BATCH, document, play, scripts, shards, work  # noqa: F401
+from touch import Tensor
+
+NAME = "squeezenet1_1"
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """A small model on the CPU: what it does with batches is the same."""
+    monkeypatch.setattr(model, "WARM_UP", 1)
+    monkeypatch.setattr(model, "TIMED", 1)
+    return model.Model(NAME, 2, device="cpu")
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([3, 5000]), numpy.array([3, 5000])])
+@pytest.mark.parametrize("wrap", [torch.from_numpy, Tensor])
+def test_a_step_learns_from_what_any_loader_gives(trained, labels, wrap):
+    images = numpy.random.default_rng(1).random((2, 3, 224, 224), dtype=numpy.float32)
+    before = [weights.detach().clone() for weights in trained.model.parameters()]
+    touched = trained([wrap(images), labels])
+    assert touched.samples == 2
+    assert touched.bytes == images.nbytes + labels.nbytes
+    after = list(trained.model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_its_nominal_step_is_timed(trained):
+    assert trained.nominal_seconds() > 0
+
+
+def test_a_model_trains_on_a_gpu_or_says_that_there_is_none(shards, work):  # noqa: F811
+    """Where torch has a GPU, the model trains on it."""
+    run = play(shards, work, images=True, rounds=1, contenders=["forebay"], model=NAME)
+    said = document(run)
+    assert said["model"] == NAME
+    if not torch.cuda.is_available():
+        assert said["contenders"] == []
+        assert "torch finds no GPU" in json.dumps(said["absent"])
+        pytest.skip("training a model needs a GPU, and torch finds none")
+    for one in said["contenders"]:
+        (played,) = one["rounds"]
+        assert played["samples"] == played["steps"] * BATCH
+        assert 0 < played["au_measured"] <= 1
+        assert 0 < played["step_seconds"] != 0.01
