@@ -23,17 +23,17 @@ from conversions import Conversion
 from place import no_room, out_of_page_cache, place
 from players import Failed, Player, player
 from request import Request
-from roster import Contender
+from roster import Contender, Tried
 
 # Of a sweep's runs, in which nobody computes, and of a search's: the share of a measured run's
 # seconds that they take at least and at most, and the steps that they are to have within that. A
 # loader with workers delivers in bunches, so a few steps tell nothing.
 SWEPT, SWEPT_MOST, SWEPT_STEPS = 1 / 20, 1 / 4, 16
-TRIED, TRIED_MOST, TRIED_STEPS = 1 / 6, 1 / 2, 32
+TRIED, TRIED_MOST, TRIED_STEPS = 1 / 6, 1 / 3, 24
 # Of a contender's configurations those are tried under an accelerator whose rate where nobody
 # computes is this share of the highest at least, and no more than so many: who loads while the
 # accelerator works may be slower than who does not, and feed it better.
-SHORT_LIST, SHORT_LIST_MOST = 0.75, 3
+SHORT_LIST, SHORT_LIST_MOST = 0.75, 2
 # The shares of a measured run's seconds that a run takes at least and at most, and its steps.
 Length = tuple[float, float, int]
 WHOLE: Length = (1.0, 1.0, 1)
@@ -105,7 +105,7 @@ class Contest:
                 "versions": one.versions,
                 "python": one.python,
                 "configuration": {**one.configuration, "crc": self.crc},
-                "sweep": one.sweep,
+                "sweep": [tried.document() for tried in one.sweep],
                 "conversion_seconds": self.converted(one, "seconds"),
                 "conversion_bytes": self.converted(one, "bytes"),
                 "storage": one.storage,
@@ -134,7 +134,7 @@ class Contest:
                 python=python,
                 version=roster.version(kind, found),
                 versions=found["versions"],
-                configurations=roster.configurations(kind, request.images),
+                settings=roster.settings(kind, request.images),
             )
             self.contenders += self.faces(one)
         # All take the same checksum, the fast one if all have it.
@@ -156,7 +156,7 @@ class Contest:
                 one.python,
                 one.version,
                 one.versions,
-                one.configurations,
+                one.settings,
                 storage="memory",
             )
 
@@ -182,57 +182,55 @@ class Contest:
         return None if made is None else getattr(made, what)
 
     def sweep(self, one: Contender) -> None:
-        """Try all configurations of a contender; what feeds the fastest accelerator is taken.
+        """Try what there is to set of a contender; what feeds the fastest accelerator is taken.
 
-        All are timed where nobody computes, the short list of them under an accelerator. A model
-        computes always: of those under it the fastest is taken.
+        Settings are tried one after the other, each with the best of those before, where nobody
+        computes; then the short list of them under an accelerator. A model computes always: of what
+        was tried under it the fastest is taken.
         """
-        one.configuration = one.configurations[0]
-        if len(one.configurations) == 1 and not self.request.find_rate:
+        one.configuration = {name: values[0] for name, values in one.settings.items()}
+        if all(len(values) == 1 for values in one.settings.values()) and not self.request.find_rate:
             return
-        with self.player(one, one.configurations[0]) as at_work:
-            for number, configuration in enumerate(one.configurations):
-                self.tell(one.name, number + 1, len(one.configurations), "sweeping")
-                at_work.play("configure", configuration=configuration)
-                self.warm(one, at_work)
-                run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS))
-                rate = run["samples_per_second"]
-                one.sweep.append({**configuration, "unlimited_samples_per_second": rate})
+        with self.player(one, one.configuration) as at_work:
+            self.time_configuration(one, at_work, one.configuration)
+            for name, values in one.settings.items():
+                for number, value in enumerate(values):
+                    self.tell(one.name, number + 1, len(values), f"sweeping {name}")
+                    self.time_configuration(one, at_work, {**one.configuration, name: value})
+                one.configuration = max(one.sweep, key=lambda tried: tried.rate).configuration
         if self.request.model is not None:
-            rates = [tried["unlimited_samples_per_second"] for tried in one.sweep]
-            one.configuration = one.configurations[rates.index(max(rates))]
             return
-        most = max(tried["unlimited_samples_per_second"] for tried in one.sweep)
-        listed = sorted(
-            range(len(one.sweep)), key=lambda at: -one.sweep[at]["unlimited_samples_per_second"]
-        )
-        listed = [
-            at
-            for at in sorted(listed[:SHORT_LIST_MOST])
-            if one.sweep[at]["unlimited_samples_per_second"] >= SHORT_LIST * most
-        ]
+        listed = sorted(one.sweep, key=lambda tried: -tried.rate)[:SHORT_LIST_MOST]
+        listed = [tried for tried in listed if tried.rate >= SHORT_LIST * listed[0].rate]
         if len(listed) == 1 and not self.request.find_rate:
-            one.configuration = one.configurations[listed[0]]
             return
-        for number, at in enumerate(listed):
+        for number, tried in enumerate(listed):
             self.tell(one.name, number + 1, len(listed), "searching")
-            self.try_configuration(one, one.configurations[at], one.sweep[at])
+            self.try_configuration(one, tried)
 
-    def try_configuration(
-        self, one: Contender, configuration: dict[str, Any], tried: dict[str, Any]
+    def time_configuration(
+        self, one: Contender, at_work: Player, configuration: dict[str, Any]
     ) -> None:
+        """Time a configuration where nobody computes, unless that was done."""
+        if any(tried.configuration == configuration for tried in one.sweep):
+            return
+        at_work.play("configure", configuration=configuration)
+        self.warm(one, at_work)
+        run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS))
+        one.sweep.append(Tried(configuration, run["samples_per_second"]))
+
+    def try_configuration(self, one: Contender, tried: Tried) -> None:
         """Find the fastest accelerator that a configuration feeds, if it is faster than before."""
         au_min = self.request.au_min
-        begin = tried["unlimited_samples_per_second"] / self.nominal / au_min
-        with self.player(one, configuration) as at_work:
+        begin = tried.rate / self.nominal / au_min
+        with self.player(one, tried.configuration) as at_work:
             self.warm(one, at_work)
 
             def measure(speed: float) -> float:
                 step = self.request.step_seconds / speed
                 run = self.play(one, at_work, step, (TRIED, TRIED_MOST, TRIED_STEPS))
-                tried["speed"], tried["au"] = speed, run["au_ideal"]
-                au: float = run["au_ideal"]
-                return au
+                tried.speed, tried.au = speed, run["au_ideal"]
+                return tried.au
 
             if one.speed is not None:
                 to_beat = one.speed * BETTER
@@ -241,7 +239,7 @@ class Contest:
                 begin = max(begin, to_beat)
             found = search.fastest(begin, measure, au_min)
         if found is not None and found > (one.speed or 0.0):
-            one.configuration, one.speed = configuration, found
+            one.configuration, one.speed = tried.configuration, found
 
     def first_epoch(self, one: Contender) -> dict[str, Any]:
         """Play an epoch from cold: nothing in the page cache, nothing in a tier."""

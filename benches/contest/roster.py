@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Workers of torch's DataLoader, and threads of those that have some: all of it is tried, what is
-# most likely to be best first, as that settles the others quickly.
+# Workers of torch's DataLoader, and threads of those that have some.
 WORKERS = (2, 4, 1, 0)
 THREADS = (2, 4, 1)
 DECODERS = ("pillow", "torchvision")
@@ -106,6 +105,23 @@ ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
 
 
 @dataclass
+class Tried:
+    """A configuration that was tried."""
+
+    configuration: dict[str, Any]
+    # Samples per second where nobody computes.
+    rate: float
+    # The last accelerator that it was tried under: its speed over the nominal one, and AU_ideal.
+    speed: float | None = None
+    au: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        under = {} if self.speed is None else {"speed": self.speed, "au": self.au}
+        return {**self.configuration, "unlimited_samples_per_second": self.rate, **under}
+
+
+@dataclass
 class Contender:
     """One that takes part."""
 
@@ -115,12 +131,12 @@ class Contender:
     python: str
     version: str
     versions: dict[str, str]
-    # What is swept, and what won.
-    configurations: list[dict[str, Any]]
+    # What there is to set, with the values that are tried, and what won.
+    settings: dict[str, tuple[Any, ...]]
     configuration: dict[str, Any] = field(default_factory=dict)
     # Where its bytes lie when they are warm.
     storage: str = "page_cache"
-    sweep: list[dict[str, Any]] = field(default_factory=list)
+    sweep: list[Tried] = field(default_factory=list)
     # The fastest accelerator that short runs found it to feed, over the nominal one.
     speed: float | None = None
 
@@ -159,17 +175,15 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
     return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
-def configurations(kind: str, images: bool) -> list[dict[str, Any]]:
-    """Return what is swept."""
+def settings(kind: str, images: bool) -> dict[str, tuple[Any, ...]]:
+    """Return what is swept, setting by setting, what is most likely to be best first."""
     if kind in ON_TORCH:
-        counts = [{"workers": workers} for workers in WORKERS]
-        if not images:
-            return list(counts)
-        return [{**count, "decode": decoder} for decoder in DECODERS for count in counts]
+        decoders = {"decode": DECODERS} if images else {}
+        return {**decoders, "workers": WORKERS}
     if kind == "forebay":
-        return [{}] if images else [{"bytes": "views"}]
-    devices = [{"device": "gpu"}] if kind == "dali" and images and GPU.exists() else [{}]
-    return [{"threads": threads, **device} for threads in THREADS for device in devices]
+        return {} if images else {"bytes": ("views",)}
+    on_gpu = kind == "dali" and images and GPU.exists()
+    return {**({"device": ("gpu",)} if on_gpu else {}), "threads": THREADS}
 
 
 def version(kind: str, found: dict[str, Any]) -> str:

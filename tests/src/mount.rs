@@ -7,6 +7,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::patience::eventually;
+
 /// A tmpfs, unmounted when dropped.
 pub struct Mount(Option<TempDir>);
 
@@ -38,14 +40,16 @@ impl Mount {
         self.0.as_ref().expect("taken only by drop").path()
     }
 
-    /// Mounts it again with other options.
+    /// Mounts it again with other options; asked again while somebody has a file open for writing, such as a probe.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If that is refused for good.
     pub fn remount(&self, options: &str) {
         let options = format!("remount,{options}");
-        let done = Command::new("mount").args(["-o", &options]).arg(self.path()).status();
-        assert!(done.expect("mount runs").success(), "a remount was refused");
+        eventually("it is mounted with other options", || {
+            let done = Command::new("mount").args(["-o", &options]).arg(self.path()).status();
+            done.expect("mount runs").success()
+        });
     }
 }
 

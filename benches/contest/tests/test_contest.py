@@ -209,9 +209,10 @@ def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
 
 
 def test_all_numbers_of_workers_are_swept():
-    tried = roster.configurations("mosaic", images=False)
-    assert sorted(one["workers"] for one in tried) == [0, 1, 2, 4]
-    assert len(roster.configurations("torch", images=True)) == 8
+    assert roster.settings("mosaic", images=False).keys() == {"workers"}
+    tried = roster.settings("torch", images=True)
+    assert sorted(tried["workers"]) == [0, 1, 2, 4]
+    assert set(tried["decode"]) == {"pillow", "torchvision"}
 
 
 def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path):
