@@ -115,7 +115,7 @@ mapfile -t system < <(missing_packages)
 target=${CARGO_TARGET_DIR:-target}
 packages=$(digest scripts/requirements.txt)
 sources=(Cargo.toml Cargo.lock rust-toolchain.toml cache loader daemon bindings benches/Cargo.toml
-    benches/src)
+    benches/src benches/contest examples/daemons.py)
 wheel=$(digest pyproject.toml "${sources[@]}")
 origin=$(digest tests/testkit "${sources[@]}")
 
