@@ -62,10 +62,11 @@ impl<F: FnMut(u64) -> Option<Epoch>> Epochs<F> {
         Self { make, shards: shards.into_iter().collect(), count: 0, made: VecDeque::new() }
     }
 
-    /// Makes one epoch more; whether there was one. One that reads nothing is the end, for as many as one likes
-    /// could follow it.
+    /// Makes one epoch more; whether there was one. One that reads nothing, or no byte, is the end: as many as one
+    /// likes could follow it, all of them where it begins.
     fn grow(&mut self) -> bool {
-        let made = (self.make)(self.count).filter(|epoch| !epoch.uses.is_empty());
+        let goes_on = |epoch: &Epoch| !epoch.uses.is_empty() && epoch.bytes > 0;
+        let made = (self.make)(self.count).filter(goes_on);
         let Some(epoch) = made else { return false };
         self.count += 1;
         let (first, start) = self.made.back().map_or((0, 0), Made::past);
@@ -140,6 +141,14 @@ mod tests {
         }
         assert_eq!(future.next(7, 0), None);
         assert!(future.made.len() <= 2, "what is over is forgotten");
+    }
+
+    /// All epochs would begin at once: whoever goes to where the first begins would never be through.
+    #[test]
+    fn epochs_without_a_byte_end() {
+        let uses = vec![Use { shard: 0, start: 0, end: 0 }];
+        let mut future = Epochs::new([0], |_| Some(Epoch { uses: uses.clone(), bytes: 0 }));
+        assert_eq!((future.at(0), future.next(0, 0)), (None, None));
     }
 
     #[test]
