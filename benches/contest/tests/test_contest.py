@@ -120,10 +120,12 @@ def test_bytes_through_three_loaders_and_what_an_accelerator_gets(shards, work):
             assert played["au_ideal"] == pytest.approx(
                 played["steps"] * 0.01 / played["wall_seconds"]
             )
-            assert played["cpu_seconds"] > 0
+            assert played["cpu_seconds"] >= 0
             assert len(played["waits_ms"]) == played["steps"]
         assert one["sustained"] is None
         assert one["first_epoch"]["first_batch_seconds"] > 0
+    # The kernel counts in ticks, of which such a short run may have none.
+    assert sum(played["cpu_seconds"] for one in found.values() for played in one["rounds"]) > 0
     assert {one["name"]: one["storage"] for one in said["contenders"]} == {
         "forebay": "o_direct",
         "forebay-memory": "memory",
