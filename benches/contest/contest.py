@@ -71,6 +71,7 @@ class Contest:
         self.request, self.before, self.tell = request, before, tell
         self.work = Path(request.work)
         self.cache = self.work / "forebay-cache"
+        self.is_cache_filled = False
         self.fields = shards.fields(request.shards[0], request.images)
         first = sum(1 for _ in shards.samples(request.shards[0]))
         self.repeats = min(REPEATS_MAX, math.ceil(SAMPLES / (first * len(request.shards))))
@@ -88,8 +89,6 @@ class Contest:
             return []
         for one in self.contenders:
             self.convert(one)
-        # A cache that an earlier contest left would not be cold.
-        shutil.rmtree(self.cache, ignore_errors=True)
         for one in self.contenders:
             self.sweep(one)
         first = {one.name: self.first_epoch(one) for one in self.contenders}
@@ -245,6 +244,10 @@ class Contest:
         """Play an epoch from cold: nothing in the page cache, nothing in a tier."""
         self.tell(one.name, 0, 0, "first epoch")
         out_of_page_cache(self.files(one))
+        if one.storage == "o_direct":
+            # Its sweep filled it, or an earlier contest.
+            shutil.rmtree(self.cache, ignore_errors=True)
+            self.is_cache_filled = True
         with self.player(one, one.configuration, warm=False) as at_work:
             return self.checked(one, at_work.play("first_epoch"))
 
@@ -311,9 +314,10 @@ class Contest:
         return self.request.batch_size / self.request.step_seconds
 
     def warm(self, one: Contender, at_work: Player) -> None:
-        """Fill a tier that begins empty with each daemon."""
-        if one.storage == "memory":
+        """Fill a tier that is empty: in memory each daemon's, on a disk the contest's first."""
+        if one.storage == "memory" or (one.storage == "o_direct" and not self.is_cache_filled):
             at_work.play("first_epoch")
+            self.is_cache_filled = self.is_cache_filled or one.storage == "o_direct"
 
     def play(
         self, one: Contender, at_work: Player, step_seconds: float, length: Length

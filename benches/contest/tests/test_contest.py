@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tarfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import roster
-from contest import compare
+from contest import Contest, compare
 from daemons import private_daemon
 from players import Failed
 from request import Request, Wrong
@@ -23,6 +24,13 @@ from conftest import CONTEST, EXAMPLES
 SAMPLES, SHARDS, BATCH = 24, 2, 8
 TIMEOUT_S = 600
 BESIDE = Path(sys.executable).parent
+DIGEST = {
+    "samples": 100,
+    "payload_bytes": 10,
+    "crc_sum": 5,
+    "label_sum": 7,
+    "image_mean": 0.1,
+}
 
 
 def jpeg(number):
@@ -162,6 +170,51 @@ def test_images_are_the_same_images_and_who_is_absent_is_named(shards, work):
     }
 
 
+class Scripted:
+    """Plays by rote: a tier's state follows from what was played before."""
+
+    def __init__(self, cache):
+        self.cache, self.seen = cache, []
+
+    @contextmanager
+    def player(self, one, configuration, warm=True):
+        self.one, self.warm = one, warm
+        yield self
+
+    def play(self, name, **_):
+        if name == "configure":
+            return {}
+        self.seen.append((name, self.warm, self.cache.exists()))
+        if name == "first_epoch":
+            self.cache.mkdir(exist_ok=True)
+            return {"digest": DIGEST}
+        counts = {"loader": {"bytes": {"origin": 0}}}
+        figures = {"samples_per_second": 100.0, "au_ideal": 0.91}
+        return figures | {"before": counts, "after": counts}
+
+
+def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_path):
+    asked = request(shards, tmp_path, contenders=["forebay"], find_rate=True)
+    played = Contest(Request.of(asked), lambda: None, lambda *_: None)
+    rote = Scripted(played.cache)
+    played.player = rote.player
+    # What an earlier contest left is not cold either.
+    played.cache.mkdir()
+    one = roster.Contender(
+        "forebay", "forebay", "python", "1", {}, {"bytes": ("views",)}, storage="o_direct"
+    )
+    played.contenders = [one]
+    played.sweep(one)
+    assert rote.seen[0] == ("first_epoch", True, True)
+    assert set(rote.seen[1:]) == {("accelerator", True, True)}
+    rote.seen.clear()
+    played.first_epoch(one)
+    assert rote.seen == [("first_epoch", False, False)]
+    rote.seen.clear()
+    played.rounds([one], {"forebay": 1.0}, "measuring")
+    assert {seen[0] for seen in rote.seen} == {"accelerator"}
+
+
 def test_against_nobody_nothing_is_played(shards, work):
     run = play(shards, work, contenders=["forebay", "spdl"])
     said = document(run)
@@ -237,15 +290,6 @@ def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path):
                 handle = os.pidfd_open(pid)
                 assert select.select([handle], [], [], TIMEOUT_S)[0], command
                 os.close(handle)
-
-
-DIGEST = {
-    "samples": 100,
-    "payload_bytes": 10,
-    "crc_sum": 5,
-    "label_sum": 7,
-    "image_mean": 0.1,
-}
 
 
 @pytest.mark.parametrize(
