@@ -36,7 +36,7 @@ capacity = "{capacity}B"
 def no_room(shards: list[str], limit: int | None) -> str | None:
     """Return why the shards do not fit a tier in memory."""
     needed = memory_of(shards)
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    free = available_bytes()
     room = int(min(free * SHARE, limit * SHARE if limit else free))
     if needed <= room:
         return None
@@ -44,6 +44,14 @@ def no_room(shards: list[str], limit: int | None) -> str | None:
         f"the shards need {needed / GIB:.1f} GiB in a tier of memory, and {room / GIB:.1f} GiB"
         " can be spared: name fewer shards"
     )
+
+
+def available_bytes() -> int:
+    """Return the memory that can be had: what caches files is given back when it is asked for."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("/proc/meminfo has no MemAvailable")
 
 
 def memory_of(shards: list[str]) -> int:

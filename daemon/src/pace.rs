@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use forebay_histogram::Times;
 use forebay_wire::message::{Cause, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -47,6 +48,9 @@ pub struct ProgressReport {
     pub waited_seconds: BTreeMap<String, f64>,
     /// Seconds that it has waited by now for the batch to come; 0 if it does not wait.
     pub waiting_seconds: f64,
+    /// How long it waited for each batch; metrics tell of it, the document does not.
+    #[serde(skip)]
+    pub waits: Times,
     /// Seconds since it last said something: a trainer that computes is silent.
     pub heard_seconds_ago: f64,
     /// What happened between its last words; none in its first second.
@@ -117,6 +121,7 @@ impl Pace {
             origin_bytes: last.bytes.origin,
             waited_seconds: by_cause(|cause| seconds(last.waited_ns[cause as usize])).collect(),
             waiting_seconds: waiting.as_secs_f64(),
+            waits: last.waits.clone(),
             heard_seconds_ago: ago.as_secs_f64(),
             lately: self.lately(),
         })
@@ -208,7 +213,7 @@ mod tests {
             bytes,
             waited_ns,
             waiting_ns,
-            decoded: Vec::new(),
+            ..Progress::default()
         }
     }
 

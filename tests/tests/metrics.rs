@@ -205,6 +205,15 @@ fn what_is_scraped_is_what_was_read() {
         let scraped = told.sum("forebay_consumer_wait_seconds_total", &labels);
         assert_eq!(scraped, seconds.as_f64().unwrap(), "{cause}");
     }
+    // Each batch's wait is in the histogram, and they are together what is booked to causes.
+    let each =
+        |what: &str| told.sum(&format!("forebay_consumer_wait_duration_seconds_{what}"), &[&*odd]);
+    assert_eq!(each("count"), number(&status, "/jobs/0/progress/batches"));
+    let all: f64 = waited.values().filter_map(Value::as_f64).sum();
+    assert!((each("sum") - all).abs() < 1e-6, "{} of {all}", each("sum"));
+    assert!(
+        told.sum("forebay_consumer_wait_duration_seconds_bucket", &[&odd, "le=\"60.0\""]) > 0.0
+    );
     assert_eq!(warm.sum("forebay_job_info", &[&odd, "tenant=\"vision\""]), 1.0);
     assert!(warm.sum("forebay_job_slab_bytes", &[&odd]) > 0.0);
     promtool(&["check", "metrics"], &warm.text);

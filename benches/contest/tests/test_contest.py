@@ -371,7 +371,8 @@ def test_the_command_line_plays_the_contest(shards, tmp_path):
     with private_daemon(environment, cache):
         asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
         asked += ["--epochs", "1", "--rivals", "webdataset", "--rounds", "1", "--seconds", "1"]
-        limit = 2 << 30
+        # Half of it has room for a tier in memory and its daemon.
+        limit = 4 << 30
         most = ["--find-most", "--trial", "1", "--memory", str(limit)]
         told = benchmark(environment, *shards, *asked, *most, "--json", "--html", page)
         assert told.returncode == 0, told.stderr

@@ -154,6 +154,8 @@ impl Counts {
         let Self { stats, waits, before } = self;
         let (mut waited_ns, more) = (before.waited_ns, waits.by_cause());
         waited_ns.iter_mut().zip(more).for_each(|(ns, more)| *ns += more);
+        let mut each = before.waits.clone();
+        each.add(waits.times());
         let ways = stats.decoders.iter().flat_map(|(by, reasons)| {
             reasons.iter().map(move |(why, rows)| ((*by).to_owned(), (*why).to_owned(), *rows))
         });
@@ -167,6 +169,7 @@ impl Counts {
             waited_ns,
             waiting_ns: 0,
             decoded: ways.map(|(by, why, rows)| Decoded { by, why, rows }).collect(),
+            waits: each,
         }
     }
 }

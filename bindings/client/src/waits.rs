@@ -11,7 +11,9 @@
 //! been shorter, the other would have been the reason. So no nanosecond is booked twice.
 
 use std::ops::Range;
+use std::time::Duration;
 
+use forebay_histogram::Times;
 use forebay_wire::message::{Cause, Stage};
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
@@ -24,6 +26,7 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 pub struct Waits {
     by_cause: [u64; Cause::ALL.len()],
     each: Histogram<u64>,
+    times: Times,
 }
 
 /// [`Waits`] in seconds.
@@ -56,7 +59,7 @@ fn as_object<S: Serializer>(
 impl Default for Waits {
     fn default() -> Self {
         let each = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("constant, valid bounds");
-        Self { by_cause: [0; Cause::ALL.len()], each }
+        Self { by_cause: [0; Cause::ALL.len()], each, times: Times::default() }
     }
 }
 
@@ -64,7 +67,9 @@ impl Waits {
     /// Books the wait from `start_ns` to `end_ns` for a batch worked on in `stages`, behind others that a device
     /// worked on during `device`.
     pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage], device: &[Range<u64>]) {
-        self.each.saturating_record(end_ns.saturating_sub(start_ns).max(1));
+        let wait_ns = end_ns.saturating_sub(start_ns);
+        self.each.saturating_record(wait_ns.max(1));
+        self.times.took(Duration::from_nanos(wait_ns));
         for part in cut(start_ns..end_ns, stages, device) {
             self.by_cause[part.cause as usize] += part.end_ns - part.start_ns;
         }
@@ -73,6 +78,11 @@ impl Waits {
     /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
     pub(crate) fn by_cause(&self) -> [u64; Cause::ALL.len()] {
         self.by_cause
+    }
+
+    /// How long each wait was, by bucket.
+    pub(crate) fn times(&self) -> &Times {
+        &self.times
     }
 
     /// Sum of all waits in nanoseconds.
@@ -84,7 +94,7 @@ impl Waits {
     /// The same in seconds, with percentiles.
     #[must_use]
     pub fn report(&self) -> WaitReport {
-        let seconds = |ns: u64| std::time::Duration::from_nanos(ns).as_secs_f64();
+        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
         let at = |quantile: f64| match self.each.is_empty() {
             true => 0.0,
             false => seconds(self.each.value_at_quantile(quantile)),

@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
@@ -50,10 +52,8 @@ pub struct Histogram {
 impl Histogram {
     /// Counts what took so long.
     pub fn took(&self, time: Duration) {
-        // Half a millennium is long enough.
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS.partition_point(|bound| *bound < ns);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let ns = nanoseconds(time);
+        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
@@ -72,18 +72,34 @@ impl Histogram {
     }
 }
 
-/// Times that were counted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+fn nanoseconds(time: Duration) -> u64 {
+    // Half a millennium is long enough.
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn bucket(ns: u64) -> usize {
+    BOUNDS.partition_point(|bound| *bound < ns)
+}
+
+/// Times that were counted. What another process says they are may be anything: they are added up without a wrap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     counts: [u64; BUCKETS],
     sum_ns: u64,
 }
 
 impl Times {
+    /// Counts what took so long, where nobody else counts.
+    pub fn took(&mut self, time: Duration) {
+        let ns = nanoseconds(time);
+        self.counts[bucket(ns)] += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// What they are together, in seconds.
@@ -101,9 +117,9 @@ impl Times {
     /// These and those.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
-            *count += more;
+            *count = count.saturating_add(more);
         }
-        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 }
 
@@ -122,6 +138,18 @@ mod tests {
         assert_eq!(filled, [(50e-6, 2), (100e-6, 1), (1.0, 1), (300.0, 1), (f64::INFINITY, 1)]);
         assert_eq!(times.count(), 6);
         assert!((times.seconds() - 601.000_100_002).abs() < 1e-6, "{}", times.seconds());
+        let mut alone = Times::default();
+        for time in [0, 50 * US, 50 * US + 1, S, 300 * S, 300 * S + 1] {
+            alone.took(Duration::from_nanos(time));
+        }
+        assert_eq!(alone, times);
+    }
+
+    #[test]
+    fn counts_that_make_no_sense_are_added_up_all_the_same() {
+        let mut times = Times { counts: [u64::MAX; BUCKETS], sum_ns: u64::MAX };
+        times.add(&times.clone());
+        assert_eq!(times.count(), u64::MAX);
     }
 
     #[test]

@@ -84,6 +84,12 @@ pub(super) const FAMILIES: &[Family] = &[
             progress(status, of)
         },
     ),
+    Family::histogram(
+        "forebay_consumer_wait_duration_seconds",
+        &["job", "session"],
+        "How long the trainer waited for each batch; one that was there is in the first bucket.",
+        |status| each_progress(status, |told| (&told.waits).into()),
+    ),
     Family::gauge(
         "forebay_consumer_waiting_seconds",
         &["job", "session"],

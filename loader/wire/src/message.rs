@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use forebay_error::{Error, ErrorKind};
+use forebay_histogram::Times;
 use serde::{Deserialize, Serialize};
 
 use crate::leases::{Mark, Place, Sharing};
@@ -176,6 +177,8 @@ pub struct Progress {
     pub waiting_ns: u64,
     /// Who made its images and arrays.
     pub decoded: Vec<Decoded>,
+    /// How long it waited for each of its batches.
+    pub waits: Times,
 }
 
 /// How many rows of images and arrays a trainer had made by one decoder, for one reason.
