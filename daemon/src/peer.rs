@@ -284,7 +284,7 @@ impl Peer {
                     let session = self.session()?;
                     let decoded = std::mem::take(&mut progress.decoded);
                     session.told().decoders = status::decoders(decoded);
-                    session.pace().heard(progress, Instant::now());
+                    session.pace().heard(*progress, Instant::now());
                 }
                 Request::Share { run, sharing } => {
                     self.begins()?;

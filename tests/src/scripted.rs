@@ -107,7 +107,7 @@ impl Peer {
     pub fn progress(&mut self) -> Progress {
         loop {
             match self.receive() {
-                Request::Progress(progress) => return progress,
+                Request::Progress(progress) => return *progress,
                 Request::Release { .. } => {}
                 other => panic!("{other:?}"),
             }

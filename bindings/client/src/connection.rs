@@ -215,7 +215,7 @@ impl Connection {
         if self.protocol < PROTOCOL_POSITIONS {
             return Ok(());
         }
-        self.send(&Request::Progress(progress.clone()))
+        self.send(&Request::Progress(Box::new(progress.clone())))
     }
 
     fn is_older(&self, what: &str) -> Error {

@@ -88,7 +88,7 @@ pub enum Request {
     Bad(Bad),
     /// Tells how far the trainer came, what it waited for, and who made its images and arrays. It takes the
     /// place of what was told before.
-    Progress(Progress),
+    Progress(Box<Progress>),
     /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
     /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
     Share {
