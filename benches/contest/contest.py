@@ -45,8 +45,6 @@ REPEATS_MAX, SAMPLES = 64, 1_000_000
 # Means of as many random crops differ by less than this over the root of their number: some five
 # standard deviations of a difference of two.
 MEAN_TOLERANCE = 2.0
-# Attempts to bear out a speed by long runs.
-ATTEMPTS = 5
 
 
 class Tell(Protocol):
@@ -95,8 +93,7 @@ class Contest:
         if self.request.find_rate:
             rounds, sustained = self.sustained()
         else:
-            nominal = {one.name: 1.0 for one in self.contenders}
-            rounds, sustained = self.rounds(self.contenders, nominal, "measuring"), {}
+            rounds, sustained = self.rounds(), {}
         return [
             {
                 "name": one.name,
@@ -251,61 +248,56 @@ class Contest:
         with self.player(one, one.configuration, warm=False) as at_work:
             return self.checked(one, at_work.play("first_epoch"))
 
-    def rounds(
-        self, contenders: list[Contender], speeds: dict[str, float], what: str
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Let `contenders` take turns, there and back, each at its accelerator's speed."""
-        figures: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contenders}
+    def rounds(self) -> dict[str, list[dict[str, Any]]]:
+        """Let all take turns, there and back, each at the accelerator's nominal speed."""
+        figures: dict[str, list[dict[str, Any]]] = {one.name: [] for one in self.contenders}
         for number in range(self.request.rounds):
-            for one in contenders if number % 2 == 0 else contenders[::-1]:
-                self.tell(one.name, number + 1, self.request.rounds, what)
-                with self.player(one, one.configuration) as at_work:
-                    self.warm(one, at_work)
-                    step = self.request.step_seconds / speeds[one.name]
-                    run = self.play(one, at_work, step, WHOLE)
+            for one in self.contenders if number % 2 == 0 else self.contenders[::-1]:
+                run = self.long_run(one, 1.0, number, "measuring")
                 figures[one.name].append({"round": number, **run})
-                self.tell(one.name, number + 1, self.request.rounds, "played", run)
         return figures
+
+    def long_run(self, one: Contender, speed: float, number: int, what: str) -> dict[str, Any]:
+        """Play one measured run, and tell of it."""
+        self.tell(one.name, number + 1, self.request.rounds, what)
+        with self.player(one, one.configuration) as at_work:
+            self.warm(one, at_work)
+            run = self.play(one, at_work, self.request.step_seconds / speed, WHOLE)
+        self.tell(one.name, number + 1, self.request.rounds, "played", run)
+        return run
 
     def sustained(
         self,
     ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
-        """Bear out everybody's fastest accelerator by long runs in turns."""
+        """Bear out everybody's fastest accelerator by long runs in turns, there and back."""
+        au_min, rounds = self.request.au_min, self.request.rounds
         # Of whom no speed held, the nominal one is tried.
-        speeds = {one.name: one.speed or 1.0 for one in self.contenders}
-        decisions = {one.name: search.Decision(self.request.au_min) for one in self.contenders}
-        rounds, found = dict[str, list[dict[str, Any]]](), dict[str, dict[str, Any]]()
-        pending = list(self.contenders)
-        for _ in range(ATTEMPTS):
-            played = self.rounds(pending, speeds, "verifying")
-            for one in list(pending):
-                speed, runs = speeds[one.name], played[one.name]
-                decision = decisions[one.name]
-                following = decision.next(speed, [run["au_ideal"] for run in runs])
-                if decision.borne_out in (speed, None):
-                    rounds[one.name] = runs
-                    found[one.name] = self.verdict(speed, runs, decision.borne_out == speed)
-                if following is None:
-                    pending.remove(one)
-                else:
-                    speeds[one.name] = following
-            if not pending:
-                break
-        return rounds, found
+        proofs = {
+            one.name: search.Proof(one.speed or 1.0, au_min, rounds) for one in self.contenders
+        }
+        pending = self.contenders
+        while pending:
+            for one in pending:
+                proof = proofs[one.name]
+                run = self.long_run(one, proof.speed, len(proof.runs), "verifying")
+                proof.heard(run)
+            pending = [one for one in pending[::-1] if not proofs[one.name].is_over]
+        return (
+            {name: proof.kept for name, proof in proofs.items()},
+            {name: self.verdict(proof) for name, proof in proofs.items()},
+        )
 
-    def verdict(
-        self, speed: float, runs: list[dict[str, Any]], is_borne_out: bool
-    ) -> dict[str, Any]:
-        """Return what runs at `speed` came to; what was not borne out is not called sustained."""
-        rates = [run["samples_per_second"] for run in runs]
+    def verdict(self, proof: search.Proof) -> dict[str, Any]:
+        """Return what long runs came to; what was not borne out is not called sustained."""
+        rates = [run["samples_per_second"] for run in proof.kept]
         rate = statistics.median(rates)
         return {
-            "rate_over_nominal": round(rate / self.nominal, 2) if is_borne_out else None,
+            "rate_over_nominal": round(rate / self.nominal, 2) if proof.is_borne_out else None,
             "samples_per_second": rate,
             "lowest": min(rates),
             "highest": max(rates),
-            "au": statistics.median(run["au_ideal"] for run in runs),
-            "speed": speed,
+            "au": statistics.median(run["au_ideal"] for run in proof.kept),
+            "speed": proof.kept_speed,
         }
 
     @property

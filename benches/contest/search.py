@@ -1,8 +1,8 @@
 """The fastest accelerator that a loader still keeps busy.
 
 Its rule: speed f means steps of t_nominal / f. The greatest f is sought at which AU_ideal is what
-was asked for, or little more; then long runs at that speed decide, and one that they do not bear
-out is lowered, one that they find too low raised.
+was asked for, or little more: by short runs first; then long runs at that speed decide, and one
+that they do not bear out is lowered, one that they find too low raised.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 # A search ends where AU_ideal is above what was asked for by no more than this: 2 % in speed for a
 # loader at its limit, and runs of some dozens of steps do not agree better.
 CLOSE = 0.02
 # Long runs may find that much more before a speed is raised.
 NEAR = 0.03
-# Nor does it go on where what held and what did not are this near.
+# The first long run that is that far off ends a speed: the others would say no better.
+FAR = 0.05
+# Nor does a search go on where what held and what did not are this near.
 NARROW = 1.02
 # Runs that a search may take: a loader that loads nothing while the accelerator works, whose AU
 # moves least with the speed, is found with so many.
 RUNS_MAX = 8
+# Speeds that long runs may try: a search on a machine that was busy at that moment may have found
+# half of what there is, which takes four to come from, and one or two more settle it.
+SPEEDS_MAX = 6
 
 # AU_ideal at a speed.
 Measure = Callable[[float], float]
@@ -53,21 +58,39 @@ def fastest(begin: float, measure: Measure, au_min: float) -> float | None:
     return low or None
 
 
-@dataclass
-class Decision:
-    """What long runs say of the speeds of one loader."""
+class Proof:
+    """What long runs say of one loader's speed, `rounds` of them at one speed."""
 
-    au_min: float
-    # The greatest that was borne out.
-    borne_out: float | None = None
+    def __init__(self, begin: float, au_min: float, rounds: int) -> None:
+        self.speed, self.au_min, self.rounds = begin, au_min, rounds
+        # The runs at this speed, how many speeds were tried with it, and how often it was raised.
+        self.runs: list[dict[str, Any]] = []
+        self.speeds, self.raised = 1, 0
+        # The runs that count and their speed, and whether they bear it out.
+        self.kept: list[dict[str, Any]] = []
+        self.kept_speed = begin
+        self.is_borne_out = False
+        self.is_over = False
 
-    def next(self, speed: float, au: list[float]) -> float | None:
-        """Return the speed to try next after runs at `speed` with `au`; none if it is decided."""
-        median = statistics.median(au)
-        again = speed * median / (self.au_min + CLOSE / 2)
-        if median >= self.au_min:
-            was, self.borne_out = self.borne_out, max(self.borne_out or 0.0, speed)
-            is_near = median <= self.au_min + NEAR
-            # One that was raised and held is not raised for ever.
-            return None if is_near or was is not None else again
-        return None if self.borne_out is not None else again
+    def heard(self, run: dict[str, Any]) -> None:
+        """Take the figures of a run at `speed`."""
+        au_min = self.au_min
+        self.runs.append({"round": len(self.runs), **run})
+        is_far = len(self.runs) == 1 and abs(run["au_ideal"] - au_min) > FAR
+        if len(self.runs) < self.rounds and not is_far:
+            return
+        median = statistics.median(run["au_ideal"] for run in self.runs)
+        holds = len(self.runs) == self.rounds and median >= au_min
+        was = self.is_borne_out
+        if holds or not was:
+            self.kept, self.kept_speed = self.runs, self.speed
+        self.is_borne_out = was or holds
+        # One that was raised and held is not raised for ever, unless it is far from its limit; one
+        # that was raised and did not hold is as it was.
+        there_is_more = is_far and median > au_min
+        is_decided = not there_is_more and (was or (holds and median <= au_min + NEAR))
+        self.is_over = is_decided or self.speeds == SPEEDS_MAX
+        self.speeds, self.runs = self.speeds + 1, []
+        # As in a search: each step up goes once more as far. Down, what a run says is where to go.
+        self.raised = self.raised + 1 if median >= au_min else 0
+        self.speed *= (median / (au_min + CLOSE / 2)) ** max(1, self.raised)

@@ -158,6 +158,19 @@ fn a_job_that_goes_is_forgotten() {
     assert_eq!(bench.fetched(), before);
 }
 
+/// A trainer may go to any epoch, while the node is told of another and afterwards; nobody walks through all that lie between.
+#[test]
+fn epochs_that_are_left_out_are_not_walked_through() {
+    const FAR: u64 = 1 << 40;
+    let bench = Bench::new(SHARDS, Vec::new());
+    let loader = bench.loader(bench.open(1));
+    loader.start(Begin::at(0, 0)).unwrap();
+    for number in [FAR, FAR + 1, 3 * FAR, 7, u64::MAX] {
+        play(&loader, number, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+        eventually("it is foreseen", || bench.foreseen() == 1);
+    }
+}
+
 /// A restart knows by the directory what is here, and fetches only the rest.
 #[test]
 fn what_a_restart_finds_is_foreseen() {

@@ -211,7 +211,7 @@ def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_p
     played.first_epoch(one)
     assert rote.seen == [("first_epoch", False, False)]
     rote.seen.clear()
-    played.rounds([one], {"forebay": 1.0}, "measuring")
+    played.rounds()
     assert {seen[0] for seen in rote.seen} == {"accelerator"}
 
 

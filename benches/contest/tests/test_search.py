@@ -2,6 +2,7 @@
 
 import heapq
 import random
+from functools import partial
 
 import pytest
 import search
@@ -61,6 +62,17 @@ class Workers(Loader):
         return steps * step / (now - since)
 
 
+ROUNDS = 5
+
+
+def proven(speed, au):
+    """Long runs from `speed` on until they have decided."""
+    proof = search.Proof(speed, AU, ROUNDS)
+    while not proof.is_over:
+        proof.heard({"au_ideal": au(proof.speed)})
+    return proof
+
+
 @pytest.mark.parametrize("rate", [0.03, 1.0, 17.0])
 @pytest.mark.parametrize("flattery", [0.5, 0.9, 1.0, 1.3, 2.0])
 @pytest.mark.parametrize("kind", [Loader, Idler])
@@ -83,14 +95,8 @@ def test_workers_that_deliver_in_bunches_get_their_due(workers):
     for seed in range(40):
         loader = Workers(1.0, workers, seed)
         speed = search.fastest(loader.dice.uniform(0.85, 1.15) / AU, loader.au, AU)
-        decision = search.Decision(AU)
-        for _ in range(5):
-            rounds = [loader.au(speed, steps=90) for _ in range(5)]
-            following = decision.next(speed, rounds)
-            if following is None:
-                break
-            speed = following
-        ratios.append((decision.borne_out or 0.0) * AU)
+        proof = proven(speed, partial(loader.au, steps=90))
+        ratios.append(proof.kept_speed * AU if proof.is_borne_out else 0.0)
     ratios.sort()
     # Of the truth, which is 1; four workers have as many batches ready after the first step.
     assert ratios[0] > 0.94
@@ -98,19 +104,37 @@ def test_workers_that_deliver_in_bunches_get_their_due(workers):
 
 
 def test_a_speed_is_lowered_until_long_runs_bear_it_out():
-    loader, speed, decision = Loader(2.0), 2.5, search.Decision(AU)
-    speed = decision.next(speed, [loader.au(speed)] * 3)
-    assert speed == pytest.approx(2.0 / 0.91)
-    assert decision.next(speed, [0.85, 0.91, 0.95]) is None
-    assert decision.borne_out == speed
+    loader = Loader(2.0)
+    proof = proven(2.3, loader.au)
+    assert proof.is_borne_out
+    assert proof.kept_speed == pytest.approx(2.0 / 0.91)
+    # Those of the speed before are not among them.
+    assert [run["round"] for run in proof.kept] == list(range(ROUNDS))
 
 
-def test_a_speed_that_was_too_low_is_raised_once_and_kept_if_the_next_does_not_hold():
-    decision = search.Decision(AU)
-    assert decision.next(1.0, [1.0, 0.97, 0.99]) == pytest.approx(0.99 / 0.91)
-    assert decision.next(1.09, [0.8]) is None
-    assert decision.borne_out == 1.0
-    decision = search.Decision(AU)
-    decision.next(1.0, [1.0])
-    assert decision.next(1.1, [0.99]) is None
-    assert decision.borne_out == 1.1
+def test_a_speed_that_is_far_off_ends_with_one_run():
+    # As if the machine had been busy while it was sought.
+    loader = Loader(2.57)
+    proof = proven(1.1, loader.au)
+    assert proof.is_borne_out
+    assert proof.kept_speed == pytest.approx(2.57 / 0.91, rel=0.01)
+    assert loader.runs < 2 * ROUNDS
+    loader = Loader(1.0)
+    assert proven(3.0, loader.au).kept_speed == pytest.approx(1.0 / 0.91)
+    assert loader.runs == 1 + ROUNDS
+
+
+def test_a_speed_that_held_is_kept_if_a_greater_one_does_not():
+    heard = iter([0.94] * ROUNDS + [0.89] * ROUNDS)
+    proof = proven(1.0, lambda _: next(heard))
+    assert (proof.is_borne_out, proof.kept_speed) == (True, 1.0)
+    assert [run["au_ideal"] for run in proof.kept] == [0.94] * ROUNDS
+    # One that does is taken, and that is that.
+    heard = iter([0.94] * ROUNDS + [0.94] * ROUNDS)
+    assert proven(1.0, lambda _: next(heard)).kept_speed == pytest.approx(0.94 / 0.91)
+
+
+def test_a_loader_that_long_runs_never_bear_out_has_no_speed():
+    proof = proven(1.0, lambda _: 0.5)
+    assert (proof.is_borne_out, proof.speeds) == (False, search.SPEEDS_MAX + 1)
+    assert len(proof.kept) == 1

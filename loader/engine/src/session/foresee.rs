@@ -30,8 +30,11 @@ enum State {
     /// Nothing yet.
     #[default]
     Untold,
-    /// It is being told.
-    Telling(JoinHandle<()>),
+    /// It is being told; meanwhile the job began this epoch.
+    Telling {
+        telling: JoinHandle<()>,
+        begun: u64,
+    },
     Told(Told),
     /// There is nothing to tell.
     Unknown,
@@ -40,6 +43,8 @@ enum State {
 /// The future that was told: epochs from `first` on.
 struct Told {
     first: u64,
+    /// The last epoch that was begun of it.
+    latest: u64,
     epoch_bytes: u64,
     sample_bytes: f64,
     foreseen: Foreseen,
@@ -52,11 +57,26 @@ impl Told {
         let before = epochs.saturating_mul(self.epoch_bytes);
         Some(before.saturating_add(plan::place(position, self.sample_bytes)))
     }
+
+    /// Whether an epoch is one of those that were begun, or the next. To one further on the node would walk through all uses that
+    /// lie between, and there may be millions.
+    fn leads_to(&self, epoch: u64) -> bool {
+        (self.first..=self.latest.saturating_add(1)).contains(&epoch)
+    }
+
+    /// Goes on at a position of an epoch; not if that lies behind, or too far ahead.
+    fn goes_on(&mut self, epoch: u64, position: u64) -> bool {
+        if !self.leads_to(epoch) {
+            return false;
+        }
+        self.latest = self.latest.max(epoch);
+        self.place(epoch, position).is_some_and(|read| self.foreseen.go_on(read))
+    }
 }
 
 impl Drop for Outlook {
     fn drop(&mut self) {
-        if let State::Telling(telling) = &*self.lock() {
+        if let State::Telling { telling, .. } = &*self.lock() {
             telling.abort();
         }
     }
@@ -71,7 +91,7 @@ impl Outlook {
     /// of what the job needs sooner.
     pub(super) fn leave(&self, shards: &mut Vec<u32>) {
         match &*self.lock() {
-            State::Telling(_) => shards.clear(),
+            State::Telling { .. } => shards.clear(),
             State::Told(told) => shards.retain(|shard| !told.foreseen.has(*shard as usize)),
             State::Untold | State::Unknown => {}
         }
@@ -91,12 +111,14 @@ impl Outlook {
             *state = State::Untold;
             return;
         };
-        let goes_on = match &*state {
-            State::Telling(_) | State::Unknown => true,
-            State::Untold => false,
-            State::Told(told) => {
-                told.place(epoch, position).is_some_and(|read| told.foreseen.go_on(read))
+        let goes_on = match &mut *state {
+            State::Telling { begun, .. } => {
+                *begun = epoch;
+                true
             }
+            State::Unknown => true,
+            State::Untold => false,
+            State::Told(told) => told.goes_on(epoch, position),
         };
         if goes_on {
             return;
@@ -111,18 +133,28 @@ impl Outlook {
         *state = State::Untold;
         let weak = Arc::downgrade(job);
         // It reads orders and hashes names: a matter of a second for a million shards.
-        *state = State::Telling(tokio::task::spawn_blocking(move || {
+        let telling = tokio::task::spawn_blocking(move || {
             let Some(job) = weak.upgrade() else { return };
-            let told = tell(&job, epoch);
-            let mut state = job.outlook.lock();
-            // Unless it leases by now.
-            if matches!(*state, State::Telling(_)) {
-                *state = told.map_or(State::Unknown, State::Told);
+            let mut first = epoch;
+            loop {
+                let told = tell(&job, first);
+                let mut state = job.outlook.lock();
+                // Unless it leases by now.
+                if let State::Telling { begun, .. } = &*state {
+                    match told {
+                        Some(told) if !told.leads_to(*begun) => {
+                            first = *begun;
+                            continue;
+                        }
+                        told => *state = told.map_or(State::Unknown, State::Told),
+                    }
+                }
+                break;
             }
-            drop(state);
             // It may have been told before.
             let _ = job.outlook.told.set(());
-        }));
+        });
+        *state = State::Telling { telling, begun: epoch };
     }
 
     /// Batches up to `position` of an epoch are the trainer's.
@@ -158,7 +190,7 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
     let (name, future) = (job.spec.job.clone(), Box::new(future));
     let reading = Reading { name, urls, bytes, options, future };
     match job.store.foresee(reading) {
-        Ok(foreseen) => Some(Told { first, epoch_bytes, sample_bytes, foreseen }),
+        Ok(foreseen) => Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {
             // Whoever opens that shard meets the error, and reports it.
             tracing::debug!(job = job.spec.job, tenant = job.store.tenant(), %error, "what a job will read is not foreseen");
