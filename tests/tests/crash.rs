@@ -14,6 +14,8 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 60_000..80_000;
 const SHARDS: u64 = 6;
 const SAMPLES: u64 = 80;
+/// What a request may ask for: `readers::PIECE` of the sources.
+const PART: u64 = 4 << 20;
 
 fn part(origin: &Origin) -> Part {
     let mut open = job(origin, Origin::urls(SHARDS));
@@ -136,11 +138,15 @@ fn eight_trainers_that_start_at_once_elect_one_daemon() {
         .iter()
         .map(|link| link["hedges"].as_u64().unwrap() + link["retries"].as_u64().unwrap())
         .sum();
-    for n in 0..SHARDS {
-        let name = format!("{n}.tar");
-        let (served, bytes) = (origin.served(&name), origin.bytes(&name).len() as u64);
-        assert_eq!(served, bytes, "{name}; requests made again: {again}");
-    }
+    // What a busy machine had it ask for twice, no more than a part each, comes on top.
+    let twice: u64 = (0..SHARDS)
+        .map(|n| {
+            let name = format!("{n}.tar");
+            let (served, bytes) = (origin.served(&name), origin.bytes(&name).len() as u64);
+            served.checked_sub(bytes).unwrap_or_else(|| panic!("{name}: {served} of {bytes}"))
+        })
+        .sum();
+    assert!(twice <= again * PART, "{twice} bytes twice; requests made again: {again}");
     eventually("the daemon ends when nobody needs it", || household.daemons().is_empty());
     assert!(!household.socket().exists());
 }

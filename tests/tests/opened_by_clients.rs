@@ -288,10 +288,16 @@ impl Client {
 
     /// The socket of the next reader.
     fn reader(&mut self) -> UnixStream {
+        self.reader_or_batch().expect("a batch came, and no reader was asked for")
+    }
+
+    /// The same, or `None` where its first batch comes before.
+    fn reader_or_batch(&mut self) -> Option<UnixStream> {
         loop {
             match self.receiver.receive(&self.socket).unwrap() {
-                Reply::Reader => return self.receiver.take_descriptor().unwrap().into(),
+                Reply::Reader => return Some(self.receiver.take_descriptor().unwrap().into()),
                 Reply::Welcome { .. } | Reply::Opened(_) => {}
+                Reply::Slab { .. } => return None,
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -444,6 +450,13 @@ fn readers_of_a_client_end_with_it() {
 /// A shard on its way through one client's files is not lost to others when that one goes away.
 #[test]
 fn a_client_that_leaves_takes_no_shard_from_others() {
+    // On a busy machine one reader may read all of a shard before a second is asked for.
+    let left_alone = (0..10).any(|_| a_client_leaves());
+    assert!(left_alone, "no shard was ever on its way through two readers");
+}
+
+/// Whether it did while its shard was on its way.
+fn a_client_leaves() -> bool {
     let inside = Inside::new(None);
     let mut leaving = Client::start(&inside.daemon, vec![inside.url()]);
     let first = leaving.reader();
@@ -453,7 +466,7 @@ fn a_client_that_leaves_takes_no_shard_from_others() {
     let file = open(inside.path(), OFlags::RDONLY, Mode::empty()).unwrap();
     let answer: Result<(), Error> = Ok(());
     frame::send(&first, &frame::encode(&answer).unwrap(), &[file.as_fd()]).unwrap();
-    let second = leaving.reader();
+    let Some(second) = leaving.reader_or_batch() else { return false };
     std::thread::scope(|scope| {
         let staying = scope.spawn(|| inside.play(inside.url()));
         eventually("the other waits, too", || {
@@ -462,6 +475,7 @@ fn a_client_that_leaves_takes_no_shard_from_others() {
         drop((first, second, leaving));
         staying.join().unwrap().unwrap();
     });
+    true
 }
 
 /// A file system that hangs behind a client's descriptor costs the job that passed it, and leaves nothing
