@@ -8,8 +8,10 @@ real one's step lasts as long as it takes.
     AU_ideal    = N * t_nominal / wall
     AU_measured = time in steps / wall
 
-over all steps but the first, which MLPerf Storage leaves out because pipelines fill then. The wall
-begins where the first step ends.
+over all steps but the first, which MLPerf Storage leaves out because pipelines fill then, or the
+first few: a loader's batches lie in memory that is used again and again, and its first use costs
+page faults, which a virtual machine's host may take half a second a batch to serve. The wall begins
+where the last step that is left out ends.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Touched:
 
 @dataclass
 class Run:
-    """What steps took; the first is not in it."""
+    """What steps took; those that warm up are not in it."""
 
     step_seconds: float
     steps: int = 0
@@ -116,6 +118,12 @@ class Length:
     seconds: float
     seconds_max: float
     steps: int = 1
+    # Steps before it, which count for nothing.
+    warm_up: int = 1
+
+    def is_warm(self, steps: int, seconds: float) -> bool:
+        """Whether so many steps, the later ones of them so long, suffice to begin to count."""
+        return steps >= self.warm_up or seconds >= self.seconds
 
     def goes_on(self, steps: int, seconds: float) -> bool:
         """Whether a step follows on so many, which took so long."""
@@ -151,13 +159,15 @@ def play(
     clock: Clock | None = None,
     steady: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Take steps on what `source` gives, `length` from the first one's end on.
+    """Take steps on what `source` gives, `length` from where those end that warm up.
 
-    `steady` is called when the first step has ended.
+    These are as many as `length` says, but no longer than it; and one at least. `steady` is called
+    when they have ended.
     """
     clock = clock or Clock()
     run = Run(step.seconds)
     asked = clock.now()
+    warm_up, warm_up_since = 0, asked
     since: float | None = None
     while since is None or length.goes_on(run.steps, asked - since):
         batch = next(source)
@@ -168,9 +178,12 @@ def play(
             clock.sleep(left)
         ended = clock.now()
         if since is None:
-            run.first_batch_seconds = there - asked
-            steady()
-            since = asked = clock.now()
+            if warm_up == 0:
+                run.first_batch_seconds, warm_up_since = there - asked, ended
+            warm_up, asked = warm_up + 1, ended
+            if length.is_warm(warm_up, ended - warm_up_since):
+                steady()
+                since = asked = clock.now()
             continue
         run.steps += 1
         run.samples += touched.samples

@@ -131,10 +131,8 @@ class Accelerated:
             self.compute = model = Model(task.model, task.batch_size)
             self.nominal_seconds = model.nominal_seconds()
 
-    def play(
-        self, step_seconds: float, seconds: float, seconds_max: float, steps: int, repeats: int
-    ) -> dict[str, Any]:
-        """Play steps, the first of them not counted, on a loader that is made for it."""
+    def play(self, step_seconds: float, repeats: int, **length: Any) -> dict[str, Any]:
+        """Play steps of a `Length` on a loader that is made for it."""
         self.close()
         loader = self.loader = self.make(self.task, repeats)
         source = self.replies.watch(accelerator.endless(loader.batches))
@@ -143,11 +141,12 @@ class Accelerated:
         def steady() -> None:
             begin.update(cpu=self.cpu(), counts=loader.counts())
 
-        length = accelerator.Length(seconds, seconds_max, steps)
         step = accelerator.Step(step_seconds)
         if self.nominal_seconds is not None:
             step = accelerator.Step(self.nominal_seconds, is_emulated=False)
-        run = accelerator.play(source, self.compute, step, length, steady=steady)
+        run = accelerator.play(
+            source, self.compute, step, accelerator.Length(**length), steady=steady
+        )
         used = self.cpu() - begin["cpu"]
         return {
             **run.document(),

@@ -37,6 +37,9 @@ SHORT_LIST, SHORT_LIST_MOST = 0.75, 2
 # The shares of a measured run's seconds that a run takes at least and at most, and its steps.
 Length = tuple[float, float, int]
 WHOLE: Length = (1.0, 1.0, 1)
+# Steps under an accelerator that do not count, so that every batch that a loader keeps was there
+# once: twice as many as four workers, two batches ahead each, hold.
+WARM_UP = 16
 # To be taken instead of an earlier configuration, one has to feed an accelerator this much faster.
 BETTER = 1.02
 # A loader's epoch plays the shards so often, or until it has so many samples: its end, after which
@@ -322,6 +325,8 @@ class Contest:
             seconds=self.request.seconds * least,
             seconds_max=self.request.seconds * most,
             steps=steps,
+            # Where nobody computes, settings are held against each other, which start alike.
+            warm_up=WARM_UP if step_seconds > 0 else 1,
             repeats=self.repeats,
         )
         before, after = played.pop("before"), played.pop("after")

@@ -1,5 +1,7 @@
 """What an emulated accelerator counts, by a clock that only moves when something takes time."""
 
+import itertools
+
 import pytest
 from accelerator import WAITS_MAX, Clock, Length, Step, Touched, Waits, endless, play
 
@@ -55,6 +57,48 @@ def test_the_first_step_is_in_neither_n_nor_the_wall():
     assert late.au_ideal == pytest.approx(prompt.au_ideal)
     assert late.steps == prompt.steps
     assert late.waits.longest < 1
+
+
+def test_steps_that_warm_up_are_in_neither():
+    asked = []
+
+    def source():
+        # Memory is new to the first three batches.
+        for number in itertools.count():
+            asked.append(number)
+            fake.pass_(0.6 if number < 3 else 0.02)
+            yield [0] * 4
+
+    for warm_up, longest in ((1, 0.6), (2, 0.6), (3, 0.02), (4, 0.02)):
+        fake, begun = FakeClock(), []
+        length = Length(8.0, 8.0, warm_up=warm_up)
+        figures = play(
+            source(),
+            lambda batch: Touched(len(batch), BYTES),
+            Step(STEP),
+            length,
+            fake.clock,
+            steady=lambda begun=begun, fake=fake: begun.append(fake.time),
+        )
+        assert figures.waits.longest == pytest.approx(longest)
+        assert figures.first_batch_seconds == pytest.approx(0.6)
+        assert figures.steps == asked[-1] + 1 - warm_up
+        assert len(begun) == 1
+        asked.clear()
+
+
+def test_a_slow_loader_warms_up_no_longer_than_it_runs():
+    # The first step, then four of 2 s, are 8 s of sixteen such.
+    length = Length(8.0, 8.0, warm_up=16)
+    fake = FakeClock()
+
+    def source():
+        while True:
+            fake.pass_(2.0 - STEP)
+            yield [0]
+
+    play(source(), lambda _: Touched(1, BYTES), Step(STEP), length, fake.clock)
+    assert fake.time - 100.0 == pytest.approx(2.0 + 8.0 + 8.0)
 
 
 def test_reading_a_batch_belongs_to_its_step():

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -112,7 +113,9 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def until(browser: webdriver.Chrome, what: str, condition: Any) -> None:
-    WebDriverWait(browser, WITHIN).until(lambda _: condition(), what)
+    """Wait for it; the page may draw itself anew while it is looked at, and is looked at again."""
+    wait = WebDriverWait(browser, WITHIN, ignored_exceptions=[StaleElementReferenceException])
+    wait.until(lambda _: condition(), what)
 
 
 def text(browser: webdriver.Chrome, name: str) -> str:
