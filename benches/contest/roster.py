@@ -187,7 +187,8 @@ def settings(kind: str, images: bool) -> dict[str, tuple[Any, ...]]:
 
 
 def version(kind: str, found: dict[str, Any]) -> str:
-    """Return the version of the contender's own package."""
+    """Return the version of the contender's own package: others' names may begin with its name."""
     wanted = RULES[kind].distributions[0]
     versions: dict[str, str] = found["versions"]
-    return next((its for name, its in versions.items() if name.startswith(wanted)), "unknown")
+    own = min((name for name in versions if name.startswith(wanted)), key=len, default=None)
+    return "unknown" if own is None else versions[own]

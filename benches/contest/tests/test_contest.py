@@ -395,3 +395,10 @@ def test_the_command_line_plays_the_contest(shards, tmp_path):
         told = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
         assert told.returncode == 1
         assert "--python" in told.stderr
+
+
+def test_a_version_is_that_of_the_package_itself():
+    found = {"versions": {"torchvision": "2", "torch": "1", "nvidia-dali-cuda120": "3"}}
+    assert roster.version("torch", found) == "1"
+    assert roster.version("dali", found) == "3"
+    assert roster.version("spdl", found) == "unknown"
