@@ -60,8 +60,8 @@ def main() -> None:
         enable_progress_bar=False,
     )
     trainer.fit(Regression(arguments(__doc__ or "")))
-    # Lightning leaves gloo's group to the interpreter's end, where its threads abort the process now
-    # and then. Together: a rank that leaves before the others looks like one that failed.
+    # Lightning leaves gloo's group to the interpreter's end, where its threads abort the process
+    # now and then. Together: a rank that leaves before the others looks like one that failed.
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
