@@ -102,10 +102,12 @@ pub(crate) fn play_together(
     })
 }
 
-/// Seconds of CPU of this process and the daemon `pid`.
-pub(crate) fn cpu_seconds(daemon: Option<u32>) -> Result<f64> {
-    let daemon = daemon.map_or(Ok(0.0), cpu::seconds)?;
-    Ok(cpu::seconds(std::process::id())? + daemon)
+/// Seconds of CPU of this process and the daemon `pid`, with those who work for either.
+pub(crate) fn cpu_seconds(daemon: u32) -> Result<f64> {
+    let own = std::process::id();
+    // One that this process started is counted with it.
+    let daemon = if cpu::below(own).contains(&daemon) { 0.0 } else { cpu::seconds(daemon)? };
+    Ok(cpu::seconds(own)? + daemon)
 }
 
 /// Drops every copy of these shards, so that what follows is cold.

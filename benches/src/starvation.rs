@@ -20,15 +20,19 @@ use std::time::Duration;
 
 use forebay_client::{Address, Loader, LoaderConfig};
 use forebay_error::{Error, ErrorKind, Result};
+use forebay_wire::message::{Proportion, Stream};
 use indicatif::ProgressBar;
 
+pub use accelerator::{Counted, STALL_SHARE};
 use accelerator::{Course, Played};
-pub use accelerator::{STALL_SHARE, Until};
 pub use differential::Differential;
 pub use profile::{CUSTOM, PROFILES, Profile};
 pub use raw::{RAW_STEPS_MAX, Raw};
 use report::Cost;
-pub use report::{AcceleratorReport, Configuration, EpochReport, Report, Temperature, WaitsReport};
+pub use report::{
+    AcceleratorReport, Configuration, Contested, EpochReport, Report, Search, Temperature,
+    WaitsReport,
+};
 pub use search::{Held, TARGET, Trial};
 
 use crate::fetches::Fetches;
@@ -38,8 +42,13 @@ use crate::tier_reads::TierReads;
 /// Accelerators of one node at most: no server has more.
 pub const ACCELERATORS_MAX: u32 = 64;
 
+/// Trials play the shards so often within an epoch, or until it has so many samples: at its end pipelines empty, and what
+/// is made while they fill again would be counted as given away.
+const REPEATS: (u64, u64) = (64, 1_000_000);
+
 /// A node's emulated accelerators, each with a loader of its own, as the ranks of one job.
 pub struct Node<'a> {
+    configs: Vec<LoaderConfig>,
     loaders: Vec<Loader>,
     address: Address,
     batch_size: u32,
@@ -64,8 +73,8 @@ impl<'a> Node<'a> {
         };
         let address = first.session.address.clone();
         let batch_size = first.session.open.order.batch_size;
-        let loaders = configs.into_iter().map(Loader::open).collect::<Result<_>>()?;
-        Ok(Self { loaders, address, batch_size, step, progress, epoch: 0 })
+        let loaders = configs.iter().cloned().map(Loader::open).collect::<Result<_>>()?;
+        Ok(Self { configs, loaders, address, batch_size, step, progress, epoch: 0 })
     }
 
     /// Plays the next epoch.
@@ -73,16 +82,17 @@ impl<'a> Node<'a> {
     /// # Errors
     /// What a loader failed with; `Invalid` if an accelerator has fewer than two batches. Bad samples end
     /// the run.
-    pub fn epoch(&mut self, until: Until) -> Result<EpochReport> {
-        self.epoch_at(self.step, until)
+    pub fn epoch(&mut self, counted: Counted) -> Result<EpochReport> {
+        self.epoch_at(self.step, counted)
     }
 
     /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each trial
-    /// `seconds` long.
+    /// `seconds` long. It ends the node's epochs.
     ///
     /// # Errors
-    /// As [`Node::epoch`].
-    pub fn search(&mut self, target: f64, seconds: f64) -> Result<Held> {
+    /// As [`Node::epoch`]; `Invalid` if nobody knows how many samples the shards have.
+    pub fn search(mut self, target: f64, seconds: f64) -> Result<Held> {
+        self.repeat()?;
         let ranks = self.loaders.len() as f64;
         // What one accelerator of nominal speed takes.
         let nominal = f64::from(self.batch_size) / self.step.as_secs_f64();
@@ -113,13 +123,39 @@ impl<'a> Node<'a> {
         Differential::of(synthetic / (steps * slowest.len() as u64).max(1) as f64, cached, cold)
     }
 
-    /// Plays epochs until `seconds` are over, first steps not counted.
+    /// Opens the loaders anew, for epochs that play the shards many times ([`REPEATS`]).
+    fn repeat(&mut self) -> Result<()> {
+        let known = self.configs.first().and_then(|config| config.session.open.counts.clone());
+        let learnt = || self.loaders.first()?.learnt().map(<[u64]>::to_vec);
+        let counts = known.or_else(learnt).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "a search has to know how many samples the shards have")
+                .advise("name a manifest, which `forebay index` writes, or let it play a whole epoch before")
+        })?;
+        let (times, samples) = REPEATS;
+        let times = samples.div_ceil(counts.iter().sum::<u64>().max(1)).min(times);
+        // Their slabs and decode threads first.
+        self.loaders.clear();
+        for config in &mut self.configs {
+            let session = &mut config.session;
+            session.open.counts = Some(counts.clone());
+            let shards = u32::try_from(session.open.urls.len()).unwrap_or(u32::MAX);
+            session.streams = vec![Stream { shards, proportion: Proportion::Repeat(times as f64) }];
+        }
+        self.loaders = self.configs.iter().cloned().map(Loader::open).collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    /// Plays until `seconds` are over, but for steps in which pipelines fill.
     fn trial(&mut self, speed: Option<f64>, step: Duration, seconds: f64) -> Result<Trial> {
         let mut trial = Trial { speed, ..Trial::default() };
         let mut nominal = 0.0;
+        // As many batches as are ready, as are in the slab behind them, and are being made of either.
+        let prefetch = self.configs.first().map_or(1, |config| config.session.open.prefetch);
+        let behind = 2 * (u64::from(prefetch) + 1);
         while trial.seconds < seconds {
             let rest = Some(seconds - trial.seconds);
-            let epoch = self.epoch_at(step, Until { steps: None, seconds: rest })?;
+            let counted = Counted { behind, steps: None, seconds: rest };
+            let epoch = self.epoch_at(step, counted)?;
             nominal += epoch.steps as f64 * step.as_secs_f64();
             trial.seconds += epoch.wall_seconds;
             trial.samples += epoch.samples;
@@ -131,13 +167,13 @@ impl<'a> Node<'a> {
         Ok(trial)
     }
 
-    fn epoch_at(&mut self, step: Duration, until: Until) -> Result<EpochReport> {
+    fn epoch_at(&mut self, step: Duration, counted: Counted) -> Result<EpochReport> {
         let (number, before) = (self.epoch, Fetches::settled(&self.address)?);
         self.epoch += 1;
         let tiers = TierReads::of(&self.address)?;
-        let cpu_seconds = || playing::cpu_seconds(Some(before.daemon_pid));
+        let cpu_seconds = || playing::cpu_seconds(before.daemon_pid);
         let cpu = cpu_seconds()?;
-        let course = Course::new(self.loaders.len(), (number, step, until), self.progress);
+        let course = Course::new(self.loaders.len(), (number, step, counted), self.progress);
         let played = self.play(&course)?;
         let cost = Cost {
             cpu_seconds: cpu_seconds()? - cpu,

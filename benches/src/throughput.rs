@@ -163,10 +163,10 @@ impl<'a> Stage<'a> {
     fn round(&self, epoch: u64) -> Result<Round> {
         let before = Fetches::settled(&self.address)?;
         let tiers = TierReads::of(&self.address)?;
-        let cpu = playing::cpu_seconds(Some(before.daemon_pid))?;
+        let cpu = playing::cpu_seconds(before.daemon_pid)?;
         let (played, wall) =
             playing::play_together(&self.loaders, epoch, self.how.batches, self.progress)?;
-        let cpu = playing::cpu_seconds(Some(before.daemon_pid))? - cpu;
+        let cpu = playing::cpu_seconds(before.daemon_pid)? - cpu;
         let by_tier = TierReads::of(&self.address)?.since(&tiers);
         let fetched_bytes = Fetches::settled(&self.address)?.since(before)?;
         let sum = |of: fn(&Played) -> u64| played.iter().map(of).sum::<u64>();

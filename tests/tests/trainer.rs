@@ -148,8 +148,10 @@ fn daemons_hear_how_far_a_trainer_came() {
     for index in 0..3 {
         peer.batch(run, index, 1);
         assert_eq!(batch(&loader).index, index);
+        if index == 0 {
+            hears(&mut peer, 1);
+        }
     }
-    hears(&mut peer, 1);
     peer.say(&Reply::End { run, batches: 3, samples: 3, errors: Vec::new() });
     assert!(matches!(next(&loader).unwrap(), Next::End { batches: 3, .. }));
     hears(&mut peer, 3);

@@ -19,20 +19,30 @@ use crate::playing::next;
 /// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
 pub const STALL_SHARE: f64 = 0.10;
 
-/// When an epoch is cut short; the first step counts here.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Until {
-    /// After so many steps.
+/// Which steps of an epoch are counted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Counted {
+    /// Those behind so many first ones, at least one; fewer are left out if they take as long as what is counted.
+    pub behind: u64,
+    /// Up to so many of the epoch's, those left out included.
     pub steps: Option<u64>,
-    /// After so many seconds behind the first step.
+    /// For so many seconds.
     pub seconds: Option<f64>,
+}
+
+impl Counted {
+    /// All but the first, which MLPerf Storage leaves out, of an epoch's first `steps`.
+    #[must_use]
+    pub const fn all_but_the_first(steps: Option<u64>) -> Self {
+        Self { behind: 1, steps, seconds: None }
+    }
 }
 
 /// What the accelerators of a node share while they play an epoch.
 pub(super) struct Course<'a> {
     pub(super) epoch: u64,
     pub(super) step: Duration,
-    pub(super) until: Until,
+    pub(super) counted: Counted,
     pub(super) progress: &'a ProgressBar,
     line: Barrier,
     failed: AtomicBool,
@@ -77,13 +87,13 @@ pub(super) struct Whole {
 impl<'a> Course<'a> {
     pub(super) fn new(
         accelerators: usize,
-        (epoch, step, until): (u64, Duration, Until),
+        (epoch, step, counted): (u64, Duration, Counted),
         progress: &'a ProgressBar,
     ) -> Self {
         Self {
             epoch,
             step,
-            until,
+            counted,
             progress,
             line: Barrier::new(accelerators),
             failed: AtomicBool::new(false),
@@ -108,7 +118,17 @@ impl<'a> Course<'a> {
         self.compute(&first);
         tally.whole.first_step = begin.elapsed();
         drop(first);
-        // What the first step waited and computed belongs to filling the pipeline.
+        let filling = Instant::now();
+        for _ in 1..self.counted.behind {
+            let is_long = |seconds| filling.elapsed().as_secs_f64() >= seconds;
+            if self.counted.seconds.is_some_and(is_long) {
+                break;
+            }
+            let Some(batch) = next(loader)? else { break };
+            tally.whole.count(&batch);
+            self.compute(&batch);
+        }
+        // What the first steps waited and computed belongs to filling the pipeline.
         loader.reset_stats();
         let since = Instant::now();
         let mut last = since;
@@ -133,7 +153,7 @@ impl<'a> Course<'a> {
     }
 
     fn goes_on(&self, done: u64, since: Instant) -> bool {
-        let Until { steps, seconds } = self.until;
+        let Counted { steps, seconds, .. } = self.counted;
         // However short the time, there is a step that counts.
         let in_time = |seconds| done < 2 || since.elapsed().as_secs_f64() < seconds;
         steps.is_none_or(|steps| done < steps)

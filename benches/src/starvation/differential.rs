@@ -12,6 +12,10 @@ use serde::Serialize;
 
 use super::report::{EpochReport, Temperature};
 
+/// The share of what a cold epoch delivers that has to be fetched in it: were half of it cached, half of the fetch stall
+/// would be missing.
+const COLD: f64 = 0.95;
+
 /// What a step takes, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Differential {
@@ -30,7 +34,7 @@ pub struct Differential {
 }
 
 impl Differential {
-    /// By the times of single steps; a difference that is negative is noise, and none.
+    /// By the times of single steps; what is negative shows how large the noise is.
     ///
     /// # Errors
     /// `Invalid` unless `cold` was cold and `cached` was warm, over as many steps.
@@ -47,6 +51,15 @@ impl Differential {
                  room for all shards",
             ));
         }
+        if (cold.fetched_bytes as f64) < COLD * cold.delivered_bytes as f64 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the first epoch found some of its shards in the cache",
+            )
+            .at("fetched_bytes", cold.fetched_bytes)
+            .at("delivered_bytes", cold.delivered_bytes)
+            .advise("begin with an empty cache (FOREBAY_CACHE=$(mktemp -d), --daemon embedded)"));
+        }
         if cold.steps != cached.steps {
             return Err(Error::new(ErrorKind::Invalid, "the epochs differ in their steps")
                 .at("cold", cold.steps)
@@ -58,8 +71,8 @@ impl Differential {
             synthetic_step_seconds: synthetic,
             cached_step_seconds: cached_step,
             cold_step_seconds: cold_step,
-            prep_stall_seconds: (cached_step - synthetic).max(0.0),
-            fetch_stall_seconds: (cold_step - cached_step).max(0.0),
+            prep_stall_seconds: cached_step - synthetic,
+            fetch_stall_seconds: cold_step - cached_step,
             booked_fetch_seconds: booked / cold.steps as f64,
         })
     }

@@ -6,6 +6,7 @@ use forebay_error::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::differential::Differential;
+use super::report::text::few;
 use super::report::{EpochReport, Report};
 use super::search::Held;
 use crate::contest::{cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread, work};
@@ -21,8 +22,8 @@ const GB: f64 = 1e9;
 /// `Invalid` if a figure is no number.
 pub fn of(report: &Report) -> Result<String> {
     let title = format!("Starvation: {} on {}", report.profile, report.machine.cpu);
-    // A script's end inside the document would end it for the browser, too.
-    let document = report.to_json()?.replace("</", "<\\/");
+    // Inside a script nothing that begins as a tag or a comment may stand; in JSON `<` is in strings alone.
+    let document = report.to_json()?.replace('<', "\\u003c");
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -99,6 +100,9 @@ fn summary(report: &Report) -> Result<Markup> {
                     td { (epoch.by_tier) }
                     td { (epoch.wait.stalls) " of " (epoch.wait.count) }
                 } } }
+            }
+            @if let Some(steps) = report.few_steps() {
+                p class="note" { strong { "Beware: " } (few(steps, report.configuration.prefetch)) "." }
             }
             p class="note" {
                 "AU_ideal is steps × nominal step time ÷ wall time. What is measured counts the compute time by the clock "

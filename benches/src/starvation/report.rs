@@ -1,6 +1,6 @@
 //! What a starvation run says, as a document and as text.
 
-mod text;
+pub(super) mod text;
 
 use std::fmt;
 use std::time::Duration;
@@ -17,6 +17,15 @@ use super::search::Held;
 use crate::durations::Durations;
 use crate::machine::Machine;
 use crate::tier_reads::TierReads;
+
+/// The share of a wait within which its causes sum to it.
+const BOOKED_WITHIN: f64 = 0.01;
+
+/// What lies between the clock of whoever waits and that of the loader: a call and its return on a thread that just woke.
+const CALL: Duration = Duration::from_micros(50);
+
+/// Counted steps to each batch that is kept ready ahead, below which a report warns: those batches are a tenth then.
+const STEPS_TO_EACH_AHEAD: u64 = 10;
 
 /// A whole run.
 #[derive(Debug, Clone, Serialize)]
@@ -65,6 +74,40 @@ pub struct Configuration {
     pub prefetch: u32,
     /// Steps of an epoch at most, the first included.
     pub steps: Option<u64>,
+    /// Epochs.
+    pub epochs: u64,
+    /// Whether stalls were told apart by difference.
+    pub differential: bool,
+    /// Whether batches were followed.
+    pub traced: bool,
+    /// How it was looked for how many accelerators the node feeds, if it was.
+    pub search: Option<Search>,
+    /// What was asked of other loaders, if anything was.
+    pub contest: Option<Contested>,
+}
+
+/// How it is looked for how many accelerators a node feeds.
+#[derive(Debug, Clone, Serialize)]
+pub struct Search {
+    /// The AU_ideal at which one counts as fed.
+    pub target_au: f64,
+    /// Seconds of a trial.
+    pub trial_seconds: f64,
+}
+
+/// What is asked of other loaders.
+#[derive(Debug, Clone, Serialize)]
+pub struct Contested {
+    /// Who.
+    pub rivals: Vec<String>,
+    /// The model that they train, if it is no emulated accelerator.
+    pub model: Option<String>,
+    /// Runs of each.
+    pub rounds: u32,
+    /// Seconds of a run.
+    pub seconds: f64,
+    /// What each may use of memory.
+    pub memory_bytes: Option<u64>,
 }
 
 /// One epoch, of all accelerators together. The first step of each is left out of everything but
@@ -98,6 +141,8 @@ pub struct EpochReport {
     pub cpu_ms_per_sample: f64,
     /// Bytes the daemon fetched from origins during the whole epoch, for whatever job.
     pub fetched_bytes: u64,
+    /// Payload that the whole epoch delivered.
+    pub delivered_bytes: u64,
     /// Payload read from the tier.
     pub tier_bytes: u64,
     /// Payload taken from shards still arriving from their origin.
@@ -220,6 +265,15 @@ impl Report {
         })
     }
 
+    /// The counted steps of the shortest epoch's accelerators, if those are so few that batches made ahead during the
+    /// first step show in its figures.
+    #[must_use]
+    pub fn few_steps(&self) -> Option<u64> {
+        let steps = self.epochs.iter().flat_map(|epoch| &epoch.accelerators).map(|one| one.steps);
+        let enough = STEPS_TO_EACH_AHEAD * u64::from(self.configuration.prefetch);
+        steps.min().filter(|steps| *steps < enough)
+    }
+
     /// The document as JSON.
     ///
     /// # Errors
@@ -268,6 +322,7 @@ impl EpochReport {
             bytes_per_second: (tier + origin) as f64 / wall,
             cpu_ms_per_sample: cpu_seconds * 1000.0 / sum(|one| one.whole.samples).max(1) as f64,
             fetched_bytes,
+            delivered_bytes: sum(|one| one.whole.bytes),
             tier_bytes: tier,
             origin_bytes: origin,
             by_tier,
@@ -304,6 +359,16 @@ impl WaitsReport {
             stall_share_of_step: STALL_SHARE,
             stalls: played.iter().map(|one| one.stalls).sum(),
         }
+    }
+
+    /// What of the wait was booked to no cause, if that is more than the calls themselves take ([`CALL`]) and a hundredth:
+    /// then figures by cause are not to be trusted.
+    #[must_use]
+    pub fn unbooked_seconds(&self) -> Option<f64> {
+        let unbooked = (self.measured_seconds - self.total_seconds).abs();
+        let allowed =
+            BOOKED_WITHIN * self.measured_seconds + CALL.as_secs_f64() * self.count as f64;
+        (unbooked > allowed).then_some(unbooked)
     }
 
     /// Seconds booked to a cause.
@@ -382,5 +447,22 @@ mod tests {
         // All of the CPU over all of the samples: those of the first step were made of it, too.
         is(epoch.cpu_ms_per_sample, 1.0);
         assert_eq!(epoch.samples, 1280);
+    }
+
+    /// A wait of which a part was booked to nobody is told as such; a call's own time is no part.
+    #[test]
+    fn a_wait_that_is_not_booked_is_told() {
+        let mut played = played(1950, 1300, 400);
+        let booked = |ms: u64| vec![("origin", Duration::from_millis(ms).as_secs_f64())];
+        played.each.record(played.waited);
+        let unbooked =
+            |played: &Played| WaitsReport::of(std::slice::from_ref(played)).unbooked_seconds();
+        // Causes in the order of all of them: the origin's is the first.
+        played.stats.wait.by_cause = booked(650);
+        assert_eq!(unbooked(&played), None);
+        played.stats.wait.by_cause = booked(645);
+        assert_eq!(unbooked(&played), None);
+        played.stats.wait.by_cause = booked(640);
+        assert!((unbooked(&played).unwrap() - 0.010).abs() < 1e-9);
     }
 }

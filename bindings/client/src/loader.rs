@@ -7,6 +7,7 @@
 mod lending;
 mod retiring;
 mod rows;
+mod telling;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,16 +29,14 @@ use serde::Serialize;
 use crate::deadline::Deadline;
 use crate::session::{RawBatch, Rest, Session, SessionConfig};
 use crate::trace::{Followed, Handed, Trace};
-use crate::waits::{WaitReport, Waits, cut};
+use crate::waits::{WaitReport, Waits};
 use lending::Lending;
 use retiring::{Busy, Retiring};
 pub use rows::{Batch, Rows, View};
+use telling::Telling;
 
 /// How often a waiting consumer looks whether it should stop (Ctrl-C).
 const INTERRUPT_CHECK: Duration = Duration::from_millis(50);
-
-/// How often the daemon hears how far the consumer came: often enough for whoever looks at it.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Idle output buffers kept for reuse: six batches of 256 float32 images of 224 pixels, which is
 /// the default `prefetch` and one each being decoded and in use.
@@ -127,8 +126,7 @@ pub struct Loader {
     tally: Tally,
     trace: Option<Trace>,
     timeout: Duration,
-    /// When the daemon heard how far the consumer came, in nanoseconds of [`now_ns`].
-    told_ns: AtomicU64,
+    telling: Telling,
     /// Whether its runs lease their shards.
     leases: bool,
     decoding: Option<std::thread::JoinHandle<()>>,
@@ -228,10 +226,10 @@ impl Loader {
         });
         let streams = firsts.collect();
         let (session, raw) = Session::open(config.session, leases, config.trace.clone())?;
-        let before = tally.lock().progress();
-        if before != Progress::default() {
+        let telling = Telling::new(session.teller(), tally.clone())?;
+        if tally.lock().progress() != Progress::default() {
             // So that what a loader before this one counted is told apart from what this one will.
-            session.tell_progress(before);
+            telling.at_once();
         }
         let (sender, ready) = bounded(prefetch);
         let epoch = Arc::new(AtomicU64::new(0));
@@ -261,7 +259,7 @@ impl Loader {
             tally,
             trace: config.trace,
             timeout,
-            told_ns: AtomicU64::new(0),
+            telling,
             leases,
             decoding: Some(decoding),
             made_in: Generation::now(),
@@ -364,7 +362,8 @@ impl Loader {
         let next = self.wait(interrupted);
         if next.is_err() {
             // It waits no more: were that untold, its wait would grow at the daemon for as long as the loader is there.
-            self.tell_progress(0);
+            self.telling.waits_no_more();
+            self.telling.at_once();
         }
         next
     }
@@ -385,36 +384,35 @@ impl Loader {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended().into()),
                 Err(RecvTimeoutError::Timeout) => {
                     interrupted()?;
-                    self.tell_now_and_then(now_ns().saturating_sub(start_ns));
+                    self.telling.waits(start_ns);
                     if deadline.has_passed() {
                         return Err(self.timed_out().into());
                     }
                     continue;
                 }
             };
+            self.telling.waits_no_more();
             return match ready {
                 Ready::Batch { mut batch, mut stages, followed, .. } => {
                     // What cannot be lent is copied.
                     let copying_ns = now_ns();
                     batch.hand_out(&self.lending);
-                    let handed_ns = now_ns();
-                    stages.extend(decoding(copying_ns..handed_ns, []));
+                    stages.extend(decoding(copying_ns..now_ns(), []));
                     let busy = self.device_busy.as_ref().map(|busy| busy.stretches());
-                    let busy = busy.unwrap_or_default();
-                    let wait = start_ns..handed_ns;
+                    let (batches, wait) =
+                        self.count(&batch, start_ns, &stages, &busy.unwrap_or_default());
                     if let (Some(trace), Some(followed)) = (&self.trace, followed) {
-                        let parts = cut(wait.clone(), &stages, &busy);
-                        trace.handed(followed, Handed { wait: wait.clone(), parts });
+                        trace.handed(followed, wait);
                     }
-                    // The first is told at once: a job may take no other for long.
-                    match self.count(&batch, wait, &stages, &busy) {
-                        1 => self.tell_progress(0),
-                        _ => self.tell_now_and_then(0),
+                    // Of the first at once: a job may take no other for long.
+                    match batches {
+                        1 => self.telling.soon(),
+                        _ => self.telling.now_and_then(),
                     }
                     Ok(Next::Batch(batch))
                 }
                 Ready::End { batches, samples, errors, .. } => {
-                    self.tell_progress(0);
+                    self.telling.at_once();
                     Ok(Next::End { batches, samples, errors })
                 }
                 Ready::Failed { error, .. } => Err(error.into()),
@@ -446,28 +444,16 @@ impl Loader {
         self.session.tell(bad);
     }
 
-    /// Tells the daemon how far the consumer came, and for how long it has waited by now, unless it heard
-    /// of it just now.
-    fn tell_now_and_then(&self, waiting_ns: u64) {
-        if now_ns() > self.told_ns.load(Ordering::Relaxed) + TELL_EVERY.as_nanos() as u64 {
-            self.tell_progress(waiting_ns);
-        }
-    }
-
-    fn tell_progress(&self, waiting_ns: u64) {
-        self.told_ns.store(now_ns(), Ordering::Relaxed);
-        let progress = Progress { waiting_ns, ..self.counts().progress() };
-        self.session.tell_progress(progress);
-    }
-
     /// What was counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
+        // First: whoever counts a batch must not wait for who talks to the daemon.
+        let (reconnects, daemon_pid) = (self.session.reconnects(), self.session.daemon_pid());
         let counts = self.counts();
         Stats {
             private_copies: counts.stats.private_copies + self.lending.copies(),
-            reconnects: counts.stats.reconnects + self.session.reconnects(),
-            daemon_pid: self.session.daemon_pid(),
+            reconnects: counts.stats.reconnects + reconnects,
+            daemon_pid,
             wait: counts.waits.report(),
             ..counts.stats.clone()
         }
@@ -480,16 +466,15 @@ impl Loader {
         *counts = Counts { before: counts.progress(), ..Counts::default() };
     }
 
-    /// Counts a batch; with how many there were.
+    /// Counts a batch that was waited for since then, until now; with how many there were, and what became of the wait.
     fn count(
         &self,
         batch: &Batch,
-        wait: Range<u64>,
+        start_ns: u64,
         stages: &[Stage],
         device_busy: &[Range<u64>],
-    ) -> u64 {
+    ) -> (u64, Handed) {
         let mut counts = self.counts();
-        counts.waits.book(wait.start, wait.end, stages, device_busy);
         counts.stats.batches += 1;
         counts.stats.samples += batch.keys.len() as u64;
         counts.stats.bad_samples += batch.errors.len() as u64;
@@ -499,7 +484,10 @@ impl Loader {
             let reasons = counts.stats.decoders.entry(decoder).or_default();
             *reasons.entry(reason).or_default() += images;
         }
-        counts.stats.batches
+        // As late as can be: counting keeps the consumer, too.
+        let wait = start_ns..now_ns();
+        let parts = counts.waits.book(wait.clone(), stages, device_busy);
+        (counts.stats.batches, Handed { wait, parts })
     }
 
     /// Why the decode thread is gone though nobody closed the loader.

@@ -155,6 +155,23 @@ pub(crate) struct Session {
     made_in: Generation,
 }
 
+/// Tells the daemon of a session how far the job's consumer came, from whatever thread.
+#[derive(Debug)]
+pub(crate) struct Teller(Arc<Shared>);
+
+impl Teller {
+    /// Tells it what `progress` says now; the daemon after it hears of it, too.
+    pub(crate) fn tell_progress(&self, progress: impl FnOnce() -> Progress) {
+        let mut wanted = self.0.wanted();
+        // Counted behind the lock: what was counted later is not told earlier.
+        wanted.progress = progress();
+        if let Some(connection) = &wanted.connection {
+            // If it is gone, the next one is told when it is found.
+            let _ = connection.tell_progress(&wanted.progress);
+        }
+    }
+}
+
 impl Session {
     /// Opens the job; batches come out of the queue after [`Session::start`].
     ///
@@ -233,19 +250,14 @@ impl Session {
         let mut wanted = self.shared.wanted();
         wanted.bad = bad;
         if let Some(connection) = &wanted.connection {
-            // If it is gone, the next one is told when it is found.
+            // As for how far its consumer came.
             let _ = connection.tell(&wanted.bad);
         }
     }
 
-    /// Tells the daemon how far the job's consumer came; the one after it hears of it, too.
-    pub(crate) fn tell_progress(&self, progress: Progress) {
-        let mut wanted = self.shared.wanted();
-        wanted.progress = progress;
-        if let Some(connection) = &wanted.connection {
-            // As for what could not be used.
-            let _ = connection.tell_progress(&wanted.progress);
-        }
+    /// Who tells the daemon how far the job's consumer came.
+    pub(crate) fn teller(&self) -> Teller {
+        Teller(self.shared.clone())
     }
 
     /// Starts a run of leased shards.

@@ -64,15 +64,21 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// Books the wait from `start_ns` to `end_ns` for a batch worked on in `stages`, behind others that a device
-    /// worked on during `device`.
-    pub fn book(&mut self, start_ns: u64, end_ns: u64, stages: &[Stage], device: &[Range<u64>]) {
-        let wait_ns = end_ns.saturating_sub(start_ns);
+    /// Books a wait for a batch worked on in `stages`, behind others that a device worked on during `device`; to what.
+    pub fn book(
+        &mut self,
+        wait: Range<u64>,
+        stages: &[Stage],
+        device: &[Range<u64>],
+    ) -> Vec<Stage> {
+        let wait_ns = wait.end.saturating_sub(wait.start);
         self.each.saturating_record(wait_ns.max(1));
         self.times.took(Duration::from_nanos(wait_ns));
-        for part in cut(start_ns..end_ns, stages, device) {
+        let parts = cut(wait, stages, device);
+        for part in &parts {
             self.by_cause[part.cause as usize] += part.end_ns - part.start_ns;
         }
+        parts
     }
 
     /// The waits' nanoseconds, cause by cause, in the order of [`Cause::ALL`].
@@ -170,7 +176,7 @@ mod tests {
             stage(Cause::Decode, 160, 180),
             stage(Cause::Decode, 190, 500),
         ];
-        waits.book(100, 200, &stages, &[]);
+        waits.book(100..200, &stages, &[]);
         let get = |cause: Cause| waits.by_cause[cause as usize];
         assert_eq!(get(Cause::Origin), 50);
         assert_eq!(get(Cause::TierRead), 20);
@@ -182,10 +188,10 @@ mod tests {
     #[test]
     fn work_done_before_the_wait_is_nobodys_fault() {
         let mut waits = Waits::default();
-        waits.book(100, 130, &[stage(Cause::Origin, 0, 100), stage(Cause::Decode, 200, 300)], &[]);
+        waits.book(100..130, &[stage(Cause::Origin, 0, 100), stage(Cause::Decode, 200, 300)], &[]);
         assert_eq!(waits.by_cause[Cause::RingEmpty as usize], 30);
         assert_eq!(waits.total_ns(), 30);
-        waits.book(200, 200, &[], &[]);
+        waits.book(200..200, &[], &[]);
         assert_eq!((waits.total_ns(), waits.report().count), (30, 2));
     }
 
@@ -196,7 +202,7 @@ mod tests {
         let mut waits = Waits::default();
         let own = [stage(Cause::TierRead, 140, 150), stage(Cause::Decode, 155, 160)];
         let device = [0..120, 110..145, 158..u64::MAX];
-        waits.book(100, 200, &own, &device);
+        waits.book(100..200, &own, &device);
         let get = |cause: Cause| waits.by_cause[cause as usize];
         assert_eq!(get(Cause::TierRead), 10);
         assert_eq!(get(Cause::Decode), 5);

@@ -5,11 +5,14 @@ use serde_json::Value;
 use super::pick;
 
 /// What has to be the same for a ratio to mean anything, beside the configuration: its name, and where it stands.
-const KIND: [(&str, &str); 4] = [
+const KIND: [(&str, &str); 7] = [
     ("workload", "/profile"),
     ("batch size", "/batch_size"),
     ("step", "/step_seconds"),
     ("processor", "/machine/cpu"),
+    ("cores", "/machine/cores"),
+    ("memory", "/machine/memory_bytes"),
+    ("kernel", "/machine/kernel"),
 ];
 
 /// What two runs differ in that makes ratios mean less.

@@ -16,12 +16,23 @@ impl fmt::Display for Report {
         }
         writeln!(f, "  batch {}  step {:.1} ms", self.batch_size, self.step_seconds * 1e3)?;
         self.epochs.iter().try_for_each(|epoch| write!(f, "\n{epoch}"))?;
+        if let Some(steps) = self.few_steps() {
+            writeln!(f, "\nbeware: {}", few(steps, self.configuration.prefetch))?;
+        }
         if let Some(differential) = &self.differential {
             write!(f, "\n{differential}")?;
         }
         self.held.iter().try_for_each(|held| write!(f, "\n{held}"))?;
         self.contest.iter().try_for_each(|told| write!(f, "\n{}", contest::table(told)))
     }
+}
+
+/// What so few steps mean.
+pub(in crate::starvation) fn few(steps: u64, prefetch: u32) -> String {
+    format!(
+        "with {steps} counted steps in an epoch much of it is what was made ahead during the first, up to {prefetch} batches; \
+         name more shards, or see --find-most, which plays them many times"
+    )
 }
 
 impl fmt::Display for EpochReport {
@@ -71,7 +82,15 @@ impl fmt::Display for EpochReport {
             let share = if wait.total_seconds > 0.0 { seconds / wait.total_seconds } else { 0.0 };
             write!(f, "  {cause} {seconds:.2} s ({:.0} %)", share * 100.0)?;
         }
-        writeln!(f)
+        writeln!(f)?;
+        if let Some(unbooked) = wait.unbooked_seconds() {
+            writeln!(
+                f,
+                "  beware: causes and wait differ by {:.1} ms: the machine has too much other work to say what was waited for",
+                unbooked * 1e3
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use bytesize::ByteSize;
 use clap::builder::PossibleValuesParser;
 use forebay_benches::contest::{self, CONTENDERS, Request};
+use forebay_benches::starvation::Contested;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -117,6 +118,18 @@ impl Rivals {
             model: self.model.clone(),
         };
         Ok(Some(contest::run(&request, &python, progress)?))
+    }
+
+    /// What was asked of a contest, for whoever compares runs.
+    pub(super) fn asked(&self) -> Option<Contested> {
+        let others = CONTENDERS.into_iter().skip(1).filter(|name| self.takes_part(name));
+        self.is_asked_for().then(|| Contested {
+            rivals: others.map(str::to_owned).collect(),
+            model: self.model.clone(),
+            rounds: self.rounds,
+            seconds: self.seconds,
+            memory_bytes: self.memory.map(|size| size.as_u64()),
+        })
     }
 
     /// Checks before anything is played.

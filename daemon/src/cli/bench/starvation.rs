@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use forebay_benches::starvation::{
-    ACCELERATORS_MAX, CUSTOM, Configuration, Node, PROFILES, Profile, Report, TARGET, Until, page,
+    ACCELERATORS_MAX, CUSTOM, Configuration, Counted, Node, PROFILES, Profile, Report, Search,
+    TARGET, page,
 };
 use forebay_client::Trace;
 use forebay_decode::{Crop, DType, FieldKind, FieldSpec, ImageSpec, Layout};
@@ -79,7 +80,7 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, value_name = "SHARE", default_value_t = TARGET, value_parser = share)]
     #[arg(requires = "find_most")]
     target_au: f64,
-    /// Seconds of each trial of --find-most; the last is three times as long.
+    /// Seconds of each trial of --find-most; those that confirm what was found are three times as long.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = trial)]
     #[arg(requires = "find_most")]
     trial: f64,
@@ -152,6 +153,12 @@ impl Asked {
         if arguments.find_most && step.is_zero() {
             return Err(usage("accelerators whose steps take no time are never fed"));
         }
+        if arguments.find_most && arguments.steps.is_some() && arguments.loading.manifest.is_none()
+        {
+            return Err(usage(
+                "a search has to know how many samples the shards have: --manifest beside --steps, or whole epochs",
+            ));
+        }
         if arguments.differential && arguments.epochs < 2 {
             return Err(usage(
                 "--differential holds a cold epoch against a warm one: --epochs 2 at least",
@@ -199,6 +206,13 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         window: arguments.loading.window,
         prefetch: arguments.loading.prefetch,
         steps: arguments.steps,
+        epochs: arguments.epochs,
+        differential: arguments.differential,
+        traced: arguments.trace.is_some(),
+        search: asked
+            .find_most
+            .then_some(Search { target_au: arguments.target_au, trial_seconds: arguments.trial }),
+        contest: arguments.rivals.asked(),
     };
     let workload = (asked.name, asked.batch_size, asked.step.as_secs_f64());
     let mut report = Report::of(workload, configuration)?;
@@ -213,7 +227,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let mut node = Node::open(configs, asked.step, &bar)?;
     for epoch in 0..arguments.epochs {
         bar.set_message(format!("epoch {epoch}"));
-        report.epochs.push(node.epoch(Until { steps: arguments.steps, seconds: None })?);
+        report.epochs.push(node.epoch(Counted::all_but_the_first(arguments.steps))?);
     }
     let ended = behind_epochs(arguments, (node, &traces), &mut report, &bar).and_then(|()| {
         let urls = &report.configuration.urls;
@@ -229,7 +243,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
 /// What follows the epochs and needs their loaders.
 fn behind_epochs(
     arguments: &Arguments,
-    (mut node, traces): (Node<'_>, &[Trace]),
+    (node, traces): (Node<'_>, &[Trace]),
     report: &mut Report,
     bar: &ProgressBar,
 ) -> Done {
@@ -240,8 +254,9 @@ fn behind_epochs(
     if arguments.find_most {
         bar.set_message("how many accelerators?");
         report.held = Some(node.search(arguments.target_au, arguments.trial)?);
+    } else {
+        drop(node);
     }
-    drop(node);
     Ok(traces.iter().try_for_each(finish)?)
 }
 
