@@ -116,6 +116,11 @@ bench: setup ## Measure rivals, the disk and starvation; results go to benches/r
 	$(call heading,benchmarks)
 	@ROUNDS=$(or $(ROUNDS),5) scripts/bench.sh
 
+.PHONY: contest
+contest: setup ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
+	$(call heading,contest)
+	@PYTHONPATH=examples:benches/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
+
 .PHONY: gpu-test
 gpu-test: ## Test what only a GPU shows; FOREBAY_WHEEL=… does without make setup
 	$(call heading,GPU tests)

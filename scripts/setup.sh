@@ -168,6 +168,18 @@ if [ ${#system[@]} -gt 0 ]; then
         apt-get install -y --no-install-recommends "${system[@]}"
 fi
 
+# Everything is compiled while packages come: the one takes processors, the other the network. With the features of the
+# whole workspace, so that the wheel and the tests find it and what it stands on built.
+building=
+if ! is_done wheel "$wheel" || [ ! -x "$VENV/bin/forebay" ] || ! is_done origin "$origin" ||
+    [ ! -x "$target/release/forebay-origin" ]; then
+    step "the optimised build begins; what it says comes when packages are here"
+    mkdir -p "$target"
+    cargo build --release --locked --workspace --bins >"$target/setup.log" 2>&1 &
+    building=$!
+    trap 'kill "$building" 2>/dev/null || true' EXIT
+fi
+
 # A tool from PyPI, in an environment of its own.
 python_tool() {
     has_tool "$1" "$2" && return
@@ -230,6 +242,14 @@ if ! is_done packages "$packages"; then
     rm -f "$VENV/.stamps/wheel"
 fi
 
+if [ -n "$building" ]; then
+    step "the optimised build"
+    tail --pid="$building" -n +1 -f "$target/setup.log"
+    wait "$building" || fail "the optimised build failed" "what it said is above, and in $target/setup.log"
+    trap - EXIT
+    remember origin "$origin"
+fi
+
 if ! is_done wheel "$wheel" || [ ! -x "$VENV/bin/forebay" ]; then
     step "the forebay wheel"
     rm -rf "$target/wheels"
@@ -238,13 +258,6 @@ if ! is_done wheel "$wheel" || [ ! -x "$VENV/bin/forebay" ]; then
     "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps \
         --force-reinstall "$target"/wheels/forebay-*.whl
     remember wheel "$wheel"
-fi
-
-if ! is_done origin "$origin" || [ ! -x "$target/release/forebay-origin" ]; then
-    step "forebay-origin"
-    # With the features of the whole workspace, so that the tests find it and what it stands on built.
-    cargo build --release --locked --workspace --bin forebay-origin
-    remember origin "$origin"
 fi
 printf '\n'
 say "setup: done; try: make run"

@@ -35,7 +35,8 @@ def starvation(folder: Path, out: Path) -> None:
         command += ["--manifest", manifest, "--window", "4", "--epochs", str(EPOCHS)]
         with stage.private_cache() as cache, daemons.private_daemon(environment, cache):
             text = subprocess.check_output(command, env=environment, text=True)
-    document = {"machine": machine.describe(stage.RUN), **json.loads(text)}
+    # The report has a machine of its own, which knows nothing of the disk.
+    document = {**json.loads(text), "machine": machine.describe(stage.RUN)}
     target = out / "starvation.json"
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(f"\nstarvation, {document['profile']}")

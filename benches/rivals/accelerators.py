@@ -1,0 +1,112 @@
+"""Measures how many accelerators each loader feeds: the README's tables.
+
+    make contest                 five rounds of a minute each, some three hours
+    make contest ROUNDS=7
+
+Its rule: the figures are those of `forebay bench starvation --rivals all --find-most`, as anybody
+runs it. What is here is what it runs on: pinned loaders in an environment of their own, photos, and
+a cache of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from datetime import datetime, timezone
+from pathlib import Path
+
+import daemons
+import machine
+import stage
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE.parent / "results"
+ENVIRONMENT = stage.ROOT / ".tools" / "rivals"
+PHOTOS = 1600
+# Both of MLPerf's ResNet-50 profiles have batches of 400, so samples a second over either one's are
+# how many of it are fed.
+PROFILE = "resnet50-a100"
+NOMINAL = {"A100s": 400 / 0.435, "H100s": 400 / 0.224}
+# What a side may use of memory, its page cache included: more than any of them needs, and the same
+# for all.
+MEMORY = "14GB"
+WORK = {"images": [], "raw": ["--raw"]}
+
+
+def interpreter() -> Path:
+    """Return the Python that has all loaders, made now unless an earlier run left it."""
+    python, wanted = ENVIRONMENT / "bin" / "python", HERE / "requirements.txt"
+    stamp = ENVIRONMENT / ".stamp"
+    if stamp.is_file() and stamp.read_text() == wanted.read_text():
+        return python
+    print(f"installing the loaders of {wanted.name} into {ENVIRONMENT} (some 2 GB)")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+    own = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    ).strip()
+    # Torch, NumPy and forebay itself are those of the environment that runs this.
+    Path(own, "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-r", wanted], check=True)
+    stamp.write_text(wanted.read_text())
+    return python
+
+
+def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> None:
+    """Let all of them do one kind of work."""
+    folder = stage.shards(PHOTOS)
+    # As people name them, so that no path of this machine is in the document.
+    urls = [f"{stage.BUCKET}/{shard.name}" for shard in sorted(folder.glob("*/*.tar"))]
+    page = out / f"starvation-{work}.html"
+    command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", *urls, *WORK[work]]
+    command += ["--profile", PROFILE, "--rivals", "all", "--find-most", "--python", python]
+    command += ["--rounds", str(rounds), "--seconds", str(seconds), "--memory", MEMORY]
+    command += ["--work", stage.RUN / "contest", "--json", "--html", page]
+    environment = dict(os.environ)
+    with stage.private_cache() as cache, daemons.private_daemon(environment, cache):
+        text = subprocess.run(
+            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=True
+        ).stdout
+    document = {**json.loads(text), "made_on": machine.describe(stage.RUN)}
+    target = out / f"starvation-{work}.json"
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    print(table(document), f"\n  written to {target} and {page.name}\n")
+
+
+def table(document: dict[str, object]) -> str:
+    """Return the table as the README has it."""
+    lines = [f"| loader | bytes from | samples/s | AU | {' | '.join(NOMINAL)} |"]
+    lines.append("|---" * (len(NOMINAL) + 4) + "|")
+    contest = document["contest"]
+    assert isinstance(contest, dict)
+    for one in contest["contenders"]:
+        held = one["sustained"]
+        rate, is_held = held["samples_per_second"], held["rate_over_nominal"] is not None
+        fed = [
+            f"{rate / nominal:.2f}" if is_held else "not borne out" for nominal in NOMINAL.values()
+        ]
+        span = f"{rate:,.0f} ({held['lowest']:,.0f} to {held['highest']:,.0f})"
+        cells = [f"{one['name']} {one['version']}", one["storage"], span, f"{held['au']:.0%}", *fed]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each run (default: 60)")
+    parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
+    arguments = parser.parse_args()
+    python = interpreter()
+    out = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
+    out.mkdir(parents=True, exist_ok=True)
+    for work in arguments.work or sorted(WORK):
+        play(work, python, arguments.rounds, arguments.seconds, out)
+
+
+if __name__ == "__main__":
+    main()
