@@ -9,21 +9,22 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_policy::{Evict, Newcomer, Slot};
 use indicatif::ProgressBar;
 
-use super::powers;
-use crate::growth::{Growth, Point};
+use super::{ROUNDS, point, powers};
+use crate::growth::Growth;
 
 /// Policies that decide.
 pub(super) const COUNT: usize = Evict::ALL.len();
 
-/// Decisions timed.
-const STEPS: u32 = 200_000;
+/// Decisions timed in a round.
+const STEPS: u32 = 100_000;
 
 pub(super) fn growths(most: u64, progress: &ProgressBar) -> Result<Vec<Growth>> {
     let growth = |evict: Evict| {
         let points = powers(most).into_iter().map(|shards| {
             progress.set_message(format!("policy {}: {shards} shards", evict.name()));
             progress.inc(1);
-            Ok(Point { size: shards, value: decision_seconds(evict, shards, STEPS)? })
+            let rounds = (0..ROUNDS).map(|_| decision_seconds(evict, shards, STEPS));
+            Ok(point(shards, rounds.collect::<Result<Vec<_>>>()?))
         });
         let points = points.collect::<Result<_>>()?;
         Ok(Growth::in_seconds(format!("policy {}: a decision", evict.name()), "shards", points))
