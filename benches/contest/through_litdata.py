@@ -15,8 +15,8 @@ from typing import Any
 
 from contender import Loader, Task, serve
 from litdata import StreamingDataLoader, StreamingDataset
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_pixels import DECODERS, collating, finishing
+from torch_workers import handed_over, settings
 
 INDEX = "index.json"
 
@@ -65,14 +65,13 @@ class Samples(StreamingDataset):  # type: ignore[misc]
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    return Loader(
-        StreamingDataLoader(
-            Samples(task, repeats),
-            batch_size=task.batch_size,
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    loader = StreamingDataLoader(
+        Samples(task, repeats),
+        batch_size=task.batch_size,
+        collate_fn=collating(task),
+        **settings(task.configuration, pin=task.model is not None),
     )
+    return Loader(handed_over(loader, task.configuration, finishing(task)))
 
 
 if __name__ == "__main__":

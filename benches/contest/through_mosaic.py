@@ -11,8 +11,8 @@ from typing import Any
 from contender import Loader, Task, serve
 from streaming import Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_pixels import DECODERS, collating, finishing
+from torch_workers import handed_over, settings
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
@@ -37,14 +37,13 @@ def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
     # What a process that was killed left would be taken for this one's.
     clean_stale_shared_memory()
-    return Loader(
-        StreamingDataLoader(
-            Samples(task, repeats),
-            batch_size=task.batch_size,
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    loader = StreamingDataLoader(
+        Samples(task, repeats),
+        batch_size=task.batch_size,
+        collate_fn=collating(task),
+        **settings(task.configuration, pin=task.model is not None),
     )
+    return Loader(handed_over(loader, task.configuration, finishing(task)))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any
 from contender import Loader, Task, serve
 from to_files import listed
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_pixels import DECODERS, collating, finishing
+from torch_workers import handed_over, settings
 
 
 class Files(Dataset[Any]):
@@ -45,15 +45,14 @@ class Files(Dataset[Any]):
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
     files = Files(task, repeats)
-    return Loader(
-        DataLoader(
-            files,
-            batch_size=task.batch_size,
-            sampler=SequentialSampler(files),
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    loader = DataLoader(
+        files,
+        batch_size=task.batch_size,
+        sampler=SequentialSampler(files),
+        collate_fn=collating(task),
+        **settings(task.configuration, pin=task.model is not None),
     )
+    return Loader(handed_over(loader, task.configuration, finishing(task)))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Released WebDataset with torch's DataLoader.
 
 Its rule: it is set up the way its authors recommend for speed. Samples are batched inside the
-workers, workers persist between epochs, whole batches are normalised at once, tensors cross to the
-trainer through shared memory; each number of workers and both ways to decode are tried, and the
-fastest counts.
+workers, workers persist between epochs, tensors cross to the trainer through shared memory; each
+number of workers, both ways to decode and all ways to take batches over are tried, and the fastest
+counts.
 """
 
 from __future__ import annotations
 
 import webdataset
 from contender import Loader, Task, serve
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_pixels import DECODERS, collating, finishing
+from torch_workers import handed_over, settings
 
 
 def make(task: Task, repeats: int) -> Loader:
@@ -23,10 +23,10 @@ def make(task: Task, repeats: int) -> Loader:
     if task.images:
         decode = DECODERS[task.configuration["decode"]]
         samples = samples.map_tuple(decode, int)
-    batches = samples.batched(task.batch_size, collation_fn=collate if task.images else columns)
-    return Loader(
-        webdataset.WebLoader(batches, batch_size=None, **settings(task.configuration)),
-    )
+    batches = samples.batched(task.batch_size, collation_fn=collating(task))
+    pin = task.model is not None
+    loader = webdataset.WebLoader(batches, batch_size=None, **settings(task.configuration, pin))
+    return Loader(handed_over(loader, task.configuration, finishing(task)))
 
 
 if __name__ == "__main__":
