@@ -103,6 +103,7 @@ class Contest:
         self.gather()
         if self.absent and all(one.kind == "forebay" for one in self.contenders):
             # Against nobody there is nothing to play.
+            self.contenders = []
             return
         self.have_all("converting", self.convert)
         self.have_all("sweeping", self.sweep)

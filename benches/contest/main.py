@@ -2,10 +2,10 @@
 
     PYTHON main.py < request.json > figures.json
 
-Its rule: what was measured is not lost. Whoever fails is told in the document, which is written also
-of a contest that ended early; a copy is kept in the folder for work after each measured run, for one
-that is cut off. The standard output holds the document and nothing else; progress and whatever
-libraries say go to the standard error. It needs NumPy; each contender has a process and an
+Its rule: what was measured is not lost. Whoever fails is told in the document, which is written
+also of a contest that ended early; a copy is kept in the folder for work after each measured run,
+for one that is cut off. The standard output holds the document and nothing else; progress and
+whatever libraries say go to the standard error. It needs NumPy; each contender has a process and an
 interpreter of its own, and who is not installed there is named.
 """
 

@@ -71,6 +71,8 @@ class Rules:
     # What `pip install` wants, and by which names its version is found.
     package: str
     distributions: tuple[str, ...]
+    # What is imported beside it if images are made.
+    for_images: tuple[str, ...] = ()
     # The script that makes the data set in its own format.
     conversion: str | None = None
     # What fails if it cannot make images although it can be imported.
@@ -79,27 +81,22 @@ class Rules:
     beside: str = ""
 
 
-# Who stands on torch decodes by torchvision or Pillow.
-ON_TORCH_MODULES = ("torch", "torchvision", "PIL")
+TORCH_IMAGES = ("torchvision", "PIL")
 RULES = {
-    "forebay": Rules(("forebay", "torch"), "forebay torch", ("forebay", "torch"), "forebay"),
+    "forebay": Rules(("forebay", "torch"), "forebay torch", ("forebay", "torch"), (), "forebay"),
     "webdataset": Rules(
-        ("webdataset", *ON_TORCH_MODULES),
-        "webdataset torch torchvision pillow",
-        ("webdataset", "torch"),
+        ("webdataset", "torch"), "webdataset torch", ("webdataset", "torch"), TORCH_IMAGES
     ),
-    "torch": Rules(ON_TORCH_MODULES, "torch torchvision pillow", ("torch",), "files"),
+    "torch": Rules(("torch",), "torch", ("torch",), TORCH_IMAGES, "files"),
     "mosaic": Rules(
-        ("streaming", *ON_TORCH_MODULES),
-        "mosaicml-streaming torchvision pillow",
+        ("streaming", "torch"),
+        "mosaicml-streaming",
         ("mosaicml-streaming", "torch"),
+        TORCH_IMAGES,
         "mosaic",
     ),
     "litdata": Rules(
-        ("litdata", *ON_TORCH_MODULES),
-        "litdata torchvision pillow",
-        ("litdata", "torch"),
-        "litdata",
+        ("litdata", "torch"), "litdata", ("litdata", "torch"), TORCH_IMAGES, "litdata"
     ),
     "spdl": Rules(
         ("spdl.io", "spdl.pipeline"),
@@ -109,7 +106,7 @@ RULES = {
         check_images="import spdl.io.utils; spdl.io.utils.get_ffmpeg_versions()",
         beside="it needs FFmpeg's shared libraries: apt-get install ffmpeg",
     ),
-    "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), "dali"),
+    "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
 }
 # What a contender needs whose batches a model trains on.
 FOR_MODEL = """
@@ -168,7 +165,7 @@ class Contender:
 def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, Any]:
     """Ask `python` whether contender `kind` can play there, and `model` train if one is named."""
     rules = RULES[kind]
-    modules = [*rules.modules, "numpy"]
+    modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
     names = [*rules.distributions, "torchvision", "numpy"]
     check = rules.check_images if images else ""
     if model is not None:

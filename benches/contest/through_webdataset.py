@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import webdataset
 from contender import Loader, Task, serve
-from torch_pixels import DECODERS, collating, finishing
-from torch_workers import handed_over, settings
+from torch_workers import handed_over, recipe, settings
 
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    shards = task.shards * repeats
+    made, shards = recipe(task), task.shards * repeats
     # A worker for which there is no shard is no error: it has nothing to do.
     samples = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
     samples = samples.to_tuple(*task.fields)
-    if task.images:
-        decode = DECODERS[task.configuration["decode"]]
-        samples = samples.map_tuple(decode, int)
-    batches = samples.batched(task.batch_size, collation_fn=collating(task))
-    pin = task.model is not None
-    loader = webdataset.WebLoader(batches, batch_size=None, **settings(task.configuration, pin))
-    return Loader(handed_over(loader, task.configuration, finishing(task)))
+    if made.decode is not None:
+        samples = samples.map_tuple(made.decode, int)
+    batches = samples.batched(task.batch_size, collation_fn=made.collate)
+    loader = webdataset.WebLoader(batches, batch_size=None, **settings(task))
+    return Loader(handed_over(loader, task, made))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from contender import Task
 from PIL import Image
 from pixels import MEAN, SIZE, STD
 from torch.utils.data import default_collate, get_worker_info
-from torch_workers import READY, THREAD_UINT8, handover
+from torch_workers import READY, THREAD_UINT8, Recipe, handover
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
@@ -29,7 +28,6 @@ SHIFT = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)])
 
 Decode = Callable[[bytes], torch.Tensor]
 Images = tuple[torch.Tensor, torch.Tensor]
-Collate = Callable[[list[Any]], Any]
 
 
 def with_pillow(data: bytes) -> torch.Tensor:
@@ -70,18 +68,6 @@ def collate(samples: list[tuple[torch.Tensor, int]]) -> Images:
     images = empty(len(samples))
     normalise([image for image, _ in samples], images)
     return images, torch.tensor([label for _, label in samples])
-
-
-def columns(samples: list[tuple[bytes, ...]]) -> list[list[bytes]]:
-    """Turn a batch of samples of bytes into one column for each field."""
-    return [list(column) for column in zip(*samples, strict=True)]
-
-
-def collating(task: Task) -> Collate:
-    """Return what makes a batch of samples."""
-    if not task.images:
-        return columns
-    return default_collate if handover(task.configuration) == THREAD_UINT8 else collate
 
 
 class Normalised:
@@ -127,9 +113,13 @@ class OnDevice:
         return images, labels
 
 
-def finishing(task: Task, device: str = "cuda") -> Callable[[Any], Any] | None:
-    """Return what a thread that takes batches over does with each, if it does anything."""
-    if task.model is not None:
-        return OnDevice(device)
+def recipe(task: Task, device: str = "cuda") -> Recipe:
+    """Return what becomes of photos; a model's batches are brought to its `device`."""
     is_uint8 = handover(task.configuration) == THREAD_UINT8
-    return Normalised(task.batch_size) if is_uint8 else None
+    finish: Callable[[Images], Images] | None = None
+    if task.model is not None:
+        finish = OnDevice(device)
+    elif is_uint8:
+        finish = Normalised(task.batch_size)
+    decode = DECODERS[task.configuration["decode"]]
+    return Recipe(decode, default_collate if is_uint8 else collate, finish)

@@ -11,7 +11,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contender import Task
 
 # Batches ready ahead per worker; more did not help. Of many workers each has fewer, down to torch's
 # default, or so many float32 images would be more memory than most hosts have.
@@ -23,6 +27,30 @@ READY = 2
 DIRECT, THREAD, THREAD_UINT8 = "direct", "thread", "thread-uint8"
 
 Batch = Any
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What becomes of samples: of a photo, of a batch in a worker, and in the trainer's thread."""
+
+    decode: Callable[[bytes], Any] | None
+    collate: Callable[[list[Any]], Batch]
+    finish: Callable[[Batch], Batch] | None
+
+
+def recipe(task: Task) -> Recipe:
+    """Return what becomes of the samples that `task` asks for."""
+    if not task.images:
+        return Recipe(None, columns, None)
+    # It takes seconds to import, and bytes do without.
+    import torch_pixels
+
+    return torch_pixels.recipe(task)
+
+
+def columns(samples: list[tuple[bytes, ...]]) -> list[list[bytes]]:
+    """Turn a batch of samples of bytes into one column for each field."""
+    return [list(column) for column in zip(*samples, strict=True)]
 
 
 def prefetch(workers: int) -> int:
@@ -43,17 +71,15 @@ def handover(configuration: dict[str, Any]) -> str:
     return by
 
 
-def settings(configuration: dict[str, Any], pin: bool) -> dict[str, Any]:
-    """Return the arguments that say how many workers there are and how they work.
-
-    Those that a GPU is to take batches from put them into memory that it can read: `pin`.
-    """
-    workers: int = configuration["workers"]
+def settings(task: Task) -> dict[str, Any]:
+    """Return the arguments that say how many workers there are and how they work."""
+    workers: int = task.configuration["workers"]
     return {
         "num_workers": workers,
         "persistent_workers": workers > 0,
         "prefetch_factor": prefetch(workers) if workers else None,
-        "pin_memory": pin,
+        # From where a GPU reads by itself, while others work.
+        "pin_memory": task.model is not None,
     }
 
 
@@ -89,22 +115,19 @@ class Threaded:
     ) -> None:
         """Be the thread."""
         try:
-            for batch in self.batches:
-                ready.put([self.finish(batch)])
-                del batch
-                if is_left.is_set():
-                    break
+            source = iter(self.batches)
+            while not is_left.is_set():
+                # No name holds a batch that was taken.
+                ready.put([self.finish(next(source))])
+        except StopIteration:
+            pass
         except Exception as error:
             ends.append(error)
         ready.put([])
 
 
-def handed_over(
-    batches: Iterable[Batch],
-    configuration: dict[str, Any],
-    finish: Callable[[Batch], Batch] | None = None,
-) -> Iterable[Batch]:
-    """Return a loader's batches as the trainer gets them; a thread has some to `finish`."""
-    if handover(configuration) == DIRECT:
+def handed_over(batches: Iterable[Batch], task: Task, made: Recipe) -> Iterable[Batch]:
+    """Return a loader's batches as the trainer gets them."""
+    if handover(task.configuration) == DIRECT:
         return batches
-    return Threaded(batches, finish or (lambda batch: batch))
+    return Threaded(batches, made.finish or (lambda batch: batch))
