@@ -1,6 +1,7 @@
 """Scripts import their neighbours by bare name, as Python does when it runs them."""
 
 import io
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -41,3 +42,13 @@ def shards(tmp_path_factory):
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
     return made
+
+
+@pytest.fixture
+def carried(tmp_path):
+    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
+        shutil.copy(script, folder)
+    return folder

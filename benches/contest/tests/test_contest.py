@@ -24,7 +24,7 @@ from daemons import private_daemon
 from players import Failed, player
 from request import Request, Wrong
 
-from conftest import BATCH, CONTEST, EXAMPLES, SAMPLES, SHARDS
+from conftest import BATCH, SAMPLES, SHARDS
 
 TIMEOUT_S = 600
 BESIDE = Path(sys.executable).parent
@@ -60,17 +60,13 @@ def work(tmp_path):
 
 
 @pytest.fixture
-def scripts(tmp_path):
-    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
-        shutil.copy(script, folder)
-    with (folder / "roster.py").open("a") as file:
+def scripts(carried):
+    """The scripts with stand-ins."""
+    with (carried / "roster.py").open("a") as file:
         file.write(STAND_INS)
     for kind in ("webdataset", "torch", "spdl", "dali"):
-        shutil.copy(PLAIN, folder / f"through_{kind}.py")
-    return folder
+        shutil.copy(PLAIN, carried / f"through_{kind}.py")
+    return carried
 
 
 @pytest.fixture
