@@ -270,7 +270,7 @@ class Contest:
     def time_settings(self, one: Contender, names: list[str]) -> None:
         """Time settings where nobody computes, and take the best of each before the next.
 
-        What cannot be played is no good setting; if nothing can, the contender has failed.
+        What cannot be played is no good setting; if the first cannot, the contender has failed.
         """
         with ExitStack() as stack:
             at_work: Player | None = None
@@ -286,14 +286,13 @@ class Contest:
                         at_work = stack.enter_context(self.player(one, one.configuration))
                     tried = self.timed(one, at_work, {**one.configuration, **own})
                     rates[value] = tried.rate
+                    if tried.why is not None and len(one.sweep) == 1:
+                        raise Failed(tried.why)
                     if tried.why is not None:
                         # Its process has ended, or hangs.
                         stack.close()
                         at_work = None
-                best = max(one.sweep, key=lambda tried: tried.rate)
-                if best.why is not None:
-                    raise Failed(best.why)
-                one.configuration = best.configuration
+                one.configuration = max(one.sweep, key=lambda tried: tried.rate).configuration
 
     def timed(self, one: Contender, at_work: Player, configuration: dict[str, Any]) -> Tried:
         """Time a configuration where nobody computes, unless that was done."""

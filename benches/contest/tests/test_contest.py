@@ -337,7 +337,7 @@ def test_a_setting_that_cannot_be_played_is_not_taken(shards, work):
     four = next(tried for tried in one.sweep if tried.configuration == {"threads": 4})
     assert (four.rate, four.why) == (0.0, "spdl broke")
     assert four.document()["why"] == "spdl broke"
-    # If none can be played, the contender has failed.
+    # If the first cannot be played, the contender has failed.
     _, one = forebay_and("spdl")
     played.contenders = [one]
     played.player = Failing(lambda _, name, __: name == "accelerator").player
