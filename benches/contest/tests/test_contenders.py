@@ -92,13 +92,17 @@ def contender(kind, storage):
     return roster.Contender(kind, kind, sys.executable, "1", {}, {}, storage=storage)
 
 
-@pytest.mark.parametrize("images", [False, True], ids=["bytes", "images"])
 @pytest.mark.parametrize(
-    ("kind", "storage"),
+    ("kind", "storage", "images"),
     [
-        ("forebay", "o_direct"),
-        ("forebay", "memory"),
-        *[(kind, "page_cache") for kind in roster.RULES if kind != "forebay"],
+        ("forebay", "o_direct", True),
+        ("forebay", "memory", False),
+        *[
+            (kind, "page_cache", images)
+            for kind in roster.RULES
+            if kind != "forebay"
+            for images in (False, True)
+        ],
     ],
 )
 def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, monkeypatch):
