@@ -3,7 +3,8 @@
 Its rule: what an accelerator does with a batch, reading every byte of it, belongs to its step, as
 in training. So a step lasts from the moment its batch is there for the nominal time, or for as long
 as reading the batch takes, if that is longer; only waiting for the next batch is outside of it. A
-real one's step lasts as long as it takes.
+real one's step lasts as long as it takes. Once a batch is read the accelerator lets go of it, as a
+trainer does of its host's copy when the device has its own; that belongs to the step as well.
 
     AU_ideal    = N * t_nominal / wall
     AU_measured = time in steps / wall
@@ -68,6 +69,7 @@ class Run:
 
     step_seconds: float
     steps: int = 0
+    warm_up_steps: int = 0
     samples: int = 0
     bytes: int = 0
     wall_seconds: float = 0.0
@@ -97,6 +99,7 @@ class Run:
         return {
             "step_seconds": self.step_seconds,
             "steps": self.steps,
+            "warm_up_steps": self.warm_up_steps,
             "samples": self.samples,
             "bytes": self.bytes,
             "wall_seconds": self.wall_seconds,
@@ -118,12 +121,12 @@ class Length:
     seconds: float
     seconds_max: float
     steps: int = 1
-    # Steps before it, which count for nothing.
+    # Steps before it, which count for nothing, unless they take as long as the longest run.
     warm_up: int = 1
 
     def is_warm(self, steps: int, seconds: float) -> bool:
         """Whether so many steps, the later ones of them so long, suffice to begin to count."""
-        return steps >= self.warm_up or seconds >= self.seconds
+        return steps >= self.warm_up or seconds >= self.seconds_max
 
     def goes_on(self, steps: int, seconds: float) -> bool:
         """Whether a step follows on so many, which took so long."""
@@ -141,14 +144,17 @@ class Step:
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
-    """Play `batches` again and again; an epoch without any ends it with an error."""
+    """Play `batches` again and again; an epoch without any ends it with an error.
+
+    It keeps none of them: who takes a batch is the only one to hold it.
+    """
     while True:
-        count = 0
-        for batch in batches:
-            count += 1
-            yield batch
-        if count == 0:
-            raise RuntimeError("an epoch had no batch")
+        epoch = iter(batches)
+        try:
+            yield next(epoch)
+        except StopIteration:
+            raise RuntimeError("an epoch had no batch") from None
+        yield from epoch
 
 
 def play(
@@ -167,21 +173,22 @@ def play(
     clock = clock or Clock()
     run = Run(step.seconds)
     asked = clock.now()
-    warm_up, warm_up_since = 0, asked
+    warm_up_since = asked
     since: float | None = None
     while since is None or length.goes_on(run.steps, asked - since):
         batch = next(source)
         there = clock.now()
         touched = compute(batch)
+        del batch
         left = there + step.seconds - clock.now()
         if step.is_emulated and left > 0:
             clock.sleep(left)
         ended = clock.now()
         if since is None:
-            if warm_up == 0:
+            if run.warm_up_steps == 0:
                 run.first_batch_seconds, warm_up_since = there - asked, ended
-            warm_up, asked = warm_up + 1, ended
-            if length.is_warm(warm_up, ended - warm_up_since):
+            run.warm_up_steps, asked = run.warm_up_steps + 1, ended
+            if length.is_warm(run.warm_up_steps, ended - warm_up_since):
                 steady()
                 since = asked = clock.now()
             continue

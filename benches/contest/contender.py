@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from touch import Batch, Digest, counter, crc_of, toucher
 # While it works, a contender says so every so many seconds: silence means that it hangs.
 ALIVE_S = 1.0
 PREREAD_BYTES = 16 << 20
+# Errors of libraries run to pages, of which the beginning and the end tell most.
+WORDS_MAX = 400
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,13 @@ class Replies:
             self.say(alive=True)
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Pass batches on, and say that they come."""
-        for batch in batches:
-            yield batch
+        """Pass batches on, keep none, and say that they come."""
+
+        def passed(batch: Batch) -> Batch:
             self.alive()
+            return batch
+
+        return map(passed, batches)
 
 
 def into_page_cache(files: list[str], replies: Replies) -> None:
@@ -98,22 +104,32 @@ def into_page_cache(files: list[str], replies: Replies) -> None:
 
 
 def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
-    """Play one epoch as fast as it goes, and tell what was in it."""
-    count, digest = counter(task.images, crc_of(task.crc)), Digest()
+    """Play one epoch as fast as it goes; every byte is read, as in any step."""
+    touch, samples = toucher(task.images, crc_of(task.crc)), 0
     begin = time.monotonic()
     loader = make(task, 1)
     first: float | None = None
     for batch in replies.watch(loader.batches):
         first = first or time.monotonic() - begin
-        count(batch, digest)
+        samples += touch(batch).samples
     wall = time.monotonic() - begin
     loader.close()
     return {
         "first_batch_seconds": first,
         "wall_seconds": wall,
-        "samples_per_second": digest.samples / wall,
-        "digest": asdict(digest),
+        "samples": samples,
+        "samples_per_second": samples / wall,
     }
+
+
+def digest_of(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
+    """Tell what is in an epoch; that takes its time, so this epoch is not timed."""
+    count, digest = counter(task.images, crc_of(task.crc)), Digest()
+    loader = make(task, 1)
+    for batch in replies.watch(loader.batches):
+        count(batch, digest)
+    loader.close()
+    return asdict(digest)
 
 
 class Accelerated:
@@ -169,30 +185,50 @@ class Accelerated:
             gc.collect()
 
 
-def serve(make: Make) -> None:
+def obey(make: Make, replies: Replies) -> None:
     """Play what the standard input asks for, until it ends."""
+    task = Task(**json.loads(sys.stdin.readline()))
+    into_page_cache(task.preread, replies)
+    accelerated = Accelerated(task, make, replies)
+    for line in sys.stdin:
+        play: dict[str, Any] = json.loads(line)
+        name = play.pop("play")
+        if name == "configure":
+            accelerated.close()
+            task = replace(task, configuration=play["configuration"])
+            accelerated, reply = Accelerated(task, make, replies), {}
+        elif name == "first_epoch":
+            reply = first_epoch(task, make, replies)
+        elif name == "digest":
+            reply = digest_of(task, make, replies)
+        elif name == "accelerator":
+            reply = accelerated.play(**play)
+        else:
+            reply = throughput.play(task, make(task, 1), **play)
+        replies.say(reply=reply)
+    accelerated.close()
+
+
+def words(error: Exception) -> str:
+    """Return what `error` says, its first line and its last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
+    return f"{type(error).__name__}: {said}"[:WORDS_MAX]
+
+
+def serve(make: Make) -> None:
+    """Be a contender's process."""
     # Libraries print; what they say goes where errors go.
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         replies = Replies(out)
-        task = Task(**json.loads(sys.stdin.readline()))
-        into_page_cache(task.preread, replies)
-        accelerated = Accelerated(task, make, replies)
-        for line in sys.stdin:
-            play: dict[str, Any] = json.loads(line)
-            name = play.pop("play")
-            if name == "configure":
-                accelerated.close()
-                task = replace(task, configuration=play["configuration"])
-                accelerated, reply = Accelerated(task, make, replies), {}
-            elif name == "first_epoch":
-                reply = first_epoch(task, make, replies)
-            elif name == "accelerator":
-                reply = accelerated.play(**play)
-            else:
-                reply = throughput.play(task, make(task, 1), **play)
-            replies.say(reply=reply)
-        accelerated.close()
+        try:
+            obey(make, replies)
+        except Exception as error:
+            # Its whole story is for whoever mends it, its words for the contest's document.
+            traceback.print_exc()
+            replies.say(failed=words(error))
+            sys.exit(1)
 
 
 def script(name: str) -> Path:

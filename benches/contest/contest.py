@@ -1,7 +1,8 @@
 """The contest: who takes part, at what settings, and their runs in turns.
 
 Its rule: nothing is counted that was not the same work. Each run is a process of its own; the order
-turns round every round; whoever delivers other samples than the first contender ends the run.
+turns round every round; whoever fails, or delivers other samples than the first contender, is out,
+with what it did and why, and the others go on. Without Forebay, or without anybody, it ends.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,16 +34,18 @@ from roster import Contender, Tried
 # loader with workers delivers in bunches, so a few steps tell nothing.
 SWEPT, SWEPT_MOST, SWEPT_STEPS = 1 / 20, 1 / 4, 16
 TRIED, TRIED_MOST, TRIED_STEPS = 1 / 6, 1 / 3, 24
-# Of a contender's configurations those are tried under an accelerator whose rate where nobody
-# computes is this share of the highest at least, and no more than so many: who loads while the
-# accelerator works may be slower than who does not, and feed it better.
+# Of a contender's configurations, but for what is tried under an accelerator only, those are tried
+# there whose rate where nobody computes is this share of the highest at least, and no more than so
+# many: who loads while the accelerator works may be slower than who does not, and feed it better.
 SHORT_LIST, SHORT_LIST_MOST = 0.75, 2
 # The shares of a measured run's seconds that a run takes at least and at most, and its steps.
 Length = tuple[float, float, int]
 WHOLE: Length = (1.0, 1.0, 1)
-# Steps under an accelerator that do not count, so that every batch that a loader keeps was there
-# once: twice as many as four workers, two batches ahead each, hold.
-WARM_UP = 16
+# Steps under an accelerator that do not count, so that batches made while the pipeline filled have
+# gone by and every piece of memory was used once: so many, or twice as many as batches are ready at
+# most if that is more (of four workers, with four each, 32). What takes longer than the longest run
+# of its kind has no batches ready whose memory would be new.
+WARM_UP, WARM_UP_ROUNDS = 16, 2
 # To be taken instead of an earlier configuration, one has to feed an accelerator this much faster.
 BETTER = 1.02
 # A loader's epoch plays the shards so often, or until it has so many samples: its end, after which
@@ -65,6 +71,15 @@ class Tell(Protocol):
         """Say it."""
 
 
+@dataclass(frozen=True)
+class Fallen:
+    """A contender that is out: what it did, and why."""
+
+    contender: Contender
+    doing: str
+    why: str
+
+
 class Contest:
     """One request's contest."""
 
@@ -78,51 +93,82 @@ class Contest:
         self.repeats = min(REPEATS_MAX, math.ceil(SAMPLES / (first * len(request.shards))))
         self.contenders: list[Contender] = []
         self.absent: list[dict[str, str]] = []
+        self.fallen: list[Fallen] = []
         self.conversions: dict[str, Conversion] = {}
         self.digest: tuple[str, dict[str, Any]] | None = None
         self.crc = "zlib"
 
-    def run(self) -> list[dict[str, Any]]:
-        """Play it all and return the contenders' figures."""
+    def run(self) -> None:
+        """Play it all; whatever was measured is with the contenders, also when it ends early."""
         self.gather()
         if self.absent and all(one.kind == "forebay" for one in self.contenders):
             # Against nobody there is nothing to play.
-            return []
-        for one in self.contenders:
-            self.convert(one)
-        for one in self.contenders:
-            self.sweep(one)
-        first = {one.name: self.first_epoch(one) for one in self.contenders}
+            self.contenders = []
+            return
+        self.have_all("converting", self.convert)
+        self.have_all("sweeping", self.sweep)
+        self.have_all("first epoch", self.first_epoch)
         if self.request.find_rate:
-            rounds, sustained = self.sustained()
+            self.sustained()
         else:
-            rounds, sustained = self.rounds(), {}
+            self.rounds()
+
+    def have_all(self, doing: str, play: Callable[[Contender], None], turned: bool = False) -> None:
+        """Have everybody do something, one after the other, or the other way round."""
+        for one in self.contenders[::-1] if turned else self.contenders[:]:
+            self.have(one, doing, play)
+
+    def have(self, one: Contender, doing: str, play: Callable[[Contender], None]) -> None:
+        """Have a contender do something; who fails is out."""
+        try:
+            play(one)
+        except Failed as error:
+            self.contenders.remove(one)
+            self.fallen.append(Fallen(one, doing, str(error)))
+            told = f"{one.name} is out ({doing}): {error}"
+            print(f"contest: {told}", file=sys.stderr, flush=True)
+            if one.kind == "forebay" or not self.contenders:
+                raise Failed(told) from error
+
+    def failed(self) -> list[dict[str, Any]]:
+        """Return who is out, with what it did, why, and its figures until then."""
         return [
-            {
-                "name": one.name,
-                "version": one.version,
-                "versions": one.versions,
-                "python": one.python,
-                "configuration": {**one.configuration, "crc": self.crc},
-                "sweep": [tried.document() for tried in one.sweep],
-                "conversion_seconds": self.converted(one, "seconds"),
-                "conversion_bytes": self.converted(one, "bytes"),
-                "storage": one.storage,
-                "first_epoch": first[one.name],
-                "rounds": rounds[one.name],
-                "sustained": sustained.get(one.name),
-            }
-            for one in self.contenders
+            {**self.figures(fallen.contender), "doing": fallen.doing, "why": fallen.why}
+            for fallen in self.fallen
         ]
+
+    def figures(self, one: Contender) -> dict[str, Any]:
+        """Return a contender's figures."""
+        return {
+            "name": one.name,
+            "version": one.version,
+            "versions": one.versions,
+            "python": one.python,
+            "configuration": {**one.configuration, "crc": self.crc},
+            "settings": one.settings,
+            "sweep": [tried.document() for tried in one.sweep],
+            "conversion_seconds": self.converted(one, "seconds"),
+            "conversion_bytes": self.converted(one, "bytes"),
+            "storage": one.storage,
+            "first_epoch": one.first_epoch,
+            "rounds": one.rounds,
+            "sustained": one.sustained,
+        }
 
     def gather(self) -> None:
         """Find out who can take part."""
         request = self.request
         all_isal = True
-        for kind in dict.fromkeys(request.contenders):
+        kinds = list(dict.fromkeys(request.contenders))
+        self.tell(", ".join(kinds), 0, 0, "looking")
+
+        def probe(kind: str) -> dict[str, Any]:
+            return roster.probe(kind, request.python(kind), request.images, request.model)
+
+        with ThreadPoolExecutor(roster.PROBES) as threads:
+            probed = list(threads.map(probe, kinds))
+        for kind, found in zip(kinds, probed, strict=True):
             python = request.python(kind)
-            self.tell(kind, 0, 0, "looking")
-            found = roster.probe(kind, python, request.images, request.model)
             if why := roster.why_not(kind, python, found):
                 self.absent.append({"name": kind, "why": why})
                 continue
@@ -133,7 +179,7 @@ class Contest:
                 python=python,
                 version=roster.version(kind, found),
                 versions=found["versions"],
-                settings=roster.settings(kind, request.images),
+                settings=roster.settings(kind, request.images, request.model, roster.cores()),
             )
             self.contenders += self.faces(one)
         # All take the same checksum, the fast one if all have it.
@@ -184,42 +230,97 @@ class Contest:
         """Try what there is to set of a contender; what feeds the fastest accelerator is taken.
 
         Settings are tried one after the other, each with the best of those before, where nobody
-        computes; then the short list of them under an accelerator. A model computes always: of what
-        was tried under it the fastest is taken.
+        computes; then the short list of them under an accelerator, and with what is best there who
+        takes batches over. A model computes always: of what was tried the fastest is taken.
         """
         one.configuration = {name: values[0] for name, values in one.settings.items()}
         if all(len(values) == 1 for values in one.settings.values()) and not self.request.find_rate:
             return
-        with self.player(one, one.configuration) as at_work:
-            self.time_configuration(one, at_work, one.configuration)
-            for name, values in one.settings.items():
-                for number, value in enumerate(values):
-                    self.tell(one.name, number + 1, len(values), f"sweeping {name}")
-                    self.time_configuration(one, at_work, {**one.configuration, name: value})
-                one.configuration = max(one.sweep, key=lambda tried: tried.rate).configuration
+        names = list(one.settings)
+        under = [roster.HANDOVER] if roster.HANDOVER in names and not self.request.model else []
+        self.time_settings(one, [name for name in names if name not in under])
         if self.request.model is not None:
             return
-        listed = sorted(one.sweep, key=lambda tried: -tried.rate)[:SHORT_LIST_MOST]
-        listed = [tried for tried in listed if tried.rate >= SHORT_LIST * listed[0].rate]
-        if len(listed) == 1 and not self.request.find_rate:
+        listed = self.short_list(one.sweep)[:SHORT_LIST_MOST]
+        if len(listed) == 1 and not under and not self.request.find_rate:
             return
         for number, tried in enumerate(listed):
             self.tell(one.name, number + 1, len(listed), "searching")
             self.try_configuration(one, tried)
+        if under:
+            self.try_handovers(one)
 
-    def time_configuration(
-        self, one: Contender, at_work: Player, configuration: dict[str, Any]
-    ) -> None:
+    def try_handovers(self, one: Contender) -> None:
+        """Try the other ways to take batches over, with what is best else."""
+        taken = one.configuration
+        self.time_settings(one, [roster.HANDOVER])
+        one.configuration = taken
+        for tried in self.short_list(one.sweep):
+            others = {**tried.configuration, roster.HANDOVER: taken[roster.HANDOVER]}
+            if others == taken != tried.configuration:
+                self.tell(one.name, 0, 0, f"searching {roster.HANDOVER}")
+                self.try_configuration(one, tried)
+
+    @staticmethod
+    def short_list(sweep: list[Tried]) -> list[Tried]:
+        """Return those near the highest rate, from there on."""
+        listed = sorted(sweep, key=lambda tried: -tried.rate)
+        return [tried for tried in listed if tried.rate >= SHORT_LIST * listed[0].rate]
+
+    def time_settings(self, one: Contender, names: list[str]) -> None:
+        """Time settings where nobody computes, and take the best of each before the next.
+
+        What cannot be played is no good setting; if the first cannot, the contender has failed.
+        """
+        with ExitStack() as stack:
+            at_work: Player | None = None
+            # With nothing to set there is still a rate to begin with.
+            for name in names or [""]:
+                rates: dict[Any, float] = {}
+                for number, value in enumerate(values := one.settings.get(name, ("",))):
+                    if isinstance(value, int) and roster.is_hopeless(value, rates):
+                        continue
+                    self.tell(one.name, number + 1, len(values), f"sweeping {name}")
+                    own = {name: value} if name else {}
+                    if at_work is None:
+                        at_work = stack.enter_context(self.player(one, one.configuration))
+                    tried = self.timed(one, at_work, {**one.configuration, **own})
+                    rates[value] = tried.rate
+                    if tried.why is not None and len(one.sweep) == 1:
+                        raise Failed(tried.why)
+                    if tried.why is not None:
+                        # Its process has ended, or hangs.
+                        stack.close()
+                        at_work = None
+                one.configuration = max(one.sweep, key=lambda tried: tried.rate).configuration
+
+    def timed(self, one: Contender, at_work: Player, configuration: dict[str, Any]) -> Tried:
         """Time a configuration where nobody computes, unless that was done."""
-        if any(tried.configuration == configuration for tried in one.sweep):
-            return
-        at_work.play("configure", configuration=configuration)
-        self.warm(one, at_work)
-        run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS))
-        one.sweep.append(Tried(configuration, run["samples_per_second"]))
+        for tried in one.sweep:
+            if tried.configuration == configuration:
+                return tried
+        try:
+            at_work.play("configure", configuration=configuration)
+            self.warm(one, at_work)
+            run = self.play(one, at_work, 0.0, (SWEPT, SWEPT_MOST, SWEPT_STEPS), configuration)
+            tried = Tried(configuration, run["samples_per_second"])
+        except Failed as error:
+            tried = Tried(configuration, 0.0, str(error))
+        one.sweep.append(tried)
+        return tried
 
     def try_configuration(self, one: Contender, tried: Tried) -> None:
         """Find the fastest accelerator that a configuration feeds, if it is faster than before."""
+        try:
+            found = self.fastest(one, tried)
+        except Failed as error:
+            tried.why = str(error)
+            return
+        if found is not None and found > (one.speed or 0.0):
+            one.configuration, one.speed = tried.configuration, found
+
+    def fastest(self, one: Contender, tried: Tried) -> float | None:
+        """Search for that speed; none if it is not above the one that was found before."""
         au_min = self.request.au_min
         begin = tried.rate / self.nominal / au_min
         with self.player(one, tried.configuration) as at_work:
@@ -227,21 +328,21 @@ class Contest:
 
             def measure(speed: float) -> float:
                 step = self.request.step_seconds / speed
-                run = self.play(one, at_work, step, (TRIED, TRIED_MOST, TRIED_STEPS))
+                run = self.play(
+                    one, at_work, step, (TRIED, TRIED_MOST, TRIED_STEPS), tried.configuration
+                )
                 tried.speed, tried.au = speed, run["au_ideal"]
                 return tried.au
 
             if one.speed is not None:
                 to_beat = one.speed * BETTER
                 if measure(to_beat) < au_min:
-                    return
+                    return None
                 begin = max(begin, to_beat)
-            found = search.fastest(begin, measure, au_min)
-        if found is not None and found > (one.speed or 0.0):
-            one.configuration, one.speed = tried.configuration, found
+            return search.fastest(begin, measure, au_min)
 
-    def first_epoch(self, one: Contender) -> dict[str, Any]:
-        """Play an epoch from cold: nothing in the page cache, nothing in a tier."""
+    def first_epoch(self, one: Contender) -> None:
+        """Play an epoch from cold, nothing in the page cache or in a tier; then look at one."""
         self.tell(one.name, 0, 0, "first epoch")
         out_of_page_cache(self.files(one))
         if one.storage == "o_direct":
@@ -249,46 +350,60 @@ class Contest:
             shutil.rmtree(self.cache, ignore_errors=True)
             self.is_cache_filled = True
         with self.player(one, one.configuration, warm=False) as at_work:
-            return self.checked(one, at_work.play("first_epoch"))
+            epoch = at_work.play("first_epoch")
+            one.first_epoch = {**epoch, "digest": at_work.play("digest")}
+        self.check(one, one.first_epoch["digest"])
 
-    def rounds(self) -> dict[str, list[dict[str, Any]]]:
+    def rounds(self) -> None:
         """Let all take turns, there and back, each at the accelerator's nominal speed."""
-        figures: dict[str, list[dict[str, Any]]] = {one.name: [] for one in self.contenders}
         for number in range(self.request.rounds):
-            for one in self.contenders if number % 2 == 0 else self.contenders[::-1]:
+
+            def measure(one: Contender, number: int = number) -> None:
                 run = self.long_run(one, 1.0, number, "measuring")
-                figures[one.name].append({"round": number, **run})
-        return figures
+                one.rounds.append({"round": number, **run})
+                self.told(one, number, run)
+
+            self.have_all("measuring", measure, turned=number % 2 == 1)
 
     def long_run(self, one: Contender, speed: float, number: int, what: str) -> dict[str, Any]:
-        """Play one measured run, and tell of it."""
+        """Play one measured run."""
         self.tell(one.name, number + 1, self.request.rounds, what)
         with self.player(one, one.configuration) as at_work:
             self.warm(one, at_work)
-            run = self.play(one, at_work, self.request.step_seconds / speed, WHOLE)
-        self.tell(one.name, number + 1, self.request.rounds, "played", run)
-        return run
+            step = self.request.step_seconds / speed
+            return self.play(one, at_work, step, WHOLE, one.configuration)
 
-    def sustained(
-        self,
-    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, dict[str, Any]]]:
+    def told(self, one: Contender, number: int, run: dict[str, Any]) -> None:
+        """Tell what a measured run came to, once it is among the contender's figures."""
+        self.tell(one.name, number + 1, self.request.rounds, "played", run)
+
+    def sustained(self) -> None:
         """Bear out everybody's fastest accelerator by long runs in turns, there and back."""
         au_min, rounds = self.request.au_min, self.request.rounds
         # Of whom no speed held, the nominal one is tried.
         proofs = {
             one.name: search.Proof(one.speed or 1.0, au_min, rounds) for one in self.contenders
         }
-        pending = self.contenders
+
+        def verify(one: Contender) -> None:
+            proof = proofs[one.name]
+            number = len(proof.runs)
+            run = self.long_run(one, proof.speed, number, "verifying")
+            proof.heard(run)
+            one.rounds = proof.kept or proof.runs
+            if proof.is_over:
+                one.sustained = self.verdict(proof)
+            self.told(one, number, run)
+
+        pending = self.contenders[:]
         while pending:
             for one in pending:
-                proof = proofs[one.name]
-                run = self.long_run(one, proof.speed, len(proof.runs), "verifying")
-                proof.heard(run)
-            pending = [one for one in pending[::-1] if not proofs[one.name].is_over]
-        return (
-            {name: proof.kept for name, proof in proofs.items()},
-            {name: self.verdict(proof) for name, proof in proofs.items()},
-        )
+                self.have(one, "verifying", verify)
+            pending = [
+                one
+                for one in pending[::-1]
+                if one in self.contenders and not proofs[one.name].is_over
+            ]
 
     def verdict(self, proof: search.Proof) -> dict[str, Any]:
         """Return what long runs came to; what was not borne out is not called sustained."""
@@ -315,10 +430,16 @@ class Contest:
             self.is_cache_filled = self.is_cache_filled or one.storage == "o_direct"
 
     def play(
-        self, one: Contender, at_work: Player, step_seconds: float, length: Length
+        self,
+        one: Contender,
+        at_work: Player,
+        step_seconds: float,
+        length: Length,
+        configuration: dict[str, Any],
     ) -> dict[str, Any]:
         """Have a contender's accelerator run, and make sure that it was warm."""
         least, most, steps = length
+        ahead = roster.most_ahead(one.kind, configuration)
         played = at_work.play(
             "accelerator",
             step_seconds=step_seconds,
@@ -326,9 +447,11 @@ class Contest:
             seconds_max=self.request.seconds * most,
             steps=steps,
             # Where nobody computes, settings are held against each other, which start alike.
-            warm_up=WARM_UP if step_seconds > 0 else 1,
+            warm_up=max(WARM_UP, WARM_UP_ROUNDS * ahead) if step_seconds > 0 else 1,
             repeats=self.repeats,
         )
+        # Of all that the CPUs could have done: the rest is what nobody made use of.
+        played["cpu_share"] = played["cpu_seconds"] / (played["wall_seconds"] * roster.cores())
         before, after = played.pop("before"), played.pop("after")
         if one.kind == "forebay":
             fetched = after["loader"]["bytes"]["origin"] - before["loader"]["bytes"]["origin"]
@@ -370,13 +493,11 @@ class Contest:
         ):
             yield at_work
 
-    def checked(self, one: Contender, epoch: dict[str, Any]) -> dict[str, Any]:
+    def check(self, one: Contender, digest: dict[str, Any]) -> None:
         """Make sure that an epoch held the same samples as the first contender's."""
-        digest = epoch["digest"]
         if self.digest is None:
             self.digest = (one.name, digest)
         compare(self.digest[0], self.digest[1], one.name, digest)
-        return epoch
 
 
 def compare(first: str, expected: dict[str, Any], name: str, digest: dict[str, Any]) -> None:

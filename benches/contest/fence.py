@@ -1,25 +1,47 @@
 """One limit on memory for whatever a contender starts, its share of the page cache included.
 
 Its rule: a limit that cannot be set is an error; figures without it would be called by its name.
+Swap is limited with it, or what is beyond the limit would only be slow.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-# Where the controller of memory is, by version 1 and by version 2, and the file with the limit.
-CONTROLLERS = {
-    Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
-    Path("/sys/fs/cgroup"): "memory.max",
-}
 NAME = "forebay-bench"
 # A process that was killed is gone within so many seconds, unless the kernel waits for a device.
 END_S = 30.0
+# Where the kernel says how much swap there is.
+MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where a version of cgroups has its controller of memory, and the files of its limits."""
+
+    root: Path
+    limit: str
+    swap: str
+    # Whether the limit on swap is one on memory and swap together.
+    is_both: bool
+
+
+VERSIONS = (
+    Version(
+        Path("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.memsw.limit_in_bytes",
+        is_both=True,
+    ),
+    Version(Path("/sys/fs/cgroup"), "memory.max", "memory.swap.max", is_both=False),
+)
 
 
 class Unfenced(Exception):
@@ -55,21 +77,72 @@ def clear(group: Path) -> None:
 
 def make(limit: int) -> Path:
     """Make a group with a limit."""
-    for root, file in CONTROLLERS.items():
+    for version in VERSIONS:
+        root = version.root
         if not (root / "cgroup.procs").exists():
             continue
+        if why := not_passed_on(root):
+            raise Unfenced(f"memory cannot be limited: {why}")
         group = root / f"{NAME}-{os.getpid()}"
         try:
             group.mkdir()
         except OSError as error:
-            raise Unfenced(f"memory cannot be limited ({error}): run as root") from error
+            raise Unfenced(f"memory cannot be limited: {advice(error)}") from error
         try:
-            (group / file).write_text(str(limit))
+            (group / version.limit).write_text(str(limit))
+            limit_swap(group / version.swap, limit if version.is_both else 0)
         except OSError as error:
             group.rmdir()
-            raise Unfenced(f"memory cannot be limited ({error}): run as root") from error
+            raise Unfenced(f"memory cannot be limited: {advice(error)}") from error
+        except Unfenced:
+            group.rmdir()
+            raise
         return group
     raise Unfenced("memory cannot be limited: there is no cgroup file system at /sys/fs/cgroup")
+
+
+def limit_swap(file: Path, limit: int) -> None:
+    """Limit swap, where there is any."""
+    if file.exists():
+        file.write_text(str(limit))
+    elif has_swap():
+        raise Unfenced(
+            f"memory cannot be limited while swap is not, and the kernel has no {file.name}:"
+            " swapoff -a, or boot with swapaccount=1"
+        )
+
+
+def has_swap() -> bool:
+    """Whether this machine has swap."""
+    for line in MEMINFO.read_text().splitlines():
+        if line.startswith("SwapTotal:"):
+            return int(line.split()[1]) > 0
+    return False
+
+
+def not_passed_on(root: Path) -> str | None:
+    """Say why groups below `root`, if it is version 2's, have no controller of memory."""
+    passed_on = root / "cgroup.subtree_control"
+    if not passed_on.exists() or "memory" in passed_on.read_text().split():
+        return None
+    if "memory" in (root / "cgroup.controllers").read_text().split():
+        return (
+            f"{root} does not pass its memory controller on to groups: as root, echo +memory >"
+            f" {passed_on} (in a container, its processes have to be in a group below first)"
+        )
+    return (
+        f"{root} has no memory controller: the kernel or this container does without (see"
+        f" {root / 'cgroup.controllers'}); run on the host"
+    )
+
+
+def advice(error: OSError) -> str:
+    """Return what is the matter, and what to do."""
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
+        return f"{error}: run as root"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{error}: mount the cgroup file system writable (docker run --privileged)"
+    return str(error)
 
 
 def enter(group: Path) -> None:

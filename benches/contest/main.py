@@ -2,9 +2,11 @@
 
     PYTHON main.py < request.json > figures.json
 
-Its rule: the standard output holds the document and nothing else; progress and whatever libraries
-say go to the standard error. It needs NumPy; each contender has a process and an interpreter of its
-own, and who is not installed there is named.
+Its rule: what was measured is not lost. Whoever fails is told in the document, which is written
+also of a contest that ended early; a copy is kept in the folder for work after each measured run,
+for one that is cut off. The standard output holds the document and nothing else; progress and
+whatever libraries say go to the standard error. It needs NumPy; each contender has a process and an
+interpreter of its own, and who is not installed there is named.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from contest import Contest
 from fence import Unfenced, fence
@@ -26,6 +29,8 @@ from shards import Unfit
 
 # By which a process asks the kernel for a signal at its parent's end (linux/prctl.h).
 PR_SET_PDEATHSIG = 1
+# What was measured so far, in the folder for work.
+KEPT = "contest.json"
 
 
 def tell(
@@ -38,34 +43,55 @@ def tell(
     print(json.dumps({"progress": progress}), file=sys.stderr, flush=True)
 
 
-def limited(limit: int | None, stack: ExitStack) -> tuple[Callable[[], None], str | None]:
-    """Return what a child calls before it begins, and why it has no limit on memory."""
-    if limit is None:
-        return (lambda: None), "no limit on memory was asked for (memory_bytes)"
-    try:
-        return stack.enter_context(fence(limit)), None
-    except Unfenced as error:
-        return (lambda: None), str(error)
+def keep(document: dict[str, Any], work: Path) -> None:
+    """Keep `document` in the folder for work, where it is whole at any time."""
+    work.mkdir(parents=True, exist_ok=True)
+    aside = work / f"{KEPT}.part"
+    aside.write_text(json.dumps(document))
+    aside.rename(work / KEPT)
 
 
-def figures(document: dict[str, Any]) -> dict[str, Any]:
-    """Play what `document` asks for."""
-    request = Request.of(document)
-    with ExitStack() as stack:
-        before, why_not = limited(request.memory_bytes, stack)
-        contest = Contest(request, before, tell)
-        contenders = contest.run()
+def limited(limit: int | None, stack: ExitStack) -> Callable[[], None]:
+    """Return what a child calls before it begins; raises `Unfenced` for a limit not to be had."""
+    return (lambda: None) if limit is None else stack.enter_context(fence(limit))
+
+
+def figures(contest: Contest) -> dict[str, Any]:
+    """Return what `contest` came to so far."""
+    request = contest.request
+    is_limited = request.memory_bytes is not None
     return {
-        "contenders": contenders,
+        "contenders": [contest.figures(one) for one in contest.contenders],
+        "failed": contest.failed(),
         "absent": contest.absent,
         "model": request.model,
         "fence": {
-            # Everybody's: children have the CPUs of their parent.
+            # Everybody's: children have the CPUs of their parent, and so have theirs.
             "cpus": sorted(os.sched_getaffinity(0)),
-            "memory_bytes": None if why_not else request.memory_bytes,
-            "why_not": why_not,
+            "memory_bytes": request.memory_bytes,
+            "why_not": None if is_limited else "no limit on memory was asked for (memory_bytes)",
         },
     }
+
+
+def play(document: dict[str, Any], out: TextIO) -> None:
+    """Play what `document` asks for and write what it came to."""
+    request = Request.of(document)
+    with ExitStack() as stack:
+        before = limited(request.memory_bytes, stack)
+
+        def told(
+            contender: str, number: int, of: int, what: str, run: dict[str, Any] | None = None
+        ) -> None:
+            tell(contender, number, of, what, run)
+            if run is not None:
+                keep(figures(contest), contest.work)
+
+        contest = Contest(request, before, told)
+        try:
+            contest.run()
+        finally:
+            json.dump(figures(contest), out)
 
 
 def main() -> int:
@@ -76,11 +102,10 @@ def main() -> int:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         try:
-            document = figures(json.load(sys.stdin))
-        except (Failed, Unfit, Wrong, json.JSONDecodeError) as error:
+            play(json.load(sys.stdin), out)
+        except (Failed, Unfenced, Unfit, Wrong, json.JSONDecodeError) as error:
             print(f"contest: {error}", file=sys.stderr)
             return 2 if isinstance(error, Wrong | json.JSONDecodeError) else 1
-        json.dump(document, out)
     return 0
 
 

@@ -1,7 +1,7 @@
 """A contender at work: a process of its own, which is told what to play and answers.
 
 Its rule: it is heard of all the time. One that says nothing for minutes, or ends before it has
-answered, ends the run by its name; and no process outlives its `with` block.
+answered, has failed, and its words say why; and no process outlives its `with` block.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Player:
         self.tell({"play": name, **how})
         while True:
             words = json.loads(self.line())
+            if "failed" in words:
+                raise Failed(f"{self.name}: {words['failed']}")
             if "reply" in words:
                 reply: dict[str, Any] = words["reply"]
                 return reply
@@ -69,10 +71,14 @@ class Player:
 
     def obituary(self) -> str:
         """Say how it ended."""
-        code = self.process.wait(END_S)
+        try:
+            code = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return f"{self.name} closed its output and goes on"
         if code == -signal.SIGKILL:
             return f"{self.name} was killed, most likely for want of memory (memory_bytes)"
-        return f"{self.name} failed with exit code {code}; what it said is above"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"{self.name} ended {how}; what it said is above"
 
 
 @contextmanager

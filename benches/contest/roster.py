@@ -7,21 +7,35 @@ are tried and the fastest counts. Who is not installed is named, with what would
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Workers of torch's DataLoader, and threads of those that have some.
+from torch_workers import DIRECT, THREAD, THREAD_UINT8, ahead
+
+# Workers of torch's DataLoader, and threads of those that have some; beside them as many as there
+# are usable cores, if these are more.
 WORKERS = (2, 4, 1, 0)
 THREADS = (2, 4, 1)
 DECODERS = ("pillow", "torchvision")
+# What shows only while an accelerator works, and is tried there: who takes batches over.
+HANDOVER = "handover"
+# A number of workers or threads is not tried if one on the way from it to the best one has less
+# than this share of the best rate: it is further off.
+HOPELESS = 0.5
+# Batches that are ready at most before one is taken, of those who have no workers: four, and one
+# for each thread that may be at work on another.
+AHEAD = 4
 # There if the machine has a GPU of NVIDIA's and its driver.
 GPU = Path("/dev/nvidia0")
 # An interpreter that imports torch takes seconds; one that takes minutes hangs.
 PROBE_S = 300
 # Errors of libraries run to pages.
 WHY_MAX = 200
+# Probes at a time: most of one is waiting for files.
+PROBES = 2
 
 # Says what is there: versions by distribution, and the first thing that cannot be imported.
 PROBE = """
@@ -109,8 +123,10 @@ class Tried:
     """A configuration that was tried."""
 
     configuration: dict[str, Any]
-    # Samples per second where nobody computes.
+    # Samples per second where nobody computes; 0 of what could not be played.
     rate: float
+    # Why it could not.
+    why: str | None = None
     # The last accelerator that it was tried under: its speed over the nominal one, and AU_ideal.
     speed: float | None = None
     au: float = 0.0
@@ -118,7 +134,8 @@ class Tried:
     def document(self) -> dict[str, Any]:
         """Return the figures by name."""
         under = {} if self.speed is None else {"speed": self.speed, "au": self.au}
-        return {**self.configuration, "unlimited_samples_per_second": self.rate, **under}
+        failed = {} if self.why is None else {"why": self.why}
+        return {**self.configuration, "unlimited_samples_per_second": self.rate, **under, **failed}
 
 
 @dataclass
@@ -139,6 +156,10 @@ class Contender:
     sweep: list[Tried] = field(default_factory=list)
     # The fastest accelerator that short runs found it to feed, over the nominal one.
     speed: float | None = None
+    # Its figures so far.
+    first_epoch: dict[str, Any] | None = None
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    sustained: dict[str, Any] | None = None
 
 
 def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, Any]:
@@ -175,15 +196,47 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
     return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
-def settings(kind: str, images: bool) -> dict[str, tuple[Any, ...]]:
+def cores() -> int:
+    """Return the cores that a contender may use: those of this process."""
+    return len(os.sched_getaffinity(0))
+
+
+def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[str, tuple[Any, ...]]:
     """Return what is swept, setting by setting, what is most likely to be best first."""
     if kind in ON_TORCH:
         decoders = {"decode": DECODERS} if images else {}
-        return {**decoders, "workers": WORKERS}
+        by: tuple[str, ...] = (THREAD_UINT8, THREAD) if images else (THREAD,)
+        # To a GPU batches are brought ahead, which takes a thread.
+        by = by if model else (*by, DIRECT)
+        return {**decoders, "workers": numbers(WORKERS, usable), HANDOVER: by}
     if kind == "forebay":
         return {} if images else {"bytes": ("views",)}
     on_gpu = kind == "dali" and images and GPU.exists()
-    return {**({"device": ("gpu",)} if on_gpu else {}), "threads": THREADS}
+    device = {"device": ("gpu",)} if on_gpu else {}
+    return {**device, "threads": numbers(THREADS, usable)}
+
+
+def numbers(few: tuple[int, ...], usable: int) -> tuple[int, ...]:
+    """Return `few` numbers of workers, and that of the usable cores if it is more."""
+    return (*few[:2], usable, *few[2:]) if usable > max(few) else few
+
+
+def is_hopeless(number: int, rates: dict[int, float]) -> bool:
+    """Whether a number is further from the best one than one that is much worse."""
+    if not rates or number == 0:
+        # Without workers all is different.
+        return False
+    best = max(rates, key=lambda tried: rates[tried])
+    between = [tried for tried in rates if number < tried < best or best < tried < number]
+    return any(rates[tried] < HOPELESS * rates[best] for tried in between)
+
+
+def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
+    """Return the batches that a contender has ready at most before one is taken."""
+    if kind in ON_TORCH:
+        return ahead(configuration)
+    threads: int = configuration.get("threads", 0)
+    return AHEAD + threads
 
 
 def version(kind: str, found: dict[str, Any]) -> str:

@@ -77,7 +77,9 @@ class Proof:
         au_min = self.au_min
         self.runs.append({"round": len(self.runs), **run})
         is_far = len(self.runs) == 1 and abs(run["au_ideal"] - au_min) > FAR
-        if len(self.runs) < self.rounds and not is_far:
+        # The median cannot hold any more, whatever the other runs say.
+        is_lost = sum(run["au_ideal"] < au_min for run in self.runs) > self.rounds / 2
+        if len(self.runs) < self.rounds and not is_far and not is_lost:
             return
         median = statistics.median(run["au_ideal"] for run in self.runs)
         holds = len(self.runs) == self.rounds and median >= au_min

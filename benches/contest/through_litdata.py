@@ -15,8 +15,7 @@ from typing import Any
 
 from contender import Loader, Task, serve
 from litdata import StreamingDataLoader, StreamingDataset
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_workers import Recipe, handed_over, recipe, settings
 
 INDEX = "index.json"
 
@@ -44,7 +43,7 @@ def repeated(source: Path, repeats: int) -> Path:
 class Samples(StreamingDataset):  # type: ignore[misc]
     """Samples by their number, decoded where a worker asks for them."""
 
-    def __init__(self, task: Task, repeats: int) -> None:
+    def __init__(self, task: Task, repeats: int, made: Recipe) -> None:
         assert task.source is not None
         folder = repeated(Path(task.source), repeats)
         super().__init__(str(folder), shuffle=False, drop_last=False)
@@ -52,7 +51,7 @@ class Samples(StreamingDataset):  # type: ignore[misc]
         self.places = [sorted(task.fields).index(name) for name in task.fields]
         # What crosses between processes cannot be a view of a mapped file.
         self.take = bytes if task.configuration["workers"] else memoryview
-        self.decode = DECODERS[task.configuration["decode"]] if task.images else None
+        self.decode = made.decode
 
     def __getitem__(self, index: Any) -> Any:
         """Read one sample."""
@@ -65,14 +64,14 @@ class Samples(StreamingDataset):  # type: ignore[misc]
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    return Loader(
-        StreamingDataLoader(
-            Samples(task, repeats),
-            batch_size=task.batch_size,
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    made = recipe(task)
+    loader = StreamingDataLoader(
+        Samples(task, repeats, made),
+        batch_size=task.batch_size,
+        collate_fn=made.collate,
+        **settings(task),
     )
+    return Loader(handed_over(loader, task, made))
 
 
 if __name__ == "__main__":

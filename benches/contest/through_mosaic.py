@@ -11,18 +11,17 @@ from typing import Any
 from contender import Loader, Task, serve
 from streaming import Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_workers import Recipe, handed_over, recipe, settings
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
     """Samples by their number, decoded where a worker asks for them."""
 
-    def __init__(self, task: Task, repeats: int) -> None:
+    def __init__(self, task: Task, repeats: int, made: Recipe) -> None:
         stream = Stream(local=task.source, repeat=repeats)
         super().__init__(streams=[stream], batch_size=task.batch_size, shuffle=False)
         self.fields = task.fields
-        self.decode = DECODERS[task.configuration["decode"]] if task.images else None
+        self.decode = made.decode
 
     def __getitem__(self, number: int) -> Any:
         """Read one sample."""
@@ -37,14 +36,14 @@ def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
     # What a process that was killed left would be taken for this one's.
     clean_stale_shared_memory()
-    return Loader(
-        StreamingDataLoader(
-            Samples(task, repeats),
-            batch_size=task.batch_size,
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    made = recipe(task)
+    loader = StreamingDataLoader(
+        Samples(task, repeats, made),
+        batch_size=task.batch_size,
+        collate_fn=made.collate,
+        **settings(task),
     )
+    return Loader(handed_over(loader, task, made))
 
 
 if __name__ == "__main__":

@@ -12,19 +12,18 @@ from typing import Any
 from contender import Loader, Task, serve
 from to_files import listed
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_workers import Recipe, handed_over, recipe, settings
 
 
 class Files(Dataset[Any]):
     """Samples by their number, each a file for each field."""
 
-    def __init__(self, task: Task, repeats: int) -> None:
+    def __init__(self, task: Task, repeats: int, made: Recipe) -> None:
         assert task.source is not None
         self.folder, self.fields = task.source, task.fields
         self.keys = listed(Path(task.source))
         self.repeats = repeats
-        self.decode = DECODERS[task.configuration["decode"]] if task.images else None
+        self.decode = made.decode
 
     def __len__(self) -> int:
         """Return the samples of an epoch."""
@@ -44,16 +43,16 @@ class Files(Dataset[Any]):
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    files = Files(task, repeats)
-    return Loader(
-        DataLoader(
-            files,
-            batch_size=task.batch_size,
-            sampler=SequentialSampler(files),
-            collate_fn=collate if task.images else columns,
-            **settings(task.configuration),
-        ),
+    made = recipe(task)
+    files = Files(task, repeats, made)
+    loader = DataLoader(
+        files,
+        batch_size=task.batch_size,
+        sampler=SequentialSampler(files),
+        collate_fn=made.collate,
+        **settings(task),
     )
+    return Loader(handed_over(loader, task, made))
 
 
 if __name__ == "__main__":

@@ -1,32 +1,29 @@
 """Released WebDataset with torch's DataLoader.
 
 Its rule: it is set up the way its authors recommend for speed. Samples are batched inside the
-workers, workers persist between epochs, whole batches are normalised at once, tensors cross to the
-trainer through shared memory; each number of workers and both ways to decode are tried, and the
-fastest counts.
+workers, workers persist between epochs, tensors cross to the trainer through shared memory; each
+number of workers, both ways to decode and all ways to take batches over are tried, and the fastest
+counts.
 """
 
 from __future__ import annotations
 
 import webdataset
 from contender import Loader, Task, serve
-from torch_pixels import DECODERS, collate, columns
-from torch_workers import settings
+from torch_workers import handed_over, recipe, settings
 
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    shards = task.shards * repeats
+    made, shards = recipe(task), task.shards * repeats
     # A worker for which there is no shard is no error: it has nothing to do.
     samples = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
     samples = samples.to_tuple(*task.fields)
-    if task.images:
-        decode = DECODERS[task.configuration["decode"]]
-        samples = samples.map_tuple(decode, int)
-    batches = samples.batched(task.batch_size, collation_fn=collate if task.images else columns)
-    return Loader(
-        webdataset.WebLoader(batches, batch_size=None, **settings(task.configuration)),
-    )
+    if made.decode is not None:
+        samples = samples.map_tuple(made.decode, int)
+    batches = samples.batched(task.batch_size, collation_fn=made.collate)
+    loader = webdataset.WebLoader(batches, batch_size=None, **settings(task))
+    return Loader(handed_over(loader, task, made))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,54 @@
 """Scripts import their neighbours by bare name, as Python does when it runs them."""
 
+import io
+import shutil
 import sys
+import tarfile
 from pathlib import Path
+
+import pytest
 
 CONTEST = Path(__file__).resolve().parents[1]
 EXAMPLES = CONTEST.parents[1] / "examples"
 sys.path[:0] = [str(CONTEST), str(EXAMPLES)]
+
+SAMPLES, SHARDS, BATCH = 24, 2, 8
+
+
+def colour(number):
+    return (number * 7 % 256, number * 3 % 256, 90)
+
+
+def jpeg(number):
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.new("RGB", (96, 80), colour(number)).save(data, "JPEG")
+    return data.getvalue()
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    made = []
+    for shard in range(SHARDS):
+        made.append(str(folder / f"{shard}.tar"))
+        with tarfile.open(made[-1], "w", format=tarfile.USTAR_FORMAT) as tar:
+            for sample in range(SAMPLES):
+                number = shard * SAMPLES + sample
+                members = {"jpg": jpeg(number), "cls": str(number).encode()}
+                for extension, data in members.items():
+                    member = tarfile.TarInfo(f"s{number:03}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return made
+
+
+@pytest.fixture
+def carried(tmp_path):
+    """The scripts as the command line has them: in a folder of their own, beside nothing else."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
+        shutil.copy(script, folder)
+    return folder

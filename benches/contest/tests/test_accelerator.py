@@ -1,9 +1,12 @@
 """What an emulated accelerator counts, by a clock that only moves when something takes time."""
 
+import io
 import itertools
+import weakref
 
 import pytest
 from accelerator import WAITS_MAX, Clock, Length, Step, Touched, Waits, endless, play
+from contender import Replies
 
 STEP = 0.08
 BYTES = 1000
@@ -88,8 +91,9 @@ def test_steps_that_warm_up_are_in_neither():
 
 
 def test_a_slow_loader_warms_up_no_longer_than_it_runs():
-    # The first step, then four of 2 s, are 8 s of sixteen such.
-    length = Length(8.0, 8.0, warm_up=16)
+    # The first step, then four of 2 s, are 8 s of sixteen such; a run that may take longer than its
+    # seconds may warm up for longer as well.
+    length = Length(2.0, 8.0, steps=4, warm_up=16)
     fake = FakeClock()
 
     def source():
@@ -103,6 +107,41 @@ def test_a_slow_loader_warms_up_no_longer_than_it_runs():
 
 def test_reading_a_batch_belongs_to_its_step():
     assert run(0.02, touch_seconds=0.05).au_ideal == pytest.approx(0.8)
+
+
+def test_a_batch_is_let_go_before_its_step_ends():
+    class Batch:
+        pass
+
+    followed, lives = [], []
+
+    def batch(_):
+        made = Batch()
+        followed.append(weakref.ref(made))
+        return made
+
+    def sleep(seconds):
+        fake.pass_(seconds)
+        lives.append(followed[-1]() is not None)
+
+    fake = FakeClock()
+    # The way from any loader to the accelerator: what is said meanwhile, epoch after epoch.
+    said = Replies(io.StringIO())
+    source = said.watch(endless(Epochs(batch)))
+    clock = Clock(lambda: fake.time, sleep)
+    play(source, lambda _: Touched(1, BYTES), Step(STEP), Length(1.0, 1.0), clock)
+    assert len(lives) > 10
+    assert not any(lives)
+
+
+class Epochs:
+    """A loader with a few batches in each epoch."""
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __iter__(self):
+        return map(self.batch, range(3))
 
 
 def test_a_step_lasts_as_long_as_reading_its_batch():

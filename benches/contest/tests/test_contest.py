@@ -1,6 +1,9 @@
-"""The contest from end to end over small shards, and what ends it."""
+"""The contest from end to end over small shards, who is out of it, and what ends it.
 
-import io
+Its rule: what Forebay and the other loaders deliver is tested elsewhere; here contenders that start
+at once stand in for these, so that it is the contest that is tested.
+"""
+
 import json
 import os
 import select
@@ -8,22 +11,26 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import players
 import pytest
 import roster
+import search
+from contender import Task
 from contest import Contest, compare
 from daemons import private_daemon
-from players import Failed
+from players import Failed, player
 from request import Request, Wrong
 
-from conftest import CONTEST, EXAMPLES
+from conftest import BATCH, SAMPLES, SHARDS
 
-SAMPLES, SHARDS, BATCH = 24, 2, 8
 TIMEOUT_S = 600
 BESIDE = Path(sys.executable).parent
+PLAIN = Path(__file__).with_name("plain.py")
+# Beside this interpreter, unless it came from elsewhere.
+FOREBAY = shutil.which("forebay", path=f"{BESIDE}:{os.environ['PATH']}")
 DIGEST = {
     "samples": 100,
     "payload_bytes": 10,
@@ -31,52 +38,44 @@ DIGEST = {
     "label_sum": 7,
     "image_mean": 0.1,
 }
+# Whose scripts are replaced by plain ones, of which nothing has to be installed.
+STAND_INS = """
+RULES |= {
+    "webdataset": Rules((), "webdataset", ("webdataset",)),
+    "torch": Rules((), "torch", ("torch",), conversion="files"),
+    "spdl": Rules((), "spdl", ("spdl",)),
+    "dali": Rules((), "dali", ("dali",)),
+}
 
 
-def jpeg(number):
-    from PIL import Image
-
-    data = io.BytesIO()
-    Image.new("RGB", (96, 80), (number * 7 % 256, number * 3 % 256, 90)).save(data, "JPEG")
-    return data.getvalue()
+def settings(kind, *_):
+    one = {"workers": (0,), "threads": (1,), HANDOVER: (DIRECT,)}
+    return {"workers": (2, 0), HANDOVER: (THREAD, DIRECT)} if kind == "torch" else one
+"""
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shards")
-    made = []
-    for shard in range(SHARDS):
-        made.append(str(folder / f"{shard}.tar"))
-        with tarfile.open(made[-1], "w", format=tarfile.USTAR_FORMAT) as tar:
-            for sample in range(SAMPLES):
-                number = shard * SAMPLES + sample
-                members = {"jpg": jpeg(number), "cls": str(number).encode()}
-                for extension, data in members.items():
-                    member = tarfile.TarInfo(f"s{number:03}.{extension}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-    return made
+@pytest.fixture
+def work(tmp_path):
+    return tmp_path / "work"
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    return tmp_path_factory.mktemp("work")
+@pytest.fixture
+def scripts(carried):
+    """The scripts with stand-ins."""
+    with (carried / "roster.py").open("a") as file:
+        file.write(STAND_INS)
+    for kind in ("webdataset", "torch", "spdl", "dali"):
+        shutil.copy(PLAIN, carried / f"through_{kind}.py")
+    return carried
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scripts(tmp_path_factory):
-    """The scripts as the command line has them: in a folder of their own, beside nothing else.
-
-    They sweep over less.
-    """
-    folder = tmp_path_factory.mktemp("scripts")
-    for script in [*CONTEST.glob("*.py"), EXAMPLES / "daemons.py"]:
-        shutil.copy(script, folder)
-    swept = (folder / "roster.py").read_text()
-    fewer = swept.replace("WORKERS = (2, 4, 1, 0)", "WORKERS = (2, 0)")
-    assert fewer != swept
-    (folder / "roster.py").write_text(fewer)
-    play.main = folder / "main.py"
+@pytest.fixture
+def bare(tmp_path):
+    """An interpreter in which nothing is installed."""
+    python = tmp_path / "bare-python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return str(python)
 
 
 def request(shards, work, **more):
@@ -85,20 +84,20 @@ def request(shards, work, **more):
         "images": False,
         "batch_size": BATCH,
         "step_seconds": 0.01,
-        "seconds": 0.3,
+        "seconds": 0.2,
         "rounds": 2,
-        "contenders": ["forebay", "webdataset", "torch"],
         "work": str(work),
-        # Beside this interpreter, unless it came from elsewhere.
-        "forebay": shutil.which("forebay", path=f"{BESIDE}:{os.environ['PATH']}"),
+        "forebay": FOREBAY,
         **more,
     }
 
 
-def play(shards, work, **more):
+def play(scripts, asked, **faults):
+    named = {f"FOREBAY_TEST_FAULT_through_{kind}": fault for kind, fault in faults.items()}
     return subprocess.run(
-        [sys.executable, play.main],
-        input=json.dumps(request(shards, work, **more)),
+        [sys.executable, scripts / "main.py"],
+        input=json.dumps(asked),
+        env={**os.environ, **named},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -106,68 +105,82 @@ def play(shards, work, **more):
     )
 
 
-def document(run):
-    assert run.returncode == 0, run.stderr
+def document(run, code=0):
+    assert run.returncode == code, run.stderr
     # Nothing but the document.
     return json.loads(run.stdout)
 
 
-def test_bytes_through_three_loaders_and_what_an_accelerator_gets(shards, work):
-    run = play(shards, work)
+def test_what_everybody_gets_and_who_is_out_is_told(shards, work, scripts, bare):
+    four = ["webdataset", "torch", "spdl", "dali", "mosaic"]
+    asked = request(shards, work, contenders=four, pythons={"mosaic": bare})
+    # The first two processes play the first epoch and the first round.
+    run = play(scripts, asked, spdl="die 3", dali="other")
     said = document(run)
-    assert said["absent"] == []
     found = {one["name"]: one for one in said["contenders"]}
-    assert found.keys() == {"forebay", "forebay-memory", "webdataset", "torch"}
-    digests = [one["first_epoch"]["digest"] for one in found.values()]
-    assert digests[0]["samples"] == SAMPLES * SHARDS
-    assert all(digest == digests[0] for digest in digests)
+    assert found.keys() == {"webdataset", "torch"}
     for one in found.values():
+        digest = one["first_epoch"].pop("digest")
+        assert digest["samples"] == SAMPLES * SHARDS
+        assert one["first_epoch"]["samples"] == SAMPLES * SHARDS
+        assert one["first_epoch"]["first_batch_seconds"] > 0
         assert [played["round"] for played in one["rounds"]] == [0, 1]
         for played in one["rounds"]:
             assert played["samples"] == played["steps"] * BATCH
+            assert played["samples_per_second"] == pytest.approx(
+                played["samples"] / played["wall_seconds"]
+            )
             assert played["au_ideal"] == pytest.approx(
                 played["steps"] * 0.01 / played["wall_seconds"]
             )
-            assert played["cpu_seconds"] >= 0
+            cpus = len(os.sched_getaffinity(0))
+            assert played["cpu_share"] == pytest.approx(
+                played["cpu_seconds"] / played["wall_seconds"] / cpus
+            )
             assert len(played["waits_ms"]) == played["steps"]
         assert one["sustained"] is None
-        assert one["first_epoch"]["first_batch_seconds"] > 0
-    # The kernel counts in ticks, of which such a short run may have none.
-    assert sum(played["cpu_seconds"] for one in found.values() for played in one["rounds"]) > 0
-    assert {one["name"]: one["storage"] for one in said["contenders"]} == {
-        "forebay": "o_direct",
-        "forebay-memory": "memory",
-        "webdataset": "page_cache",
-        "torch": "page_cache",
-    }
-    assert [tried["workers"] for tried in found["torch"]["sweep"]] == [2, 0]
-    assert all(tried["unlimited_samples_per_second"] > 0 for tried in found["torch"]["sweep"])
-    # One of those that were tried under an accelerator, if several came near the highest rate.
-    listed = [tried["workers"] for tried in found["torch"]["sweep"] if "au" in tried]
-    assert not listed or found["torch"]["configuration"]["workers"] in listed
+    # What was swept, and what came of it: each number of workers, each way to take over.
+    swept = found["torch"]
+    assert swept["settings"] == {"workers": [2, 0], "handover": ["thread", "direct"]}
+    assert {tried["workers"] for tried in swept["sweep"]} == {2, 0}
+    assert {tried["handover"] for tried in swept["sweep"]} == {"thread", "direct"}
+    assert all(tried["unlimited_samples_per_second"] > 0 for tried in swept["sweep"])
+    # What plays was tried under an accelerator.
+    own = {name: swept["configuration"][name] for name in ("workers", "handover")}
+    (taken,) = [tried for tried in swept["sweep"] if own.items() <= tried.items()]
+    assert taken["speed"] > 0
+    assert found["webdataset"]["sweep"] == []
     assert found["torch"]["conversion_bytes"] > 0
     assert found["webdataset"]["conversion_seconds"] is None
+    (absent,) = said["absent"]
+    assert absent["name"] == "mosaic"
+    assert "pip install mosaicml-streaming" in absent["why"]
+    # Who is out is told with all that it came to.
+    dali, spdl = said["failed"]
+    assert (dali["name"], dali["doing"]) == ("dali", "first epoch")
+    assert "dali delivered other samples than webdataset: its crc_sum" in dali["why"]
+    assert (spdl["name"], spdl["doing"]) == ("spdl", "measuring")
+    assert "spdl was killed" in spdl["why"]
+    assert [played["round"] for played in spdl["rounds"]] == [0]
+    assert "contest: spdl is out (measuring): spdl was killed" in run.stderr
     assert said["fence"]["cpus"] == sorted(os.sched_getaffinity(0))
     assert said["fence"]["why_not"]
-    progress = [json.loads(line) for line in run.stderr.splitlines() if line.startswith("{")]
-    assert {"contender": "torch", "round": 2, "of": 2, "what": "measuring"} in [
-        line["progress"] for line in progress
-    ]
+    progress = [json.loads(line)["progress"] for line in run.stderr.splitlines() if line[:1] == "{"]
+    order = [line["contender"] for line in progress if line["what"] == "measuring"]
+    # There and back.
+    assert order == ["webdataset", "torch", "spdl", "spdl", "torch", "webdataset"]
+    # A contest that is cut off has left what it had measured.
+    kept = json.loads((work / "contest.json").read_text())
+    assert [len(one["rounds"]) for one in kept["contenders"]] == [2, 2]
 
 
-def test_images_are_the_same_images_and_who_is_absent_is_named(shards, work):
-    run = play(shards, work, images=True, rounds=1, contenders=["forebay", "torch", "spdl"])
-    said = document(run)
-    assert [one["name"] for one in said["absent"]] == ["spdl"]
-    assert "pip install spdl" in said["absent"][0]["why"]
-    means = [one["first_epoch"]["digest"]["image_mean"] for one in said["contenders"]]
-    # Three numbers of the same photos' pixels, and no zeros.
-    assert len(means) == 3
-    assert max(means) - min(means) < 0.5
-    assert {tried["decode"] for tried in said["contenders"][-1]["sweep"]} == {
-        "pillow",
-        "torchvision",
-    }
+def test_without_anybody_it_ends_and_tells_what_there_was(shards, work, scripts):
+    said = document(play(scripts, request(shards, work, contenders=["spdl"]), spdl="raise"), code=1)
+    assert said["contenders"] == []
+    (spdl,) = said["failed"]
+    assert spdl["doing"] == "first epoch"
+    # The first and the last of its words.
+    assert spdl["why"] == "spdl: OSError: the photo … is missing"
 
 
 class Scripted:
@@ -184,12 +197,15 @@ class Scripted:
     def play(self, name, **_):
         if name == "configure":
             return {}
+        if name == "digest":
+            return DIGEST
         self.seen.append((name, self.warm, self.cache.exists()))
         if name == "first_epoch":
             self.cache.mkdir(exist_ok=True)
-            return {"digest": DIGEST}
+            return {}
         counts = {"loader": {"bytes": {"origin": 0}}}
-        figures = {"samples_per_second": 100.0, "au_ideal": 0.91}
+        figures = {"samples_per_second": 100.0, "au_ideal": 0.91, "cpu_seconds": 1.0}
+        figures["wall_seconds"] = 2.0
         return figures | {"before": counts, "after": counts}
 
 
@@ -215,21 +231,167 @@ def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_p
     assert {seen[0] for seen in rote.seen} == {"accelerator"}
 
 
-def test_against_nobody_nothing_is_played(shards, work):
-    run = play(shards, work, contenders=["forebay", "spdl"])
-    said = document(run)
+def forebay_and(*kinds):
+    made = [
+        roster.Contender("forebay", "forebay", "python", "1", {}, {}, storage="o_direct"),
+        *[
+            roster.Contender(kind, kind, "python", "1", {}, {"threads": (2, 4, 1)})
+            for kind in kinds
+        ],
+    ]
+    for one in made[1:]:
+        one.configuration = {"threads": 2}
+    return made
+
+
+class Failing:
+    """Plays by rote until somebody's turn to fail has come."""
+
+    def __init__(self, *failing):
+        self.failing = list(failing)
+
+    @contextmanager
+    def player(self, one, configuration, warm=True):
+        self.one, self.configuration = one, configuration
+        yield self
+
+    def play(self, name, **how):
+        if name == "configure":
+            self.configuration = how["configuration"]
+            return {}
+        for fails in self.failing:
+            if fails(self.one, name, self.configuration):
+                raise Failed(f"{self.one.name} broke")
+        if name == "digest":
+            return DIGEST
+        counts = {"loader": {"bytes": {"origin": 0}}}
+        rate = 100.0 * self.configuration.get("threads", 1)
+        figures = {"samples_per_second": rate, "au_ideal": 0.91, "cpu_seconds": 1.0}
+        return figures | {"wall_seconds": 2.0, "before": counts, "after": counts}
+
+
+def by_rote(shards, work, contenders, *failing, **more):
+    """A contest of contenders that play by rote, its tellings, and who plays."""
+    told = []
+    played = Contest(
+        Request.of(request(shards, work, **more)), lambda: None, lambda *what: told.append(what)
+    )
+    played.contenders = contenders
+    rote = Failing(*failing)
+    played.player = rote.player
+    played.cache.mkdir(parents=True)
+    played.is_cache_filled = True
+    return played, told, rote
+
+
+def test_a_rival_that_fails_is_out_and_the_others_go_on(shards, work):
+    own = forebay_and("spdl", "dali")
+    rounds = []
+
+    def fails(one, name, _):
+        if one.name == "spdl":
+            rounds.append(name)
+        return len(rounds) == 2 and one.name == "spdl"
+
+    played, _, _ = by_rote(shards, work, own[:], fails, rounds=3)
+    played.rounds()
+    assert [len(one.rounds) for one in own] == [3, 1, 3]
+    assert [one.name for one in played.contenders] == ["forebay", "dali"]
+    (out,) = played.failed()
+    assert (out["name"], out["doing"], out["why"]) == ("spdl", "measuring", "spdl broke")
+
+
+def test_forebay_that_fails_ends_it_with_what_there_was(shards, work):
+    own = forebay_and("spdl")
+    played, _, _ = by_rote(
+        shards, work, own[:], lambda one, *_: one.name == "forebay" and own[1].rounds, rounds=1
+    )
+    played.rounds()
+    with pytest.raises(Failed, match=r"forebay is out \(measuring\): forebay broke"):
+        played.rounds()
+    # One round at a time: its second turn came after one.
+    assert [len(one.rounds) for one in own] == [1, 1]
+    (out,) = played.failed()
+    assert len(out["rounds"]) == 1
+
+
+def test_who_fails_in_the_long_search_is_out(shards, work):
+    own = forebay_and("spdl")
+    played, _, _ = by_rote(
+        shards, work, own[:], lambda one, *_: one.name == "spdl", find_rate=True, rounds=1
+    )
+    played.sustained()
+    assert [one.name for one in played.contenders] == ["forebay"]
+    assert own[0].sustained["speed"] > 0
+    assert own[1].sustained is None
+
+
+def test_a_setting_that_cannot_be_played_is_not_taken(shards, work):
+    _, one = forebay_and("spdl")
+    # Four threads are fastest, and more than there is memory for.
+    played, _, _ = by_rote(
+        shards, work, [one], lambda _, name, set: name == "accelerator" and set["threads"] == 4
+    )
+    played.sweep(one)
+    assert one.configuration == {"threads": 2}
+    four = next(tried for tried in one.sweep if tried.configuration == {"threads": 4})
+    assert (four.rate, four.why) == (0.0, "spdl broke")
+    assert four.document()["why"] == "spdl broke"
+    # If the first cannot be played, the contender has failed.
+    _, one = forebay_and("spdl")
+    played.contenders = [one]
+    played.player = Failing(lambda _, name, __: name == "accelerator").player
+    with pytest.raises(Failed, match="spdl broke"):
+        played.sweep(one)
+
+
+def test_steps_that_warm_up_are_twice_as_many_as_batches_are_ready(shards, work):
+    _, one = forebay_and("spdl")
+    played, _, rote = by_rote(shards, work, [one])
+    asked = []
+    play = rote.play
+
+    def heard(name, **how):
+        asked.append(how.get("warm_up"))
+        return play(name, **how)
+
+    rote.play = heard
+    rote.configuration = {}
+    for threads, step in ((1, 0.01), (4, 0.01), (12, 0.01), (12, 0.0)):
+        played.play(one, rote, step, (1.0, 1.0, 1), {"threads": threads})
+    # Where nobody computes, all start alike.
+    assert asked == [16, 16, 32, 1]
+
+
+def test_a_speed_that_most_long_runs_miss_is_given_up_at_once():
+    proof = search.Proof(1.0, 0.9, 5)
+    for au in (0.88, 0.92, 0.89, 0.87):
+        assert proof.speed == 1.0
+        proof.heard({"au_ideal": au})
+    # Of five, three are below: the fifth would change nothing.
+    assert proof.speed < 1.0
+    assert not proof.is_borne_out
+
+
+def test_a_contender_that_says_nothing_has_failed(shards, scripts, monkeypatch):
+    monkeypatch.setattr(players, "SILENCE_S", 0.2)
+    monkeypatch.setattr(players, "END_S", 0.2)
+    monkeypatch.setattr(players, "script", lambda kind: scripts / f"through_{kind}.py")
+    task = Task(False, ["jpg"], shards, BATCH, {})
+    environment = {**os.environ, "FOREBAY_TEST_FAULT_through_spdl": "stop"}
+    with (
+        pytest.raises(Failed, match="spdl said nothing for 0 s"),
+        player("spdl", "spdl", sys.executable, task, environment, lambda: None) as at_work,
+    ):
+        at_work.play("first_epoch")
+    assert at_work.process.returncode == -signal.SIGKILL
+
+
+def test_against_nobody_nothing_is_played(shards, work, scripts, bare):
+    asked = request(shards, work, contenders=["forebay", "mosaic"], pythons={"mosaic": bare})
+    said = document(play(scripts, asked))
     assert said["contenders"] == []
-    assert [one["name"] for one in said["absent"]] == ["spdl"]
-
-
-def test_other_samples_end_it(shards, work):
-    converted = next(work.glob("files-*"))
-    wrong = next(converted.rglob("*.jpg"))
-    wrong.write_bytes(wrong.read_bytes()[:-1] + b"\0")
-    run = play(shards, work, rounds=1, contenders=["webdataset", "torch"])
-    assert run.returncode == 1
-    assert "torch delivered other samples than webdataset: its crc_sum" in run.stderr
-    assert run.stdout == ""
+    assert [one["name"] for one in said["absent"]] == ["mosaic"]
 
 
 def running(mark):
@@ -244,9 +406,9 @@ def running(mark):
     return found
 
 
-def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
+def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work, scripts):
     run = subprocess.Popen(
-        [sys.executable, play.main],
+        [sys.executable, scripts / "main.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -263,19 +425,89 @@ def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work):
     assert running(f"FOREBAY_TEST={work}".encode()) == {}
 
 
-def test_all_numbers_of_workers_are_swept():
-    assert roster.settings("mosaic", images=False).keys() == {"workers"}
-    tried = roster.settings("torch", images=True)
-    assert sorted(tried["workers"]) == [0, 1, 2, 4]
-    assert set(tried["decode"]) == {"pillow", "torchvision"}
+def benchmark(environment, *arguments):
+    command = [Path(sys.executable).with_name("forebay"), "bench", "starvation", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
 
 
-def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path):
+def assert_sustained(one):
+    """Of whom the fastest accelerator was sought, rounds and figure are of one speed."""
+    sustained, (played,) = one["sustained"], one["rounds"]
+    assert sustained["speed"] > 0
+    assert played["step_seconds"] == pytest.approx(0.01 / sustained["speed"])
+    # Long runs may not bear a speed out on a busy machine; then there is no such number.
+    if sustained["rate_over_nominal"] is not None:
+        expected = played["samples_per_second"] / (BATCH / 0.01)
+        assert sustained["rate_over_nominal"] == pytest.approx(expected, abs=0.005)
+        assert sustained["au"] >= 0.9
+
+
+@pytest.fixture
+def quick(scripts, tmp_path):
+    """An interpreter of WebDataset's that plays the plain contender instead."""
+    python = tmp_path / "quick-python"
+    instead = f"exec {sys.executable} {scripts / 'through_webdataset.py'}"
+    otherwise = f'exec {sys.executable} "$@"'
+    python.write_text(
+        f'#!/bin/sh\ncase "$1" in *through_webdataset.py) {instead};; esac\n{otherwise}\n'
+    )
+    python.chmod(0o755)
+    return f"webdataset={python}"
+
+
+def test_the_command_line_plays_the_contest(shards, tmp_path, quick):
+    environment = dict(os.environ)
+    cache, page = tmp_path / "cache", tmp_path / "page.html"
+    cache.mkdir()
+    with private_daemon(environment, cache):
+        asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
+        asked += ["--epochs", "1", "--rivals", "webdataset", "--rounds", "1", "--seconds", "0.5"]
+        asked += ["--rival-python", quick]
+        # Too little for a tier in memory and its daemon.
+        limit = 3 << 29
+        most = ["--find-most", "--trial", "1"]
+        # Only root can set a limit.
+        most += ["--memory", str(limit)] if os.geteuid() == 0 else []
+        told = benchmark(environment, *shards, *asked, *most, "--json", "--html", page)
+        assert told.returncode == 0, told.stderr
+        contest = json.loads(told.stdout)["contest"]
+        assert [one["name"] for one in contest["contenders"]] == ["forebay", "webdataset"]
+        for one in contest["contenders"]:
+            assert_sustained(one)
+            # Each run was told when it had ended.
+            assert f"{one['name']}: played, round 1 of 1: " in told.stderr
+        fence = contest["fence"]
+        assert (fence["memory_bytes"] == limit) == (fence["why_not"] is None)
+        if os.geteuid() == 0:
+            assert fence["memory_bytes"] == limit
+            assert [one["name"] for one in contest["absent"]] == ["forebay-memory"]
+        assert "Other loaders, the same work" in page.read_text()
+        # What is asked in vain is said before anything is measured.
+        told = benchmark(environment, "s3://bucket/0.tar", *asked)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert "local" in told.stderr
+        told = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
+        assert told.returncode == 1
+        assert "--python" in told.stderr
+
+
+def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path, quick):
     environment = {**os.environ, "FOREBAY_TEST": str(tmp_path)}
     (tmp_path / "cache").mkdir()
     with private_daemon(environment, tmp_path / "cache"):
         asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
-        asked += ["--epochs", "1", "--rivals", "webdataset", "--seconds", "600"]
+        asked += [
+            "--epochs",
+            "1",
+            "--rivals",
+            "webdataset",
+            "--seconds",
+            "600",
+            "--rival-python",
+            quick,
+        ]
         command = [Path(sys.executable).with_name("forebay"), "bench", "starvation"]
         run = subprocess.Popen([*command, *shards, *asked], env=environment, stderr=-1)
         # What is said of the first conversion passes through; sweeps follow, of minutes here.
@@ -343,58 +575,6 @@ def test_a_conversion_is_remembered_by_what_it_is_made_of(shards, tmp_path):
     assert again == first
     assert other.folder != first.folder
     assert sorted(Path(tmp_path).iterdir()) == sorted([Path(first.folder), Path(other.folder)])
-
-
-def benchmark(environment, *arguments):
-    command = [Path(sys.executable).with_name("forebay"), "bench", "starvation", *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-
-
-def assert_sustained(one):
-    """Of whom the fastest accelerator was sought, rounds and figure are of one speed."""
-    sustained, (played,) = one["sustained"], one["rounds"]
-    assert sustained["speed"] > 0
-    assert played["step_seconds"] == pytest.approx(0.01 / sustained["speed"])
-    # Long runs may not bear a speed out on a busy machine; then there is no such number.
-    if sustained["rate_over_nominal"] is not None:
-        expected = played["samples_per_second"] / (BATCH / 0.01)
-        assert sustained["rate_over_nominal"] == pytest.approx(expected, abs=0.005)
-        assert sustained["au"] >= 0.9
-
-
-def test_the_command_line_plays_the_contest(shards, tmp_path):
-    environment = dict(os.environ)
-    cache, page = tmp_path / "cache", tmp_path / "page.html"
-    cache.mkdir()
-    with private_daemon(environment, cache):
-        asked = ["--raw", "--profile", "custom", "--batch-size", str(BATCH), "--step", "0.01"]
-        asked += ["--epochs", "1", "--rivals", "webdataset", "--rounds", "1", "--seconds", "1"]
-        # Half of it has room for a tier in memory and its daemon.
-        limit = 4 << 30
-        most = ["--find-most", "--trial", "1", "--memory", str(limit)]
-        told = benchmark(environment, *shards, *asked, *most, "--json", "--html", page)
-        assert told.returncode == 0, told.stderr
-        contest = json.loads(told.stdout)["contest"]
-        names = [one["name"] for one in contest["contenders"]]
-        assert names == ["forebay", "forebay-memory", "webdataset"]
-        for one in contest["contenders"]:
-            assert_sustained(one)
-            # Each run was told when it had ended.
-            assert f"{one['name']}: played, round 1 of 1: " in told.stderr
-        # Only root can set a limit.
-        fence = contest["fence"]
-        assert (fence["memory_bytes"] == limit) == (fence["why_not"] is None)
-        assert os.geteuid() != 0 or fence["memory_bytes"] == limit
-        assert "Other loaders, the same work" in page.read_text()
-        # What is asked in vain is said before anything is measured.
-        told = benchmark(environment, "s3://bucket/0.tar", *asked)
-        assert (told.returncode, told.stdout) == (2, "")
-        assert "local" in told.stderr
-        told = benchmark(environment, *shards, *asked, "--python", "/no/such/python")
-        assert told.returncode == 1
-        assert "--python" in told.stderr
 
 
 def test_a_version_is_that_of_the_package_itself():

@@ -1,13 +1,18 @@
 """A real model in place of an emulated accelerator."""
 
 import json
+import sys
+import weakref
 
 import model
 import numpy
 import pytest
+import roster
 import torch
-from test_contest import BATCH, document, play, scripts, shards, work  # noqa: F401
+from test_contest import document, play, request
 from touch import Tensor
+
+from conftest import BATCH
 
 NAME = "squeezenet1_1"
 
@@ -25,7 +30,12 @@ def trained(monkeypatch):
 def test_a_step_learns_from_what_any_loader_gives(trained, labels, wrap):
     images = numpy.random.default_rng(1).random((2, 3, 224, 224), dtype=numpy.float32)
     before = [weights.detach().clone() for weights in trained.model.parameters()]
-    touched = trained([wrap(images), labels])
+    batch = [wrap(images), labels]
+    followed = weakref.ref(batch[0])
+    touched = trained(batch)
+    del batch
+    # Nothing is kept of it.
+    assert followed() is None
     assert touched.samples == 2
     assert touched.bytes == images.nbytes + labels.nbytes
     after = list(trained.model.parameters())
@@ -36,15 +46,18 @@ def test_its_nominal_step_is_timed(trained):
     assert trained.nominal_seconds() > 0
 
 
-def test_a_model_trains_on_a_gpu_or_says_that_there_is_none(shards, work):  # noqa: F811
+def test_a_model_trains_on_a_gpu_or_says_that_there_is_none(shards, tmp_path, carried):
     """Where torch has a GPU, the model trains on it."""
-    run = play(shards, work, images=True, rounds=1, contenders=["forebay"], model=NAME)
-    said = document(run)
-    assert said["model"] == NAME
     if not torch.cuda.is_available():
-        assert said["contenders"] == []
-        assert "torch finds no GPU" in json.dumps(said["absent"])
+        told = roster.probe("torch", sys.executable, images=True, model=NAME)
+        assert "torch finds no GPU" in roster.why_not("torch", sys.executable, told)
         pytest.skip("training a model needs a GPU, and torch finds none")
+    asked = request(shards, tmp_path / "work", images=True, rounds=1, model=NAME)
+    said = document(play(carried, {**asked, "contenders": ["forebay", "torch"]}))
+    assert said["model"] == NAME
+    # Who is not installed here does not play; whoever is there holds out.
+    assert "forebay" in [one["name"] for one in said["contenders"]]
+    assert said["failed"] == [], json.dumps(said["failed"])
     for one in said["contenders"]:
         (played,) = one["rounds"]
         assert played["samples"] == played["steps"] * BATCH

@@ -17,6 +17,7 @@ Written for dlio_benchmark 2.0.0. Nothing of it is imported by ``import forebay`
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -102,6 +103,8 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
             prefetch=args.prefetch_size or _PREFETCH,
             job=f"dlio-{args.model}",
         )
+        # DLIO has no word for the end of a loader: it ends with this object, or with the process.
+        weakref.finalize(self, self._loader.close)
 
     def next(self) -> Iterator[Any]:
         """Play one epoch; DLIO takes as many batches as it counted, and lets the rest be."""
@@ -123,7 +126,10 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
             )
 
     def finalize(self) -> None:
-        """Do nothing: DLIO calls it after each epoch, and the job goes on with the next."""
+        """Do nothing: DLIO calls it after each epoch, and the job goes on with the next.
+
+        The loader is closed when DLIO lets go of this object, at the end of its process at last.
+        """
 
 
 def _settings() -> Mapping[str, Any]:
@@ -147,7 +153,14 @@ def _settings() -> Mapping[str, Any]:
 def _field(kind: str, side: int, settings: Mapping[str, Any]) -> Field:
     """What becomes of a sample of DLIO's format `kind`."""
     extension = settings.get("field", _DECODED.get(kind, kind))
-    if not settings.get("decode", kind in _DECODED):
+    decode = settings.get("decode", kind in _DECODED)
+    if not isinstance(decode, bool):
+        # A text that says false would count as true.
+        raise Invalid(
+            f"forebay.decode has to be true or false, without quotes, and is {decode!r}",
+            {"option": "forebay.decode"},
+        )
+    if not decode:
         return Bytes(extension, copy=False)
     if kind == "npy":
         return Npy(extension, ragged="list")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +26,42 @@ pytestmark = pytest.mark.skipif(
 )
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# The plug-in, which notes of each sample what DLIO got, and that its loader was closed.
+NOTING = """
+import hashlib, os
+import forebay.dlio
+
+NOTES = os.environ["FOREBAY_TEST_NOTES"]
+
+
+def note(rank, *words):
+    with open(f"{NOTES}/{rank}", "a") as file:
+        print(*words, file=file)
+
+
+class Loader(forebay.dlio.DataLoader):
+    def __init__(self, *arguments, rank, **named):
+        super().__init__(*arguments, rank=rank, **named)
+        self.own_rank = rank
+
+    def close(self):
+        note(self.own_rank, "closed")
+        super().close()
+
+
+forebay.dlio.DataLoader = Loader
+
+
+class Noting(forebay.dlio.ForebayDataLoader):
+    def next(self):
+        rank = self._args.my_rank
+        note(rank, "epoch")
+        for batch in super().next():
+            for sample in batch:
+                note(rank, hashlib.sha256(bytes(sample)).hexdigest())
+            yield batch
+"""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +93,11 @@ def dlio(folder: Path) -> Run:
         ]
         return subprocess.run(
             [*start, TOOL / "bin/python", "-m", "dlio_benchmark.main", *own, *overrides],
-            env={**os.environ, "PYTHONPATH": ""},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(folder / "plug-in"),
+                "FOREBAY_TEST_NOTES": str(folder / "notes"),
+            },
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,7 +123,13 @@ def train(dlio: Run, folder: Path) -> Run:
     manifest = folder / "manifest.json"
     subprocess.run([forebay, "index", *found, "-o", manifest], check=True)
 
+    (folder / "plug-in").mkdir()
+    (folder / "plug-in/noting.py").write_text(NOTING)
+    (folder / "notes").mkdir()
+
     def run(*overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+        for notes in (folder / "notes").iterdir():
+            notes.unlink()
         return dlio(
             "++workload.reader.data_loader_sampler=none",
             "++workload.reader.data_loader_classname=forebay.dlio.ForebayDataLoader",
@@ -100,6 +149,27 @@ def steps(folder: Path, rank: int = 0) -> list[int]:
     return [len(output[str(epoch)]["compute"]["block1"]) for epoch in range(1, EPOCHS + 1)]
 
 
+def notes(folder: Path, rank: int = 0) -> tuple[list[Counter[str]], str]:
+    """What a rank noted of each epoch's samples, and its last word."""
+    _, *epochs = (folder / f"notes/{rank}").read_text().split("epoch\n")
+    samples = [Counter(epoch.split()) for epoch in epochs]
+    last = epochs[-1].split()[-1]
+    del samples[-1][last]
+    return samples, last
+
+
+def photos(folder: Path) -> Counter[str]:
+    """What is in the shards."""
+    found: Counter[str] = Counter()
+    for shard in folder.glob("train-*.tar"):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                assert file is not None
+                found[hashlib.sha256(file.read()).hexdigest()] += 1
+    return found
+
+
 def test_an_epoch_is_what_dlio_counts(train: Run, folder: Path) -> None:
     run = train()
     assert run.returncode == 0, run.stdout
@@ -109,17 +179,22 @@ def test_an_epoch_is_what_dlio_counts(train: Run, folder: Path) -> None:
     assert 0 < summary["metric"]["train_au_mean_percentage"] <= 100
 
 
-def test_ranks_share_an_epoch(train: Run, folder: Path) -> None:
-    run = train("++workload.reader.sample_shuffle=seed", ranks=2)
+def test_ranks_share_an_epoch_of_bytes_which_are_the_shards(train: Run, folder: Path) -> None:
+    run = train(
+        "++workload.reader.sample_shuffle=seed",
+        "++workload.forebay.decode=false",
+        "++workload.reader.data_loader_classname=noting.Noting",
+        ranks=2,
+    )
     assert run.returncode == 0, run.stdout
+    (first, closed), (second, closed_as_well) = notes(folder, 0), notes(folder, 1)
+    assert closed == closed_as_well == "closed"
+    expected = photos(folder)
+    assert expected.total() == FILES
+    for epoch in range(EPOCHS):
+        assert first[epoch] + second[epoch] == expected
     for rank in range(2):
         assert steps(folder, rank) == [FILES // BATCH // 2] * EPOCHS
-
-
-def test_bytes_are_bytes(train: Run, folder: Path) -> None:
-    run = train("++workload.forebay.decode=false")
-    assert run.returncode == 0, run.stdout
-    assert steps(folder) == [FILES // BATCH] * EPOCHS
 
 
 @pytest.mark.parametrize(
@@ -129,6 +204,7 @@ def test_bytes_are_bytes(train: Run, folder: Path) -> None:
             ["++workload.forebay.train=${workload.dataset.data_folder}/../train-000000.tar"],
             "DLIO counts 12",
         ),
+        (["++workload.forebay.decode='false'"], "has to be true or false"),
         (["++workload.forebay.trian=x"], "unknown in the workload's section forebay: trian"),
         (["++workload.reader.preprocess_time=0.1"], "leave it out"),
     ],

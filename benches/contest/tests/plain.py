@@ -1,0 +1,53 @@
+"""A contender for tests that starts at once: it reads tars by Python alone, and fails as told.
+
+Its fault is in its environment, `FOREBAY_TEST_FAULT_<its script's name>`: `raise`, `stop`, `other`
+(other samples), or `die N`, which ends its Nth process.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import shards
+from contender import Loader, serve
+
+NAME = Path(sys.argv[0]).stem
+FAULT, _, AT = os.environ.get(f"FOREBAY_TEST_FAULT_{NAME}", "").partition(" ")
+HERE = Path(sys.argv[0]).parent
+
+
+class Batches:
+    """A task's batches, by which its faults come to light."""
+
+    def __init__(self, task, repeats):
+        self.task, self.repeats = task, repeats
+
+    def __iter__(self):
+        if FAULT == "raise":
+            raise OSError("the photo\nof a cat\nis missing")
+        if FAULT == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if FAULT == "die":
+            # Each process leaves a file.
+            (HERE / f"{NAME}-{os.getpid()}").touch()
+            if len(list(HERE.glob(f"{NAME}-*"))) >= int(AT):
+                os.kill(os.getpid(), signal.SIGKILL)
+        samples = []
+        for shard in self.task.shards * self.repeats:
+            for _, members in shards.samples(shard):
+                samples.append([members[name] for name in self.task.fields])
+                if len(samples) == self.task.batch_size:
+                    yield self.columns(samples)
+                    samples = []
+        if samples:
+            yield self.columns(samples)
+
+    def columns(self, samples):
+        if FAULT == "other":
+            samples[0][0] = samples[0][0][:-1] + b"\0"
+        return [list(column) for column in zip(*samples, strict=True)]
+
+
+if __name__ == "__main__":
+    serve(lambda task, repeats: Loader(Batches(task, repeats)))

@@ -1,0 +1,185 @@
+"""Each contender by itself: what it delivers is what is in the shards, at every setting it has."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import zlib
+from pathlib import Path
+from statistics import fmean
+
+import conversions
+import pytest
+import roster
+import shards as tars
+from contender import Task
+from pixels import MEAN, STD
+from place import place
+from players import player
+
+from conftest import BATCH, EXAMPLES, SAMPLES, SHARDS, colour
+
+FOREBAY = shutil.which("forebay", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+# A usable number of cores that adds nothing to what is tried.
+CORES = 2
+# JPEG and the decoders' rounding, in levels of 256, as normalised pixels have them.
+LEVELS, IMAGE_LEVEL = 4, 1 / 255 / 0.22
+REPEATS = 3
+
+
+def check_is_there(kind, images):
+    """Skip a contender that this interpreter has not got."""
+    rules = roster.RULES[kind]
+    for module in rules.modules:
+        try:
+            found = importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            pytest.skip(
+                f"{kind} is not installed (no module {module}): pip install {rules.package}"
+            )
+    if images and rules.check_images:
+        told = roster.probe(kind, sys.executable, images=True, model=None)
+        if told["why"] is not None:
+            pytest.skip(roster.why_not(kind, sys.executable, told))
+
+
+def configurations(kind, images):
+    """The first value of each setting, each other one with these, and none of the workers."""
+    settings = roster.settings(kind, images, None, CORES)
+    first = {name: values[0] for name, values in settings.items()}
+    others = [
+        {**first, name: value}
+        for name, values in settings.items()
+        for value in values[1:]
+        if name not in ("workers", "threads")
+    ]
+    return [first, *others, *([{**first, "workers": 0}] if "workers" in first else [])]
+
+
+def expected(shards, images):
+    """What the shards hold, read by nothing but Python."""
+    samples = [sample for shard in shards for _, sample in tars.samples(shard)]
+    if images:
+        bytes_, crc = 0, 0
+    else:
+        every = [data for sample in samples for data in sample.values()]
+        bytes_, crc = sum(map(len, every)), sum(map(zlib.crc32, every)) % (1 << 64)
+    return {
+        "samples": len(samples),
+        "payload_bytes": bytes_,
+        "crc_sum": crc,
+        "label_sum": sum(int(sample["cls"]) for sample in samples) if images else 0,
+    }
+
+
+def mean_of_images():
+    """The mean of pixels of one colour an image: every crop is alike."""
+    return fmean(
+        (level / 255 - mean) / std
+        for number in range(SAMPLES * SHARDS)
+        for level, mean, std in zip(colour(number), MEAN, STD, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
+
+
+def contender(kind, storage):
+    return roster.Contender(kind, kind, sys.executable, "1", {}, {}, storage=storage)
+
+
+@pytest.mark.parametrize(
+    ("kind", "storage", "images"),
+    [
+        ("forebay", "o_direct", True),
+        ("forebay", "memory", False),
+        *[
+            (kind, "page_cache", images)
+            for kind in roster.RULES
+            if kind != "forebay"
+            for images in (False, True)
+        ],
+    ],
+)
+def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, monkeypatch):
+    check_is_there(kind, images)
+    # Where the command line carries the scripts to, this one is beside them.
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    one = contender(kind, storage)
+    fields = tars.fields(shards[0], images)
+    source = None
+    if (name := roster.RULES[kind].conversion) is not None:
+        made = conversions.convert(name, sys.executable, "1", shards, fields, work, FOREBAY)
+        source = made.folder
+    tried = configurations(kind, images)
+    task = Task(images, fields, shards, BATCH, tried[0], source)
+    cache = work / "cache"
+    with (
+        place(one, shards, cache, FOREBAY, lambda: None) as environment,
+        player(kind, kind, sys.executable, task, environment, lambda: None) as at_work,
+    ):
+        cold = at_work.play("first_epoch")
+        assert cold["samples"] == SAMPLES * SHARDS
+        assert 0 < cold["first_batch_seconds"] <= cold["wall_seconds"]
+        for configuration in tried:
+            at_work.play("configure", configuration=configuration)
+            digest = at_work.play("digest")
+            mean = digest.pop("image_mean")
+            assert digest == expected(shards, images), configuration
+            if images:
+                assert mean == pytest.approx(mean_of_images(), abs=LEVELS * IMAGE_LEVEL)
+        # Longer than its epoch, which repeats the shards.
+        steps = REPEATS * SHARDS * SAMPLES // BATCH + 2
+        run = at_work.play(
+            "accelerator",
+            step_seconds=1e-3,
+            repeats=REPEATS,
+            seconds=1e-3,
+            seconds_max=60.0,
+            steps=steps,
+        )
+        assert run["steps"] == steps
+        assert run["samples"] == steps * BATCH
+        assert run["cpu_seconds"] >= 0
+
+
+@pytest.mark.parametrize("kind", roster.ON_TORCH)
+def test_every_way_to_take_batches_over_is_tried(kind):
+    assert roster.settings(kind, False, None, CORES)["handover"] == ("thread", "direct")
+    images = roster.settings(kind, True, None, CORES)
+    assert images["handover"] == ("thread-uint8", "thread", "direct")
+    assert set(images["decode"]) == {"pillow", "torchvision"}
+    # A model's batches are brought to its GPU ahead, by a thread.
+    assert "direct" not in roster.settings(kind, True, "resnet50", CORES)["handover"]
+
+
+def test_as_many_workers_and_threads_are_tried_as_there_are_cores():
+    for few in (1, 2, 4):
+        assert sorted(roster.settings("torch", True, None, few)["workers"]) == [0, 1, 2, 4]
+        assert sorted(roster.settings("dali", False, None, few)["threads"]) == [1, 2, 4]
+    assert sorted(roster.settings("mosaic", False, None, 12)["workers"]) == [0, 1, 2, 4, 12]
+    assert sorted(roster.settings("spdl", True, None, 12)["threads"]) == [1, 2, 4, 12]
+    assert roster.cores() == len(os.sched_getaffinity(0))
+
+
+def test_what_is_further_off_than_what_is_much_worse_is_not_tried():
+    assert not roster.is_hopeless(4, {})
+    assert not roster.is_hopeless(1, {2: 60.0, 4: 100.0})
+    assert roster.is_hopeless(1, {2: 40.0, 4: 100.0})
+    assert roster.is_hopeless(16, {2: 100.0, 4: 40.0})
+    # None at all is another way to load, not a smaller number.
+    assert not roster.is_hopeless(0, {1: 10.0, 2: 40.0, 4: 100.0})
+
+
+def test_what_is_ready_at_most_follows_from_the_settings():
+    # Four workers with four each, and two that a thread has.
+    assert roster.most_ahead("torch", {"workers": 4, "handover": "direct"}) == 16
+    assert roster.most_ahead("torch", {"workers": 2, "handover": "thread"}) == 10
+    assert roster.most_ahead("torch", {"workers": 0, "handover": "direct"}) == 0
+    assert roster.most_ahead("torch", {"workers": 16, "handover": "direct"}) == 32
+    assert roster.most_ahead("spdl", {"threads": 4}) == 8
+    assert roster.most_ahead("forebay", {}) == 4
