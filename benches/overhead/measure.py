@@ -5,9 +5,9 @@ r"""What it costs to be watched: metrics scraped every second, batches traced, a
 Its rule: one daemon, one set of shards that its cache holds, and runs of the same job by turns,
 so that whatever else the machine does falls on all of them alike. The job decodes nothing and its
 steps take no time: the daemon and the reading thread are all there is, and a cost that could hide
-behind decoding shows. Two figures, each a ratio of medians to that of the runs that nobody watched:
-samples a second, and CPU time a sample of daemon and trainer, which other work on the machine
-changes less.
+behind decoding shows. Two figures, samples a second and CPU time a sample of daemon and trainer,
+each as the ratio to the run of the same turn that nobody watched: the median over the turns, and
+what half of them lie between, which says how small a cost the runs can show.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--directory", default=".", help="a disk for shards and cache")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="overhead-", dir=arguments.directory) as name:
         folder = Path(name).resolve()
@@ -124,16 +124,23 @@ def main() -> None:
         finally:
             daemon.terminate()
             daemon.wait()
-    rates = {watched: [rate for rate, _ in runs] for watched, runs in taken.items()}
-    costs = {watched: [cost for _, cost in runs] for watched, runs in taken.items()}
-    rate_alone, cost_alone = (statistics.median(of["nothing"]) for of in (rates, costs))
-    for watched in WATCHED:
-        rate, cost = (statistics.median(of[watched]) for of in (rates, costs))
-        spread = f"{min(rates[watched]):.0f} to {max(rates[watched]):.0f}"
+    for watched, runs in taken.items():
+        rates, costs = zip(*runs, strict=True)
+        alone = taken["nothing"]
+        rate = ratios([run[0] for run in runs], [run[0] for run in alone])
+        cost = ratios([run[1] for run in runs], [run[1] for run in alone])
         print(
-            f"{watched:8} {rate:8.0f} samples/s ({spread}), {100 * rate / rate_alone:.1f} %;"
-            f"  CPU {1000 * cost:.1f} us a sample, {100 * cost / cost_alone:.1f} %"
+            f"{watched:8} {statistics.median(rates):8.0f} samples/s ({min(rates):.0f} to"
+            f" {max(rates):.0f}), {rate};  CPU {1000 * statistics.median(costs):.1f} us a sample,"
+            f" {cost}"
         )
+
+
+def ratios(ones: list[float], others: list[float]) -> str:
+    """Tell the ratio of the one to the other, turn by turn: median, and both quartiles."""
+    each = [100 * one / other for one, other in zip(ones, others, strict=True)]
+    low, median, high = statistics.quantiles(each, n=4, method="inclusive")
+    return f"{median:.1f} % ({low:.1f} to {high:.1f})"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use table::table;
-pub(crate) use table::{cpu_ms_per_sample, fed, is_not_borne_out, level, played_as, spread, work};
+pub(crate) use table::{
+    cpu_ms_per_sample, fed, fence, is_not_borne_out, level, played_as, spread, without, work,
+};
 
 /// Whom the scripts know, Forebay among them.
 pub const CONTENDERS: [&str; 7] =
@@ -121,11 +123,21 @@ struct Progress {
     au_ideal: Option<f64>,
 }
 
+/// A contest that was played, to its end or not.
+#[derive(Debug)]
+pub struct Contest {
+    /// What it came to.
+    pub document: Value,
+    /// Why it ended before its end, if it did.
+    pub ended_by: Option<Error>,
+}
+
 /// Runs the contest with the scripts' own interpreter `python`.
 ///
 /// # Errors
-/// `NotFound` if there is no such interpreter, `Invalid` for a request that the scripts refuse, else why they failed.
-pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<Value> {
+/// `NotFound` if there is no such interpreter, `Invalid` for a request that the scripts refuse, else why they failed
+/// before there was anything to tell.
+pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<Contest> {
     let folder = tempfile::tempdir().doing("make a folder for the contest's scripts")?;
     for (name, text) in SCRIPTS {
         fs::write(folder.path().join(name), text).doing("write the contest's scripts")?;
@@ -146,15 +158,21 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<V
     }
     let status = child.wait().doing("wait for the contest's scripts")?;
     let (document, last) = ended?;
-    if !status.success() {
-        let kind =
-            if status.code() == Some(2) { ErrorKind::Invalid } else { ErrorKind::Unavailable };
-        let last: Vec<_> = last.into();
-        return Err(Error::new(kind, "the contest with other loaders failed")
-            .at("status", status)
-            .at("said", last.join(" | ")));
+    let told =
+        serde_json::from_str(&document).doing("understand what the contest's scripts printed");
+    if status.success() {
+        return told.map(|document| Contest { document, ended_by: None });
     }
-    serde_json::from_str(&document).doing("understand what the contest's scripts printed")
+    let kind = if status.code() == Some(2) { ErrorKind::Invalid } else { ErrorKind::Unavailable };
+    let last: Vec<_> = last.into();
+    let error = Error::new(kind, "the contest with other loaders failed")
+        .at("status", status)
+        .at("said", last.join(" | "));
+    match told {
+        // What was measured until then is told all the same.
+        Ok(document) => Ok(Contest { document, ended_by: Some(error) }),
+        Err(_) => Err(error),
+    }
 }
 
 /// Checks that a contest tells something: that anybody took part, of other loaders if there should be `rivals`.
@@ -171,9 +189,8 @@ pub fn check_took_part(document: &Value, rivals: bool) -> Result<()> {
     }
     let who = if rivals { "no other loader could take part" } else { "nobody could take part" };
     let error = Error::new(ErrorKind::Unavailable, who);
-    let absent = of("absent");
-    let told =
-        absent.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
+    let out = [of("absent"), of("failed")].concat();
+    let told = out.iter().fold(error, |error, one| error.at(&text(one, "name"), text(one, "why")));
     Err(told
         .advise("install what is missing, and name its interpreter: --rival-python NAME=PYTHON"))
 }

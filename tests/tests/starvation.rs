@@ -385,9 +385,12 @@ fn a_contest_that_fails_leaves_what_was_measured() {
         command.arg("--html").arg(&page).arg(&shard).output().unwrap()
     };
     let absent = r#"{"contenders": [{"name": "forebay"}], "absent": [{"name": "spdl", "why": "is not here"}]}"#;
-    for (script, says) in [
-        ("echo its reason >&2; exit 1".to_owned(), "its reason"),
-        (format!("echo '{absent}'"), "spdl=is not here"),
+    let failed = r#"{"contenders": [{"name": "forebay"}], "failed": [{"name": "spdl", "doing": "sweeping", "why": "was killed"}]}"#;
+    for (script, says, contest) in [
+        ("echo its reason >&2; exit 1".to_owned(), "its reason", None),
+        (format!("echo '{absent}'"), "spdl=is not here", Some("not there: spdl: is not here")),
+        (format!("echo '{failed}'"), "spdl=was killed", Some("out: spdl (sweeping): was killed")),
+        (format!("echo '{failed}'; echo its reason >&2; exit 1"), "its reason", Some("out: spdl")),
     ] {
         let _ = std::fs::remove_file(&page);
         let output = run(&script);
@@ -396,7 +399,9 @@ fn a_contest_that_fails_leaves_what_was_measured() {
         assert!(error.contains(says), "{error}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         report["epochs"].as_array().unwrap().iter().for_each(assert_sound);
-        assert!(std::fs::read_to_string(&page).unwrap().contains("id=\"report\""));
+        assert_eq!(report.get("contest").is_some(), contest.is_some(), "{report}");
+        let html = std::fs::read_to_string(&page).unwrap();
+        assert!(html.contains("id=\"report\"") && html.contains(contest.unwrap_or_default()));
         let asked: Value = serde_json::from_slice(&std::fs::read(&asked).unwrap()).unwrap();
         assert_eq!(asked["au_min"], 0.9);
         // This very program starts the daemons.

@@ -36,14 +36,32 @@ pub fn table(document: &Value) -> String {
         lines.push(format!("  data in: {storage}"));
         lines.extend(contenders.into_iter().filter_map(row));
     }
-    for one in document["absent"].as_array().into_iter().flatten() {
-        let text = |name: &str| one[name].as_str().unwrap_or("?").to_owned();
-        lines.push(format!("  not there: {}: {}", text("name"), text("why")));
-    }
-    if let Some(why) = document["fence"]["why_not"].as_str() {
-        lines.push(format!("  {why}"));
-    }
+    lines.extend(without(document).into_iter().map(|one| format!("  {one}")));
+    lines.extend(fence(document).map(|within| format!("  {within}")));
     lines.join("\n")
+}
+
+/// Who is not among the contenders, and why: who was not there, and who is out.
+pub(crate) fn without(document: &Value) -> Vec<String> {
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap_or("?").to_owned();
+    let of = |name: &str| document[name].as_array().into_iter().flatten();
+    let absent =
+        of("absent").map(|one| format!("not there: {}: {}", text(one, "name"), text(one, "why")));
+    let out = of("failed").map(|one| {
+        format!("out: {} ({}): {}", text(one, "name"), text(one, "doing"), text(one, "why"))
+    });
+    absent.chain(out).collect()
+}
+
+/// What each of them could use of the machine.
+pub(crate) fn fence(document: &Value) -> Option<String> {
+    let fence = document["fence"].as_object()?;
+    let cpus: Vec<_> = fence.get("cpus")?.as_array()?.iter().map(Value::to_string).collect();
+    let memory = match fence.get("memory_bytes").and_then(Value::as_u64) {
+        Some(bytes) => format!("within {:.1} GB, page cache included", bytes as f64 / 1e9),
+        None => "without a limit on memory (--memory)".to_owned(),
+    };
+    Some(format!("each on CPUs {}, {memory}", cpus.join(", ")))
 }
 
 /// Where a contender's data lie: only contenders of one level are compared.
@@ -65,6 +83,9 @@ fn row(contender: &Value) -> Option<String> {
     );
     if let Some(cpu) = cpu_ms_per_sample(contender) {
         row += &format!("  CPU {cpu:.2} ms/sample");
+    }
+    if let Some(share) = spread(contender, "cpu_share") {
+        row += &format!("  {:.0} % of all", share.median * 100.0);
     }
     if let Some(fed) = fed(contender) {
         row += &format!("  feeds {fed:.2}");
@@ -130,7 +151,7 @@ mod tests {
         let rounds = [3.0, 1.0, 2.0].map(|rate| {
             serde_json::json!({
                 "samples_per_second": rate * 1e3, "au_ideal": 0.5,
-                "cpu_seconds": rate * 0.5, "samples": 1000,
+                "cpu_seconds": rate * 0.5, "samples": 1000, "cpu_share": 0.5,
             })
         });
         let one = |name: &str, storage: &str| {
@@ -143,6 +164,8 @@ mod tests {
         let document = serde_json::json!({
             "contenders": [one("forebay", "o_direct"), one("other", "page_cache"), one("forebay, memory", "memory")],
             "absent": [{ "name": "dali", "why": "is not installed" }],
+            "failed": [{ "name": "spdl", "doing": "sweeping", "why": "was killed" }],
+            "fence": { "cpus": [0, 1], "memory_bytes": 14_000_000_000_u64 },
         });
         let text = table(&document);
         let lines: Vec<_> = text.lines().collect();
@@ -151,12 +174,14 @@ mod tests {
             lines[5].contains("memory") && lines[6].contains("2000 samples/s (1000 to 3000)"),
             "{text}"
         );
-        assert!(lines[6].contains("CPU 1.00 ms/sample"), "{text}");
+        assert!(lines[6].contains("CPU 1.00 ms/sample  50 % of all"), "{text}");
         assert_eq!(
             lines[7].trim(),
             "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
         );
         assert!(lines[10].contains("dali: is not installed"), "{text}");
+        assert!(lines[11].contains("out: spdl (sweeping): was killed"), "{text}");
+        assert!(lines[12].contains("each on CPUs 0, 1, within 14.0 GB"), "{text}");
     }
 
     #[test]

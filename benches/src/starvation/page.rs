@@ -9,7 +9,9 @@ use super::differential::Differential;
 use super::report::text::few;
 use super::report::{EpochReport, Report};
 use super::search::Held;
-use crate::contest::{cpu_ms_per_sample, fed, is_not_borne_out, played_as, spread, work};
+use crate::contest::{
+    cpu_ms_per_sample, fed, fence, is_not_borne_out, played_as, spread, without, work,
+};
 
 const STYLE: &str = include_str!("page/page.css");
 
@@ -199,11 +201,12 @@ fn most(held: &Held) -> Result<Markup> {
 }
 
 fn rivals(contest: &serde_json::Value) -> Result<Markup> {
-    let absent = contest["absent"].as_array().cloned().unwrap_or_default();
+    let without = without(contest);
     Ok(html! {
         section {
             h2 { "Other loaders, the same work" }
             p class="note" { (work(contest)) }
+            @if let Some(within) = fence(contest) { p class="note" { (within) "; medians, with the lowest and highest round." } }
             @for chart in charts::rivals(contest)? { figure {
                 (PreEscaped(chart.picture))
                 figcaption { (chart.caption) }
@@ -215,6 +218,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     th scope="col" { "samples/s" }
                     th scope="col" { "AU_ideal" }
                     th scope="col" { "CPU ms/sample" }
+                    th scope="col" { "of all CPUs" }
                     th scope="col" { "feeds" }
                     th scope="col" { "first batch" }
                     th scope="col" { "played as" }
@@ -225,17 +229,15 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
                     td { (middle(one, "au_ideal", percent)) }
                     td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{cpu:.2}"))) }
+                    td { (middle(one, "cpu_share", percent)) }
                     td { (feeds(one)) }
                     td { (one["first_epoch"]["first_batch_seconds"].as_f64()
                         .map_or_else(String::new, |seconds| format!("{seconds:.2} s"))) }
                     td { (played_as(one)) }
                 } } }
             }
-            @if !absent.is_empty() {
-                p { "Not there:" }
-                ul { @for one in &absent {
-                    li { (text(&one["name"])) ": " (text(&one["why"])) }
-                } }
+            @if !without.is_empty() {
+                ul { @for one in &without { li { (one) } } }
             }
         }
     })
@@ -250,9 +252,11 @@ fn feeds(contender: &serde_json::Value) -> String {
     }
 }
 
-/// The median of a figure over a contender's rounds.
+/// The median of a figure over a contender's rounds, and the lowest and highest.
 fn middle(contender: &serde_json::Value, figure: &str, tell: impl Fn(f64) -> String) -> String {
-    spread(contender, figure).map_or_else(String::new, |spread| tell(spread.median))
+    spread(contender, figure).map_or_else(String::new, |spread| {
+        format!("{} ({} to {})", tell(spread.median), tell(spread.lowest), tell(spread.highest))
+    })
 }
 
 fn made_of(report: &Report) -> Markup {

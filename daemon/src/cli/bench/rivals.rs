@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use clap::builder::PossibleValuesParser;
-use forebay_benches::contest::{self, CONTENDERS, Request};
+use forebay_benches::contest::{self, CONTENDERS, Contest, Request};
 use forebay_benches::starvation::Contested;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use indicatif::ProgressBar;
-use serde_json::Value;
 
 use super::starvation::{Asked, usage};
 use crate::cli::{Done, Failure, Launcher};
@@ -88,7 +87,7 @@ impl Rivals {
         urls: &[String],
         launcher: &Launcher,
         progress: &ProgressBar,
-    ) -> Done<Option<Value>> {
+    ) -> Done<Option<Contest>> {
         if !self.is_asked_for() {
             return Ok(None);
         }
@@ -170,9 +169,12 @@ impl Rivals {
         !self.rivals.is_empty() || self.model.is_some()
     }
 
-    /// Checks that whoever was asked for took part.
-    pub(super) fn check_played(&self, document: &Value) -> Done {
-        Ok(contest::check_took_part(document, !self.rivals.is_empty())?)
+    /// Checks that it was played to its end, and that whoever was asked for took part.
+    pub(super) fn check_played(&self, contest: &mut Contest) -> Done {
+        match contest.ended_by.take() {
+            Some(error) => Err(error.into()),
+            None => Ok(contest::check_took_part(&contest.document, !self.rivals.is_empty())?),
+        }
     }
 
     /// Forebay always does.

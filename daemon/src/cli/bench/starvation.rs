@@ -231,8 +231,12 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     }
     let ended = behind_epochs(arguments, (node, &traces), &mut report, &bar).and_then(|()| {
         let urls = &report.configuration.urls;
-        report.contest = arguments.rivals.play(&asked, urls, launcher, &bar)?;
-        report.contest.iter().try_for_each(|told| arguments.rivals.check_played(told))
+        let Some(mut contest) = arguments.rivals.play(&asked, urls, launcher, &bar)? else {
+            return Ok(());
+        };
+        let checked = arguments.rivals.check_played(&mut contest);
+        report.contest = Some(contest.document);
+        checked
     });
     bar.finish_and_clear();
     // What was measured is told, whatever failed behind it.
