@@ -32,6 +32,7 @@ struct Cache {
     misses: u64,
     fills: u64,
     failed_fills: u64,
+    through: u64,
     origin_bytes: u64,
 }
 
@@ -54,7 +55,7 @@ impl Fetches {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
         let settled = deadline.retry(|| {
             let Status { pid, cache } = status_by(address, &deadline)?;
-            let done = cache.fills + cache.failed_fills >= cache.misses;
+            let done = cache.fills + cache.failed_fills + cache.through >= cache.misses;
             Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))
         })?;
         settled.ok_or_else(|| {

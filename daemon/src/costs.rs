@@ -3,13 +3,13 @@
 //! Its rule: amounts first. They are counted since the daemon started, whether the job is still there or not; prices are put to them
 //! when somebody asks, by the configuration in force then. What several jobs use is on the bill of the one that asked first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use forebay_store::{OTHERS, TierReport};
+use forebay_store::{Class, OTHERS, TierReport};
 use forebay_wire::message::Cause;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -20,23 +20,46 @@ use crate::config::Prices;
 /// Jobs that ended and are told of by name; those that come later are added up in one.
 const ENDED: usize = 4096;
 
+/// Processes of one job that are told apart: a node runs some tens of a job's, and starts some anew. Later ones are trainers
+/// as often as they come.
+const PROCESSES: usize = 256;
+
+/// Whose lines are those of all jobs together.
+const ALL_JOBS: &str = "(all jobs)";
+
 const GIB: f64 = (1_u64 << 30) as f64;
 const TIB: f64 = (1_u64 << 40) as f64;
 const HOUR: f64 = 3600.0;
 
-/// How long trainers of one job waited.
+/// How long a trainer waited on one connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waited {
-    /// Trainers: one session each.
-    pub(crate) trainers: u64,
-    /// Nanoseconds that all of them waited, by cause in the order of [`Cause::ALL`].
+    /// Its process, if this daemon's namespace has a number for it.
+    pub(crate) process: Option<u32>,
+    /// Nanoseconds that it waited, by cause in the order of [`Cause::ALL`].
     pub(crate) ns: [u64; Cause::ALL.len()],
 }
 
-impl Waited {
-    fn add(&mut self, other: &Self) {
-        self.trainers = self.trainers.saturating_add(other.trainers);
-        self.ns.iter_mut().zip(other.ns).for_each(|(ns, more)| *ns = ns.saturating_add(more));
+/// How long trainers of one job waited.
+#[derive(Debug, Clone, Default)]
+struct Waits {
+    /// How many there were.
+    trainers: u64,
+    /// Their processes, as far as they are known: one that comes back is no other trainer.
+    processes: BTreeSet<u32>,
+    ns: [u64; Cause::ALL.len()],
+}
+
+impl Waits {
+    fn add(&mut self, waited: &Waited) {
+        let came_before = waited.process.is_some_and(|process| {
+            let is_told = self.processes.len() < PROCESSES || self.processes.contains(&process);
+            is_told && !self.processes.insert(process)
+        });
+        if !came_before {
+            self.trainers = self.trainers.saturating_add(1);
+        }
+        self.ns.iter_mut().zip(waited.ns).for_each(|(ns, more)| *ns = ns.saturating_add(more));
     }
 }
 
@@ -45,18 +68,18 @@ pub(crate) type Whose = (String, Option<String>);
 
 /// What jobs waited that are gone.
 #[derive(Debug, Default)]
-pub(crate) struct Costs(Mutex<BTreeMap<Whose, Waited>>);
+pub(crate) struct Costs(Mutex<BTreeMap<Whose, Waits>>);
 
 impl Costs {
     /// A trainer left that waited so long.
     pub(crate) fn left(&self, whose: Whose, waited: &Waited) {
         let mut ended = self.lock();
         let is_full = ended.len() >= ENDED && !ended.contains_key(&whose);
-        let whose = if is_full { (OTHERS.to_owned(), None) } else { whose };
+        let whose = if is_full { (OTHERS.to_owned(), whose.1) } else { whose };
         ended.entry(whose).or_default().add(waited);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Whose, Waited>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Whose, Waits>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,6 +93,12 @@ pub struct CostReport {
     pub prices: Prices,
     /// A line for each job and data set that something was fetched of, and one for each job that waited, the dearest first.
     pub lines: Vec<CostLine>,
+    /// The same with a line for each job,
+    #[serde(default)]
+    pub by_job: Vec<CostLine>,
+    /// and for each tenant, and for what is no tenant's.
+    #[serde(default)]
+    pub by_tenant: Vec<CostLine>,
     /// All lines together.
     pub total: CostLine,
     /// What was written to each tier on a disk.
@@ -91,9 +120,12 @@ pub struct CostLine {
     pub requests: u64,
     /// Payload bytes that they brought.
     pub origin_bytes: u64,
-    /// Bytes written to tiers.
+    /// Bytes of files, and of what commands say: no store is paid for them.
+    #[serde(default)]
+    pub file_bytes: u64,
+    /// Bytes written to tiers on disks.
     pub written_bytes: u64,
-    /// Trainers that waited.
+    /// Trainers that waited; one that found its daemon again is counted once, where its process is known.
     pub trainers: u64,
     /// Seconds that all of them waited for batches together: each is taken to have one GPU.
     pub gpu_seconds_lost: f64,
@@ -158,6 +190,7 @@ impl CostReport {
             dataset: Some(charged.dataset.to_string()),
             requests: billed.requests,
             origin_bytes: billed.origin_bytes,
+            file_bytes: billed.file_bytes,
             written_bytes: billed.written_bytes,
             ..CostLine::default()
         });
@@ -171,25 +204,47 @@ impl CostReport {
         let mut lines = lines;
         lines.retain(CostLine::is_something);
         let mut total = CostLine { job: "(total)".to_owned(), ..CostLine::default() };
-        for line in &mut lines {
-            line.cost = Cost::of(line, &prices);
-            total.add(line);
-        }
+        lines.iter().for_each(|line| total.add(line));
         total.cost = Cost::of(&total, &prices);
-        let money = |line: &CostLine| line.cost.total.unwrap_or_default();
-        lines.sort_by(|one, other| {
-            let (one_amount, other_amount) = (one.amounts(), other.amounts());
-            money(other).total_cmp(&money(one)).then(other_amount.cmp(&one_amount))
-        });
+        let by_job =
+            priced(summed(&lines, |line| (line.job.clone(), line.tenant.clone())), &prices);
+        let of_all = |line: &CostLine| (ALL_JOBS.to_owned(), line.tenant.clone());
+        let by_tenant = priced(summed(&lines, of_all), &prices);
+        let lines = priced(lines, &prices);
         let seconds = uptime.as_secs_f64();
-        let endurance = tiers.iter().filter(|tier| tier.path.is_some());
+        // A directory in memory wears nothing.
+        let is_disk = |tier: &&TierReport| tier.path.is_some() && tier.class != Class::Memory;
+        let endurance = tiers.iter().filter(is_disk);
         let endurance = endurance.map(|tier| Endurance::of(tier, seconds)).collect();
-        Self { seconds, prices, lines, total, endurance }
+        Self { seconds, prices, lines, by_job, by_tenant, total, endurance }
     }
 }
 
+/// The lines of each of those whom `whose` tells apart, together.
+fn summed(lines: &[CostLine], whose: impl Fn(&CostLine) -> Whose) -> Vec<CostLine> {
+    let mut sums = BTreeMap::<Whose, CostLine>::new();
+    for line in lines {
+        sums.entry(whose(line)).or_default().add(line);
+    }
+    let named = |((job, tenant), sum)| CostLine { job, tenant, ..sum };
+    sums.into_iter().map(named).collect()
+}
+
+/// The same with what they come to, the dearest first.
+fn priced(mut lines: Vec<CostLine>, prices: &Prices) -> Vec<CostLine> {
+    for line in &mut lines {
+        line.cost = Cost::of(line, prices);
+    }
+    let money = |line: &CostLine| line.cost.total.unwrap_or_default();
+    lines.sort_by(|one, other| {
+        let (one_amount, other_amount) = (one.amounts(), other.amounts());
+        money(other).total_cmp(&money(one)).then(other_amount.cmp(&one_amount))
+    });
+    lines
+}
+
 /// A line of what a job waited.
-fn of_waits((job, tenant): Whose, waited: &Waited) -> CostLine {
+fn of_waits((job, tenant): Whose, waited: &Waits) -> CostLine {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     let by_cause = Cause::ALL.into_iter().map(|cause| (cause, waited.ns[cause as usize]));
     CostLine {
@@ -206,17 +261,22 @@ fn of_waits((job, tenant): Whose, waited: &Waited) -> CostLine {
 
 impl CostLine {
     fn is_something(&self) -> bool {
-        self.requests + self.origin_bytes + self.written_bytes + self.trainers > 0
+        self.has_bytes() || self.trainers > 0
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.requests + self.origin_bytes + self.file_bytes + self.written_bytes > 0
     }
 
     /// By what lines are ordered that cost the same.
     fn amounts(&self) -> (u64, u64) {
-        ((self.gpu_seconds_lost * 1e3) as u64, self.origin_bytes)
+        ((self.gpu_seconds_lost * 1e3) as u64, self.origin_bytes + self.file_bytes)
     }
 
     fn add(&mut self, line: &Self) {
         self.requests += line.requests;
         self.origin_bytes += line.origin_bytes;
+        self.file_bytes += line.file_bytes;
         self.written_bytes += line.written_bytes;
         self.trainers += line.trainers;
         self.gpu_seconds_lost += line.gpu_seconds_lost;
@@ -259,42 +319,57 @@ fn money(amount: f64, prices: &Prices) -> String {
     format!("{amount:.2} {}", prices.currency.as_deref().unwrap_or_default()).trim_end().to_owned()
 }
 
+/// A line of a report as lines of text.
+struct Told<'a>(&'a CostLine, &'a Prices);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(line, prices) = self;
+        write!(f, "{}", line.job)?;
+        if let Some(tenant) = &line.tenant {
+            write!(f, ", tenant {tenant}")?;
+        }
+        if let Some(dataset) = &line.dataset {
+            write!(f, ", data set {dataset}")?;
+        }
+        if let Some(total) = line.cost.total {
+            write!(f, "  {}", money(total, prices))?;
+        }
+        writeln!(f)?;
+        if line.has_bytes() {
+            let (fetched, requests) = (size(line.origin_bytes), line.requests);
+            let is_remote = requests + line.origin_bytes > 0;
+            let parts = [
+                is_remote.then(|| format!("fetched {fetched} by {requests} requests")),
+                (line.file_bytes > 0)
+                    .then(|| format!("read {} from file systems", size(line.file_bytes))),
+                (line.written_bytes > 0).then(|| format!("wrote {}", size(line.written_bytes))),
+            ];
+            writeln!(f, "  {}", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))?;
+        }
+        if line.trainers > 0 {
+            let causes = line.gpu_seconds_lost_by_cause.iter().filter(|(_, s)| **s >= 0.05);
+            let causes: Vec<_> =
+                causes.map(|(cause, seconds)| format!("{cause} {seconds:.1} s")).collect();
+            let by =
+                if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
+            let (trainers, lost) = (line.trainers, line.gpu_seconds_lost);
+            writeln!(f, "  {trainers} trainers lost {lost:.1} GPU-seconds{by}")?;
+        }
+        Ok(())
+    }
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
 impl fmt::Display for CostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
         let hours = self.seconds / HOUR;
         writeln!(f, "since the daemon's start, {hours:.1} h ago")?;
         for line in self.lines.iter().chain([&self.total]) {
-            write!(f, "\n{}", line.job)?;
-            if let Some(tenant) = &line.tenant {
-                write!(f, ", tenant {tenant}")?;
-            }
-            if let Some(dataset) = &line.dataset {
-                write!(f, ", data set {dataset}")?;
-            }
-            if let Some(total) = line.cost.total {
-                write!(f, "  {}", money(total, &self.prices))?;
-            }
-            writeln!(f)?;
-            if line.requests + line.origin_bytes + line.written_bytes > 0 {
-                let (fetched, written) = (size(line.origin_bytes), size(line.written_bytes));
-                writeln!(f, "  fetched {fetched} by {} requests, wrote {written}", line.requests)?;
-            }
-            if line.trainers > 0 {
-                let causes = line.gpu_seconds_lost_by_cause.iter().filter(|(_, s)| **s >= 0.05);
-                let causes: Vec<_> =
-                    causes.map(|(cause, seconds)| format!("{cause} {seconds:.1} s")).collect();
-                let by = if causes.is_empty() {
-                    String::new()
-                } else {
-                    format!(": {}", causes.join(", "))
-                };
-                writeln!(
-                    f,
-                    "  {} trainers lost {:.1} GPU-seconds{by}",
-                    line.trainers, line.gpu_seconds_lost
-                )?;
-            }
+            write!(f, "\n{}", Told(line, &self.prices))?;
         }
         for tier in &self.endurance {
             let (written, capacity) = (size(tier.written_bytes), size(tier.capacity_bytes));
@@ -324,7 +399,7 @@ mod tests {
     }
 
     fn waits(job: &str, trainers: u64, seconds: u64) -> CostLine {
-        let mut waited = Waited { trainers, ..Waited::default() };
+        let mut waited = Waits { trainers, ..Waits::default() };
         waited.ns[Cause::Origin as usize] = seconds * 1_000_000_000;
         of_waits((job.to_owned(), None), &waited)
     }
@@ -375,9 +450,57 @@ mod tests {
     #[test]
     fn jobs_that_ended_are_kept_up_to_a_limit() {
         let costs = Costs::default();
-        let one = Waited { trainers: 1, ..Waited::default() };
-        (0..ENDED + 9).for_each(|job| costs.left((format!("job {job}"), None), &one));
+        let one = Waited::default();
+        let whose = |job: usize, tenant: &str| (format!("job {job}"), Some(tenant.to_owned()));
+        (0..ENDED + 9).for_each(|job| costs.left(whose(job, "a"), &one));
+        costs.left(whose(0, "b"), &one);
         let ended = costs.lock();
-        assert_eq!((ended.len(), ended[&(OTHERS.to_owned(), None)].trainers), (ENDED + 1, 9));
+        let others = |tenant: &str| ended[&(OTHERS.to_owned(), Some(tenant.to_owned()))].trainers;
+        assert_eq!((ended.len(), others("a"), others("b")), (ENDED + 2, 9, 1));
+    }
+
+    #[test]
+    fn who_comes_back_is_one_trainer() {
+        let mut waits = Waits::default();
+        let mut ns = [0; Cause::ALL.len()];
+        ns[0] = 5;
+        let mut add = |process| waits.add(&Waited { process, ns });
+        [Some(7), Some(8), Some(7)].into_iter().for_each(&mut add);
+        // Nobody can tell whether these are the same.
+        [None, None].into_iter().for_each(&mut add);
+        // Those that cannot be remembered are counted, not refused.
+        (0..2 * PROCESSES as u32).map(|process| Some(1000 + process)).for_each(&mut add);
+        add(Some(8));
+        assert_eq!((waits.trainers, waits.processes.len()), (4 + 2 * PROCESSES as u64, PROCESSES));
+        assert_eq!(waits.ns[0], 5 * (6 + 2 * PROCESSES as u64));
+    }
+
+    #[test]
+    fn there_are_sums_by_job_and_by_tenant() {
+        let prices = Prices { egress_per_gib: Some(1.0), ..Prices::default() };
+        let of = |tenant: &str, line: CostLine| CostLine { tenant: Some(tenant.into()), ..line };
+        let lines = vec![
+            of("x", line("a", 1 << 30, 1, 0)),
+            of("x", CostLine { dataset: Some("e".into()), ..line("a", 1 << 30, 1, 0) }),
+            of("x", waits("a", 2, 9)),
+            of("y", line("a", 1 << 30, 1, 0)),
+            of("x", line("b", 4 << 30, 1, 0)),
+            CostLine { file_bytes: 5, ..line("c", 0, 0, 0) },
+        ];
+        let report = CostReport::new(Duration::ZERO, prices, lines, &[]);
+        let told = |lines: &[CostLine]| -> Vec<_> {
+            let told = lines.iter().map(|line| {
+                assert!(line.dataset.is_none());
+                let tenant = line.tenant.clone().unwrap_or_default();
+                (format!("{} {tenant}", line.job), line.cost.total, line.trainers)
+            });
+            told.collect()
+        };
+        let all = [("b x", 4.0, 0), ("a x", 2.0, 2), ("a y", 1.0, 0), ("c ", 0.0, 0)];
+        assert_eq!(told(&report.by_job), all.map(|(who, cost, n)| (who.into(), Some(cost), n)));
+        let all = [("(all jobs) x", 6.0, 2), ("(all jobs) y", 1.0, 0), ("(all jobs) ", 0.0, 0)];
+        assert_eq!(told(&report.by_tenant), all.map(|(who, cost, n)| (who.into(), Some(cost), n)));
+        assert_eq!((report.total.cost.total, report.total.file_bytes), (Some(7.0), 5));
+        assert!(report.to_string().contains("c, data set d  0.00\n  read 5 B from file systems\n"));
     }
 }

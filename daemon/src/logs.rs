@@ -5,6 +5,7 @@
 
 use std::io::Stderr;
 
+use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
@@ -19,9 +20,23 @@ pub enum LogFormat {
     Json,
 }
 
+/// What says how much is logged.
+const LEVELS: &str = "FOREBAY_LOG";
+
 /// Begins to log, as much as `FOREBAY_LOG` asks for.
-pub(crate) fn begin(format: LogFormat, log: fn() -> Stderr) {
-    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+///
+/// # Errors
+/// `Invalid` if that makes no sense.
+pub(crate) fn begin(format: LogFormat, log: fn() -> Stderr) -> Result<()> {
+    let filter = match std::env::var_os(LEVELS).filter(|levels| !levels.is_empty()) {
+        Some(levels) => EnvFilter::try_new(levels.to_string_lossy()).map_err(|error| {
+            let what = format!("{LEVELS} does not say how much to log: {error}");
+            Error::new(ErrorKind::Invalid, what)
+                .at("levels", levels.display())
+                .advise("write debug, info, warn or error, or e.g. info,forebay_store=debug")
+        })?,
+        None => EnvFilter::new("info"),
+    };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false);
     // A second subscriber in one process is a test's business.
     let _ = match format {
@@ -33,4 +48,5 @@ pub(crate) fn begin(format: LogFormat, log: fn() -> Stderr) {
             .with_span_list(false)
             .try_init(),
     };
+    Ok(())
 }

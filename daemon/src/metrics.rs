@@ -3,13 +3,14 @@
 //! ```text
 //!   Scrape     a status, and how much of it whoever asks may see   metrics.rs
 //!     family     what a family is, and its samples                 metrics/family.rs
-//!     node, tiers, origins, prefetch, jobs, gpus, shares   the families, by what they tell of
+//!     node, tiers, origins, prefetch, jobs, gpus, shares, bills   the families, by what they tell of
 //!     text       both formats, and which is asked for              metrics/text.rs
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
 //! One rule: nothing is counted here. A family says how it is read from the status, beside its name and its help; so
 //! what `forebay status` says, what is scraped and what is documented cannot differ.
 
+mod bills;
 mod document;
 mod family;
 mod gpus;
@@ -32,7 +33,7 @@ use crate::status::Status;
 
 /// Every family, in the order of the document.
 fn families() -> impl Iterator<Item = &'static Family> {
-    let parts: [&'static [Family]; 7] = [
+    let parts: [&'static [Family]; 8] = [
         node::FAMILIES,
         tiers::FAMILIES,
         origins::FAMILIES,
@@ -40,6 +41,7 @@ fn families() -> impl Iterator<Item = &'static Family> {
         jobs::FAMILIES,
         gpus::FAMILIES,
         shares::FAMILIES,
+        bills::FAMILIES,
     ];
     parts.into_iter().flatten()
 }
@@ -90,7 +92,8 @@ impl Scrape {
 mod tests {
     use std::collections::BTreeSet;
 
-    use forebay_store::{Counters, Fills, ForecastReport, Holding, Holdings};
+    use forebay_source::FileCounts;
+    use forebay_store::{Counters, Fills, ForecastReport, Holding, Holdings, Past};
     use forebay_uring::PageReport;
 
     use super::family::Kind;
@@ -117,11 +120,13 @@ mod tests {
             cache: Cache {
                 counters: Counters::default(),
                 holdings: Holdings { datasets: Vec::new(), tenants },
+                past: Past::default(),
                 past_tiers: Vec::new(),
             },
             tiers: Vec::new(),
             sources: Vec::new(),
             mounts: Vec::new(),
+            client_files: FileCounts::default(),
             fills: Fills { running: 0, waiting: 0, limit: 4 },
             foresight: ForecastReport {
                 jobs: Vec::new(),
@@ -138,6 +143,7 @@ mod tests {
             gpus: None,
             warm_ups: Vec::new(),
             audit: None,
+            bills: Vec::new(),
             shard_waits: forebay_histogram::Times::default(),
         }
     }

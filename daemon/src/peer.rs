@@ -79,7 +79,7 @@ impl Registered {
     /// Whose it is, and what its trainer waited.
     pub(crate) fn waited(&self) -> (Whose, Waited) {
         let job = status::cut(self.lock().name());
-        let waited = Waited { trainers: 1, ns: self.pace().waited() };
+        let waited = Waited { process: self.pid, ns: self.pace().waited() };
         ((job, self.tenant.clone()), waited)
     }
 
@@ -198,7 +198,11 @@ pub(crate) async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<
     if let Err(error) = peer.run().await
         && error.kind() != ErrorKind::Closed
     {
-        tracing::warn!(%error, "ended a connection");
+        let session = peer.session.as_ref();
+        let (number, tenant) = (session.map(|of| of.number), peer.store.tenant());
+        let job = session.map(|of| status::cut(of.lock().name()));
+        let dataset = session.map(|of| &*of.datasets);
+        tracing::warn!(session = number, job, tenant, dataset, %error, "ended a connection");
         // The peer may be gone; if it is not, it learns why.
         let _ = peer.reply(&Reply::Failed { run: None, error }).await;
     }

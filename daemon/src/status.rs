@@ -5,8 +5,10 @@ use std::fmt::{self, Write as _};
 
 use bytesize::ByteSize;
 use forebay_histogram::Times;
-use forebay_source::{LinkReport, MountReport};
-use forebay_store::{Counters, DatasetTraffic, Fills, ForecastReport, Holdings, TierReport};
+use forebay_source::{Billed, FileCounts, LinkReport, MountReport};
+use forebay_store::{
+    Charged, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, Past, TierReport,
+};
 use forebay_uring::PageReport;
 use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
 use serde::{Deserialize, Serialize};
@@ -40,6 +42,8 @@ pub struct Status {
     pub sources: Vec<LinkReport>,
     /// Mounts that shards are read from, and what reads there.
     pub mounts: Vec<MountReport>,
+    /// What was read of files that clients open, by all of them together, those that are gone among them.
+    pub client_files: FileCounts,
     /// Shards on their way in.
     pub fills: Fills,
     /// What jobs said they will read, and what was fetched by it.
@@ -60,6 +64,9 @@ pub struct Status {
     /// The audit log, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditReport>,
+    /// What was fetched and written, and for whom; metrics and `forebay cost` tell of it, the document does not.
+    #[serde(skip)]
+    pub bills: Vec<(Charged, Billed)>,
     /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
     #[serde(skip)]
     pub shard_waits: Times,
@@ -86,6 +93,8 @@ pub struct Cache {
     /// What they hold of each data set, and of each tenant.
     #[serde(flatten)]
     pub holdings: Holdings,
+    /// What went past all tiers, which is part of the counts above.
+    pub past: Past,
     /// Bytes for batches of each data set that no tier had a part in.
     pub past_tiers: Vec<DatasetTraffic>,
 }
@@ -212,19 +221,24 @@ impl Status {
         let jobs: Vec<_> = sessions.iter().map(Registered::describe).collect();
         // The only part that may take a moment.
         let gpus = node.gpus.look(&jobs).await;
+        // Read once: the whole is what its parts are.
+        let (tiers, past) = (node.store.tiers(), node.store.past());
+        let sum = |sum: Counters, tier: &TierReport| sum + tier.counters;
         Self {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
             uptime_seconds: node.started.elapsed().as_secs_f64(),
             configuration: node.configuration().await,
             cache: Cache {
-                counters: node.store.counters(),
+                counters: tiers.iter().fold(past.into(), sum),
                 holdings: node.store.holdings(),
+                past,
                 past_tiers: node.store.past_tiers(),
             },
-            tiers: node.store.tiers(),
+            tiers,
             sources: node.store.links(),
             mounts: node.readers.report(),
+            client_files: node.readers.opened_by_clients(),
             fills: node.store.fills(),
             foresight: node.store.forecast(),
             frames: Memory {
@@ -238,6 +252,7 @@ impl Status {
             gpus,
             warm_ups: node.warm_ups.describe(),
             audit: node.audit.report(),
+            bills: node.store.bills(),
             shard_waits: node.store.waits(),
         }
     }

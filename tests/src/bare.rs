@@ -8,8 +8,8 @@ use forebay_daemon::LOOK_AFTER;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Rules, Sources};
 use forebay_store::{
-    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, LocalFiles, Shard, Store,
-    StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency, Watermarks,
+    Class, Dataset, DiskConfig, Effects, FRAME_BYTES, Files, KeepFree, Lease, LocalFiles, Shard,
+    Store, StoreConfig, StoreRules, Tenant, TierConfig, TierLimits, Urgency, Watermarks,
 };
 use forebay_uring::{Arena, Engine, EngineConfig, Faults, Region};
 use tokio::runtime::Runtime;
@@ -191,7 +191,7 @@ impl Bare {
         }
     }
 
-    async fn read(&self, shard: &Shard) -> Result<Vec<Vec<u8>>> {
+    async fn read(&self, shard: &Lease) -> Result<Vec<Vec<u8>>> {
         shard.wait(u64::MAX).await?;
         let members = shard.index().index().members;
         let mut all = Vec::with_capacity(members.len());

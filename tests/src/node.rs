@@ -192,7 +192,7 @@ impl Daemon {
     pub fn settle(&self) {
         eventually("nothing is under way", || {
             let counters = self.node().store().counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
     }
 

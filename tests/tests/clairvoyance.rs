@@ -103,7 +103,7 @@ impl Bench {
     fn settle(&self) {
         eventually("nothing is under way", || {
             let counters = self.daemon.node().store().counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
     }
 

@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::collections::BTreeMap;
+
 use forebay_client::{Address, Loader};
-use forebay_tests::{Daemon, Installation, Origin, config, eventually, job, play, run};
+use forebay_testkit::shard;
+use forebay_tests::{
+    Daemon, Installation, Origin, config, daemon_status, eventually, job, job_with, play, run,
+};
 use forebay_wire::message::Open;
 use serde_json::Value;
 
@@ -18,12 +23,36 @@ const RULES: &str = "[[dataset]]\nname = 'photos'\nmatch = 's3://bucket/[01].tar
 
 /// Plays two epochs of these shards as a job of this name; seconds waited.
 fn train(installation: &Installation, origin: &Origin, name: &str) -> f64 {
-    let open = Open { job: name.to_owned(), ..job(origin, Origin::urls(SHARDS)) };
+    train_on(installation, job(origin, Origin::urls(SHARDS)), name)
+}
+
+fn train_on(installation: &Installation, open: Open, name: &str) -> f64 {
+    let open = Open { job: name.to_owned(), ..open };
     let loader = Loader::open(config(Address::Unix(installation.socket()), open)).unwrap();
     for epoch in 0..2 {
         play(&loader, epoch, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     }
     loader.stats().wait.total_seconds
+}
+
+/// The only line of this job for bytes.
+fn bytes_of(report: &Value, job: &str) -> Option<Value> {
+    let lines = report["lines"].as_array().unwrap().iter();
+    let mut of = lines.filter(|line| line["job"] == job && line["dataset"].is_string());
+    let line = of.next().cloned();
+    assert!(of.next().is_none(), "{report}");
+    line
+}
+
+/// What the daemon counts of its cache, once nothing is under way.
+fn settled(installation: &Installation) -> Value {
+    let mut cache = Value::Null;
+    eventually("nothing is under way", || {
+        cache = daemon_status(&installation.socket()).unwrap()["cache"].clone();
+        let count = |what: &str| cache[what].as_u64().unwrap();
+        count("misses") == count("fills") + count("failed_fills") + count("through")
+    });
+    cache
 }
 
 fn costs(installation: &Installation) -> Value {
@@ -88,6 +117,10 @@ fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
     assert_eq!(report["endurance"][0]["written_bytes"], all);
 
     // The same as a table, and as text.
+    let by = |whom: &str| run(installation.forebay(&["cost", "--csv", "--by", whom])).out;
+    assert_eq!((by("job").lines().count(), by("tenant").lines().count()), (1 + 2, 1 + 1));
+    assert_eq!(report["by_job"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(report["by_tenant"][0]["origin_bytes"], all, "{report}");
     let table = run(installation.forebay(&["cost", "--csv"])).out;
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split(',').collect()).collect();
     assert_eq!(rows.len(), 1 + lines.len(), "{table}");
@@ -107,4 +140,125 @@ fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
     let egress = |report: &Value| report["total"]["cost"]["egress"].as_f64().unwrap();
     assert!((egress(&again) - 2.0 * egress(&report)).abs() < 1e-9, "{again}");
     daemon.stop();
+}
+
+/// A tier in memory is no disk: what comes to it wears nothing, and costs nobody anything.
+#[test]
+fn what_stays_in_memory_wears_no_disk() {
+    let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
+    let rest = format!(
+        "[[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '64MiB'\n{}[prices]\nper_tib_written = 1e6\n",
+        origin.rule(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+    let daemon = installation.start();
+    train(&installation, &origin, "first");
+    let (cache, report) = (settled(&installation), costs(&installation));
+    let stored: u64 = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).sum();
+    assert_eq!(cache["written_bytes"], stored, "that came to the tier: {cache}");
+    let line = bytes_of(&report, "first").unwrap();
+    assert_eq!((&line["origin_bytes"], &line["written_bytes"]), (&stored.into(), &0.into()));
+    assert_eq!(line["cost"]["written"], 0.0, "{line}");
+    assert!(report["endurance"].as_array().unwrap().is_empty(), "{report}");
+    daemon.stop();
+}
+
+/// What nothing keeps is fetched for each reader, and on each reader's bill.
+#[test]
+fn who_reads_past_the_cache_pays_for_it() {
+    let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
+    let data = disk.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let files = (0..SHARDS).map(|n| {
+        let path = data.join(format!("{n}.tar"));
+        std::fs::write(&path, shard(SAMPLES, n, &SIZES)).unwrap();
+        path.display().to_string()
+    });
+    let files = job_with(BTreeMap::new(), files.collect());
+    let rest = format!(
+        "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}\
+         [[dataset]]\nname = 'photos'\nmatch = '{}/**'\ncache = 'never'\n",
+        disk.path().join("cache"),
+        origin.rule(),
+        data.display(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+    let daemon = installation.start();
+    // Those that are never cached, and those that no tier takes.
+    let disabled = run(installation.forebay(&["tier", "disable", "nvme"]));
+    assert_eq!(disabled.code, 0, "{disabled:?}");
+    let kinds = [("file_bytes", files), ("origin_bytes", job(&origin, Origin::urls(SHARDS)))];
+    for (bytes, open) in kinds {
+        let (first, second) = (format!("first {bytes}"), format!("second {bytes}"));
+        train_on(&installation, open.clone(), &first);
+        eventually("it left", || run(installation.forebay(&["job", "ls"])).out.trim().is_empty());
+        let before = bytes_of(&costs(&installation), &first).unwrap();
+        train_on(&installation, open, &second);
+        let after = costs(&installation);
+        assert_eq!(bytes_of(&after, &first).unwrap(), before, "it reads no more");
+        let line = bytes_of(&after, &second).unwrap_or_else(|| panic!("nothing: {after}"));
+        let payload = 2 * SHARDS * SAMPLES * SIZES.start as u64;
+        assert!(line[bytes].as_u64().unwrap() >= payload, "{line}");
+        assert_eq!(line["requests"].as_u64().unwrap() > 0, bytes == "origin_bytes", "{line}");
+    }
+    // None of that was a failed fetch.
+    let cache = settled(&installation);
+    assert_eq!((&cache["failed_fills"], &cache["through"]), (&0.into(), &SHARDS.into()), "{cache}");
+    assert_eq!(cache["past"]["through"], SHARDS, "{cache}");
+    daemon.stop();
+}
+
+/// Files are no store that is paid for, and yet they are told of: on bills, and of the mount that they lie on.
+#[test]
+fn bytes_of_files_are_told_and_cost_nothing() {
+    for by_client in [true, false] {
+        let disk = Daemon::disk();
+        let data = disk.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let mut stored = 0;
+        let urls = (0..SHARDS).map(|n| {
+            let (path, bytes) = (data.join(format!("{n}.tar")), shard(SAMPLES, n, &SIZES));
+            std::fs::write(&path, &bytes).unwrap();
+            stored += bytes.len() as u64;
+            path.display().to_string()
+        });
+        let urls: Vec<_> = urls.collect();
+        let opened = if by_client {
+            String::new()
+        } else {
+            format!("[[source]]\nmatch = '{}/'\n", data.display())
+        };
+        let rest = format!(
+            "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{opened}\
+             [prices]\negress_per_gib = 1024.0\nper_1000_requests = 1000\n",
+            disk.path().join("cache"),
+        );
+        let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+        let daemon = installation.start();
+        train_on(&installation, job_with(BTreeMap::new(), urls), "first");
+        settled(&installation);
+        let report = costs(&installation);
+        let line = bytes_of(&report, "first").unwrap_or_else(|| panic!("nothing: {report}"));
+        let told = ["file_bytes", "origin_bytes", "requests"].map(|what| line[what].as_u64());
+        assert_eq!(told, [Some(stored), Some(0), Some(0)], "{line}");
+        assert_eq!(line["cost"]["total"], 0.0, "{line}");
+        let text = run(installation.forebay(&["cost"])).out;
+        assert!(text.contains("from file systems") && !text.contains("fetched"), "{text}");
+
+        // A file that there is none of is a failure of its mount.
+        let none = job_with(BTreeMap::new(), vec![data.join("none.tar").display().to_string()]);
+        let loader = Loader::open(config(Address::Unix(installation.socket()), none)).unwrap();
+        assert!(play(&loader, 0, 0).is_err());
+        let status = daemon_status(&installation.socket()).unwrap();
+        let mounts = status["mounts"].as_array().unwrap();
+        let read: Vec<_> = match by_client {
+            true => vec![&status["client_files"]],
+            false => mounts.iter().filter(|mount| mount["by_client"] == false).collect(),
+        };
+        let sum = |what: &str| read.iter().map(|one| one[what].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(sum("bytes"), stored, "{status}");
+        assert!(sum("failures") >= 1, "{status}");
+        drop(loader);
+        daemon.stop();
+    }
 }

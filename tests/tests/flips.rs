@@ -181,7 +181,7 @@ impl Bench {
         assert!(bare.read_all(&self.url).unwrap() == self.right, "wrong bytes were served");
         let settled = || {
             let counters = bare.store.counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         };
         eventually("it is whole", settled);
         let scrub = bare.runtime.block_on(bare.store.scrub(false, |_| ())).unwrap();

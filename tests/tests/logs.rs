@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use forebay_client::{Address, Loader};
-use forebay_tests::{Daemon, Installation, Origin, config, eventually, job, play};
-use forebay_wire::message::Open;
+use forebay_client::{Address, Loader, Next};
+use forebay_tests::{
+    Daemon, Installation, Origin, config, eventually, job, loader, next, play, run,
+};
+use forebay_wire::message::{Begin, Open};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -64,4 +66,70 @@ fn every_line_is_an_object_that_names_its_job_and_data_set() {
     for line in lines.iter().filter(|line| line["url"].is_string()) {
         assert!(line["dataset"].is_string() || line["event"].is_string(), "{line}");
     }
+}
+
+/// A store that breaks off in mid-body, for longer than it is asked again: the line that tells of it says whose job began the
+/// fetch, of which data set and shard, though others may wait for it as well.
+#[test]
+fn a_fetch_that_fails_on_the_way_is_told_with_its_job() {
+    let (origin, disk) = (Origin::new(), Daemon::disk());
+    // Several parts, so that samples come before the fault.
+    origin.put("0.tar", &forebay_testkit::shard(40, 0, &(900_000..1_000_000)));
+    let gid = rustix::process::getegid().as_raw();
+    let rest = format!(
+        "log = 'json'\n[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}\
+         [[dataset]]\nname = 'photos'\nmatch = 's3://bucket/**'\n\
+         [[tenant]]\nname = 'vision'\ngroups = [{gid}]\n",
+        disk.path().join("cache"),
+        origin.rule(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), 512 << 20, &rest);
+    let daemon = installation.start();
+    let key = Origin::key("0.tar");
+    origin.server.stall(&key, 20 << 20);
+    let open = Open { job: "resnet".to_owned(), ..job(&origin, vec![Origin::url("0.tar")]) };
+    let trainer = loader(Address::Unix(installation.socket()), open).unwrap();
+    trainer.start(Begin::at(0, 0)).unwrap();
+    assert!(matches!(next(&trainer).unwrap(), Next::Batch(_)));
+    // It is gone, and what asks for it again is refused.
+    origin.server.deny(&key, true);
+    origin.server.break_off(&key, true);
+    eventually("the fetch failed", || daemon.log().contains("failed to fetch a shard"));
+    drop(trainer);
+    let log = daemon.log();
+    daemon.stop();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of = |message: &str| lines.clone().find(|line| line["message"] == message).unwrap();
+    let (opened, failed) = (of("opened a job"), of("failed to fetch a shard"));
+    for (key, value) in [
+        ("job", "resnet"),
+        ("tenant", "vision"),
+        ("dataset", "photos"),
+        ("url", "s3://bucket/0.tar"),
+        ("level", "WARN"),
+    ] {
+        assert_eq!(failed[key], value, "{failed}");
+    }
+    assert_eq!(failed["session"], opened["session"], "{failed}");
+    assert!(failed["error"].as_str().unwrap().contains("s3://bucket/0.tar"), "{failed}");
+}
+
+/// A daemon that would log something else than it was told does not start.
+#[test]
+fn levels_that_make_no_sense_are_refused() {
+    let disk = Daemon::disk();
+    let rest = format!(
+        "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n",
+        disk.path().join("cache")
+    );
+    let installation = Installation::new(ACTOR, disk.path(), 512 << 20, &rest);
+    let config = installation.config().display().to_string();
+    let mut daemon = installation.forebay(&["daemon", "--config", &config]);
+    daemon.env("FOREBAY_LOG", "info,forebay=loud");
+    let ended = run(daemon);
+    assert_ne!(ended.code, 0, "{ended:?}");
+    assert!(
+        ended.err.contains("FOREBAY_LOG") && ended.err.contains("levels=info,forebay=loud"),
+        "{ended:?}"
+    );
 }

@@ -79,7 +79,7 @@ impl Bench {
         eventually("nothing is under way", || {
             let status = self.status();
             let count = |what: &str| status["cache"][what].as_u64().unwrap();
-            count("misses") == count("fills") + count("failed_fills")
+            count("misses") == count("fills") + count("failed_fills") + count("through")
         });
     }
 }
@@ -219,6 +219,36 @@ fn what_is_scraped_is_what_was_read() {
     promtool(&["check", "metrics"], &warm.text);
     drop(loader);
     eventually("the job is gone", || !bench.scrape().text.contains("session="));
+}
+
+/// A shard of minutes is not told of at its end alone: its bytes count as they come.
+#[test]
+fn what_is_on_its_way_is_counted_as_it_comes() {
+    let bench = Bench::new();
+    // Five parts, of which two come.
+    bench.origin.put("large.tar", &forebay_testkit::shard(40, 9, &(900_000..1_000_000)));
+    let (key, url) = (Origin::key("large.tar"), Origin::url("large.tar"));
+    let len = bench.origin.bytes("large.tar").len() as f64;
+    bench.origin.server.stall(&key, 16 << 20);
+    let loader =
+        loader(Address::Unix(bench.installation.socket()), job(&bench.origin, vec![url])).unwrap();
+    loader.start(Begin::at(0, 0)).unwrap();
+    let families = ["forebay_tier_origin_bytes_total", "forebay_tier_written_bytes_total"];
+    let two_parts = f64::from(16 << 20);
+    eventually("two parts came and were written", || {
+        let now = bench.scrape();
+        families.iter().all(|family| now.sum(family, &[]) == two_parts)
+    });
+    assert_eq!(bench.scrape().sum("forebay_tier_fills_total", &[]), 0.0, "it is not whole");
+    bench.origin.server.release(&key);
+    bench.settle();
+    let whole = bench.scrape();
+    assert_eq!(families.map(|family| whole.sum(family, &[])), [len, len], "each byte once");
+    let of = ["dataset=\"(rest)\"", "tenant=\"vision\""];
+    let bills = ["forebay_bill_origin_bytes_total", "forebay_bill_written_bytes_total"];
+    assert_eq!(bills.map(|family| whole.sum(family, &of)), [len, len]);
+    assert_eq!(whole.sum("forebay_bill_file_bytes_total", &of), 0.0);
+    assert!(whole.sum("forebay_bill_requests_total", &of) > 0.0);
 }
 
 #[test]

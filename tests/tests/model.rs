@@ -544,7 +544,7 @@ impl Model {
     fn settle(&self) {
         eventually("every miss has ended", || {
             let counters = self.counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
     }
 

@@ -19,7 +19,8 @@ use forebay_client::Address;
 use forebay_error::{Error, ErrorKind};
 use forebay_testkit::shard;
 use forebay_tests::{
-    Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with, readers_of,
+    Answer, Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with,
+    readers_of,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -445,6 +446,41 @@ fn readers_of_a_client_end_with_it() {
         inside.daemon.status()["mounts"].as_array().unwrap().is_empty()
     });
     inside.play(inside.url()).unwrap();
+}
+
+/// Connections come and go without a bound, so what their readers count goes by one name, and stays when they are gone.
+#[test]
+fn what_clients_open_is_counted_for_all_of_them_together() {
+    let inside = Inside::new(None);
+    let scrape = || {
+        let socket = UnixStream::connect(inside.daemon.socket()).unwrap();
+        let answer = Answer::to(socket, ("GET", "/metrics"), "host: localhost\r\n", "");
+        let is_it = |line: &&str| line.starts_with("forebay_mount_");
+        answer.body.lines().filter(is_it).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let names = |lines: &[String]| {
+        lines.iter().map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect::<Vec<_>>()
+    };
+    let value = |lines: &[String], family: &str| {
+        let line = format!("{family}{{mount=\"(files that clients open)\"}} ");
+        let found = lines.iter().find_map(|of| of.strip_prefix(&line));
+        found.unwrap_or_else(|| panic!("no {line} in {lines:?}")).parse::<f64>().unwrap()
+    };
+    let before = scrape();
+    assert_eq!(value(&before, "forebay_mount_bytes_total"), 0.0);
+    let (mut last, len) = (0.0, fs::metadata(inside.path()).unwrap().len() as f64);
+    for _ in 0..2 {
+        inside.play(inside.url()).unwrap();
+        eventually("its readers are gone", || {
+            inside.daemon.status()["mounts"].as_array().unwrap().is_empty()
+        });
+        let after = scrape();
+        assert_eq!(names(&after), names(&before), "no series comes with a connection");
+        assert_eq!(value(&after, "forebay_mount_bytes_total"), len, "the second found it here");
+        let answers = value(&after, "forebay_mount_answer_seconds_count");
+        assert!(answers > last, "{answers} after {last}");
+        last = answers;
+    }
 }
 
 /// A shard on its way through one client's files is not lost to others when that one goes away.

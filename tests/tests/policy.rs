@@ -59,7 +59,7 @@ impl Bench {
         eventually("nothing is under way", || {
             let counters = self.daemon.node().store().counters();
             let jobs = self.daemon.status()["jobs"].as_array().unwrap().len();
-            jobs == 0 && counters.misses == counters.fills + counters.failed_fills
+            jobs == 0 && counters.misses == counters.ended()
         });
     }
 

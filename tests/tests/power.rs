@@ -86,7 +86,7 @@ impl Bench {
         eventually(when, || {
             let counters = daemon.node().store().counters();
             let rest = Rest::of(&self.cache());
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
                 && counters.used_bytes == rest.bytes()
                 && counters.used_bytes <= self.capacity
                 && rest.others.is_empty()

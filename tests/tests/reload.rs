@@ -100,7 +100,7 @@ impl Bench {
             let status = self.status();
             let count = |what: &str| status["cache"][what].as_u64().unwrap();
             status["jobs"].as_array().unwrap().is_empty()
-                && count("misses") == count("fills") + count("failed_fills")
+                && count("misses") == count("fills") + count("failed_fills") + count("through")
         });
     }
 
@@ -624,7 +624,7 @@ impl Shelves {
         }
         eventually("nothing is under way", || {
             let counters = self.bare.store.counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
     }
 

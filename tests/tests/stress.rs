@@ -279,7 +279,7 @@ impl Bench {
                     && number(&last, "/frames/in_use_bytes") == 0
                     && number(&last, "/slab_bytes") == 0
                     && number(&last, "/fills/running") + number(&last, "/fills/waiting") == 0
-                    && cache("misses") == cache("fills") + cache("failed_fills")
+                    && cache("misses") == cache("fills") + cache("failed_fills") + cache("through")
                     && self.counts_are_right(&last)
             });
         });

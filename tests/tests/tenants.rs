@@ -108,7 +108,7 @@ impl Bench {
     fn settle(&self) {
         eventually("nothing is under way", || {
             let counters = self.bare.store.counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
         let tenants = self.bare.store.holdings().tenants;
         let charged: u64 = tenants.iter().map(|of| of.used_bytes).sum();
@@ -395,7 +395,7 @@ impl Node {
             drop(lease);
             eventually("nothing is under way", || {
                 let counters = self.store().counters();
-                counters.misses == counters.fills + counters.failed_fills
+                counters.misses == counters.ended()
             });
         }
         Ok(())

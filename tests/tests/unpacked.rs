@@ -568,7 +568,7 @@ fn shards_that_grow_do_not_wait_for_each_other() {
     });
     eventually("it is quiet", || {
         let counters = bench.daemon.node().store().counters();
-        counters.misses == counters.fills + counters.failed_fills
+        counters.misses == counters.ended()
     });
     assert!(bench.used() <= tars[0].len() as u64 * 5 / 4);
 }
@@ -601,7 +601,7 @@ impl Shares {
         let read = self.bare.read_all_for(Some(tenant), url.to_str().unwrap());
         eventually("nothing is under way", || {
             let counters = self.bare.store.counters();
-            counters.misses == counters.fills + counters.failed_fills
+            counters.misses == counters.ended()
         });
         let read = read?;
         assert_eq!(read.len(), 30);

@@ -1,15 +1,19 @@
-//! What fetching came to, for whoever asked first.
+//! What fetching came to, for whoever it is done for.
 //!
 //! Its rule: a bill rides on the rank of what is fetched, so whatever is shared is on one bill alone: that of whoever asked
 //! first. Counts only grow.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was fetched for one asker.
 #[derive(Debug, Default)]
 pub struct Bill {
+    /// Whose it is, if it is one job's.
+    job: Option<Arc<str>>,
     requests: AtomicU64,
     origin_bytes: AtomicU64,
+    file_bytes: AtomicU64,
     written_bytes: AtomicU64,
 }
 
@@ -20,11 +24,25 @@ pub struct Billed {
     pub requests: u64,
     /// Payload bytes that they brought, each counted once.
     pub origin_bytes: u64,
-    /// Bytes written to tiers.
+    /// Bytes of files, and of what commands say: no store sent them.
+    pub file_bytes: u64,
+    /// Bytes written to tiers on disks.
     pub written_bytes: u64,
 }
 
 impl Bill {
+    /// An empty one of this job.
+    #[must_use]
+    pub fn of(job: Option<Arc<str>>) -> Self {
+        Self { job, ..Self::default() }
+    }
+
+    /// Whose it is, if it is one job's.
+    #[must_use]
+    pub fn job(&self) -> Option<&str> {
+        self.job.as_deref()
+    }
+
     /// Notes one request.
     pub fn asked(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +52,11 @@ impl Bill {
         self.origin_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes bytes that were written to a tier.
+    pub(crate) fn took(&self, bytes: u64) {
+        self.file_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes bytes that were written to a disk.
     pub fn wrote(&self, bytes: u64) {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -46,6 +68,7 @@ impl Bill {
         Billed {
             requests: read(&self.requests),
             origin_bytes: read(&self.origin_bytes),
+            file_bytes: read(&self.file_bytes),
             written_bytes: read(&self.written_bytes),
         }
     }

@@ -89,9 +89,9 @@ impl Source for Commands {
         url: &'a str,
         _: &'a Stat,
         _: Range<u64>,
-        _: &'a Rank,
+        rank: &'a Rank,
     ) -> Result<Box<dyn Stretch + 'a>> {
-        Ok(Box::new(Output { commands: self, url, running: None, len: None }))
+        Ok(Box::new(Output { commands: self, url, rank, running: None, len: None }))
     }
 
     async fn turn(&self, _: &str, rank: &Rank) -> Result<Turn> {
@@ -144,6 +144,8 @@ impl Running {
 struct Output<'a> {
     commands: &'a Commands,
     url: &'a str,
+    /// Who pays for it is said there.
+    rank: &'a Rank,
     running: Option<Running>,
     /// Set once it has said everything.
     len: Option<u64>,
@@ -161,7 +163,12 @@ impl Stretch for Output<'_> {
         while have < into.len() && self.len.is_none() {
             match running.read(&mut into[have..]).await.map_err(at)? {
                 0 => self.len = Some(running.said),
-                read => have += read,
+                read => {
+                    have += read;
+                    if let Some(bill) = self.rank.bill() {
+                        bill.took(read as u64);
+                    }
+                }
             }
         }
         Ok(into)

@@ -39,7 +39,8 @@ pub use options::Options;
 pub use queue::{Awaited, Place, Queue, Rank};
 pub use rate::Rate;
 pub use readers::{
-    Client, Ending, Handover, MountReport, Opener, Permit, Readers, Turn, serve, serve_layouts_of,
+    Client, Ending, FileCounts, Handover, MountReport, Opener, Permit, Readers, Turn, serve,
+    serve_layouts_of,
 };
 pub use remote::{Counters, LinkReport};
 pub use rules::{RateLimits, Rule, Rules, settled};

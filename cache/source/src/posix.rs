@@ -9,11 +9,13 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_uring::Span;
 
+use crate::bill::Bill;
 use crate::queue::Rank;
 use crate::readers::{Client, ClientReaders, Loan, PIECE, Readers, Request, Turn};
 use crate::stat::{Stat, changed};
@@ -74,11 +76,12 @@ impl Source for Posix {
         url: &'a str,
         stat: &'a Stat,
         range: Range<u64>,
-        _rank: &'a Rank,
+        rank: &'a Rank,
     ) -> Result<Box<dyn Stretch + 'a>> {
         path_of(url)?;
-        let opened = self.opened.clone();
-        Ok(Box::new(Consecutive { opened, url: url.to_owned(), stat: stat.clone(), left: range }))
+        let (opened, bill) = (self.opened.clone(), rank.bill().cloned());
+        let (url, stat) = (url.to_owned(), stat.clone());
+        Ok(Box::new(Consecutive { opened, url, stat, left: range, bill }))
     }
 
     async fn turn(&self, url: &str, rank: &Rank) -> Result<Turn> {
@@ -103,6 +106,8 @@ struct Consecutive {
     url: String,
     stat: Stat,
     left: Range<u64>,
+    /// Who pays for it.
+    bill: Option<Arc<Bill>>,
 }
 
 #[async_trait]
@@ -128,6 +133,9 @@ impl Stretch for Consecutive {
             piece.copy(&mut left[..len]).map_err(at)?;
             have += len;
             self.left.start += len as u64;
+            if let Some(bill) = &self.bill {
+                bill.took(len as u64);
+            }
         }
         Ok(into)
     }

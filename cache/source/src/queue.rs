@@ -112,6 +112,13 @@ impl Rank {
         self.need.bill.get()
     }
 
+    /// The number and the name of the job that asked for it, for the log; none if no job did.
+    #[must_use]
+    pub fn asker(&self) -> (Option<u64>, Option<&str>) {
+        let job = self.bill().and_then(|bill| bill.job());
+        (job.map(|_| self.owner), job)
+    }
+
     /// Whether it is one and the same.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {

@@ -13,6 +13,7 @@
 
 mod child;
 mod client;
+mod counts;
 mod line;
 mod message;
 mod mount;
@@ -26,7 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_histogram::Times;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -34,6 +34,7 @@ pub use child::{Opener, serve, serve_layouts_of};
 pub(crate) use client::ClientReaders;
 use client::Users;
 pub use client::{Client, Ending, Handover, Permit};
+pub use counts::FileCounts;
 pub(crate) use message::{PIECE, Request};
 pub(crate) use mount::Loan;
 use mount::Mount;
@@ -64,20 +65,22 @@ struct Inner {
 }
 
 /// A mount's readers, for an admin.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MountReport {
-    /// Where it is mounted.
+    /// Where it is mounted; of files that a client opens, which connection is its.
     #[schema(value_type = String)]
     pub mount: PathBuf,
+    /// Whether a client opens the files.
+    pub by_client: bool,
     /// Whether the last request to it was not answered in time.
     pub hangs: bool,
     /// Processes that read from it.
     pub readers: Vec<u32>,
     /// Those among them that were killed and stay until the file system lets them go.
     pub stuck: Vec<u32>,
-    /// How long requests took that were answered; metrics tell of it, a status does not.
-    #[serde(skip)]
-    pub answers: Times,
+    /// What they brought.
+    #[serde(flatten)]
+    pub counts: FileCounts,
 }
 
 /// The right to fetch one more shard, while it is held. See [`crate::Source::turn`].
@@ -122,6 +125,12 @@ impl Readers {
         report.extend(reports.filter(|report| !report.readers.is_empty()));
         report.sort_by(|one, other| one.mount.cmp(&other.mount));
         report
+    }
+
+    /// What readers of files that clients open brought, those of clients that are gone among them.
+    #[must_use]
+    pub fn opened_by_clients(&self) -> FileCounts {
+        self.0.users.counts()
     }
 
     /// Has a reader of the mount that `path` lies on answer `request`, for which these servers of its

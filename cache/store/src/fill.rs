@@ -42,7 +42,7 @@ use tokio::task::JoinSet;
 use crate::journal::{Journal, Work};
 use crate::shard::Growth;
 use crate::shares::InForce;
-use crate::tier::{Allotment, shutting_down};
+use crate::tier::{Allotment, Tally, shutting_down};
 use bytes::FillBytes;
 pub use flights::Fills;
 pub(crate) use flights::{Flights, Running};
@@ -119,6 +119,10 @@ pub(crate) struct Job {
     pub(crate) resumed: AtomicU64,
     /// Bytes that this one brought to where they stay.
     pub(crate) written: Arc<AtomicU64>,
+    /// Where its tier counts what comes, as it comes.
+    pub(crate) tally: Option<Arc<Tally>>,
+    /// Whether that tier lies on a disk, which writing wears.
+    pub(crate) wears: bool,
     /// Since when the shard is on this node, if it comes from another tier.
     pub(crate) since: Option<SystemTime>,
     /// Why the target took no more. The fill goes on without it: whoever waits for samples gets
@@ -533,6 +537,7 @@ impl Job {
             if form.is_some() {
                 return Ok(form);
             }
+            self.took(held as u64);
             let job = self.clone();
             keeping.spawn(async move { job.keep(part, frame, held, window).await });
             while let Some(kept) = keeping.try_join_next() {
@@ -572,8 +577,15 @@ impl Job {
 
     /// Tells whoever listens of bytes that came from the origin; what comes from another tier does not.
     fn fetched(&self, since: Instant, range: Range<u64>) {
-        if self.since.is_none() {
+        if self.since.is_none() && !range.is_empty() {
             self.journal.tell(&self.url, since, || Work::Fetched(range));
+        }
+    }
+
+    /// Counts bytes of the origin's that the shard is made of: each once, however often it was asked for.
+    fn took(&self, bytes: u64) {
+        if let (Some(tally), None) = (&self.tally, self.since) {
+            tally.origin_bytes.add(bytes);
         }
     }
 
@@ -609,10 +621,13 @@ impl Job {
         Ok(())
     }
 
-    /// Notes bytes that are where they stay.
+    /// Notes bytes that are where they stay; only those on a disk cost anything.
     fn wrote(&self, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(bill) = self.rank.bill() {
+        if let Some(tally) = &self.tally {
+            tally.written_bytes.add(bytes);
+        }
+        if let (Some(bill), true) = (self.rank.bill(), self.wears) {
             bill.wrote(bytes);
         }
     }

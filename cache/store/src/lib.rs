@@ -55,7 +55,7 @@ pub use store::{
 pub use tenant::Tenant;
 pub use tier::{
     Class, Condition, Counters, DiskConfig, Effects, Flaw, Holding, Holdings, KeepFree, Kept, Mode,
-    OPEN_SHARDS, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
+    OPEN_SHARDS, Past, Scrub, ShareEffect, TierConfig, TierEffect, TierLimits, TierReport, Urgency,
     Watermarks,
 };
 pub use traffic::DatasetTraffic;

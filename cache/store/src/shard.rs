@@ -24,6 +24,7 @@ use tokio::sync::{SetOnce, watch};
 use crate::budget::{Budget, Space};
 use crate::directory::ShardName;
 use crate::fill::{self, Blocks, Parts};
+use crate::ledger::Payer;
 use crate::tier::WeakTier;
 use crate::traffic::Traffic;
 pub use verdict::Verdict;
@@ -219,6 +220,8 @@ pub struct Lease {
     shard: Arc<Shard>,
     _end: EndOfLease,
     asked: Duration,
+    /// Whoever took it, who pays for what is read past the tiers.
+    payer: Option<Payer>,
 }
 
 /// Wakes whoever waits for room on the shard's tier.
@@ -236,7 +239,17 @@ impl Drop for EndOfLease {
 impl Lease {
     pub(crate) fn new(shard: Arc<Shard>) -> Self {
         let end = EndOfLease(shard.home.as_ref().map(|home| home.budget.clone()));
-        Self { shard, _end: end, asked: Duration::ZERO }
+        Self { shard, _end: end, asked: Duration::ZERO, payer: None }
+    }
+
+    /// The same, for whoever pays.
+    pub(crate) fn paid_by(self, payer: Payer) -> Self {
+        Self { payer: Some(payer), ..self }
+    }
+
+    /// The same right to another shard.
+    pub(crate) fn to(self, shard: Arc<Shard>) -> Self {
+        Self { asked: self.asked, payer: self.payer, ..Self::new(shard) }
     }
 
     /// The same, for whoever waited so long to hear which version of it the origin has.
@@ -249,6 +262,15 @@ impl Lease {
     #[must_use]
     pub fn asked(&self) -> Duration {
         self.asked
+    }
+
+    /// Reads ranges, each into a span as long as its footprint. What failed shows when a member of
+    /// it is checked; the span comes back either way, unless it was the origin that failed.
+    ///
+    /// Ranges whose frames are still in memory are copied from them; all others are read together,
+    /// from the tier, or from the origin if the tier does not have them any more: then whoever holds this pays.
+    pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
+        self.shard.read(wanted, self.payer.as_ref()).await
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -406,12 +428,8 @@ impl Shard {
         range.start / align * align..range.end.next_multiple_of(align)
     }
 
-    /// Reads ranges, each into a span as long as its footprint. What failed shows when a member of
-    /// it is checked; the span comes back either way, unless it was the origin that failed.
-    ///
-    /// Ranges whose frames are still in memory are copied from them; all others are read together,
-    /// from the tier, or from the origin if the tier does not have them any more.
-    pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
+    /// As [`Lease::read`].
+    async fn read(&self, wanted: Vec<(Range<u64>, Span)>, payer: Option<&Payer>) -> Vec<Placed> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut placed = Vec::with_capacity(wanted.len());
         let mut pending = Vec::new();
@@ -459,7 +477,7 @@ impl Shard {
             }
             _ => pending,
         };
-        let reads = through.into_iter().map(|pending| self.read_through(pending));
+        let reads = through.into_iter().map(|pending| self.read_through(pending, payer));
         for (at, read) in futures::future::join_all(reads).await {
             placed[at] = Some(read);
         }
@@ -578,7 +596,7 @@ impl Shard {
 
     /// Reads a range from the origin. Of what it keeps compressed, or sends only as a whole, it has no ranges:
     /// that is fetched anew when the shard is next asked for.
-    async fn read_through(&self, pending: Pending) -> (usize, Placed) {
+    async fn read_through(&self, pending: Pending, payer: Option<&Payer>) -> (usize, Placed) {
         let Pending { at, start, end, mut span } = pending;
         if self.growth.is_unpacked() {
             let what = "no tier keeps the shard, and its origin sends it only as a whole";
@@ -590,8 +608,12 @@ impl Shard {
         }
         // The span is the source's until it succeeds.
         let stub = span.split_to(0);
-        let read =
-            self.source.read_part(&self.url, &self.stat, start, span, &self.rank.at_once()).await;
+        // Not on the bill of whoever had it opened: this is for one reader alone.
+        let rank = Rank::now(0);
+        if let Some(payer) = payer {
+            rank.bill_to(|| payer.bill(&self.url));
+        }
+        let read = self.source.read_part(&self.url, &self.stat, start, span, &rank).await;
         let placed = match read {
             Ok(span) => {
                 self.traffic.through_bytes.fetch_add(end - start, Ordering::Relaxed);

@@ -23,7 +23,7 @@ mod room;
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -44,14 +44,14 @@ use crate::directory::ShardName;
 use crate::fill::{Fills, Flights, Job, Running, Start};
 use crate::forecast::Forecast;
 use crate::journal::{Journal, Listener};
-use crate::ledger::{Charged, Ledger, NO_JOB};
+use crate::ledger::{Charged, Ledger, Payer};
 use crate::pins::Pins;
 use crate::shard::{Lease, Shard};
 use crate::shares::{Charge, InForce, Shares};
 use crate::tenant::Tenant;
 use crate::tier::{
-    Commons, Counters, Holding, Holdings, Mode, OpenShards, Scrub, State, Tier, TierConfig,
-    TierReport, Urgency, Wanted, shutting_down,
+    Commons, Counters, Holding, Holdings, Mode, OpenShards, Past, Scrub, State, Tally, Tier,
+    TierConfig, TierReport, Urgency, Wanted, shutting_down,
 };
 use crate::traffic::{DatasetTraffic, Traffic, Traffics};
 pub use bring::Brought;
@@ -120,7 +120,6 @@ struct Inner {
     promotions: Promotions,
     /// The right to change the rules: who judges by some must be the next to change them.
     reconfiguring: tokio::sync::Mutex<()>,
-    through_misses: AtomicU64,
     /// One change of pins at a time.
     pinning: tokio::sync::Mutex<()>,
 }
@@ -240,6 +239,7 @@ impl Store {
             moves: Notify::new(),
             through: Mutex::new(OpenShards::new()),
             traffic: Traffics::new(waits.clone()),
+            past: Tally::default(),
             waits,
             identities: Mutex::new(LruCache::new(IDENTITIES)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
@@ -260,7 +260,6 @@ impl Store {
             opening: Mutex::default(),
             promotions: Promotions::default(),
             reconfiguring: tokio::sync::Mutex::default(),
-            through_misses: AtomicU64::new(0),
             pinning: tokio::sync::Mutex::default(),
         };
         let store = Self {
@@ -323,6 +322,12 @@ impl Store {
         Self { pace, ..self.clone() }
     }
 
+    /// The job's number, for the log; none where no job asks.
+    #[must_use]
+    pub fn session(&self) -> Option<u64> {
+        self.job.as_ref().map(|_| self.owner)
+    }
+
     /// The tenant that is charged.
     #[must_use]
     pub fn tenant(&self) -> Option<&str> {
@@ -381,12 +386,12 @@ impl Store {
 
     /// Who pays for what of `url` is fetched for this job.
     fn bill(&self, url: &str) -> Arc<Bill> {
-        let commons = &self.inner.commons;
-        commons.ledger.bill(Charged {
-            job: self.job.clone().unwrap_or_else(|| NO_JOB.into()),
-            tenant: self.tenant.clone(),
-            dataset: commons.dataset_of(url).into(),
-        })
+        self.payer().bill(url)
+    }
+
+    fn payer(&self) -> Payer {
+        let (commons, job) = (self.inner.commons.clone(), self.job.clone());
+        Payer { commons, job, tenant: self.tenant.clone() }
     }
 
     /// Of what this job wants.
@@ -436,8 +441,9 @@ impl Store {
             version: stat.version.clone(),
         };
         let name = ShardName::new(&origin);
+        let lease = |shard| Lease::new(shard).paid_by(self.payer());
         if let Some(shard) = self.in_use(&name) {
-            return Ok(Lease::new(shard));
+            return Ok(lease(shard));
         }
         rank.bill_to(|| self.bill(url));
         let tenant = self.tenant.clone();
@@ -454,14 +460,14 @@ impl Store {
                 let mut opening = self.opening();
                 // Somebody may have opened it since.
                 if let Some(shard) = self.in_use(&name) {
-                    return Ok(Lease::new(shard));
+                    return Ok(lease(shard));
                 }
                 let open = || (asker.clone(), self.clone().opened(wanted.clone(), urgency));
                 opening.entry(name.clone()).or_insert_with(open).clone()
             };
             match opened.await {
                 Err(error) if error.kind() == ErrorKind::Full && asker.may_fare_better(&first) => {}
-                opened => return opened.map(Lease::new),
+                opened => return opened.map(lease),
             }
         }
     }
@@ -523,7 +529,8 @@ impl Store {
                     let url = &wanted.origin.url;
                     let dataset = self.inner.commons.dataset_of(url);
                     let (url, tenant, tier_name) = (shown(url), self.tenant(), tier.name());
-                    tracing::warn!(url, dataset, tenant, tier = tier_name, %error, "failed to open a shard");
+                    let (session, job) = (self.session(), self.job.as_deref());
+                    tracing::warn!(session, job, tenant, dataset, url, tier = tier_name, %error, "failed to open a shard");
                     if error.kind() == ErrorKind::Unavailable {
                         tier.trouble(&error);
                     }
@@ -637,15 +644,14 @@ impl Store {
     /// What was counted since the start, on all tiers together.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let sums = self.inner.commons.traffic.sums();
-        let through = Counters {
-            misses: self.inner.through_misses.load(Ordering::Relaxed),
-            failed_fills: self.inner.through_misses.load(Ordering::Relaxed),
-            copied_bytes: sums.copied_bytes,
-            through_bytes: sums.through_bytes,
-            ..Counters::default()
-        };
-        self.inner.tiers.iter().map(Tier::counters).fold(through, |sum, tier| sum + tier)
+        let past = self.past().into();
+        self.inner.tiers.iter().map(Tier::counters).fold(past, |sum, tier| sum + tier)
+    }
+
+    /// What went past all tiers.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        self.inner.commons.past.past(self.inner.commons.traffic.sums())
     }
 
     /// Each tier, the fastest first.

@@ -67,8 +67,8 @@ pub use scrub::{Flaw, Scrub};
 pub use table::OPEN_SHARDS;
 use table::Table;
 pub(crate) use table::{Judged, OpenShards, State};
-use tally::Tally;
-pub use tally::{Counters, Holding, Holdings};
+pub(crate) use tally::Tally;
+pub use tally::{Counters, Holding, Holdings, Past};
 use wear::Wear;
 
 /// What a tier is made of, the fastest first.
@@ -172,6 +172,8 @@ pub(crate) struct Commons {
     pub(crate) through: Mutex<OpenShards>,
     /// What their reads come to.
     pub(crate) traffic: Traffics,
+    /// How many there were.
+    pub(crate) past: Tally,
     /// How long samples were waited for that had not arrived, whatever tier they come to.
     pub(crate) waits: Arc<Histogram>,
     /// What origins said of objects.
@@ -219,7 +221,7 @@ struct Inner {
     table: Mutex<Table>,
     /// How listing the directory went, once it is over.
     scanned: watch::Sender<Option<Result<()>>>,
-    tally: Tally,
+    tally: Arc<Tally>,
     traffic: Traffics,
     health: Health,
     mode: AtomicU8,

@@ -9,7 +9,7 @@ use forebay_wire::message::Cause;
 use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
 use crate::costs::{CostLine, CostReport};
 
-/// Show what jobs cost: bytes and requests to stores, bytes written to disks, GPU-seconds lost to waits.
+/// Show what jobs cost: bytes and requests to stores, bytes of files, bytes written to disks, GPU-seconds lost to waits.
 ///
 /// By job, tenant and data set, since the daemon started, jobs that ended among them. What several jobs use is on the bill of the
 /// one that asked first. Prices come from `[prices]` of the configuration; without them there are amounts alone.
@@ -17,7 +17,11 @@ use crate::costs::{CostLine, CostReport};
 pub(super) struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Print CSV: a head, and a row for each job and data set, and for each job's waits.
+    /// Print sums by job, or by tenant, in place of each job's data sets.
+    #[arg(long, value_enum, conflicts_with = "json")]
+    by: Option<By>,
+    /// Print CSV: a head, and a row for each job and data set, and for each job's waits. What was written to each tier is in no
+    /// row, since it is no job's: `--json` has it. A name that a spreadsheet would take for a formula begins with a `'`.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Print JSON.
@@ -25,10 +29,27 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+/// What is added up.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum By {
+    /// What each job had of all its data sets, and its waits.
+    Job,
+    /// What each tenant's jobs had.
+    Tenant,
+}
+
+/// What spreadsheets take a cell for a formula by.
+const FORMULAS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
+
 pub(super) fn run(arguments: &Arguments) -> Done {
     let admin = arguments.target.admin_if_running()?;
     let report = admin.get("/api/v1/costs", &Deadline::after(ANSWER_TIMEOUT));
-    let report: CostReport = report.map_err(Failure::of_request)?;
+    let mut report: CostReport = report.map_err(Failure::of_request)?;
+    match arguments.by {
+        Some(By::Job) => report.lines = std::mem::take(&mut report.by_job),
+        Some(By::Tenant) => report.lines = std::mem::take(&mut report.by_tenant),
+        None => {}
+    }
     match (arguments.json, arguments.csv) {
         (true, _) => Ok(print_json(&report)?),
         (_, true) => Ok(rows(&report)?),
@@ -47,6 +68,7 @@ fn rows(report: &CostReport) -> Result<()> {
         "dataset",
         "requests",
         "origin_bytes",
+        "file_bytes",
         "written_bytes",
         "trainers",
         "gpu_seconds_lost",
@@ -55,7 +77,7 @@ fn rows(report: &CostReport) -> Result<()> {
         ["cost_egress", "cost_requests", "cost_written", "cost_gpu", "cost_total", "currency"];
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     row([names(&head), causes.to_vec(), names(&costs)].concat()).doing("write a table")?;
-    let currency = report.prices.currency.clone().unwrap_or_default();
+    let currency = as_text(report.prices.currency.as_deref());
     for line in &report.lines {
         row(cells(line, &currency)).doing("write a table")?;
     }
@@ -66,17 +88,24 @@ fn rows(report: &CostReport) -> Result<()> {
     out.write_all(&table).and_then(|()| out.flush()).doing("write to standard output")
 }
 
+/// A text that others wrote, as a cell that no spreadsheet takes for a formula.
+fn as_text(text: Option<&str>) -> String {
+    let text = text.unwrap_or_default();
+    if text.starts_with(FORMULAS) { format!("'{text}") } else { text.to_owned() }
+}
+
 fn cells(line: &CostLine, currency: &str) -> Vec<String> {
     let lost = &line.gpu_seconds_lost_by_cause;
     let seconds = |seconds: f64| format!("{seconds:.3}");
     let money =
         |amount: Option<f64>| amount.map(|amount| format!("{amount:.6}")).unwrap_or_default();
     let mut cells = vec![
-        line.job.clone(),
-        line.tenant.clone().unwrap_or_default(),
-        line.dataset.clone().unwrap_or_default(),
+        as_text(Some(&line.job)),
+        as_text(line.tenant.as_deref()),
+        as_text(line.dataset.as_deref()),
         line.requests.to_string(),
         line.origin_bytes.to_string(),
+        line.file_bytes.to_string(),
         line.written_bytes.to_string(),
         line.trainers.to_string(),
         seconds(line.gpu_seconds_lost),
@@ -98,8 +127,22 @@ mod tests {
     fn a_row_has_a_cell_for_each_column() {
         let line = CostLine { job: "a, \"b\"".into(), requests: 3, ..CostLine::default() };
         let cells = cells(&line, "USD");
-        assert_eq!(cells.len(), 8 + Cause::ALL.len() + 6);
+        assert_eq!(cells.len(), 9 + Cause::ALL.len() + 6);
         assert_eq!((cells[0].as_str(), cells[3].as_str()), ("a, \"b\"", "3"));
-        assert_eq!((cells[14].as_str(), cells.last().map(String::as_str)), ("", Some("USD")));
+        assert_eq!((cells[15].as_str(), cells.last().map(String::as_str)), ("", Some("USD")));
+    }
+
+    #[test]
+    fn no_name_is_a_formula() {
+        for name in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "＝1"] {
+            let line = CostLine {
+                job: name.into(),
+                tenant: Some(name.into()),
+                dataset: Some(name.into()),
+                ..CostLine::default()
+            };
+            assert_eq!(cells(&line, "")[..3], [0; 3].map(|_| format!("'{name}")));
+        }
+        assert_eq!(as_text(Some("resnet50-a=b")), "resnet50-a=b");
     }
 }

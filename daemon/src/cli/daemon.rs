@@ -114,7 +114,7 @@ struct Place {
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let io = arguments.io.into();
     let mut place = if arguments.embedded {
-        logs::begin(LogFormat::Text, embedded::log);
+        logs::begin(LogFormat::Text, embedded::log)?;
         match embedded(arguments, io, launcher)? {
             Some(place) => place,
             // Whoever started the other was killed meanwhile; whoever started us finds it.
@@ -219,7 +219,7 @@ fn node(arguments: &Arguments, io: EngineChoice, launcher: &Launcher) -> Result<
         ),
         _ => error,
     })?;
-    logs::begin(config.daemon.log, std::io::stderr);
+    logs::begin(config.daemon.log, std::io::stderr)?;
     let (tiers, datasets, tenants) = (config.tiers()?, config.datasets()?, config.tenants()?);
     let (sources, access, http) = (config.sources()?, config.access()?, config.http()?);
     let (socket, listens, audit) = (config.socket(), config.listens()?, config.audit()?);

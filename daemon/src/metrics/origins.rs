@@ -1,12 +1,17 @@
 //! Families of origins: endpoints that shards come from over a network, and mounts that they are read from.
 //!
 //! Their number is bounded where they are kept: endpoints by how many links are remembered, mounts by how many may be read
-//! from at once.
+//! from at once. Connections come and go without a bound: what their clients open goes by one name.
 
-use forebay_source::{LinkReport, MountReport};
+use std::borrow::Cow;
+
+use forebay_source::{FileCounts, LinkReport, MountReport};
 
 use super::family::{Family, Sample, Together, Value};
 use crate::status::Status;
+
+/// The name of all files that clients open.
+const BY_CLIENTS: &str = "(files that clients open)";
 
 pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
@@ -105,7 +110,20 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_mount_answer_seconds",
         &["mount"],
         "How long requests to the mount's readers took that were answered: looks at files, and reads of a piece.",
-        |status| mounts(status, |mount| (&mount.answers).into()),
+        |status| counts(status, |counts| (&counts.answers).into()),
+    ),
+    Family::counter(
+        "forebay_mount_bytes_total",
+        &["mount"],
+        "Bytes that the mount's readers read.",
+        |status| counts(status, |counts| counts.bytes.into()),
+    ),
+    Family::counter(
+        "forebay_mount_failures_total",
+        &["mount"],
+        "Looks at files of the mount, and reads of them, that ended in an error: there was no such file, it could not be \
+         read, or the mount hung.",
+        |status| counts(status, |counts| counts.failures.into()),
     ),
     Family::gauge(
         "forebay_mount_hangs",
@@ -134,7 +152,24 @@ fn each(status: &Status, of: fn(&LinkReport) -> Value) -> Vec<Sample> {
     links.map(|link| Sample::new([&*link.endpoint], of(link))).collect()
 }
 
+/// What mounts are now; what each client's readers are is put together where samples of one name are.
 fn mounts(status: &Status, of: fn(&MountReport) -> Value) -> Vec<Sample> {
-    let mounts = status.mounts.iter();
-    mounts.map(|mount| Sample::new([&*mount.mount.to_string_lossy()], of(mount))).collect()
+    // There also while no client opens anything: whoever watches it is not to see it come and go.
+    let nobody = MountReport { by_client: true, ..MountReport::default() };
+    let mounts = status.mounts.iter().chain([&nobody]);
+    mounts.map(|mount| Sample::new([&*name(mount)], of(mount))).collect()
+}
+
+/// What was counted of mounts, and of all that clients open.
+fn counts(status: &Status, of: fn(&FileCounts) -> Value) -> Vec<Sample> {
+    let mounts = status.mounts.iter().filter(|mount| !mount.by_client);
+    let mounts = mounts.map(|mount| Sample::new([&*name(mount)], of(&mount.counts)));
+    mounts.chain([Sample::new([BY_CLIENTS], of(&status.client_files))]).collect()
+}
+
+fn name(mount: &MountReport) -> Cow<'_, str> {
+    match mount.by_client {
+        true => BY_CLIENTS.into(),
+        false => mount.mount.to_string_lossy(),
+    }
 }

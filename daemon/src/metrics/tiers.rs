@@ -1,7 +1,7 @@
 //! Families of tiers: what they hold, what was found on them, and how their devices do.
 
 use forebay_histogram::Times;
-use forebay_store::{Class, Condition, Counters, Mode, TierReport};
+use forebay_store::{Class, Condition, Counters, Mode, Past, TierReport};
 use forebay_uring::{EngineKind, EngineReport};
 
 use super::family::{Family, Sample};
@@ -96,7 +96,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_tier_misses_total",
         &["tier"],
         "Shards opened that were on no tier, by the tier that they came to; `none` is what went past all tiers.",
-        |status| each_and_past(status, |c| c.misses),
+        |status| each_and_past(status, |c| c.misses, |past| past.misses),
     ),
     Family::counter(
         "forebay_tier_fills_total",
@@ -107,8 +107,8 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_failed_fills_total",
         &["tier"],
-        "Fetches of shards that ended in an error; `none` is what went past all tiers.",
-        |status| each_and_past(status, |c| c.failed_fills),
+        "Fetches of shards that ended in an error; `none` is of what went past all tiers.",
+        |status| each_and_past(status, |c| c.failed_fills, |past| past.failed_fills),
     ),
     Family::counter(
         "forebay_tier_evictions_total",
@@ -125,7 +125,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_origin_bytes_total",
         &["tier"],
-        "Bytes of whole shards fetched from their origins; of compressed ones, what their origin sent.",
+        "Bytes fetched from origins of shards that came, or are on their way; of compressed ones, what their origin sent.",
         |status| each(status, |c| c.origin_bytes),
     ),
     Family::counter(
@@ -149,7 +149,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_written_bytes_total",
         &["tier"],
-        "Bytes written for fetches and moves: what wears the device.",
+        "Bytes that came to the tier by fetches and moves: what wears its device, if it has one.",
         |status| each(status, |c| c.written_bytes),
     ),
     Family::gauge(
@@ -178,7 +178,13 @@ pub(super) const FAMILIES: &[Family] = &[
         "forebay_tier_copied_bytes_total",
         &["tier"],
         "Bytes for batches copied out of memory while their shard arrived; `none` is what went past all tiers.",
-        |status| each_and_past(status, |c| c.copied_bytes),
+        |status| each_and_past(status, |c| c.copied_bytes, |past| past.copied_bytes),
+    ),
+    Family::counter(
+        "forebay_through_shards_total",
+        &[],
+        "Shards opened that no tier took: indexed by one pass over them, and read from their origin.",
+        |status| Sample::only(status.cache.past.through),
     ),
     Family::counter(
         "forebay_through_bytes_total",
@@ -312,11 +318,9 @@ fn each(status: &Status, of: fn(&Counters) -> u64) -> Vec<Sample> {
 }
 
 /// The same, and of what went past all tiers.
-fn each_and_past(status: &Status, of: fn(&Counters) -> u64) -> Vec<Sample> {
+fn each_and_past(status: &Status, of: fn(&Counters) -> u64, past: fn(&Past) -> u64) -> Vec<Sample> {
     let mut samples = each(status, of);
-    let tiers: u64 = status.tiers.iter().map(|tier| of(&tier.counters)).sum();
-    // The tiers are read after the sum of all.
-    samples.push(Sample::new([NO_TIER], of(&status.cache.counters).saturating_sub(tiers)));
+    samples.push(Sample::new([NO_TIER], past(&status.cache.past)));
     samples
 }
 

@@ -158,6 +158,7 @@ impl Job {
             let (url, tenant) = (error.place("url"), self.store.tenant());
             let dataset = url.map(|url| self.store.dataset_of(url));
             tracing::error!(
+                session = self.store.session(),
                 job = self.spec.job,
                 tenant,
                 dataset,
@@ -522,6 +523,7 @@ async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
     if job.patience.bound(job.verdicts.settled()).await.is_none() {
         let (name, shards) = (&job.spec.job, job.verdicts.pending());
         tracing::warn!(
+            session = job.store.session(),
             job = name,
             tenant = job.store.tenant(),
             shards,

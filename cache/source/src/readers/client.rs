@@ -20,6 +20,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::counts::{Counts, FileCounts};
 use super::message::Request;
 use super::mount::{Loan, Mount, SHARDS};
 use super::process::Line;
@@ -99,7 +100,11 @@ pub(super) struct Right {
 
 /// Users that have connections.
 #[derive(Default)]
-pub(super) struct Users(Mutex<HashMap<u64, Known>>);
+pub(super) struct Users {
+    known: Mutex<HashMap<u64, Known>>,
+    /// What readers of all clients brought.
+    counts: Arc<Counts>,
+}
 
 /// What is known of a user, while anything of it is there.
 #[derive(Default)]
@@ -113,6 +118,8 @@ struct Known {
 pub(super) struct Attached {
     handover: Arc<dyn Handover>,
     user: Arc<User>,
+    /// Of all clients.
+    counts: Arc<Counts>,
 }
 
 /// The readers of what one client opens.
@@ -142,7 +149,8 @@ impl Users {
             })
         });
         known.user = Arc::downgrade(&user);
-        let attached = Attached { handover: client.handover.clone(), user };
+        let (handover, counts) = (client.handover.clone(), self.counts.clone());
+        let attached = Attached { handover, user, counts };
         let point = PathBuf::from(format!("files of {}", client.name));
         let pool = Mount::new(point, command, limit, Some(attached));
         known.pools.retain(|pool| pool.strong_count() > 0);
@@ -156,8 +164,13 @@ impl Users {
         users.values().flat_map(|known| &known.pools).filter_map(Weak::upgrade).collect()
     }
 
+    /// What readers of all clients brought, those that are gone among them.
+    pub(super) fn counts(&self) -> FileCounts {
+        self.counts.read()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,6 +192,10 @@ impl ClientReaders {
 }
 
 impl Attached {
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     pub(super) fn turns(&self) -> Arc<Queue> {
         self.user.turns.clone()
     }

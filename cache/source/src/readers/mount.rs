@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_histogram::Histogram;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::MountReport;
 use super::client::Attached;
+use super::counts::Counts;
 use super::line::{Line, Seat};
 use super::message::{Answer, Said};
 use super::process::{Pids, Reader};
@@ -52,8 +52,7 @@ pub(super) struct Mount {
     /// Who opens the files, if it is not the readers themselves.
     client: Option<Attached>,
     answers: AtomicU64,
-    /// How long they took.
-    answered_in: Histogram,
+    counts: Counts,
     hangs: AtomicBool,
     told_of_page_cache: AtomicBool,
     told_of_layout: AtomicBool,
@@ -77,7 +76,7 @@ impl Mount {
             turns: turns.unwrap_or_else(|| Queue::new(SHARDS)),
             client,
             answers: AtomicU64::new(0),
-            answered_in: Histogram::default(),
+            counts: Counts::default(),
             hangs: AtomicBool::new(false),
             told_of_page_cache: AtomicBool::new(false),
             told_of_layout: AtomicBool::new(false),
@@ -101,15 +100,33 @@ impl Mount {
         let stuck = pids.iter().filter(|(_, is_stuck)| **is_stuck);
         MountReport {
             mount: self.point.clone(),
+            by_client: self.client.is_some(),
             hangs: self.hangs.load(Ordering::Relaxed),
             readers: pids.keys().copied().collect(),
             stuck: stuck.map(|(pid, _)| *pid).collect(),
-            answers: self.answered_in.read(),
+            counts: self.counts.read(),
+        }
+    }
+
+    /// Counts something, of a client's for all clients, too.
+    fn count(&self, what: impl Fn(&Counts)) {
+        what(&self.counts);
+        if let Some(client) = &self.client {
+            what(client.counts());
         }
     }
 
     /// Has a reader answer the request in `frame`, which asks these servers of the file system.
     pub(super) async fn ask(self: Arc<Self>, frame: &[u8], servers: Vec<u32>) -> Result<Loan> {
+        let asked = self.clone().put(frame, servers).await;
+        match &asked {
+            Ok(loan) => self.count(|counts| counts.brought(loan.answer.len)),
+            Err(error) => self.count(|counts| counts.failed(error)),
+        }
+        asked
+    }
+
+    async fn put(self: Arc<Self>, frame: &[u8], servers: Vec<u32>) -> Result<Loan> {
         let seat = self.seat(servers).await?;
         let mut tries = 0;
         loop {
@@ -129,7 +146,7 @@ impl Mount {
                 let began = Instant::now();
                 let said = timeout(self.limit, reader.exchange(frame)).await;
                 if let Ok(Ok(_)) = &said {
-                    self.answered_in.since(began);
+                    self.count(|counts| counts.answered_in.since(began));
                 }
                 Ok::<_, Error>((reader, said))
             };

@@ -94,7 +94,8 @@ impl<'a> Pieces<'a> {
             while pieces.asked < job.stat.len && !frame.is_empty() {
                 let since = Instant::now();
                 let piece = head.fill(frame.split_to(PIECE_BYTES)).await?;
-                job.fetched(since, pieces.asked..pieces.asked + PIECE_BYTES as u64);
+                let end = job.stat.len.min(pieces.asked + PIECE_BYTES as u64);
+                job.fetched(since, pieces.asked..end);
                 pieces.here.insert(pieces.asked, piece);
                 pieces.asked += PIECE_BYTES as u64;
             }
@@ -161,8 +162,9 @@ impl<'a> Pieces<'a> {
                 let since = Instant::now();
                 let len = room.len() as u64;
                 self.here.insert(self.given, whole.fill(room).await?);
-                self.job.fetched(since, self.given..self.given + len);
                 self.end = self.end.or(whole.ends_at());
+                let end = self.end.unwrap_or(u64::MAX).min(self.given + len);
+                self.job.fetched(since, self.given..end);
                 continue;
             }
             let read = self.reads.join_next().await.ok_or_else(shutting_down)?;
@@ -289,6 +291,7 @@ impl Job {
         }
         let piece = self.unless_failed(pieces.compare(piece, len)).await?;
         let unpacker = format.map(Unpacker::new).transpose()?;
+        self.took(len as u64);
         let work = Work { unpacker, piece: Some((piece, 0..len)) };
         self.unless_failed(self.unpack_all(work, pieces, under_way)).await?;
         while let Some(kept) = under_way.join_next().await {
@@ -378,7 +381,10 @@ impl Job {
                 return Ok((work, Filled { frame, held, end: None }));
             }
             match pieces.next().await? {
-                Some((piece, len)) => work.piece = Some((piece, 0..len)),
+                Some((piece, len)) => {
+                    self.took(len as u64);
+                    work.piece = Some((piece, 0..len));
+                }
                 None => {
                     let end = Some(work.finish());
                     return Ok((work, Filled { frame, held, end }));

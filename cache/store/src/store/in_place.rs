@@ -4,7 +4,7 @@
 //! One rule: no byte of theirs is kept, only where each member lies and what it sums up to. So they are
 //! checked as those on a tier are, and a file that is not the one that was indexed is never served.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use forebay_error::{Error, ErrorKind, Result};
@@ -35,7 +35,7 @@ impl Store {
             self.inner.commons.through().keep(wanted.name.clone(), &shard);
             return shard;
         }
-        self.index_through(wanted, in_place())
+        self.index_through(wanted, in_place(), false)
     }
 
     /// The same shard, read from its origin through this client's own files: what is known of it serves
@@ -43,7 +43,10 @@ impl Store {
     #[must_use]
     pub fn by_own_files(&self, lease: Lease) -> Lease {
         match self.own_files(&lease) {
-            Some(source) if lease.home.is_none() => Lease::new(lease.shard().read_by(source)),
+            Some(source) if lease.home.is_none() => {
+                let ours = lease.shard().read_by(source);
+                lease.to(ours)
+            }
             _ => lease,
         }
     }
@@ -57,9 +60,10 @@ impl Store {
         let url = &wanted.origin.url;
         let (dataset, job) = (self.inner.commons.dataset_of(url), self.job.as_deref());
         let (url, tenant) = (forebay_error::shown(url), self.tenant());
-        tracing::warn!(job, tenant, dataset, url, error = %why, "no tier takes a shard: it is read through");
-        self.inner.through_misses.fetch_add(1, Ordering::Relaxed);
-        self.index_through(wanted, why.clone())
+        let session = self.session();
+        tracing::warn!(session, job, tenant, dataset, url, error = %why, "no tier takes a shard: it is read through");
+        self.inner.commons.past.misses.inc();
+        self.index_through(wanted, why.clone(), true)
     }
 
     /// The shard without a tier, for the reason `why`.
@@ -85,8 +89,9 @@ impl Store {
         })
     }
 
-    /// The same, indexed by one pass over it.
-    fn index_through(&self, wanted: &Wanted, why: Error) -> Arc<Shard> {
+    /// The same, indexed by one pass over it. `missed`: it counts as one that a tier should have had; each of those
+    /// ends here.
+    fn index_through(&self, wanted: &Wanted, why: Error, missed: bool) -> Arc<Shard> {
         let (growth, parts) = (Growth::new(), Parts::new(wanted.stat.len, wanted.stat.binding));
         let shard = self.through(wanted, growth.clone(), Some(parts.clone()), why);
         self.inner.commons.through().keep(wanted.name.clone(), &shard);
@@ -109,6 +114,8 @@ impl Store {
             tenant: None,
             resumed: AtomicU64::new(0),
             written: Arc::default(),
+            tally: None,
+            wears: false,
             since: None,
             fault: shard.lost.clone(),
             rank: wanted.rank.clone(),
@@ -127,6 +134,9 @@ impl Store {
             *indexed.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
             match filled {
                 Ok(()) => {
+                    if missed {
+                        commons.past.through.inc();
+                    }
                     job.growth.settle();
                     let inner = keeps.and_then(|inner| inner.upgrade());
                     let Some(inner) = inner else { return };
@@ -143,6 +153,9 @@ impl Store {
                     store.keep_index(&job, &indexed).await;
                 }
                 Err(error) => {
+                    if missed {
+                        commons.past.failed_fills.inc();
+                    }
                     job.parts.fail(&error);
                     commons.forget_identity(&*job.source, &job.url);
                     job.fail(&error);

@@ -16,7 +16,6 @@ use tokio::sync::watch;
 use super::health::{Condition, Health};
 use super::limits::whole_parts;
 use super::table::{State, Table};
-use super::tally::Tally;
 use super::wear::Wear;
 use super::{
     Class, Commons, Disk, DiskConfig, Inner, Medium, Mode, Tier, TierConfig, shutting_down,
@@ -95,7 +94,7 @@ impl Tier {
             budget: Budget::new(size.capacity),
             table: Mutex::new(Table::new(commons.shares.now(), commons.forecast.clone())),
             scanned: watch::Sender::new(None),
-            tally: Tally::default(),
+            tally: Arc::default(),
             traffic: Traffics::new(commons.waits.clone()),
             health: Health::new(),
             mode: AtomicU8::new(Mode::Enabled as u8),

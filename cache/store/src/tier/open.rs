@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::growth::Allotment;
 use super::room::{Room, Urgency};
 use super::table::{Entry, Gone, State, Table};
-use super::{Disk, Medium, Tier};
+use super::{Class, Disk, Medium, Tier};
 use crate::budget::Space;
 use crate::directory::{ObjectKey, ShardName};
 use crate::fill::{Blocks, DiskTarget, Job, Parts, Target};
@@ -313,6 +313,8 @@ impl Tier {
             tenant: room.of.tenant.as_deref().map(str::to_owned),
             resumed: AtomicU64::new(0),
             written,
+            tally: Some(self.0.tally.clone()),
+            wears: self.class() != Class::Memory,
             since,
             fault: shard.lost.clone(),
             rank: rank.clone(),
@@ -437,7 +439,9 @@ impl Tier {
         if is_the_copys_fault(&error) {
             let url = &wanted.origin.url;
             let (url, dataset) = (shown(url), self.0.commons.dataset_of(url));
-            tracing::warn!(url, dataset, tier = self.name(), %error, "a part of a shard cannot be resumed");
+            let ((session, job), tenant) = (wanted.rank.asker(), wanted.tenant.as_deref());
+            let tier = self.name();
+            tracing::warn!(session, job, tenant, dataset, url, tier, %error, "a part of a shard cannot be resumed");
             let of = name.clone();
             if self.on_disk(move |directory| directory.remove(&of)).await.is_ok() {
                 return Ok(None);
@@ -478,7 +482,6 @@ impl Tier {
             // The next fill of it, if there is one, takes its room beforehand.
             self.0.commons.note_unpacked(&job.origin, unpacked);
         }
-        tally.written_bytes.add(job.written.load(Ordering::Relaxed));
         drop(spending);
         match (filled, job.fault.get()) {
             (Ok(()), None) => {
@@ -489,7 +492,6 @@ impl Tier {
                 match arrival {
                     Arrival::Fetch(_) => {
                         tally.resumed_bytes.add(resumed);
-                        tally.origin_bytes.add(job.origin_len.load(Ordering::Relaxed) - resumed);
                         tally.fills.inc();
                     }
                     Arrival::Move { .. } => {
@@ -512,7 +514,8 @@ impl Tier {
             (Ok(()), Some(fault)) => {
                 let (url, dataset) = (shown(&job.url), self.0.commons.dataset_of(&job.url));
                 let (tenant, tier) = (job.tenant.as_deref(), self.name());
-                tracing::warn!(url, dataset, tenant, tier, error = %fault, "failed to keep a shard");
+                let (session, asker) = job.rank.asker();
+                tracing::warn!(session, job = asker, tenant, dataset, url, tier, error = %fault, "failed to keep a shard");
                 if fault.kind() != ErrorKind::Full {
                     self.trouble(fault);
                 }
@@ -527,8 +530,8 @@ impl Tier {
             }
             (Err(error), _) => {
                 let (url, dataset) = (shown(&job.url), self.0.commons.dataset_of(&job.url));
-                let tenant = job.tenant.as_deref();
-                tracing::warn!(url, dataset, tenant, %error, "failed to fetch a shard");
+                let ((session, asker), tenant) = (job.rank.asker(), job.tenant.as_deref());
+                tracing::warn!(session, job = asker, tenant, dataset, url, %error, "failed to fetch a shard");
                 if is_fetched {
                     tally.failed_fills.inc();
                 }

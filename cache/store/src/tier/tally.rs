@@ -14,32 +14,34 @@ use forebay_policy::Evict;
 
 /// A count that only grows.
 #[derive(Debug, Default)]
-pub(super) struct Count(AtomicU64);
+pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    pub(super) fn inc(&self) {
+    pub(crate) fn inc(&self) {
         self.add(1);
     }
 
-    pub(super) fn add(&self, by: u64) {
+    pub(crate) fn add(&self, by: u64) {
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 }
 
+/// What a tier counts.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub(super) hits: Count,
-    pub(super) misses: Count,
+    pub(crate) misses: Count,
     pub(super) fills: Count,
-    pub(super) failed_fills: Count,
+    pub(crate) failed_fills: Count,
     pub(super) evictions: Count,
     pub(super) corruptions: Count,
-    pub(super) origin_bytes: Count,
+    pub(crate) origin_bytes: Count,
     pub(super) resumed_bytes: Count,
     pub(super) moved_in: Count,
     pub(super) moved_bytes: Count,
-    pub(super) written_bytes: Count,
+    pub(crate) written_bytes: Count,
     pub(super) io_errors: Count,
+    pub(crate) through: Count,
 }
 
 /// Who holds what now, on all tiers.
@@ -98,17 +100,19 @@ pub struct Counters {
     pub shards: usize,
     /// Shards opened that were on the tier.
     pub hits: u64,
-    /// Shards opened that were not.
+    /// Shards opened that were not: each ends as one of the next three.
     pub misses: u64,
     /// Shards fetched whole, and kept.
     pub fills: u64,
     /// Fetches that ended in an error.
     pub failed_fills: u64,
+    /// Shards that no tier took: indexed by one pass over them, and read from their origin.
+    pub through: u64,
     /// Shards removed to make room.
     pub evictions: u64,
     /// Copies dropped because bytes at rest were wrong.
     pub corruptions: u64,
-    /// Bytes of whole shards fetched; of compressed ones, what their origin sent.
+    /// Bytes fetched of shards that came, or are on their way; of compressed ones, what their origin sent.
     pub origin_bytes: u64,
     /// Bytes of whole shards that a fill which did not end had left.
     pub resumed_bytes: u64,
@@ -116,7 +120,7 @@ pub struct Counters {
     pub moved_in: u64,
     /// Their bytes.
     pub moved_bytes: u64,
-    /// Bytes written for fills and moves.
+    /// Bytes that came to it by fills and moves: on a disk, what wears it.
     pub written_bytes: u64,
     /// Operations that the device failed.
     pub io_errors: u64,
@@ -126,6 +130,14 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Bytes read from the origin for batches, because no tier holds the shard.
     pub through_bytes: u64,
+}
+
+impl Counters {
+    /// Shards opened that were on no tier, and of which nothing is under way any more.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.fills + self.failed_fills + self.through
+    }
 }
 
 impl Add for Counters {
@@ -142,6 +154,7 @@ impl Add for Counters {
             misses: sum(|c| c.misses),
             fills: sum(|c| c.fills),
             failed_fills: sum(|c| c.failed_fills),
+            through: sum(|c| c.through),
             evictions: sum(|c| c.evictions),
             corruptions: sum(|c| c.corruptions),
             origin_bytes: sum(|c| c.origin_bytes),
@@ -157,7 +170,41 @@ impl Add for Counters {
     }
 }
 
+/// What went past all tiers, since the store was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Past {
+    /// Shards opened that no tier had or took.
+    pub misses: u64,
+    /// Those that could not be indexed.
+    pub failed_fills: u64,
+    /// Those that were, and are read from their origin.
+    pub through: u64,
+    /// Bytes copied for batches out of frames while they were.
+    pub copied_bytes: u64,
+    /// Bytes read from the origin for batches.
+    pub through_bytes: u64,
+}
+
+impl From<Past> for Counters {
+    fn from(past: Past) -> Self {
+        let Past { misses, failed_fills, through, copied_bytes, through_bytes } = past;
+        Self { misses, failed_fills, through, copied_bytes, through_bytes, ..Self::default() }
+    }
+}
+
 impl Tally {
+    /// Of what went past all tiers.
+    pub(crate) fn past(&self, traffic: Sums) -> Past {
+        let get = |count: &Count| count.0.load(Ordering::Relaxed);
+        Past {
+            misses: get(&self.misses),
+            failed_fills: get(&self.failed_fills),
+            through: get(&self.through),
+            copied_bytes: traffic.copied_bytes,
+            through_bytes: traffic.through_bytes,
+        }
+    }
+
     pub(super) fn read(&self, budget: &Budget, traffic: Sums, shards: usize) -> Counters {
         let get = |count: &Count| count.0.load(Ordering::Relaxed);
         Counters {
@@ -169,6 +216,7 @@ impl Tally {
             misses: get(&self.misses),
             fills: get(&self.fills),
             failed_fills: get(&self.failed_fills),
+            through: get(&self.through),
             evictions: get(&self.evictions),
             corruptions: get(&self.corruptions),
             origin_bytes: get(&self.origin_bytes),

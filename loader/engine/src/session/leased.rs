@@ -125,7 +125,7 @@ impl Drop for Trainer {
 /// Tells a queue what the trainer acknowledges, and that it is there; gives back what it held when it is not.
 /// It outlives its run, which may end for an error while its consumer has still something to acknowledge.
 async fn tell(
-    (job, tenant): (String, Option<String>),
+    (session, job, tenant): (Option<u64>, String, Option<String>),
     member: Arc<Member>,
     acknowledgements: Arc<Acknowledgements>,
     run: u64,
@@ -142,7 +142,7 @@ async fn tell(
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && !over => {
-                tracing::warn!(job, tenant, %error, "what a job acknowledged is not noted yet");
+                tracing::warn!(session, job, tenant, %error, "what a job acknowledged is not noted yet");
                 acknowledgements.lock().merge(&marks, number);
                 pause().await;
                 continue;
@@ -154,7 +154,7 @@ async fn tell(
         }
         if over {
             if let Err(error) = member.leave().await {
-                tracing::warn!(job, tenant, %error, "shards that a job held come back only when it is given up");
+                tracing::warn!(session, job, tenant, %error, "shards that a job held come back only when it is given up");
             }
             return;
         }
@@ -226,7 +226,8 @@ impl Leased {
         let member = Arc::new(member);
         acknowledgements.reach(sharing.done);
         let done = acknowledgements.done.subscribe();
-        let whose = (job.spec.job.clone(), job.store.tenant().map(str::to_owned));
+        let tenant = job.store.tenant().map(str::to_owned);
+        let whose = (job.store.session(), job.spec.job.clone(), tenant);
         tokio::spawn(tell(whose, member.clone(), acknowledgements, run, events.clone()));
         // A trainer that is gone does not want to know.
         let number = sharing.number;

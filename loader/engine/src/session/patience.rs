@@ -63,9 +63,9 @@ impl Waiting<'_> {
             return Err(error);
         }
         let Patience { job, store, .. } = self.patience;
-        let (url, tenant) = (error.place("url"), store.tenant());
+        let (url, tenant, session) = (error.place("url"), store.tenant(), store.session());
         let dataset = url.map(|url| store.dataset_of(url));
-        tracing::warn!(job, tenant, dataset, url, %error, "a job waits for its store");
+        tracing::warn!(session, job, tenant, dataset, url, %error, "a job waits for its store");
         pause().await;
         Ok(())
     }

@@ -1,0 +1,53 @@
+//! What readers brought, and what they did not.
+//!
+//! Its rule: counts only grow, so what clients' readers count is kept for all clients together, and outlives each of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_error::{Error, ErrorKind};
+use forebay_histogram::{Histogram, Times};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// What readers count.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    bytes: AtomicU64,
+    failures: AtomicU64,
+    /// How long answers took.
+    pub(super) answered_in: Histogram,
+}
+
+/// What readers of files brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FileCounts {
+    /// Bytes that they read.
+    pub bytes: u64,
+    /// Looks at files, and reads, that ended in an error.
+    pub failures: u64,
+    /// How long requests took that were answered; metrics tell of it, a status does not.
+    #[serde(skip)]
+    pub answers: Times,
+}
+
+impl Counts {
+    /// A request brought so many bytes.
+    pub(super) fn brought(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A request ended so. Who is gone, or stops, failed at nothing.
+    pub(super) fn failed(&self, error: &Error) {
+        if error.kind() != ErrorKind::Closed {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn read(&self) -> FileCounts {
+        FileCounts {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            answers: self.answered_in.read(),
+        }
+    }
+}
