@@ -56,6 +56,14 @@ impl Costs {
         ended.entry(whose).or_default().add(waited);
     }
 
+    /// What all trainers waited: those that are gone, and those that are here, while none can leave.
+    pub(crate) fn waited(&self, here: impl Iterator<Item = Waited>) -> Waited {
+        let mut all = Waited::default();
+        self.lock().values().for_each(|waited| all.add(waited));
+        here.for_each(|waited| all.add(&waited));
+        all
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Whose, Waited>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

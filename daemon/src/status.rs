@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 
 use crate::audit::AuditReport;
 use crate::compose::Node;
+use crate::costs::Waited;
 use crate::gpus::GpuReport;
 use crate::pace::ProgressReport;
 use crate::peer::Registered;
@@ -63,6 +64,9 @@ pub struct Status {
     /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
     #[serde(skip)]
     pub shard_waits: Times,
+    /// What trainers waited since the daemon started, those that left among them; likewise.
+    #[serde(skip)]
+    pub(crate) waited: Waited,
 }
 
 /// A piece of pinned memory.
@@ -208,7 +212,12 @@ pub(crate) fn cut(text: &str) -> String {
 impl Status {
     /// The state of `node` now.
     pub(crate) async fn of(node: &Node) -> Self {
-        let sessions = node.sessions.lock().await.clone();
+        let (sessions, waited) = {
+            let sessions = node.sessions.lock().await;
+            // While none can leave: each is here, or among those that are gone.
+            let waited = node.costs.waited(sessions.iter().map(|session| session.waited().1));
+            (sessions.clone(), waited)
+        };
         let jobs: Vec<_> = sessions.iter().map(Registered::describe).collect();
         // The only part that may take a moment.
         let gpus = node.gpus.look(&jobs).await;
@@ -239,6 +248,7 @@ impl Status {
             warm_ups: node.warm_ups.describe(),
             audit: node.audit.report(),
             shard_waits: node.store.waits(),
+            waited,
         }
     }
 }
