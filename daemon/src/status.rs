@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use crate::audit::AuditReport;
 use crate::compose::Node;
 use crate::costs::Waited;
-use crate::gpus::GpuReport;
+use crate::gpus::{GpuReport, Viewer};
 use crate::pace::ProgressReport;
 use crate::peer::Registered;
 use crate::reload::Configuration;
@@ -210,8 +210,8 @@ pub(crate) fn cut(text: &str) -> String {
 }
 
 impl Status {
-    /// The state of `node` now.
-    pub(crate) async fn of(node: &Node) -> Self {
+    /// The state of `node` now, for whom of what GPUs did is told since such a viewer looked before.
+    pub(crate) async fn of(node: &Node, viewer: Viewer) -> Self {
         let (sessions, waited) = {
             let sessions = node.sessions.lock().await;
             // While none can leave: each is here, or among those that are gone.
@@ -220,7 +220,7 @@ impl Status {
         };
         let jobs: Vec<_> = sessions.iter().map(Registered::describe).collect();
         // The only part that may take a moment.
-        let gpus = node.gpus.look(&jobs).await;
+        let gpus = node.gpus.look(viewer, &jobs).await;
         Self {
             release: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
