@@ -97,7 +97,7 @@ fn lines_of_json(arguments: &Arguments) -> Done {
             return Ok(());
         }
         // Nothing comes before the time is up.
-        drop(Deadline::after(arguments.interval()).retry(|| Ok(None::<()>))?);
+        let _ = Deadline::after(arguments.interval()).retry(|| Ok(None::<()>))?;
     }
 }
 

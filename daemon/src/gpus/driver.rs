@@ -258,7 +258,7 @@ mod tests {
         assert!(!before.is_good(Viewer::Scrape));
         before.keep(Viewer::Scrape, Some((Instant::now(), "scraped")));
         for _ in 0..7 {
-            drop(before.take(Viewer::Status));
+            let _ = before.take(Viewer::Status);
             before.keep(Viewer::Status, Some((Instant::now(), "seen")));
         }
         assert!(before.is_good(Viewer::Scrape));
