@@ -97,8 +97,11 @@ fn assert_known(text: &str, families: &BTreeMap<String, BTreeSet<String>>) {
         let Some(asked) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) else {
             continue;
         };
-        for label in asked.split(',').map(|part| part.split(['=', '!']).next().unwrap().trim()) {
-            let is_there = label == "instance" || label == "le" || labels.contains(label);
+        for part in asked.split(',').map(str::trim) {
+            let label = part.split(['=', '!']).next().unwrap();
+            // What Prometheus adds of its own: the node, and the name of the scrape.
+            let is_added = label == "instance" || part == "job=\"forebay\"";
+            let is_there = is_added || label == "le" || labels.contains(label);
             assert!(is_there, "{name} has no label {label:?}: {text}");
         }
     }

@@ -17,6 +17,9 @@ use jobs::{Named, named};
 /// Names are never cut below this.
 const NAME_MIN: usize = 12;
 
+/// What stands last is cut by the terminal's edge, but first names give way to so much of it: two causes and their shares.
+const LAST_MIN: usize = 26;
+
 /// Waits below this share of the time are not worth a word.
 const WORTH_TELLING: f64 = 0.005;
 
@@ -377,7 +380,7 @@ impl Screen<'_> {
         // What stands last may be cut by the terminal's edge.
         let gaps = 2 * last;
         let others: usize =
-            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(NAME_MIN);
+            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(LAST_MIN);
         let name = self.width.saturating_sub(others).max(NAME_MIN).min(widths[0]);
         widths[0] = name;
         let row = |cells: &mut dyn Iterator<Item = &str>| {
