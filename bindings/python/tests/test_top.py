@@ -49,7 +49,13 @@ class Terminal:
             stdout=self.theirs,
             stderr=self.theirs,
             env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=self.control,
         )
+
+    def control(self) -> None:
+        """Make it the terminal of the session that this process leads: it is told of sizes."""
+        fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
 
     def resize(self, height: int, width: int) -> None:
         """Give the window another size."""
@@ -134,7 +140,7 @@ def test_a_job_is_seen_in_any_window(
 
 def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str]) -> None:
     """Ranks are one line; in a small window arrows and pages show the rest, as soon as pressed."""
-    both = [DataLoader(shards, batch_size=4, job=JOB, rank=n, world_size=2) for n in range(2)]
+    both = [DataLoader(shards, batch_size=4, job=JOB) for _ in range(2)]
     with both[0], both[1]:
         for rank in both:
             next(iter(rank))
