@@ -117,6 +117,11 @@ impl Failure {
         error
     }
 
+    fn into_error(self) -> Error {
+        let (Self::Usage(error) | Self::Unreachable(error) | Self::Failed(error)) = self;
+        error
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -128,7 +133,7 @@ impl Failure {
 }
 
 /// Which daemon a verb asks.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 struct Target {
     /// The daemon to ask: `embedded`, or `unix:/path/to/forebayd.sock`.
     /// Unset: the node daemon if it answers, else this user's own.

@@ -31,13 +31,16 @@ const GIB: f64 = (1_u64 << 30) as f64;
 const TIB: f64 = (1_u64 << 40) as f64;
 const HOUR: f64 = 3600.0;
 
+/// Nanoseconds by cause, in the order of [`Cause::ALL`].
+pub(crate) type ByCause = [u64; Cause::ALL.len()];
+
 /// How long a trainer waited on one connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Waited {
     /// Its process, if this daemon's namespace has a number for it.
     pub(crate) process: Option<u32>,
-    /// Nanoseconds that it waited, by cause in the order of [`Cause::ALL`].
-    pub(crate) ns: [u64; Cause::ALL.len()],
+    /// What it waited for.
+    pub(crate) ns: ByCause,
 }
 
 /// How long trainers of one job waited.
@@ -47,7 +50,7 @@ struct Waits {
     trainers: u64,
     /// Their processes, as far as they are known: one that comes back is no other trainer.
     processes: BTreeSet<u32>,
-    ns: [u64; Cause::ALL.len()],
+    ns: ByCause,
 }
 
 impl Waits {
@@ -59,8 +62,12 @@ impl Waits {
         if !came_before {
             self.trainers = self.trainers.saturating_add(1);
         }
-        self.ns.iter_mut().zip(waited.ns).for_each(|(ns, more)| *ns = ns.saturating_add(more));
+        add(&mut self.ns, &waited.ns);
     }
+}
+
+fn add(ns: &mut ByCause, more: &ByCause) {
+    ns.iter_mut().zip(more).for_each(|(ns, more)| *ns = ns.saturating_add(*more));
 }
 
 /// A job's name, and its tenant's.
@@ -77,6 +84,16 @@ impl Costs {
         let is_full = ended.len() >= ENDED && !ended.contains_key(&whose);
         let whose = if is_full { (OTHERS.to_owned(), whose.1) } else { whose };
         ended.entry(whose).or_default().add(waited);
+    }
+
+    /// Nanoseconds that all trainers waited, by cause: those that are gone, and those that are `here`, while none can leave.
+    pub(crate) fn waited_ns(&self, here: impl Iterator<Item = Waited>) -> ByCause {
+        let gone = self.lock();
+        let each = gone.values().map(|waits| waits.ns).chain(here.map(|waited| waited.ns));
+        each.fold(ByCause::default(), |mut all, more| {
+            add(&mut all, &more);
+            all
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Whose, Waits>> {

@@ -1,6 +1,8 @@
 //! What the node's GPUs do, as NVIDIA's driver says, and which job computes on which.
 //!
 //! One rule: they are looked at when somebody asks, by one thread, and nobody waits for a driver longer than a second.
+//! What counts since it was asked before counts so for scrapes and for everybody else apart: a page that is open takes nothing of
+//! what Prometheus sees.
 //!
 //! ```text
 //!   watch       asks, and answers that are shared          gpus/watch.rs
@@ -20,6 +22,20 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub(crate) use watch::Gpus;
+
+/// Who asks what GPUs do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Viewer {
+    /// A monitoring system, which adds up what it is told.
+    Scrape,
+    /// People, by pages and tools.
+    Status,
+}
+
+impl Viewer {
+    /// All there are, in the order of their numbers.
+    const ALL: [Self; 2] = [Self::Scrape, Self::Status];
+}
 
 use crate::status::Job;
 

@@ -95,9 +95,11 @@ mod tests {
     use forebay_source::FileCounts;
     use forebay_store::{Counters, Fills, ForecastReport, Holding, Holdings, Past};
     use forebay_uring::PageReport;
+    use forebay_wire::message::Cause;
 
     use super::family::Kind;
     use super::*;
+    use crate::costs::Waited;
     use crate::gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
     use crate::status::{Cache, Job, Memory};
 
@@ -145,6 +147,7 @@ mod tests {
             audit: None,
             bills: Vec::new(),
             shard_waits: forebay_histogram::Times::default(),
+            waited: Waited::default(),
         }
     }
 
@@ -207,9 +210,12 @@ mod tests {
         assert!(whole.contains("secret"));
         let nameless = text(both(), Audience::Anybody);
         assert_eq!(lines(&nameless, "forebay_tenant_used_bytes"), ["forebay_tenant_used_bytes 42"]);
-        let wrong = lines(&nameless, "forebay_job_wrong_shards_total");
-        assert_eq!(wrong, ["forebay_job_wrong_shards_total 4"]);
-        assert!(lines(&nameless, "forebay_job_info").is_empty());
+        assert_eq!(lines(&nameless, "forebay_job_slab_bytes"), ["forebay_job_slab_bytes 200"]);
+        assert_eq!(lines(&nameless, "forebay_job_slab_batches"), ["forebay_job_slab_batches 4"]);
+        for untold in ["forebay_job_info", "forebay_job_wrong_shards_total"] {
+            assert!(!lines(&whole, untold).is_empty(), "{untold}");
+            assert!(lines(&nameless, untold).is_empty(), "{untold}");
+        }
         for name in ["secret", "vision", "speech"] {
             assert!(!nameless.contains(name), "{nameless}");
         }
@@ -299,6 +305,19 @@ mod tests {
         assert!(!without.lines().any(|line| line.starts_with("forebay_gpu_")));
     }
 
+    /// Whoever leaves, what the node's trainers waited never falls, for admins and strangers alike.
+    #[test]
+    fn what_all_trainers_waited_is_told_to_all() {
+        let mut waited = Waited::default();
+        waited.ns[Cause::Origin as usize] = 1_500_000_000;
+        for audience in [Audience::Admins, Audience::Anybody] {
+            let text = text(Status { waited, ..status(Vec::new()) }, audience);
+            let told = lines(&text, "forebay_node_wait_seconds_total");
+            assert_eq!(told.len(), Cause::ALL.len(), "{text}");
+            assert!(told.contains(&"forebay_node_wait_seconds_total{cause=\"origin\"} 1.5"));
+        }
+    }
+
     #[test]
     fn both_formats_say_the_same_numbers() {
         let numbers = |text: &str| -> Vec<String> {
@@ -346,6 +365,10 @@ mod tests {
             );
             if *kind == Kind::Counter {
                 assert_ne!(*together, Together::Least, "{name}: counters are added");
+            }
+            // The sum of those that are connected falls when one leaves, which is taken for a restart.
+            if *kind != Kind::Gauge && labels.contains(&"session") {
+                assert_eq!(*together, Together::Untold, "{name}: sessions come and go");
             }
         }
         assert!(names.len() > 100, "{}", names.len());

@@ -16,7 +16,8 @@ use utoipa::ToSchema;
 
 use crate::audit::AuditReport;
 use crate::compose::Node;
-use crate::gpus::GpuReport;
+use crate::costs::ByCause;
+use crate::gpus::{GpuReport, Viewer};
 use crate::pace::ProgressReport;
 use crate::peer::Registered;
 use crate::reload::Configuration;
@@ -70,6 +71,9 @@ pub struct Status {
     /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
     #[serde(skip)]
     pub shard_waits: Times,
+    /// What trainers waited since the daemon started, those that left among them; likewise.
+    #[serde(skip)]
+    pub(crate) waited_ns: ByCause,
 }
 
 /// A piece of pinned memory.
@@ -215,12 +219,17 @@ pub(crate) fn cut(text: &str) -> String {
 }
 
 impl Status {
-    /// The state of `node` now.
-    pub(crate) async fn of(node: &Node) -> Self {
-        let sessions = node.sessions.lock().await.clone();
+    /// The state of `node` now, for whom of what GPUs did is told since such a viewer looked before.
+    pub(crate) async fn of(node: &Node, viewer: Viewer) -> Self {
+        let (sessions, waited_ns) = {
+            let sessions = node.sessions.lock().await;
+            // While none can leave: each is here, or among those that are gone.
+            let waited_ns = node.costs.waited_ns(sessions.iter().map(|session| session.waited().1));
+            (sessions.clone(), waited_ns)
+        };
         let jobs: Vec<_> = sessions.iter().map(Registered::describe).collect();
         // The only part that may take a moment.
-        let gpus = node.gpus.look(&jobs).await;
+        let gpus = node.gpus.look(viewer, &jobs).await;
         // Read once: the whole is what its parts are.
         let (tiers, past) = (node.store.tiers(), node.store.past());
         let sum = |sum: Counters, tier: &TierReport| sum + tier.counters;
@@ -254,6 +263,7 @@ impl Status {
             audit: node.audit.report(),
             bills: node.store.bills(),
             shard_waits: node.store.waits(),
+            waited_ns,
         }
     }
 }

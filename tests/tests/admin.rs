@@ -592,6 +592,10 @@ fn a_support_bundle_is_packed() {
     let config = folder.path().join("forebay.toml");
     let tier = "[[tier]]\nname = 'n'\npath = '/mnt/n'\ncapacity = '1GiB'\n";
     std::fs::write(&config, format!("{tier}[leases]\nredis = 'redis://u:secret@h:1'\n")).unwrap();
+    // In place of systemd's, which few machines that test have.
+    let journal = folder.path().join("journalctl");
+    std::fs::write(&journal, "#!/bin/sh\necho \"of $*\"\n").unwrap();
+    std::fs::set_permissions(&journal, std::fs::Permissions::from_mode(0o700)).unwrap();
     let run = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
         command.args([
@@ -602,6 +606,7 @@ fn a_support_bundle_is_packed() {
             config.to_str().unwrap(),
         ]);
         command.args(more).env("XDG_RUNTIME_DIR", folder.path());
+        command.env("PATH", folder.path());
         command.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
         command.output().unwrap()
     };
@@ -625,18 +630,34 @@ fn a_support_bundle_is_packed() {
             let status: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(status["tiers"][0]["name"], "nvme");
         }
+        for (file, words) in [
+            ("metrics.txt", "forebay_tier_used_bytes{tier=\"nvme\"}"),
+            ("costs.json", "\"(total)\""),
+            ("node-daemon.log", "of --unit forebayd --lines 5000 "),
+        ] {
+            assert!(!name.ends_with(file) || text.contains(words), "{name}: {text}");
+        }
         names.push(name);
     }
     for name in [
         "about.json",
         "status.json",
+        "metrics.txt",
+        "costs.json",
+        // It has no file to go by.
+        "policy-diff.txt.missing",
         "config.toml",
         "doctor.txt",
+        "node-daemon.log",
         "private-daemon.log.missing",
         "machine/meminfo",
     ] {
         assert!(names.contains(&format!("forebay-support/{name}")), "{name}: {names:?}");
     }
+    // Without a journal that is said in its place.
+    std::fs::remove_file(&journal).unwrap();
+    let told = String::from_utf8(run(&["--dry-run"]).stdout).unwrap();
+    assert!(told.contains("node-daemon.log  missing: "), "{told}");
     let again = run(&[]);
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(

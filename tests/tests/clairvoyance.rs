@@ -350,14 +350,26 @@ fn what_a_job_will_lack_is_told() {
         let job = bench.daemon.status()["foresight"]["jobs"][0].clone();
         (job["lacks"]["url"].as_str() == Some(&Origin::url(&name))).then(|| job["lacks"].clone())
     };
+    let shown = || {
+        let number = bench.daemon.status()["jobs"][0]["session"].to_string();
+        let mut forebay = Command::new(ACTOR);
+        forebay.args(["job", "show", &number]);
+        forebay.env("FOREBAY_DAEMON", format!("unix:{}", bench.daemon.socket().display()));
+        String::from_utf8(forebay.output().unwrap().stdout).unwrap()
+    };
     std::thread::scope(|scope| {
         let playing = scope.spawn(|| play(&loader, 0, 0).unwrap());
         eventually("it is known what will lack", || lacks().is_some());
         let told = lacks().unwrap();
         assert!(told["needed_in"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{told}");
         assert!(told["arrives_in"].as_f64().is_some_and(|seconds| seconds > 0.0), "{told}");
+        // Whoever looks at the job alone is told, too.
+        let shown = shown();
+        let words = format!("its first shard that is not here: {}, needed in ", Origin::url(&name));
+        assert!(shown.contains(&words) && shown.contains(" s, arrives in "), "{shown}");
         bench.origin.server.release(&Origin::key(&name));
         playing.join().unwrap();
     });
     eventually("all is here", || bench.daemon.status()["foresight"]["jobs"][0]["lacks"].is_null());
+    assert!(shown().contains("all that it needs next is here"), "{}", shown());
 }

@@ -46,8 +46,15 @@ const NO_ENDPOINTS: &[&str] = &[
     "Trouble with endpoints {{source}} asked twice",
 ];
 
-/// What is told of GPUs that jobs compute on.
+/// What is told of GPUs, and of jobs that compute on them.
 const NO_GPUS: &[&str] = &[
+    "Busy GPUs {{instance}} GPU {{gpu}}, SM",
+    "Busy GPUs {{instance}} GPU {{gpu}}, JPEG",
+    "PCIe of GPUs {{instance}} GPU {{gpu}}, in",
+    "PCIe of GPUs {{instance}} GPU {{gpu}}, out",
+    "Memory of GPUs {{instance}} GPU {{gpu}}",
+    "GPUs that cannot be read {{instance}} driver",
+    "GPUs that cannot be read {{instance}} GPU {{gpu}}",
     "GPUs of the job {{instance}} {{job}} GPU {{gpu}}, SM",
     "GPUs of the job {{instance}} {{job}} GPU {{gpu}}, JPEG",
     "PCIe of the job's GPUs {{instance}} {{job}} GPU {{gpu}}, in",
@@ -90,8 +97,11 @@ fn assert_known(text: &str, families: &BTreeMap<String, BTreeSet<String>>) {
         let Some(asked) = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()) else {
             continue;
         };
-        for label in asked.split(',').map(|part| part.split(['=', '!']).next().unwrap().trim()) {
-            let is_there = label == "instance" || label == "le" || labels.contains(label);
+        for part in asked.split(',').map(str::trim) {
+            let label = part.split(['=', '!']).next().unwrap();
+            // What Prometheus adds of its own: the node, and the name of the scrape.
+            let is_added = label == "instance" || part == "job=\"forebay\"";
+            let is_there = is_added || label == "le" || labels.contains(label);
             assert!(is_there, "{name} has no label {label:?}: {text}");
         }
     }
@@ -123,9 +133,17 @@ fn alerts_name_what_there_is_and_fire_when_they_should() {
     }
     let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
     assert!(alerts.len() > 10);
+    // What people get of each: promtool compares the texts word by word.
+    let worded: BTreeSet<_> = tested
+        .split("alertname: ")
+        .skip(1)
+        .filter(|test| test.contains("exp_annotations:"))
+        .map(|test| test.lines().next().unwrap())
+        .collect();
     for alert in alerts {
         let name = alert.lines().next().unwrap();
-        assert!(tested.contains(&format!("\"{name}\"")), "{name} has no test");
+        assert!(tested.contains(&format!("\"{name}\"")), "nothing tests when {name} fires");
+        assert!(worded.contains(name), "nothing tests what {name} says");
         for part in ["severity:", "summary:", "description:"] {
             assert!(alert.contains(part), "{name} has no {part}");
         }
@@ -293,6 +311,69 @@ fn assert_answered(series: &[Value], is_there: impl Fn(&str) -> Option<bool>) {
 fn a_daemon_that_is_gone_shows_nothing_that_looks_well() {
     assert_answered(&[json!({ "series": "up{job=\"forebay\"}", "values": "0x9" })], |_| {
         Some(false)
+    });
+}
+
+/// GPUs on which a job computes are on the node's dashboard and on the job's; whose job it is nobody need know for the first.
+#[test]
+fn gpus_are_shown() {
+    let gpu = |family: &str, more: &str| {
+        let series = format!(
+            "forebay_gpu_{family}{{instance=\"n1\",gpu=\"0\",UUID=\"GPU-0\",device=\"nvidia0\"{more}}}"
+        );
+        json!({ "series": series, "values": "1x9" })
+    };
+    let nameless = vec![
+        json!({ "series": "forebay_gpu_driver_up{instance=\"n1\"}", "values": "1x9" }),
+        gpu("up", ""),
+        gpu("sm_utilization_ratio", ""),
+        gpu("jpeg_utilization_ratio", ",engine=\"0\""),
+        gpu("jpeg_utilization_ratio", ",engine=\"1\""),
+        gpu("pcie_bytes_per_second", ",direction=\"in\""),
+        gpu("pcie_bytes_per_second", ",direction=\"out\""),
+        gpu("memory_bytes", ""),
+        gpu("memory_used_bytes", ""),
+    ];
+    let of_jobs = |title: &str| title.contains("{{job}}");
+    let asked = |title: &str| NO_GPUS.contains(&title);
+    assert_answered(&nameless, |title| asked(title).then(|| !of_jobs(title)));
+    let ranks = ["1", "2"].map(|rank| format!(",job=\"resnet\",session=\"{rank}\",tenant=\"\""));
+    let ranks = ranks.map(|labels| gpu("job_info", &labels));
+    let named: Vec<_> = nameless.into_iter().chain(ranks).collect();
+    assert_answered(&named, |title| asked(title).then_some(true));
+}
+
+/// Scraped without the token: what names a job or stands beside a quota is empty, not the sum of all under a name that is the
+/// scrape's own.
+#[test]
+fn what_is_told_without_names_is_not_shown_as_somebodys() {
+    let series = |name: &str, values: &str| {
+        let labelled = match name.split_once('{') {
+            Some((family, labels)) => format!("{family}{{instance=\"n1\",job=\"forebay\",{labels}"),
+            None => format!("{name}{{instance=\"n1\",job=\"forebay\"}}"),
+        };
+        json!({ "series": labelled, "values": values })
+    };
+    let nameless = [
+        series("forebay_build_info{release=\"1\"}", "1x9"),
+        series("forebay_jobs", "8x9"),
+        series("forebay_node_wait_seconds_total{cause=\"origin\"}", "0+60x9"),
+        series("forebay_consumer_waiting_seconds", "9x9"),
+        series("forebay_prefetch_slack_seconds", "9x9"),
+        series("forebay_job_slab_bytes", "9x9"),
+        series("forebay_job_slab_leased_bytes", "9x9"),
+        series("forebay_job_slab_batches", "9x9"),
+        series("forebay_dataset_used_bytes", "9x9"),
+        series("forebay_tenant_used_bytes", "9x9"),
+        series("forebay_tenant_shards", "9x9"),
+    ];
+    let of_somebody =
+        |title: &str| ["{{job}}", "{{dataset}}", "{{tenant}}"].iter().any(|of| title.contains(of));
+    let of_all = ["Jobs", "Waits by cause {{cause}}", "Prefetch slack {{instance}}"];
+    assert_answered(&nameless, |title| match title {
+        "Waits for a batch now" | "Closest to its quota" => Some(false),
+        title if of_somebody(title) => Some(false),
+        title => of_all.contains(&title).then_some(true),
     });
 }
 

@@ -271,6 +271,10 @@ fn strangers_are_told_no_names() {
         assert!(!nameless.text.contains(name), "{name}: {}", nameless.text);
         assert!(whole.text.contains(name), "{name}: {}", whole.text);
     }
+    // What counts of sessions that come and go has no sum that only grows.
+    for family in ["forebay_consumer_samples_total", "forebay_consumer_wait_seconds_total"] {
+        assert!(!nameless.text.contains(family), "{family}: {}", nameless.text);
+    }
     for family in ["forebay_origin_bytes_total", "forebay_tenant_used_bytes", "forebay_jobs"] {
         assert_eq!(nameless.sum(family, &[]), whole.sum(family, &[]), "{family}");
         assert!(nameless.samples.iter().filter(|(name, _)| name == family).count() == 1);
@@ -284,4 +288,25 @@ fn strangers_are_told_no_names() {
     assert!(newer.head.contains("content-type: application/openmetrics-text"), "{}", newer.head);
     assert!(newer.body.ends_with("# EOF\n"));
     assert!(bench.over_tcp("host: evil.example\r\n").status >= 400);
+}
+
+/// A stranger's scrape tells what all trainers of the node waited, and that never falls: what falls is taken for a restart.
+#[test]
+fn what_trainers_waited_stays_when_they_leave() {
+    let bench = Bench::new();
+    let nameless = || Scraped::of(&bench.over_tcp(""));
+    let waited = || nameless().sum("forebay_node_wait_seconds_total", &[]);
+    assert_eq!(waited(), 0.0);
+    let mut least = 0.0;
+    for _ in 0..2 {
+        let address = Address::Unix(bench.installation.socket());
+        let loader = loader(address, job(&bench.origin, Origin::urls(SHARDS))).unwrap();
+        play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
+        eventually("its waits are among them", || waited() > least);
+        least = waited();
+        drop(loader);
+        eventually("it left", || nameless().sum("forebay_jobs", &[]) == 0.0);
+        assert!(waited() >= least, "{} after {least}", waited());
+        least = waited();
+    }
 }

@@ -61,6 +61,15 @@ impl Admin {
         self.ask(Method::GET, path, None::<&()>, deadline)
     }
 
+    /// What is at `path` and no JSON, as in `/metrics`.
+    ///
+    /// # Errors
+    /// As [`Admin::get`].
+    pub fn text(&self, path: &str, deadline: &Deadline) -> Result<String> {
+        let answer = self.answer(Method::GET, path, None::<&()>, deadline)?;
+        String::from_utf8(answer.into()).map_err(|error| unreadable(&error.to_string()))
+    }
+
     /// What comes of a request without a body to end what is at `path`.
     ///
     /// # Errors
@@ -137,10 +146,20 @@ impl Admin {
         body: Option<&impl Serialize>,
         deadline: &Deadline,
     ) -> Result<T> {
+        parse(&self.answer(method, path, body, deadline)?)
+    }
+
+    fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        deadline: &Deadline,
+    ) -> Result<Bytes> {
         self.runtime.block_on(async {
             let answered = async {
                 let answer = self.send(method, path, body, deadline).await?;
-                parse(&whole(answer.into_body()).await?)
+                whole(answer.into_body()).await
             };
             tokio::time::timeout(deadline.left(), answered).await.map_err(|_| self.at(silent()))?
         })

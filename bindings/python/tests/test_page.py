@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +28,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 import forebay
 from conftest import write_shard
+from test_stores import Store
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -131,6 +134,11 @@ def admit(browser: webdriver.Chrome, node: Node) -> None:
     until(browser, "it is all seen", lambda: browser.find_element(By.ID, "jobs").is_displayed())
 
 
+def main(browser: webdriver.Chrome) -> Any:
+    """Give what is not the page's heading or foot."""
+    return browser.find_element(By.TAG_NAME, "main")
+
+
 def put(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
     """Put this into what the daemon's status says, as the page sees it from its next look on."""
     wrapped = """
@@ -154,6 +162,12 @@ def told(browser: webdriver.Chrome) -> tuple[str, bool]:
 def bad(browser: webdriver.Chrome) -> set[str]:
     """Give what is shown as trouble in tables."""
     return {one.text for one in browser.find_elements(By.CSS_SELECTOR, "td .bad")}
+
+
+def by_night(browser: webdriver.Chrome) -> None:
+    """Ask for dark colours, as a browser does by night."""
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
 
 
 def picture(browser: webdriver.Chrome, name: str) -> None:
@@ -194,15 +208,12 @@ def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chro
         assert "of 32.0 MiB" in text(browser, "datasets-table")
         assert browser.title == "Forebay", "a job's name is markup"
         until(browser, "there is a history", lambda: "From tiers" in text(browser, "history"))
-        picture(browser, "status-light")
 
         # By night as by day.
         ground = "return getComputedStyle(document.body).backgroundColor"
         light = browser.execute_script(ground)
-        dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        by_night(browser)
         assert browser.execute_script(ground) != light
-        picture(browser, "status-dark")
 
     until(browser, "the job is gone", lambda: "No job is connected" in text(browser, "jobs-table"))
     # Nothing came from elsewhere, and nothing was forbidden by the page's own policy.
@@ -238,8 +249,26 @@ def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> 
             assert one.get("name", {}).get("value"), one
     assert browser.execute_script("return document.documentElement.lang") == "en"
     assert len(browser.find_elements(By.TAG_NAME, "h1")) == 1
+    # The first thing that Tab comes to leads past the heading, for those who are no admins too.
     browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
-    assert browser.switch_to.active_element.text == "To the jobs"
+    assert browser.switch_to.active_element.text == "To the content"
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    until(
+        browser, "the content is reached", lambda: browser.switch_to.active_element == main(browser)
+    )
+    assert main(browser).is_displayed()
+    # Each place has a name of its own, where all of them are shown.
+    admit(browser, node)
+    put(browser, {"gpus": GPUS, "mounts": [MOUNT]})
+    until(browser, "GPUs are seen", lambda: "H100" in text(browser, "gpus-table"))
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    places = [
+        one["name"]["value"]
+        for one in tree
+        if not one["ignored"] and one["role"]["value"] == "region"
+    ]
+    assert len(places) > 4
+    assert len(places) == len(set(places)), places
 
 
 def test_an_endpoint_that_does_not_answer_is_no_good_news(
@@ -275,6 +304,68 @@ def test_an_endpoint_that_does_not_answer_is_no_good_news(
             node.end()
 
 
+def test_a_job_that_starves_is_seen_with_what_it_lacks(
+    tmp_path: Path, browser: webdriver.Chrome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the data fits, and the link is slow: it is told what is needed, and when it comes."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    store = Store(tmp_path)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store.url)
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    samples = [(f"{number:04}", {"bin": os.urandom(50_000)}) for number in range(40)]
+    urls = [
+        f"s3://d/{Path(write_shard(tmp_path / f'{n:06}.tar', samples)).name}" for n in range(24)
+    ]
+    more = f"""
+        [[source]]
+        match = "s3://d/"
+        endpoint = "{store.url}"
+        bandwidth = "8MiB"
+        [[dataset]]
+        name = "photos"
+        match = "s3://d/**"
+        quota = {{ max = "24MiB" }}
+    """
+    node = Node(tmp_path, more)
+    is_enough = threading.Event()
+
+    def train() -> None:
+        batch: dict[str, Any] = {"fields": {"x": forebay.Bytes("bin")}, "batch_size": 16}
+        daemon = f"unix:{tmp_path}/d.sock"
+        with forebay.DataLoader(
+            urls, **batch, shuffle=True, window=4, daemon=daemon, job="resnet50", framework="numpy"
+        ) as loader:
+            # From the second epoch on its order is known beforehand.
+            while not is_enough.is_set():
+                for _ in loader:
+                    if is_enough.is_set():
+                        break
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        admit(browser, node)
+        horizon = re.compile(r"needed in .* s, arrives in .* s\ns3://d/\d{6}\.tar")
+        until(
+            browser,
+            "it lacks a shard",
+            lambda: (
+                horizon.search(text(browser, "jobs-table"))
+                and "for origin most" in told(browser)[0]
+            ),
+        )
+        assert re.search(r"\d %\s+of the time\norigin \d+ %", text(browser, "jobs-table"))
+        picture(browser, "status-light")
+        by_night(browser)
+        picture(browser, "status-dark")
+    finally:
+        is_enough.set()
+        trainer.join(WITHIN)
+        node.end()
+        store.shutdown()
+
+
 # A job as the daemon tells of it, and where it will be.
 JOB: dict[str, Any] = {
     "session": 1,
@@ -292,6 +383,39 @@ JOB: dict[str, Any] = {
         },
     },
 }
+MOUNT: dict[str, Any] = {"mount": "/lustre", "hangs": True, "readers": [7, 8], "stuck": [8]}
+GPUS: dict[str, Any] = {
+    "host": "node7",
+    "devices": [
+        {
+            "index": 0,
+            "uuid": "GPU-0",
+            "pci_bus_id": "00000000:06:00.0",
+            "model": "NVIDIA H100 80GB HBM3",
+            "is_monitored": True,
+            "over_seconds": 15.0,
+            "sm_share": 0.71,
+            "jpeg_shares": [0.3, 0.1],
+            "pcie_in_bytes_per_second": 1.5e9,
+            "pcie_out_bytes_per_second": 2.0e6,
+            "memory_bytes": 80 << 30,
+            "memory_used_bytes": 20 << 30,
+            "jobs": [{"session": 1, "name": "resnet"}],
+            "other_processes": 2,
+        },
+        {
+            "index": 1,
+            "uuid": "GPU-1",
+            "pci_bus_id": "00000000:07:00.0",
+            "model": "NVIDIA H100 80GB HBM3",
+            "failing": "it fell off the bus",
+            "is_monitored": False,
+            "jpeg_shares": [],
+            "jobs": [],
+            "other_processes": 0,
+        },
+    ],
+}
 FORESEEN: dict[str, Any] = {"bandwidth": 1 << 20, "slack": 3.0, "jobs": [], "lacks": None}
 
 
@@ -308,7 +432,8 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
     calm = JOB | {
         "progress": JOB["progress"] | {"lately": JOB["progress"]["lately"] | {"waited_share": 0.01}}
     }
-    mount = {"mount": "/lustre", "hangs": True, "readers": [7, 8], "stuck": [8]}
+    ranks = [JOB, calm | {"session": 2}, calm | {"session": 3, "name": "unet"}]
+    half = tier["capacity_bytes"] // 2
     sick = tier | {"condition": "read-only", "why": "EROFS", "corruptions": 2}
     waits = "1 of 1 jobs wait; resnet does for 34 % of its time, for origin most."
     lacks = {"lacks": {"cache": 1 << 30, "bandwidth": 1 << 20}}
@@ -368,14 +493,43 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
         ),
         ({"tiers": [sick]}, "Tier nvme is read-only.", False, {"read-only"}, "EROFS 2 corruptions"),
         (
-            {"mounts": [mount]},
+            {"jobs": ranks},
+            "1 of 2 jobs wait; a rank of resnet does for 34 % of its time, for origin most.",
+            False,
+            set(),
+            "Jobs 2, 3 ranks",
+        ),
+        (
+            {"tiers": [tier | {"limit_bytes": half}]},
+            "Others fill the disk of tier nvme: it may hold 32.0 MiB now.",
+            False,
+            {"others fill the disk: it may hold 32.0 MiB now"},
+            "of 64.0 MiB",
+        ),
+        (
+            {"gpus": GPUS},
+            "No job is connected.",
+            True,
+            {"it fell off the bus"},
+            "71 % of its multiprocessors, over 15 s 30 %, 10 % in 1.4 GiB/s out 1.9 MiB/s "
+            "20.0 GiB of 80.0 GiB (25 %) resnet (session 1), 2 other processes",
+        ),
+        (
+            {"gpus": GPUS | {"failing": "it is silent"}},
+            "No job is connected.",
+            True,
+            {"it fell off the bus"},
+            "They cannot be read: it is silent",
+        ),
+        (
+            {"mounts": [MOUNT]},
             "/lustre hangs; readers stuck there: 1.",
             False,
             {"hangs"},
             "2, of which 1 are stuck",
         ),
         (
-            {"mounts": [mount | {"hangs": False}]},
+            {"mounts": [MOUNT | {"hangs": False}]},
             "No job is connected.",
             True,
             set(),
@@ -393,3 +547,58 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
                 and state[3] in " ".join(browser.find_element(By.TAG_NAME, "main").text.split())
             ),
         )
+
+
+def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chrome) -> None:
+    """A screen reader's place and a selection stay where they are, whatever changes beside them."""
+    admit(browser, node)
+
+    def waits(session: int, seconds: float) -> dict[str, Any]:
+        progress = JOB["progress"] | {"waiting_seconds": seconds}
+        return JOB | {"session": session, "name": f"job {session}", "progress": progress}
+
+    def row() -> str:
+        return str(browser.find_element(By.CSS_SELECTOR, "#jobs-table [data-key='2']").text)
+
+    put(browser, {"jobs": [waits(1, 62.0), waits(2, 62.0), waits(3, 0.0)]})
+    until(browser, "jobs wait", lambda: "62 s so far" in row())
+    keep = """
+        const find = (what) => document.querySelector(what);
+        window.kept = ["#jobs-table [data-key='2']", "#jobs-table [data-key='2'] th", "#figures dt",
+                       "#charts figure", "#verdict > span", "#tiers-table td"].map(find);
+        getSelection().selectAllChildren(window.kept[1]);
+        window.heard = 0;
+        new MutationObserver((changes) => {
+            const of = (node) => node.nodeType === Node.TEXT_NODE ? node.parentElement : node;
+            const loud = changes.filter(({ target }) => !of(target).closest("[aria-live=off]"));
+            window.heard += loud.length;
+        }).observe(find("#verdict"), { childList: true, characterData: true, subtree: true });
+    """
+    until(browser, "charts are", lambda: browser.find_elements(By.CSS_SELECTOR, "#charts figure"))
+    browser.execute_script(keep)
+    selected = "return getSelection().toString()"
+    first = browser.execute_script(selected)
+    assert first.startswith("job 2"), first
+    # Time goes on. Nothing that is read out of itself is new: how long it lasts is not.
+    put(browser, {"jobs": [waits(1, 64.0), waits(2, 64.0), waits(3, 0.0)]})
+    until(browser, "time goes on", lambda: "64 s so far" in row())
+    assert "64 s so far" in told(browser)[0]
+    assert browser.execute_script("return window.heard") == 0
+    # The first job goes, and another comes.
+    put(browser, {"jobs": [waits(2, 66.0), waits(3, 0.0), waits(4, 0.0)]})
+    until(browser, "the others stay", lambda: "66 s so far" in row())
+    names = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "#jobs-table tbody th")]
+    assert [name.split("\n")[0] for name in names] == ["job 2", "job 3", "job 4"]
+    assert browser.execute_script("return window.kept.every((one) => one.isConnected)")
+    assert browser.execute_script(selected) == first
+    assert browser.execute_script("return window.heard") > 0
+
+
+def test_a_mistake_of_the_page_is_not_the_daemons(node: Node, browser: webdriver.Chrome) -> None:
+    """What cannot be shown is told as that, and the page goes on to look."""
+    admit(browser, node)
+    put(browser, {"tiers": None})
+    until(browser, "it is told", lambda: "a mistake of the page" in text(browser, "state"))
+    assert "does not answer" not in text(browser, "state")
+    put(browser, {})
+    until(browser, "it is live again", lambda: text(browser, "state") == "live")

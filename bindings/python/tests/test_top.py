@@ -1,4 +1,7 @@
-"""`forebay top` in a terminal: it shows what runs, keeps to the window, and leaves it as it was."""
+"""`forebay top` in a terminal: it shows what runs, keeps to the window, and leaves it as it was.
+
+While its daemon does not answer, it keeps what it knew, and asks again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import fcntl
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -21,6 +25,9 @@ from forebay import DataLoader
 
 JOB = "pretraining-of-a-model-with-a-long-name"
 HOME_KEY = b"\x1b[H"
+DOWN, PAGE_UP, LAST = b"\x1b[B", b"\x1b[5~", b"\x1b[F"
+FOREBAY = Path(sys.executable).with_name("forebay")
+CLEARED = b"\x1b[J"
 STYLES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -34,15 +41,21 @@ class Terminal:
         self.seen = b""
         self.process: subprocess.Popen[bytes] | None = None
 
-    def run(self) -> None:
+    def run(self, *arguments: str) -> None:
         """Run it, which needs a daemon to look at."""
         self.process = subprocess.Popen(
-            [Path(sys.executable).with_name("forebay"), "top"],
+            [FOREBAY, "top", *arguments],
             stdin=self.theirs,
             stdout=self.theirs,
             stderr=self.theirs,
             env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+            preexec_fn=self.control,
         )
+
+    def control(self) -> None:
+        """Make it the terminal of the session that this process leads: it is told of sizes."""
+        fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
 
     def resize(self, height: int, width: int) -> None:
         """Give the window another size."""
@@ -54,25 +67,35 @@ class Terminal:
         assert select.select([self.ours], [], [], max(0.0, left))[0], self.seen[-2000:]
         self.seen += os.read(self.ours, 1 << 16)
 
-    def screen(self, wanted: str) -> list[str]:
+    def screen(self, wanted: str, is_last: bool = False) -> list[str]:
         """Wait for a whole screen with `wanted` in it, and return its lines."""
         deadline = time.monotonic() + GONE_WITHIN
         while True:
-            # What is behind the last beginning may not be whole.
-            for screen in self.seen.split(HOME_KEY)[1:-1]:
+            # What is behind the last beginning may not be whole, unless it is cleared behind it.
+            screens = self.seen.split(HOME_KEY)[1:]
+            if not (is_last and screens and screens[-1].endswith(CLEARED)):
+                screens = screens[:-1]
+            for screen in screens:
                 if wanted.encode() in screen:
                     self.seen = b""
                     plain = STYLES.sub(b"", screen).decode()
                     return plain.replace("\r", "").split("\n")
             self.read(deadline)
 
-    def end(self, key: bytes) -> int:
-        """Press `key` and return the exit code."""
+    def press(self, key: bytes) -> None:
+        """Press a key."""
         os.write(self.ours, key)
+
+    def end(self, key: bytes | signal.Signals) -> int:
+        """Press `key`, or send it, and return the exit code."""
+        assert self.process is not None
+        if isinstance(key, signal.Signals):
+            self.process.send_signal(key)
+        else:
+            self.press(key)
         deadline = time.monotonic() + GONE_WITHIN
         while b"\x1b[?1049l" not in self.seen:
             self.read(deadline)
-        assert self.process is not None
         return self.process.wait(GONE_WITHIN)
 
     def close(self) -> None:
@@ -92,8 +115,10 @@ def terminal() -> Iterator[Terminal]:
     terminal.close()
 
 
-@pytest.mark.parametrize("key", [b"q", b"\x03"])
-def test_a_job_is_seen_in_any_window(terminal: Terminal, shards: list[str], key: bytes) -> None:
+@pytest.mark.parametrize("key", [b"q", b"\x03", signal.SIGTERM, signal.SIGHUP])
+def test_a_job_is_seen_in_any_window(
+    terminal: Terminal, shards: list[str], key: bytes | signal.Signals
+) -> None:
     """The job's name and a key's effect; no line is longer than the window is wide."""
     with DataLoader(shards, batch_size=4, job=JOB) as loader:
         batches = iter(loader)
@@ -111,3 +136,77 @@ def test_a_job_is_seen_in_any_window(terminal: Terminal, shards: list[str], key:
     # Its cursor is back, and so are its modes.
     assert b"\x1b[?25h" in terminal.seen
     assert termios.tcgetattr(terminal.theirs) == terminal.modes
+
+
+def test_what_does_not_fit_is_scrolled_to(terminal: Terminal, shards: list[str]) -> None:
+    """Ranks are one line; in a small window arrows and pages show the rest, as soon as pressed."""
+    both = [DataLoader(shards, batch_size=4, job=JOB) for _ in range(2)]
+    with both[0], both[1]:
+        for rank in both:
+            next(iter(rank))
+        # So rarely that no look of its own shows another line.
+        terminal.run("--interval", "3600")
+        whole = terminal.screen("RANKS", is_last=True)
+        (row,) = [line for line in whole if line.startswith(JOB[:10])]
+        assert "2" in row.split(), row
+        height = 4
+        assert len(whole) > height
+        terminal.resize(height, 80)
+
+        def seen(key: bytes, first: int) -> list[str]:
+            if key:
+                terminal.press(key)
+            word = f"lines {first} to {first + height - 2} of {len(whole)}"
+            lines = terminal.screen(word, is_last=True)
+            assert len(lines) == height
+            return lines[:-1]
+
+        assert seen(b"", 1) == whole[:3]
+        assert seen(DOWN, 2) == whole[1:4]
+        assert seen(LAST, len(whole) - 2) == whole[-3:]
+        assert seen(PAGE_UP, len(whole) - 5) == whole[-6:-3]
+    assert terminal.end(b"q") == 0
+
+
+def test_a_daemon_that_comes_back_is_seen_again(terminal: Terminal, tmp_path: Path) -> None:
+    """While nobody answers the screen stays and says so; whoever answers next is shown."""
+    address = f"unix:{tmp_path}/d.sock"
+
+    def daemon() -> subprocess.Popen[str]:
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        (tmp_path / "forebay.toml").write_text(
+            f"""
+            [daemon]
+            socket = "{tmp_path}/d.sock"
+            memory = "256MiB"
+            [[tier]]
+            name = "nvme"
+            path = "{tmp_path}/cache"
+            capacity = "64MiB"
+            """
+        )
+        command = [FOREBAY, "daemon", "--config", tmp_path / "forebay.toml"]
+        started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert started.stderr is not None
+        for line in started.stderr:
+            if "listening" in line:
+                break
+        return started
+
+    first = daemon()
+    terminal.run("--daemon", address)
+    assert any("nvme" in line for line in terminal.screen("No job is connected."))
+    first.kill()
+    first.communicate()
+    lines = terminal.screen("The daemon does not answer; what is shown is old. Trying again.")
+    assert any("nvme" in line for line in lines), "what was known is still there"
+    second = daemon()
+    lines = terminal.screen("No job is connected.")
+    while any("does not answer" in line for line in lines):
+        lines = terminal.screen("No job is connected.")
+    # One that hangs keeps nobody: keys are heeded while it is waited for.
+    second.send_signal(signal.SIGSTOP)
+    assert terminal.end(b"q") == 0
+    assert termios.tcgetattr(terminal.theirs) == terminal.modes
+    second.kill()
+    second.communicate()

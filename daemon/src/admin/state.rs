@@ -15,6 +15,7 @@ use utoipa::openapi::OpenApi;
 use super::access::{self, Caller};
 use super::refusal::Refusal;
 use crate::compose::Node;
+use crate::gpus::Viewer;
 use crate::metrics::{Audience, Format, Scrape};
 use crate::status::Status;
 
@@ -129,7 +130,8 @@ pub(super) async fn metrics(
     let format = Format::accepted(accept);
     let is_admin = access::sees_names(&caller);
     let audience = if is_admin { Audience::Admins } else { Audience::Anybody };
-    let text = Scrape::new(Status::of(&node).await, audience).into_text(format);
+    let status = Status::of(&node, Viewer::Scrape).await;
+    let text = Scrape::new(status, audience).into_text(format);
     let text = text.map_err(|_| Error::new(ErrorKind::Invalid, "a family is not of its kind"))?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }
@@ -137,5 +139,5 @@ pub(super) async fn metrics(
 /// All of the daemon's state.
 #[utoipa::path(get, path = "/api/v1/status", tag = "state", responses((status = 200, body = Status)))]
 pub(super) async fn status(State(node): State<Arc<Node>>) -> Json<Status> {
-    Json(Status::of(&node).await)
+    Json(Status::of(&node, Viewer::Status).await)
 }

@@ -10,7 +10,7 @@ mod record;
 mod show;
 mod simulate;
 
-use super::Done;
+use super::{Done, Target};
 
 /// Look at a policy and apply it: is it right, what does it say, what changes, what would it do.
 #[derive(Debug, clap::Subcommand)]
@@ -21,6 +21,11 @@ pub(super) enum Verb {
     Apply(apply::Arguments),
     Record(record::Arguments),
     Simulate(simulate::Arguments),
+}
+
+/// What a running daemon's own file would change, in words.
+pub(super) fn differences(target: &Target) -> Done<String> {
+    Ok(diff::words(&diff::of_daemon(target, None)?))
 }
 
 pub(super) fn run(verb: &Verb) -> Done {

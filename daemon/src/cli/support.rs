@@ -7,26 +7,36 @@ use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use forebay_client::{Admin, Deadline, LOG_MAX, NODE_SOCKET, RuntimeDirectory};
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use super::daemon::CONFIG;
-use super::{ANSWER_TIMEOUT, Done, Target, doctor, print, print_json};
+use super::{ANSWER_TIMEOUT, Done, Failure, Target, doctor, policy, print, print_json};
 use crate::config::{self, Config};
 use crate::embedded;
 
 /// What is asked of a daemon that runs, and what its file is called.
-const ASKED: [(&str, &str); 6] = [
+const ASKED: [(&str, &str); 7] = [
     ("status.json", "/api/v1/status"),
     ("datasets.json", "/api/v1/datasets"),
     ("jobs.json", "/api/v1/jobs"),
     ("warm-ups.json", "/api/v1/warm-ups"),
     ("scrubs.json", "/api/v1/scrubs"),
+    ("costs.json", "/api/v1/costs"),
     ("ready.json", "/readyz"),
 ];
+
+/// What systemd's journal has of the node daemon's unit, as docs/OPERATING.md calls it: so many lines are days of a daemon that is
+/// well, and the last hours of one that is not.
+const JOURNAL: [&str; 7] =
+    ["--unit", "forebayd", "--lines", "5000", "--output", "short-iso", "--no-pager"];
+
+/// A journal on a disk that hangs keeps nothing of the others from being packed.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the kernel says of the machine.
 const MACHINE: [(&str, &str); 4] = [
@@ -38,9 +48,10 @@ const MACHINE: [(&str, &str); 4] = [
 
 /// Pack what helps to find a fault into one file, to be sent to whoever looks.
 ///
-/// The daemon's state, its configuration as `forebay config show` prints it, what `forebay doctor` finds, a
-/// private daemon's log, and what the kernel says of memory and mounts. It names data sets, jobs and paths;
-/// passwords, tokens and what URLs may hide are left out. Read it before you send it: `tar xf FILE`.
+/// The daemon's state, metrics and costs, its configuration as `forebay config show` prints it and what `forebay policy
+/// diff` says of it, what `forebay doctor` finds, the last lines of the node daemon's log (systemd's journal of forebayd) and
+/// of a private daemon's, and what the kernel says of memory and mounts. It names data sets, jobs and paths; passwords,
+/// tokens and what URLs may hide are left out, and so is the audit log. Read it before you send it: `tar xf FILE`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The file to write. Unset: forebay-support-SECONDS.tar here.
@@ -110,6 +121,15 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
         };
         pieces.push(Piece { name, content: asked.map(|answer| written(&answer)) });
     }
+    let of_admin = |of: &dyn Fn(&Admin) -> Result<String>| match &admin {
+        Ok(admin) => of(admin).map(String::into_bytes),
+        Err(failure) => Err(failure.error().clone()),
+    };
+    let metrics = of_admin(&|admin| admin.text("/metrics", &Deadline::after(ANSWER_TIMEOUT)));
+    pieces.push(Piece { name: "metrics.txt", content: metrics });
+    let differs =
+        of_admin(&|_| policy::differences(&arguments.target).map_err(Failure::into_error));
+    pieces.push(Piece { name: "policy-diff.txt", content: differs });
     let shown = Config::read(&arguments.config).map(|config| {
         config::text(&config::document(&config, NODE_SOCKET, embedded::memory() as u64))
             .into_bytes()
@@ -118,6 +138,7 @@ fn collect(arguments: &Arguments) -> Vec<Piece> {
     let found =
         doctor::report(Some(&arguments.config).filter(|path| path.exists()).map(PathBuf::as_path));
     pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
+    pieces.push(Piece { name: "node-daemon.log", content: journal() });
     let log = RuntimeDirectory::of_this_user().and_then(|runtime| end_of(&runtime.log()));
     pieces.push(Piece { name: "private-daemon.log", content: log });
     pieces.extend(MACHINE.map(|(name, path)| Piece { name, content: end_of(Path::new(path)) }));
@@ -130,6 +151,25 @@ fn ask(admin: &Admin, path: &str) -> Result<Value> {
 
 fn written(document: &Value) -> Vec<u8> {
     format!("{document:#}\n").into_bytes()
+}
+
+/// What the node's journal has of the daemon's log, as much as a log may have.
+fn journal() -> Result<Vec<u8>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let said = runtime.doing("start an async runtime")?.block_on(async {
+        let mut journal = tokio::process::Command::new("journalctl");
+        journal.args(JOURNAL).stdin(Stdio::null()).kill_on_drop(true);
+        tokio::time::timeout(JOURNAL_TIMEOUT, journal.output()).await
+    });
+    let silent = |_| Error::new(ErrorKind::Unavailable, "journalctl does not answer");
+    let said = said.map_err(silent)?.doing("run journalctl")?;
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        return Err(Error::new(ErrorKind::Unavailable, format!("journalctl failed: {why}")));
+    }
+    let mut lines = said.stdout;
+    let past = lines.len().saturating_sub(usize::try_from(LOG_MAX).unwrap_or(usize::MAX));
+    Ok(lines.split_off(past))
 }
 
 /// The end of a file, as much as a log may have.

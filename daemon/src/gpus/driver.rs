@@ -12,7 +12,7 @@ use nvml_wrapper::{Device as Handle, GpmSample, Nvml};
 
 use super::activity::{DECODERS, JPEG, OTHERS, Plain};
 use super::watch::{Asked, Known};
-use super::{Activity, Device, Identity, namespace};
+use super::{Activity, Device, Identity, Viewer, namespace};
 
 /// How far apart the two counts are that a first look needs: a hundred times what it takes to read them.
 const APART: Duration = Duration::from_millis(250);
@@ -23,25 +23,25 @@ const KEPT: Duration = Duration::from_secs(120);
 /// Looks whenever that is wanted, for as long as it may be.
 pub(super) fn run(asked: &Asked) {
     let mut told = String::new();
-    let mut goes_on = asked.wanted();
-    while goes_on {
+    let mut viewers = asked.wanted();
+    while !viewers.is_empty() {
         let failed = match Nvml::init() {
-            Ok(nvml) => look(&nvml, asked),
+            Ok(nvml) => look(&nvml, asked, viewers),
             Err(error) if is_absent(&error) => {
                 tracing::debug!(%error, "this node has no NVIDIA driver: no GPU is told of");
-                return asked.tell(Known::Absent);
+                return asked.tell_all(&Known::Absent);
             }
             Err(error) => Err(error),
         };
-        goes_on = match failed {
-            Ok(goes_on) => goes_on,
+        viewers = match failed {
+            Ok(viewers) => viewers,
             Err(error) => {
                 let error = error.to_string();
                 if error != told {
                     tracing::warn!(error, "NVIDIA's driver is here, and cannot be asked for GPUs");
                     told.clone_from(&error);
                 }
-                asked.tell(Known::devices(None, Err(error)));
+                asked.tell_all(&Known::devices(None, Err(error)));
                 asked.wanted()
             }
         };
@@ -54,8 +54,9 @@ fn is_absent(error: &NvmlError) -> bool {
     matches!(error, NvmlError::LibloadingError(_)) && error.to_string().contains("No such file")
 }
 
-/// Looks until a GPU fails, and then once more is wanted, which is true; false if no look will be.
-fn look(nvml: &Nvml, asked: &Asked) -> Result<bool, NvmlError> {
+/// Looks for these viewers and those who want it later, until a GPU fails, and then some want one more: they are returned. Nobody is if
+/// nobody will.
+fn look(nvml: &Nvml, asked: &Asked, mut viewers: Vec<Viewer>) -> Result<Vec<Viewer>, NvmlError> {
     let release = nvml.sys_driver_version()?;
     let shares_processes = namespace::is_shared(&release);
     let count = nvml.device_count()?;
@@ -64,19 +65,25 @@ fn look(nvml: &Nvml, asked: &Asked) -> Result<bool, NvmlError> {
     tracing::info!(gpus = opened.len(), driver = release, "asks NVIDIA's driver for GPUs");
     loop {
         // One wait for all.
-        let begun: Vec<_> = opened.iter_mut().map(Opened::begins).collect();
-        if begun.contains(&true) {
+        let mut is_begun = false;
+        for gpu in &mut opened {
+            for viewer in &viewers {
+                is_begun |= gpu.begins(*viewer);
+            }
+        }
+        if is_begun {
             pass(APART);
         }
-        let read = opened.iter_mut().map(|gpu| gpu.read(shares_processes));
-        let devices: Vec<_> = read.collect();
-        let fails = devices.iter().any(|device| device.failing.is_some());
-        asked.tell(Known::devices(Some(release.clone()), Ok(devices)));
-        if !asked.wanted() {
-            return Ok(false);
+        let mut fails = false;
+        for viewer in viewers {
+            let read = opened.iter_mut().map(|gpu| gpu.read(viewer, shares_processes));
+            let devices: Vec<_> = read.collect();
+            fails |= devices.iter().any(|device| device.failing.is_some());
+            asked.tell(viewer, Known::devices(Some(release.clone()), Ok(devices)));
         }
-        if fails {
-            return Ok(true);
+        viewers = asked.wanted();
+        if fails || viewers.is_empty() {
+            return Ok(viewers);
         }
     }
 }
@@ -90,13 +97,34 @@ fn pass(stretch: Duration) {
     }
 }
 
+/// What was counted when each kind of viewer looked last.
+struct Before<Sample>([Option<(Instant, Sample)>; Viewer::ALL.len()]);
+
+impl<Sample> Before<Sample> {
+    fn nothing() -> Self {
+        Self(Viewer::ALL.map(|_| None))
+    }
+
+    fn is_good(&self, viewer: Viewer) -> bool {
+        self.0[viewer as usize].as_ref().is_some_and(|(at, _)| at.elapsed() < KEPT)
+    }
+
+    fn take(&mut self, viewer: Viewer) -> Option<(Instant, Sample)> {
+        self.0[viewer as usize].take()
+    }
+
+    fn keep(&mut self, viewer: Viewer, sample: Option<(Instant, Sample)>) {
+        self.0[viewer as usize] = sample;
+    }
+}
+
 /// A GPU, and what it counted when it was read last.
 struct Opened<'nvml> {
     nvml: &'nvml Nvml,
     handle: Handle<'nvml>,
     identity: Identity,
     is_monitored: bool,
-    before: Option<(Instant, GpmSample<'nvml>)>,
+    before: Before<GpmSample<'nvml>>,
 }
 
 impl<'nvml> Opened<'nvml> {
@@ -109,31 +137,34 @@ impl<'nvml> Opened<'nvml> {
             model: handle.name()?,
         };
         let is_monitored = told(handle.gpm_support())?.unwrap_or(false);
-        Ok(Self { nvml, handle, identity, is_monitored, before: None })
+        Ok(Self { nvml, handle, identity, is_monitored, before: Before::nothing() })
     }
 
     /// Counts now, if there is no count from before that is good; whether it did.
-    fn begins(&mut self) -> bool {
-        let is_good = self.before.as_ref().is_some_and(|(at, _)| at.elapsed() < KEPT);
-        if !self.is_monitored || is_good {
+    fn begins(&mut self, viewer: Viewer) -> bool {
+        if !self.is_monitored || self.before.is_good(viewer) {
             return false;
         }
         let sample = self.handle.gpm_sample();
-        self.before = sample.ok().map(|sample| (Instant::now(), sample));
-        self.before.is_some()
+        self.before.keep(viewer, sample.ok().map(|sample| (Instant::now(), sample)));
+        self.before.is_good(viewer)
     }
 
-    fn read(&mut self, shares_processes: bool) -> Device {
-        let (activity, processes, failing) = match self.activity(shares_processes) {
+    fn read(&mut self, viewer: Viewer, shares_processes: bool) -> Device {
+        let (activity, processes, failing) = match self.activity(viewer, shares_processes) {
             Ok((activity, processes)) => (activity, processes, None),
             Err(error) => (Activity::default(), Vec::new(), Some(error.to_string())),
         };
         Device { identity: self.identity.clone(), failing, activity, processes }
     }
 
-    fn activity(&mut self, shares_processes: bool) -> Result<(Activity, Vec<u32>), NvmlError> {
+    fn activity(
+        &mut self,
+        viewer: Viewer,
+        shares_processes: bool,
+    ) -> Result<(Activity, Vec<u32>), NvmlError> {
         let memory = told(self.handle.memory_info())?.map(|memory| (memory.used, memory.total));
-        let activity = match self.monitored()? {
+        let activity = match self.monitored(viewer)? {
             Some(activity) => activity,
             None => self.plain()?,
         };
@@ -146,14 +177,14 @@ impl<'nvml> Opened<'nvml> {
         Ok((activity.with_memory(memory), processes.into_iter().collect()))
     }
 
-    /// What was counted since the count before.
-    fn monitored(&mut self) -> Result<Option<Activity>, NvmlError> {
-        let Some((since, before)) = self.before.take() else { return Ok(None) };
+    /// What was counted since such a viewer looked before.
+    fn monitored(&mut self, viewer: Viewer) -> Result<Option<Activity>, NvmlError> {
+        let Some((since, before)) = self.before.take(viewer) else { return Ok(None) };
         let Some(sample) = told(self.handle.gpm_sample())? else { return Ok(None) };
         let now = Instant::now();
         let metrics = [&OTHERS[..], &JPEG, &DECODERS].concat();
         let counted = told(gpm_metrics_get(self.nvml, &before, &sample, &metrics))?;
-        self.before = Some((now, sample));
+        self.before.keep(viewer, Some((now, sample)));
         // One that fails is of an engine that this model does not have.
         let value = |told: Result<_, NvmlError>| {
             told.ok().map(|told: nvml_wrapper::struct_wrappers::gpm::GpmMetricResult| {
@@ -203,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn a_real_driver_tells_what_can_be() {
         let gpus = Gpus::default();
-        let Some(report) = gpus.look(&[]).await else {
+        let Some(report) = gpus.look(Viewer::Status, &[]).await else {
             return println!("skipped: no NVIDIA driver here");
         };
         assert_eq!(report.failing, None);
@@ -218,6 +249,21 @@ mod tests {
             assert!(activity.memory_used_bytes <= activity.memory_bytes);
             assert!(activity.over_seconds.is_none_or(|over| over > 0.0));
         }
+    }
+
+    /// A scrape is told of all the time since the scrape before, though a page looked at the GPU every two seconds.
+    #[test]
+    fn who_looks_takes_nothing_from_others() {
+        let mut before = Before::nothing();
+        assert!(!before.is_good(Viewer::Scrape));
+        before.keep(Viewer::Scrape, Some((Instant::now(), "scraped")));
+        for _ in 0..7 {
+            let _ = before.take(Viewer::Status);
+            before.keep(Viewer::Status, Some((Instant::now(), "seen")));
+        }
+        assert!(before.is_good(Viewer::Scrape));
+        assert_eq!(before.take(Viewer::Scrape).unwrap().1, "scraped");
+        assert!(!before.is_good(Viewer::Scrape) && before.is_good(Viewer::Status));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Asks for a look at the GPUs, and the answers.
 //!
-//! One rule: a look under way is shared by all who ask meanwhile, and what hangs is waited for once. The thread is no task of the
+//! One rule: a look under way is shared by all of a kind who ask meanwhile, and what hangs is waited for once. The thread is no task of the
 //! runtime: one that ends waits for its blocking tasks, and a driver that hangs would hold the daemon.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::{Device, GpuReport, driver};
+use super::{Device, GpuReport, Viewer, driver};
 use crate::status::Job;
 
 /// What was read within this time is not read again: status, metrics and a live screen ask at the same moments.
@@ -57,26 +58,53 @@ impl Known {
     }
 }
 
+/// What one kind of viewer knows, and whether it wants to know more.
+#[derive(Debug)]
+struct View {
+    known: watch::Sender<Known>,
+    is_wanted: AtomicBool,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { known: watch::Sender::new(Known::Nothing), is_wanted: AtomicBool::new(false) }
+    }
+}
+
+/// Those of all kinds.
+type Views = [View; Viewer::ALL.len()];
+
 /// The side of whoever looks.
 pub(super) struct Asked {
     asks: Receiver<()>,
-    known: Arc<watch::Sender<Known>>,
+    views: Arc<Views>,
 }
 
 impl Asked {
-    /// Blocks until somebody wants a look; false once nobody will.
-    pub(super) fn wanted(&self) -> bool {
+    /// Blocks until some want a look, and says who; nobody once nobody will.
+    pub(super) fn wanted(&self) -> Vec<Viewer> {
         while self.asks.recv().is_ok() {
-            // Else it was answered by the look that was under way.
-            if !self.known.borrow().is_enough() {
-                return true;
+            let wants = |viewer: &Viewer| {
+                let view = &self.views[*viewer as usize];
+                // Else it was answered by the look that was under way.
+                view.is_wanted.swap(false, Ordering::AcqRel) && !view.known.borrow().is_enough()
+            };
+            let viewers: Vec<_> = Viewer::ALL.into_iter().filter(wants).collect();
+            if !viewers.is_empty() {
+                return viewers;
             }
         }
-        false
+        Vec::new()
     }
 
-    pub(super) fn tell(&self, known: Known) {
-        self.known.send_replace(known);
+    /// Tells those of a kind what a look for them gave.
+    pub(super) fn tell(&self, viewer: Viewer, known: Known) {
+        self.views[viewer as usize].known.send_replace(known);
+    }
+
+    /// Tells everybody what is so whoever asks.
+    pub(super) fn tell_all(&self, known: &Known) {
+        Viewer::ALL.into_iter().for_each(|viewer| self.tell(viewer, known.clone()));
     }
 }
 
@@ -85,7 +113,7 @@ type Looks = dyn Fn(&Asked) + Send + Sync;
 
 /// The node's GPUs, for whoever asks.
 pub(crate) struct Gpus {
-    known: Arc<watch::Sender<Known>>,
+    views: Arc<Views>,
     asks: OnceLock<Result<SyncSender<()>, String>>,
     /// What looks; it is started by the first who asks.
     looks: Arc<Looks>,
@@ -101,19 +129,18 @@ impl Default for Gpus {
 
 impl Gpus {
     fn by(looks: Arc<Looks>) -> Self {
-        let known = Arc::new(watch::Sender::new(Known::Nothing));
-        Self { known, asks: OnceLock::new(), looks, overdue: Mutex::default() }
+        Self { views: Arc::default(), asks: OnceLock::new(), looks, overdue: Mutex::default() }
     }
 
     /// What they do now, and these jobs on them; nothing where there is no NVIDIA driver.
-    pub(crate) async fn look(&self, jobs: &[Job]) -> Option<GpuReport> {
+    pub(crate) async fn look(&self, viewer: Viewer, jobs: &[Job]) -> Option<GpuReport> {
         let asked = Instant::now();
-        let mut known = self.known.subscribe();
+        let mut known = self.views[viewer as usize].known.subscribe();
         let mut failing = None;
         if !known.borrow_and_update().is_enough() {
             failing = match self.overdue() {
                 Some(since) => Some(silent(since)),
-                None => self.ask().err(),
+                None => self.ask(viewer).err(),
             };
             // Its sender is ours: what ends is the time.
             if failing.is_none() && tokio::time::timeout(PATIENCE, known.changed()).await.is_err() {
@@ -127,7 +154,7 @@ impl Gpus {
 
     /// Since when an answer is overdue, unless it has come.
     fn overdue(&self) -> Option<Instant> {
-        let answered = self.known.borrow().at();
+        let answered = self.views.iter().filter_map(|view| view.known.borrow().at()).max();
         let mut overdue = self.lock();
         *overdue = overdue.filter(|asked| answered.is_none_or(|at| at < *asked));
         *overdue
@@ -137,17 +164,20 @@ impl Gpus {
         self.overdue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self) -> Result<(), String> {
+    fn ask(&self, viewer: Viewer) -> Result<(), String> {
         let asks = self.asks.get_or_init(|| {
             let (sender, asks) = sync_channel(1);
-            let asked = Asked { asks, known: self.known.clone() };
+            let asked = Asked { asks, views: self.views.clone() };
             let looks = self.looks.clone();
             let thread = std::thread::Builder::new().name("fb-gpus".into());
             let started = thread.spawn(move || looks(&asked));
             started.map(|_| sender).map_err(|error| format!("no thread can look at them: {error}"))
         });
-        match asks.as_ref().map_err(Clone::clone)?.try_send(()) {
-            // Full: somebody else asks.
+        let asks = asks.as_ref().map_err(Clone::clone)?;
+        // Before it is said that somebody asks: whoever looks finds who it is.
+        self.views[viewer as usize].is_wanted.store(true, Ordering::Release);
+        match asks.try_send(()) {
+            // Full: somebody else asks, and both will be found.
             Ok(()) | Err(TrySendError::Full(())) => Ok(()),
             Err(TrySendError::Disconnected(())) => Err(ended()),
         }
@@ -190,9 +220,10 @@ fn report(known: &Known, failing: Option<String>, jobs: &[Job]) -> Option<GpuRep
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::{Sender, channel};
 
+    use super::Viewer::{Scrape, Status};
     use super::*;
 
     /// GPUs whose every look waits for a word, and how many looks there were.
@@ -201,10 +232,16 @@ mod tests {
         let (words, looks) = (Mutex::new(words), Arc::new(AtomicUsize::new(0)));
         let counted = looks.clone();
         let gpus = Gpus::by(Arc::new(move |asked| {
-            while asked.wanted() {
-                counted.fetch_add(1, Ordering::Relaxed);
-                let Ok(known) = words.lock().unwrap().recv() else { return };
-                asked.tell(known);
+            loop {
+                let viewers = asked.wanted();
+                if viewers.is_empty() {
+                    return;
+                }
+                for viewer in viewers {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    let Ok(known) = words.lock().unwrap().recv() else { return };
+                    asked.tell(viewer, known);
+                }
             }
         }));
         (gpus, word, looks)
@@ -218,7 +255,7 @@ mod tests {
     async fn a_look_is_shared_by_all_who_ask() {
         let (gpus, word, looks) = slow();
         word.send(nothing_fails()).unwrap();
-        let all = futures::future::join_all((0..10).map(|_| gpus.look(&[]))).await;
+        let all = futures::future::join_all((0..10).map(|_| gpus.look(Status, &[]))).await;
         for report in all {
             let report = report.unwrap();
             assert_eq!((report.failing, report.driver.as_deref()), (None, Some("580")));
@@ -227,20 +264,39 @@ mod tests {
         assert_eq!(looks.load(Ordering::Relaxed), 1);
     }
 
+    /// Each scrape is told of the time since the scrape before, whoever else looked meanwhile.
+    #[tokio::test]
+    async fn scrapes_have_looks_of_their_own() {
+        let (gpus, word, looks) = slow();
+        let known = |driver: &str| Known::devices(Some(driver.to_owned()), Ok(Vec::new()));
+        for (viewer, driver) in [(Status, "1"), (Scrape, "2")] {
+            word.send(known(driver)).unwrap();
+            let report = gpus.look(viewer, &[]).await.unwrap();
+            assert_eq!(report.driver.as_deref(), Some(driver));
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+        // Both at the same moment: neither's wish is lost.
+        let (gpus, word, looks) = slow();
+        (0..2).for_each(|_| word.send(nothing_fails()).unwrap());
+        let both = futures::future::join(gpus.look(Scrape, &[]), gpus.look(Status, &[])).await;
+        assert!([both.0, both.1].iter().flatten().all(|report| report.failing.is_none()));
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+    }
+
     #[tokio::test]
     async fn a_driver_that_hangs_is_waited_for_once() {
         let (gpus, word, looks) = slow();
         for _ in 0..100 {
-            let report = gpus.look(&[]).await.unwrap();
+            let report = gpus.look(Status, &[]).await.unwrap();
             assert!(report.failing.unwrap().contains("has not answered"));
             assert_eq!(report.read_seconds_ago, None);
         }
         assert_eq!(looks.load(Ordering::Relaxed), 1);
         // It answers after all.
-        let mut known = gpus.known.subscribe();
+        let mut known = gpus.views[Status as usize].known.subscribe();
         word.send(nothing_fails()).unwrap();
         known.changed().await.unwrap();
-        let report = gpus.look(&[]).await.unwrap();
+        let report = gpus.look(Status, &[]).await.unwrap();
         assert_eq!((report.failing, report.driver.as_deref()), (None, Some("580")));
         assert!(gpus.overdue().is_none());
     }
@@ -249,11 +305,11 @@ mod tests {
     async fn what_fails_says_why_and_what_is_absent_nothing() {
         let (gpus, word, _) = slow();
         word.send(Known::devices(None, Err("it is not loaded".to_owned()))).unwrap();
-        let report = gpus.look(&[]).await.unwrap();
+        let report = gpus.look(Status, &[]).await.unwrap();
         assert_eq!(report.failing.as_deref(), Some("it is not loaded"));
         let (gpus, word, looks) = slow();
         word.send(Known::Absent).unwrap();
-        assert_eq!((gpus.look(&[]).await, gpus.look(&[]).await), (None, None));
+        assert_eq!((gpus.look(Status, &[]).await, gpus.look(Status, &[]).await), (None, None));
         assert_eq!(looks.load(Ordering::Relaxed), 1);
     }
 
@@ -261,7 +317,7 @@ mod tests {
     async fn one_that_breaks_off_is_told_of() {
         let (gpus, word, _) = slow();
         drop(word);
-        let first = gpus.look(&[]).await.unwrap();
-        assert!(first.failing.is_some() && gpus.look(&[]).await.unwrap().failing.is_some());
+        let first = gpus.look(Status, &[]).await.unwrap();
+        assert!(first.failing.is_some() && gpus.look(Status, &[]).await.unwrap().failing.is_some());
     }
 }

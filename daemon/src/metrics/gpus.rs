@@ -41,7 +41,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_observed_seconds",
         labels!(),
-        "Time that figures by gpm are of: since the GPU was asked before, by anybody.",
+        "Time that figures by gpm are of: since the scrape before, by whomever.",
         |status| read(status, |gpu| one(gpu.activity.over_seconds)),
     ),
     Family::gauge(

@@ -1,9 +1,13 @@
 //! Families of jobs: those that are connected now, told apart by name and session.
 //!
 //! Each rank of a job is a session of its own. Its numbers go with it: were those of a name added up here, the sum would
-//! fall when a rank leaves, which a monitoring system takes for a restart. `sum by (job)` adds them up.
+//! fall when a rank leaves, which a monitoring system takes for a restart. `sum by (job)` adds them up. So what counts of
+//! one session is told with its name or not at all; what the node's trainers waited, those that left among them, is told to all.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+use forebay_wire::message::Cause;
 
 use super::family::{Family, Sample, Together, Value};
 use crate::pace::ProgressReport;
@@ -31,6 +35,18 @@ pub(super) const FAMILIES: &[Family] = &[
         &[],
         "Of those, sessions that are not told one by one, because there are too many.",
         |status| Sample::only(status.jobs.len().saturating_sub(SHOWN)),
+    ),
+    Family::counter(
+        "forebay_node_wait_seconds_total",
+        &["cause"],
+        "Time that trainers waited for batches since the daemon started, by what for; what those waited that left stays in it.",
+        |status| {
+            let of = |cause: Cause| {
+                let waited = Duration::from_nanos(status.waited_ns[cause as usize]);
+                Sample::new([cause.name()], waited.as_secs_f64())
+            };
+            Cause::ALL.into_iter().map(of).collect()
+        },
     ),
     Family::gauge(
         "forebay_job_info",
@@ -62,7 +78,8 @@ pub(super) const FAMILIES: &[Family] = &[
         &["job", "session"],
         "Batches that the slab was sized for: fewer than the job's `prefetch` where memory is short.",
         |status| each(status, |job| job.slab_batches.into()),
-    ),
+    )
+    .together(Together::Least),
     Family::gauge(
         "forebay_job_lent_slots",
         &["job", "session"],
@@ -83,13 +100,15 @@ pub(super) const FAMILIES: &[Family] = &[
             };
             progress(status, of)
         },
-    ),
+    )
+    .together(Together::Untold),
     Family::histogram(
         "forebay_consumer_wait_duration_seconds",
         &["job", "session"],
         "How long the trainer waited for each batch; one that was there is in the first bucket.",
         |status| each_progress(status, |told| (&told.waits).into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::gauge(
         "forebay_consumer_waiting_seconds",
         &["job", "session"],
@@ -102,13 +121,15 @@ pub(super) const FAMILIES: &[Family] = &[
         &["job", "session"],
         "Samples that the trainer took.",
         |status| each_progress(status, |told| told.samples.into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_consumer_batches_total",
         &["job", "session"],
         "Batches that the trainer took.",
         |status| each_progress(status, |told| told.batches.into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_consumer_bytes_total",
         &["job", "session", "from"],
@@ -123,7 +144,8 @@ pub(super) const FAMILIES: &[Family] = &[
             };
             progress(status, of)
         },
-    ),
+    )
+    .together(Together::Untold),
     Family::gauge(
         "forebay_consumer_silent_seconds",
         &["job", "session"],
@@ -142,19 +164,22 @@ pub(super) const FAMILIES: &[Family] = &[
         &["job", "session"],
         "Bytes of shards that the job has come past since it was foreseen.",
         |status| foreseen(status, |job| job.read.into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_job_waited_seconds_total",
         &["job", "session"],
         "Time that the job waited for shards since it was foreseen.",
         |status| foreseen(status, |job| job.waited.into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_job_wrong_shards_total",
         &["job", "session"],
         "Shards that turned out wrong after the job had samples of them; its trainer was told.",
         |status| each(status, |job| job.wrong_shards.into()),
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_job_bad_samples_total",
         &["job", "session", "kind"],
@@ -169,13 +194,15 @@ pub(super) const FAMILIES: &[Family] = &[
             };
             shown(status).flat_map(of).collect()
         },
-    ),
+    )
+    .together(Together::Untold),
     Family::counter(
         "forebay_job_decoded_rows_total",
         &["job", "session", "decoder", "reason"],
         "Rows of images and arrays by who made them, and why it was them.",
         |status| shown(status).flat_map(decoded).collect(),
-    ),
+    )
+    .together(Together::Untold),
 ];
 
 /// The jobs that are told one by one.

@@ -2,7 +2,7 @@
 
 use forebay_store::Holding;
 
-use super::family::{Family, Sample};
+use super::family::{Family, Sample, Together};
 
 pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
@@ -16,7 +16,9 @@ pub(super) const FAMILIES: &[Family] = &[
         &["dataset"],
         "Bytes that the data set may hold, where its quota says so.",
         |status| each(&status.cache.holdings.datasets, |of| of.max_bytes),
-    ),
+    )
+    // What some may hold says nothing beside what all of them hold.
+    .together(Together::Untold),
     Family::gauge(
         "forebay_dataset_shards",
         &["dataset"],
@@ -34,7 +36,9 @@ pub(super) const FAMILIES: &[Family] = &[
         &["tenant"],
         "Bytes that the tenant may hold, where its quota says so.",
         |status| each(&status.cache.holdings.tenants, |of| of.max_bytes),
-    ),
+    )
+    // What some may hold says nothing beside what all of them hold.
+    .together(Together::Untold),
     Family::gauge(
         "forebay_tenant_shards",
         &["tenant"],

@@ -1,6 +1,7 @@
 // The status page: asks the daemon every two seconds, and shows what it says.
 //
-// Its rule: what comes from the daemon is text, never markup. Whatever a job is called, it is shown as that.
+// Its rules: what comes from the daemon is text, never markup: whatever a job is called, it is shown as that. And what says the
+// same as before stays as it is, so that nothing is read out anew and no selection is lost.
 "use strict";
 
 // Milliseconds between two looks, and after which an answer is not waited for any more.
@@ -10,6 +11,9 @@ const PATIENCE = 5000;
 // A job that waits for more than this share of its time starves; a wait of more seconds than that is one that is told.
 const STARVES = 0.05;
 const LONG = 1;
+
+// A tier that gave more than this share of its capacity to others on its disk has less cache than its admin thinks.
+const GIVEN_UP = 0.1;
 
 // Looks that the charts remember: five minutes.
 const REMEMBERED = 150;
@@ -61,27 +65,62 @@ function time(seconds) {
 
 const number = (count) => Math.round(count).toLocaleString("en");
 
-/** Fills a table; rows whose cells are the same stay, so that nothing is read out or selected anew without need. */
+/** Makes an element what `made` is, and touches only what differs. */
+function renew(old, made) {
+  for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of made.attributes) {
+    if (old.getAttribute(name) === value) continue;
+    // The page's policy allows no style that comes as text.
+    if (name === "style") old.style.cssText = made.style.cssText;
+    else old.setAttribute(name, value);
+  }
+  fill(old, ...made.childNodes);
+}
+
+/** Gives an element these children. Those with a key are known by it, whatever goes before them; others by their place. */
+function fill(parent, ...wanted) {
+  const key = (node) => node?.dataset?.key;
+  const keys = new Set(wanted.map(key));
+  for (const child of [...parent.children]) if (key(child) !== undefined && !keys.has(key(child))) child.remove();
+  const keyed = new Map([...parent.children].map((child) => [key(child), child]));
+  let at = parent.firstChild;
+  for (const made of wanted) {
+    const old = key(made) === undefined ? at : keyed.get(key(made));
+    // Should two have one key, the second is made anew.
+    keyed.delete(key(made));
+    if (!old || old.nodeName !== made.nodeName || key(old) !== key(made)) {
+      parent.insertBefore(made, at);
+      continue;
+    }
+    if (old === at) at = at.nextSibling;
+    else parent.insertBefore(old, at);
+    if (old.nodeType !== Node.TEXT_NODE) renew(old, made);
+    else if (old.data !== made.data) old.data = made.data;
+  }
+  while (at) {
+    const gone = at;
+    at = at.nextSibling;
+    gone.remove();
+  }
+}
+
+/** Fills a table. A row is its key, which is the same as long as it tells of the same, and its cells. */
 function table(id, heads, rows, none) {
-  const into = $(id);
-  const made = element("table");
-  made.append(element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))));
+  const head = element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head))));
   const body = element("tbody");
-  for (const cells of rows) {
-    const [first, ...others] = cells;
-    const row = element("tr", {}, element("th", { scope: "row" }, ...[first].flat()));
+  for (const [key, first, ...others] of rows) {
+    const row = element("tr", { "data-key": String(key) }, element("th", { scope: "row" }, ...[first].flat()));
     row.append(...others.map((cell) => element("td", {}, ...[cell].flat())));
     body.append(row);
   }
   if (rows.length === 0) body.append(element("tr", {}, element("td", { colspan: heads.length }, none)));
-  made.append(body);
-  if (into.innerHTML !== made.innerHTML) into.replaceChildren(...made.childNodes);
+  fill($(id), head, body);
 }
 
 const small = (text) => element("span", { class: "small" }, text);
 
 function fullness(used, limit) {
-  if (!limit) return bytes(used);
+  if (!limit) return [bytes(used)];
   const label = `${bytes(used)} of ${bytes(limit)}`;
   return [element("meter", { min: 0, max: limit, value: used, "aria-label": label }), small(`${label} (${percent(used / limit)})`)];
 }
@@ -129,7 +168,7 @@ function showJobs(status) {
       : [small(progress ? `${number(progress.samples)} samples so far` : "nothing yet")];
     const notes = [job.tenant ? `tenant ${job.tenant}` : null, `session ${job.session}`].filter(Boolean);
     if (job.wrong_shards > 0) notes.push(`${job.wrong_shards} shards turned out wrong`);
-    return [[job.name, small(notes.join(", "))], reads, waits(progress), horizon(foreseen.get(job.session))];
+    return [job.session, [job.name, small(notes.join(", "))], reads, waits(progress), horizon(foreseen.get(job.session))];
   });
   table("jobs-table", ["Job", "Reads", "Waits, of the last seconds", "First shard to come"], rows, "No job is connected.");
 }
@@ -145,6 +184,7 @@ function showGpus(gpus) {
     const users = gpu.jobs.map((job) => `${job.name} (session ${job.session})`);
     if (gpu.other_processes > 0) users.push(`${gpu.other_processes} other processes`);
     return [
+      gpu.uuid,
       [`${gpu.index} ${gpu.model}`, small(gpu.uuid)],
       gpu.failing ? element("span", { class: "bad" }, gpu.failing)
         : [share(gpu.sm_share), small(gpu.is_monitored ? `of its multiprocessors, over ${time(gpu.over_seconds)}` : "of the time, with any kernel")],
@@ -157,6 +197,11 @@ function showGpus(gpus) {
   table("gpus-table", ["GPU", "Busy", "JPEG engines", "PCIe", "Memory", "Used by"], rows, "None is told of.");
 }
 
+/** Whether others on its disk have more of a tier than is worth no word. */
+function isGivenUp(tier) {
+  return tier.limit_bytes < (1 - GIVEN_UP) * tier.capacity_bytes;
+}
+
 function showTiers(tiers) {
   const rows = tiers.map((tier) => {
     const asked = tier.hits + tier.misses;
@@ -164,9 +209,12 @@ function showTiers(tiers) {
     const device = [tier.mode, tier.device].filter(Boolean).join(", ");
     const counted = tier.corruptions === undefined ? null : small(
       `${number(tier.corruptions)} corruptions, ${number(tier.io_errors)} I/O errors, ${bytes(tier.written_bytes)} written`);
+    const others = tier.limit_bytes < tier.capacity_bytes
+      ? element("span", { class: isGivenUp(tier) ? "small bad" : "small" }, `others fill the disk: it may hold ${bytes(tier.limit_bytes)} now`) : null;
     return [
+      tier.name,
       [tier.name, small(tier.class)],
-      fullness(tier.used_bytes, tier.capacity_bytes),
+      [...fullness(tier.used_bytes, tier.capacity_bytes), others],
       asked > 0 ? [percent(tier.hits / asked), small(`of ${number(asked)} shards opened`)] : small("nothing opened yet"),
       [element("span", { class: well ? "" : "bad" }, tier.condition), small([device, tier.why].filter(Boolean).join("; ")), counted],
     ];
@@ -178,6 +226,7 @@ function showHoldings(id, what, holdings) {
   $(id).hidden = holdings.length === 0;
   const rows = holdings.map((one) => [
     one.name,
+    one.name,
     fullness(one.used_bytes, one.max_bytes),
     number(one.shards),
     ...(what === "Data set" ? [[one.cache === "always" ? one.evict : `cached: ${one.cache}`]] : []),
@@ -188,6 +237,7 @@ function showHoldings(id, what, holdings) {
 function showSources(sources) {
   $("sources").hidden = sources.length === 0;
   const rows = sources.map((source) => [
+    source.endpoint,
     source.endpoint,
     source.down ? element("span", { class: "bad" }, "taken to be down") : "answers",
     bytes(source.bytes),
@@ -201,6 +251,7 @@ function showMounts(mounts) {
   $("mounts").hidden = mounts.length === 0;
   const rows = mounts.map((one) => [
     one.mount,
+    one.mount,
     one.hangs ? element("span", { class: "bad" }, "hangs") : "answers",
     `${one.readers.length}, of which ${one.stuck.length} are stuck`,
   ]);
@@ -212,14 +263,14 @@ function showWarmUps(warmUps) {
   const rows = warmUps.map((one) => {
     const { number: id, state, ...others } = one;
     const told = Object.entries(others).filter(([, value]) => typeof value !== "object");
-    return [String(id), String(state ?? ""), small(told.map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`).join(", "))];
+    return [id, String(id), String(state ?? ""), small(told.map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`).join(", "))];
   });
   table("warm-ups-table", ["Number", "State", "Of it"], rows, "");
 }
 
 function figures(pairs) {
   const made = pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
-  $("figures").replaceChildren(...made);
+  fill($("figures"), ...made);
 }
 
 /** A line over the last minutes. */
@@ -242,7 +293,8 @@ function showHistory() {
   $("history").hidden = history.length < 2;
   if (history.length < 2) return;
   const rate = (bytesPerSecond) => `${bytes(bytesPerSecond)}/s`;
-  $("charts").replaceChildren(
+  fill(
+    $("charts"),
     chart("Longest share of waiting of a job", history.map((one) => one.waited), percent),
     chart("From origins", history.map((one) => one.origin), rate),
     chart("From tiers", history.map((one) => one.tiers), rate),
@@ -262,11 +314,19 @@ function remember(status) {
   memory.before = status;
 }
 
+/** Jobs by their names: each rank is a session of its own. */
+const named = (jobs) => new Set(jobs.map((job) => job.name));
+
+/** A figure that differs at each look: who hears the page is told of what happens, and not of every second that it lasts. */
+const passing = (text) => element("span", { "aria-live": "off" }, text);
+
 /** What matters first, a sentence each. */
 function verdict(status) {
   const waited = (job) => job.progress?.lately?.waited_share ?? 0;
   const waitsNow = (job) => job.progress?.waiting_seconds ?? 0;
   const waiting = status.jobs.filter((job) => waited(job) > STARVES || waitsNow(job) > LONG);
+  // A job of several ranks waits for the slowest.
+  const who = (rank) => (status.jobs.filter((job) => job.name === rank.name).length > 1 ? `a rank of ${rank.name}` : rank.name);
   const { lacks } = status.foresight;
   const sick = status.tiers.filter((tier) => tier.condition !== "normal");
   const said = [];
@@ -274,28 +334,36 @@ function verdict(status) {
     const worst = waiting.reduce((one, other) => (waited(one) < waited(other) ? other : one));
     const causes = Object.entries(worst.progress.lately?.waited_for ?? {}).sort((one, other) => other[1] - one[1]);
     const cause = causes.length > 0 && causes[0][1] > 0 ? `, for ${causes[0][0].replace("_", " ")} most` : "";
-    const share = waited(worst) > 0 ? `; ${worst.name} does for ${percent(waited(worst))} of its time${cause}` : "";
-    said.push(`${waiting.length} of ${status.jobs.length} jobs wait${share}.`);
+    const share = waited(worst) > 0 ? [`; ${who(worst)} does for `, passing(percent(waited(worst))), ` of its time${cause}`] : [];
+    said.push([`${named(waiting).size} of ${named(status.jobs).size} jobs wait`, ...share, "."]);
     // What a wait is for is known when it is over; until then the horizon and what does not answer are all there is to say.
     const longest = waiting.reduce((one, other) => (waitsNow(one) < waitsNow(other) ? other : one));
-    if (waitsNow(longest) > LONG) said.push(`${longest.name} waits now, ${time(waitsNow(longest))} so far.`);
+    if (waitsNow(longest) > LONG) said.push([`${who(longest)} waits now, `, passing(time(waitsNow(longest))), " so far."]);
   }
-  for (const source of status.sources.filter((one) => one.down)) said.push(`${source.endpoint} does not answer.`);
-  for (const one of status.mounts.filter((mount) => mount.hangs)) said.push(`${one.mount} hangs; readers stuck there: ${one.stuck.length}.`);
-  if (lacks) said.push(`${bytes(lacks.cache)} more of cache, or ${bytes(lacks.bandwidth)}/s more of link would let jobs read on.`);
-  for (const tier of sick) said.push(`Tier ${tier.name} is ${tier.condition}.`);
-  if (status.configuration?.drift) said.push("The configuration's file differs from what is in force: forebay policy diff.");
+  for (const source of status.sources.filter((one) => one.down)) said.push([`${source.endpoint} does not answer.`]);
+  for (const one of status.mounts.filter((mount) => mount.hangs)) said.push([`${one.mount} hangs; readers stuck there: ${one.stuck.length}.`]);
+  const remedies = [
+    lacks?.cache ? `${bytes(lacks.cache)} more of cache` : null,
+    lacks?.bandwidth ? `${bytes(lacks.bandwidth)}/s more of link` : null,
+  ].filter(Boolean);
+  if (remedies.length > 0) said.push([passing(remedies.join(", or ")), " would let jobs read on."]);
+  for (const tier of sick) said.push([`Tier ${tier.name} is ${tier.condition}.`]);
+  for (const tier of status.tiers.filter(isGivenUp)) {
+    said.push([`Others fill the disk of tier ${tier.name}: it may hold `, passing(bytes(tier.limit_bytes)), " now."]);
+  }
+  if (status.configuration?.drift) said.push(["The configuration's file differs from what is in force: forebay policy diff."]);
   $("verdict").className = said.length > 0 ? "waits" : "";
-  if (said.length === 0) said.push(status.jobs.length > 0 ? "No job waits for data." : "No job is connected.");
-  $("verdict").textContent = said.join(" ");
+  if (said.length === 0) said.push([status.jobs.length > 0 ? "No job waits for data." : "No job is connected."]);
+  fill($("verdict"), ...said.map((sentence) => element("span", {}, ...sentence, " ")));
 }
 
 function showAll(status) {
   remember(status);
   verdict(status);
   const { cache, foresight } = status;
+  const [jobs, ranks] = [named(status.jobs).size, status.jobs.length];
   figures([
-    ["Jobs", number(status.jobs.length)],
+    ["Jobs", jobs === ranks ? number(jobs) : `${number(jobs)}, ${number(ranks)} ranks`],
     ["Cache", `${bytes(cache.used_bytes)} of ${bytes(cache.capacity_bytes)}`],
     ["Links bring", `${bytes(foresight.bandwidth)}/s`],
     ["Next fetch", foresight.slack === null ? "nothing is to come" : foresight.slack < 0 ? `${time(-foresight.slack)} late` : `within ${time(foresight.slack)}`],
@@ -316,8 +384,8 @@ function showAll(status) {
 /** What is shown to those who are no admins. */
 function showOverview(overview) {
   for (const id of ["history", "jobs", "gpus", "datasets", "tenants", "sources", "mounts", "warm-ups"]) $(id).hidden = true;
-  $("verdict").textContent = "";
-  figures([["Jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
+  fill($("verdict"));
+  figures([["Ranks of jobs", number(overview.jobs)], ["Up", time(overview.uptime_seconds)]]);
   showTiers(overview.tiers);
 }
 
@@ -330,24 +398,41 @@ async function ask(path, token) {
   return answer.json();
 }
 
-async function look() {
+/** What the daemon tells whoever looks, and whether that is an admin. */
+async function asked() {
   const token = sessionStorage.getItem("token");
+  // What is for admins is asked for by admins alone: each refusal is noted in the daemon's audit log.
+  const overview = await ask("api/v1/overview", token);
+  if (overview === null) {
+    sessionStorage.removeItem("token");
+    $("refused").textContent = "That is not the token.";
+    return asked();
+  }
+  return { isAdmin: overview.is_admin, told: overview.is_admin ? await ask("api/v1/status", token) : overview };
+}
+
+function draw({ isAdmin, told }) {
+  $("admit").hidden = isAdmin;
+  if (isAdmin) showAll(told);
+  else showOverview(told);
+  $("release").textContent = `${told.release}, up ${time(told.uptime_seconds)}`;
+}
+
+async function look() {
+  let answer;
   try {
-    // What is for admins is asked for by admins alone: each refusal is noted in the daemon's audit log.
-    const overview = await ask("api/v1/overview", token);
-    if (overview === null) {
-      sessionStorage.removeItem("token");
-      $("refused").textContent = "That is not the token.";
-      return look();
-    }
-    const shown = overview.is_admin ? await ask("api/v1/status", token) : overview;
-    $("admit").hidden = overview.is_admin;
-    if (overview.is_admin) showAll(shown);
-    else showOverview(shown);
-    $("release").textContent = `${shown.release}, up ${time(shown.uptime_seconds)}`;
-    say("live");
+    answer = await asked();
   } catch (error) {
     say(`The daemon does not answer (${error.message}); what is shown is old. Trying again.`);
+    return;
+  }
+  try {
+    draw(answer);
+    say("live");
+  } catch (error) {
+    // No fault of the daemon's.
+    say(`This page cannot show what the daemon says (${error.message}): a mistake of the page. forebay top may do.`);
+    console.error(error);
   }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! One rule: both sides must be right; what differs only in how it is written is no difference.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_client::NODE_SOCKET;
 use forebay_error::{Error, ErrorKind};
@@ -45,22 +45,28 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             let (old, new) = (Config::read(old)?, Config::read(new)?);
             config::diff(&old, &new, NODE_SOCKET, embedded::memory() as u64)
         }
-        (new, _) => {
-            let (_, applied) = apply::ask(&arguments.target, new.as_deref(), true)?;
-            if let Some(mistake) = applied.mistakes.first() {
-                let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
-                let file = applied.file.display();
-                let error = error.advise(format!("see `forebay policy check {file}`"));
-                return Err(error.into());
-            }
-            applied.changes
-        }
+        (new, _) => of_daemon(&arguments.target, new.as_deref())?,
     };
     if arguments.json {
         return Ok(print_json(&Document { changes })?);
     }
-    if changes.is_empty() {
-        return Ok(print("nothing changes")?);
+    Ok(print(&words(&changes))?)
+}
+
+/// What a file, or its own, changes for a running daemon.
+pub(super) fn of_daemon(target: &Target, new: Option<&Path>) -> Done<Vec<Change>> {
+    let (_, applied) = apply::ask(target, new, true)?;
+    if let Some(mistake) = applied.mistakes.first() {
+        let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
+        let file = applied.file.display();
+        return Err(error.advise(format!("see `forebay policy check {file}`")).into());
     }
-    Ok(print(&changes.iter().map(Change::to_string).collect::<Vec<_>>().join("\n"))?)
+    Ok(applied.changes)
+}
+
+pub(super) fn words(changes: &[Change]) -> String {
+    match changes {
+        [] => "nothing changes".to_owned(),
+        changes => changes.iter().map(Change::to_string).collect::<Vec<_>>().join("\n"),
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! Its rule: whoever waits most comes first, and no line is wider than the terminal: names give way before figures.
 
+mod jobs;
+
 use std::cmp::Reverse;
 
 use bytesize::ByteSize;
@@ -10,9 +12,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::gpus::GpuReport;
+use jobs::{Named, named};
 
 /// Names are never cut below this.
 const NAME_MIN: usize = 12;
+
+/// What stands last is cut by the terminal's edge, but first names give way to so much of it: two causes and their shares.
+const LAST_MIN: usize = 26;
 
 /// Waits below this share of the time are not worth a word.
 const WORTH_TELLING: f64 = 0.005;
@@ -22,6 +28,9 @@ const STARVES: f64 = 0.05;
 
 /// A wait that goes on for more seconds than this is told.
 const LONG: f64 = 1.0;
+
+/// A tier that gave more than this share of its capacity to others on its disk has less cache than its admin thinks.
+const GIVEN_UP: f64 = 0.1;
 
 /// How a line is to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +49,11 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) fn fitting(text: &str, look: Look, width: usize) -> Self {
+        let text = printable(text);
+        Self { text: truncate_str(&text, width, "…").into_owned(), look }
+    }
+
     /// The line with what makes a terminal show it so.
     pub(super) fn styled(&self) -> String {
         let style = match self.look {
@@ -85,17 +99,24 @@ impl Screen<'_> {
     }
 
     fn line(&self, look: Look, text: &str) -> Line {
-        let text = printable(text);
-        Line { text: truncate_str(&text, self.width, "…").into_owned(), look }
+        Line::fitting(text, look, self.width)
+    }
+
+    /// That the daemon does not answer.
+    pub(super) fn old(&self, why: &str) -> Line {
+        // The reason, which may be long, is last.
+        let said = "The daemon does not answer; what is shown is old. Trying again.";
+        self.line(Look::Bad, &format!("{said} {why}"))
     }
 
     fn figures(&self) -> String {
         let status = self.status;
+        let (jobs, ranks) = (named(status).len(), list(status, "/jobs").len());
+        let of_ranks = if jobs == ranks { String::new() } else { format!(", {ranks} ranks") };
         format!(
-            "forebay {}  up {}  {} jobs  cache {} of {}",
+            "forebay {}  up {}  {jobs} jobs{of_ranks}  cache {} of {}",
             text(status, "/release"),
             time(float(status, "/uptime_seconds").unwrap_or_default()),
-            list(status, "/jobs").len(),
             size(status, "/cache/used_bytes"),
             size(status, "/cache/capacity_bytes"),
         )
@@ -116,25 +137,8 @@ impl Screen<'_> {
     /// What matters first, a line each, and whether all is well.
     fn verdict(&self) -> (Vec<String>, bool) {
         let status = self.status;
-        let jobs = list(status, "/jobs");
-        let waits = |job: &&&Value| waited(job) > STARVES || waits_now(job) > LONG;
-        let waiting: Vec<_> = jobs.iter().filter(waits).collect();
-        let mut said = Vec::new();
-        if let Some(worst) = waiting.iter().max_by(|a, b| waited(a).total_cmp(&waited(b))) {
-            let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
-            let share = (waited(worst) > 0.0).then(|| {
-                let (name, share) = (text(worst, "/name"), percent(waited(worst)));
-                format!("; {name} does for {share} of its time{}", cause.unwrap_or_default())
-            });
-            let (waiting, jobs) = (waiting.len(), jobs.len());
-            said.push(format!("{waiting} of {jobs} jobs wait{}.", share.unwrap_or_default()));
-        }
-        // What a wait is for is known when it is over.
-        let longest = waiting.iter().max_by(|a, b| waits_now(a).total_cmp(&waits_now(b)));
-        if let Some(job) = longest.filter(|job| waits_now(job) > LONG) {
-            let (name, seconds) = (text(job, "/name"), time(waits_now(job)));
-            said.push(format!("{name} waits now, {seconds} so far."));
-        }
+        let jobs = named(status);
+        let mut said = waits(&jobs);
         for origin in list(status, "/sources").iter().filter(|one| is(one, "/down")) {
             said.push(format!("{} does not answer.", text(origin, "/endpoint")));
         }
@@ -142,16 +146,15 @@ impl Screen<'_> {
             let (mount, stuck) = (text(mount, "/mount"), list(mount, "/stuck").len());
             said.push(format!("{mount} hangs; readers stuck there: {stuck}."));
         }
-        if status.pointer("/foresight/lacks/cache").is_some() {
-            said.push(format!(
-                "{} more of cache, or {}/s more of link would let jobs read on.",
-                size(status, "/foresight/lacks/cache"),
-                size(status, "/foresight/lacks/bandwidth"),
-            ));
-        }
+        said.extend(remedy(status));
         for tier in list(status, "/tiers") {
             if text(tier, "/condition") != "normal" {
                 said.push(format!("Tier {} is {}.", text(tier, "/name"), text(tier, "/condition")));
+            }
+            let least = (1.0 - GIVEN_UP) * float(tier, "/capacity_bytes").unwrap_or_default();
+            if let Some(limit) = float(tier, "/limit_bytes").filter(|limit| *limit < least) {
+                let (name, limit) = (text(tier, "/name"), bytes_of(limit));
+                said.push(format!("Others fill the disk of tier {name}: it may hold {limit} now."));
             }
         }
         if status.pointer("/configuration/drift").is_some_and(|drift| !drift.is_null()) {
@@ -185,76 +188,6 @@ impl Screen<'_> {
             rate("/cache/written_bytes", "written"),
         ];
         Some(rates.join(", "))
-    }
-
-    fn jobs(&self, lines: &mut Vec<Line>) {
-        let mut jobs = list(self.status, "/jobs");
-        if jobs.is_empty() {
-            return;
-        }
-        jobs.sort_by(|one, other| {
-            let by_waits = waited(other).total_cmp(&waited(one));
-            by_waits.then(count(one, "/session").cmp(&count(other, "/session")))
-        });
-        let columns = [
-            ("JOB", false),
-            ("SAMPLES/S", true),
-            ("BYTES/S", true),
-            ("WAITS", true),
-            ("FOR", false),
-        ];
-        let rows = jobs.iter().map(|job| {
-            let lately = job.pointer("/progress/lately");
-            let rate = |path: &str| lately.and_then(|lately| float(lately, path));
-            let tenant = job.get("tenant").map(|_| format!(" ({})", text(job, "/tenant")));
-            vec![
-                format!("{}{}", text(job, "/name"), tenant.unwrap_or_default()),
-                rate("/samples_per_second").map_or("-".into(), |rate| format!("{rate:.0}")),
-                rate("/bytes_per_second").map_or("-".into(), bytes_of),
-                lately.map_or("-".into(), |_| percent(waited(job))),
-                why(job),
-            ]
-        });
-        let rows: Vec<_> = rows.collect();
-        let table = self.table(&columns, &rows);
-        let mut table = table.into_iter();
-        lines.extend(table.by_ref().take(2));
-        for (job, line) in jobs.iter().zip(table) {
-            let look = if waited(job) > STARVES { Look::Bad } else { Look::Plain };
-            lines.push(Line { look, ..line });
-            let (horizon, is_late) = self.horizon(count(job, "/session"));
-            if let Some(horizon) = horizon {
-                let look = if is_late { Look::Bad } else { Look::Aside };
-                lines.push(self.line(look, &format!("  {horizon}")));
-            }
-            let seconds = waits_now(job);
-            if seconds > LONG {
-                lines.push(self.line(Look::Bad, &format!("  waits now, {} so far", time(seconds))));
-            }
-            let wrong = count(job, "/wrong_shards");
-            if wrong > 0 {
-                lines.push(self.line(Look::Bad, &format!("  {wrong} shards turned out wrong")));
-            }
-        }
-    }
-
-    /// When a job's next shard that is not here is needed, and when it comes; and whether that is too late.
-    fn horizon(&self, session: u64) -> (Option<String>, bool) {
-        let jobs = list(self.status, "/foresight/jobs");
-        let Some(job) = jobs.iter().find(|job| count(job, "/job") == session) else {
-            return (None, false);
-        };
-        let Some(lacks) = job.get("lacks").filter(|lacks| !lacks.is_null()) else {
-            return (Some("all it needs is here".to_owned()), false);
-        };
-        let needed = float(lacks, "/needed_in").unwrap_or_default();
-        let arrives = float(lacks, "/arrives_in");
-        let when = match arrives {
-            Some(arrives) => format!("arrives in {}", time(arrives)),
-            None => "its origin does not give it".to_owned(),
-        };
-        let is_late = arrives.is_none_or(|arrives| arrives > needed);
-        (Some(format!("needed in {}, {when}: {}", time(needed), text(lacks, "/url"))), is_late)
     }
 
     fn gpus(&self, lines: &mut Vec<Line>) {
@@ -315,7 +248,12 @@ impl Screen<'_> {
             let trouble = [("/corruptions", "corruptions"), ("/io_errors", "I/O errors")];
             let trouble = trouble.iter().filter(|(path, _)| count(tier, path) > 0);
             let trouble = trouble.map(|(path, what)| format!("{} {what}", count(tier, path)));
-            let device: Vec<_> = device.into_iter().flatten().chain(trouble).collect();
+            let others = (count(tier, "/limit_bytes") < count(tier, "/capacity_bytes"))
+                .then(|| float(tier, "/limit_bytes"))
+                .flatten()
+                .map(|limit| format!("others fill the disk: it may hold {} now", bytes_of(limit)));
+            let device: Vec<_> =
+                device.into_iter().flatten().chain(trouble).chain(others).collect();
             vec![
                 format!("{} ({})", text(tier, "/name"), text(tier, "/class")),
                 format!("{} of {}", size(tier, "/used_bytes"), size(tier, "/capacity_bytes")),
@@ -442,7 +380,7 @@ impl Screen<'_> {
         // What stands last may be cut by the terminal's edge.
         let gaps = 2 * last;
         let others: usize =
-            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(NAME_MIN);
+            widths[1..last].iter().sum::<usize>() + gaps + widths[last].min(LAST_MIN);
         let name = self.width.saturating_sub(others).max(NAME_MIN).min(widths[0]);
         widths[0] = name;
         let row = |cells: &mut dyn Iterator<Item = &str>| {
@@ -496,10 +434,36 @@ fn causes(job: &Value) -> Vec<(String, f64)> {
     causes
 }
 
-fn why(job: &Value) -> String {
-    let causes = causes(job).into_iter();
-    let told: Vec<_> = causes.map(|(cause, share)| format!("{cause} {}", percent(share))).collect();
-    told.join(", ")
+/// What is to be said of jobs that wait.
+fn waits(jobs: &[Named<'_>]) -> Vec<String> {
+    let mut said = Vec::new();
+    let waiting: Vec<_> = jobs.iter().filter(|job| job.is_waiting()).collect();
+    // Whoever waits most comes first.
+    let Some(first) = waiting.first() else { return said };
+    let worst = first.worst();
+    let cause = causes(worst).first().map(|(cause, _)| format!(", for {cause} most"));
+    let share = (waited(worst) > 0.0).then(|| {
+        let (who, share) = (first.who(), percent(waited(worst)));
+        format!("; {who} does for {share} of its time{}", cause.unwrap_or_default())
+    });
+    let (count, all) = (waiting.len(), jobs.len());
+    said.push(format!("{count} of {all} jobs wait{}.", share.unwrap_or_default()));
+    // What a wait is for is known when it is over.
+    let longest = waiting.iter().max_by(|a, b| a.waits_now().total_cmp(&b.waits_now()));
+    if let Some(job) = longest.filter(|job| job.waits_now() > LONG) {
+        said.push(format!("{} waits now, {} so far.", job.who(), time(job.waits_now())));
+    }
+    said
+}
+
+/// What would let jobs read on.
+fn remedy(status: &Value) -> Option<String> {
+    let cache = float(status, "/foresight/lacks/cache")
+        .map(|bytes| format!("{} more of cache", bytes_of(bytes)));
+    let link = float(status, "/foresight/lacks/bandwidth");
+    let link = link.map(|rate| format!("{}/s more of link", bytes_of(rate)));
+    let more: Vec<_> = cache.into_iter().chain(link).collect();
+    (!more.is_empty()).then(|| format!("{} would let jobs read on.", more.join(", or ")))
 }
 
 /// Text without what terminals act on.

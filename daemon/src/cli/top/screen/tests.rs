@@ -76,6 +76,43 @@ fn it_says_what_the_page_says_whoever_waits_first() {
     assert_eq!((of("0 NVIDIA"), of("1 NVIDIA")), (Look::Plain, Look::Bad));
 }
 
+/// Eight ranks are one job, and one line: what all of them read, and what the worst waits for. Others are not pushed off the screen.
+#[test]
+fn ranks_of_a_job_are_one_line() {
+    let mut status = status();
+    let ranks = (10..18).map(|n| job(n, "resnet", if n == 13 { 0.5 } else { 0.01 }));
+    let all: Vec<_> = ranks.chain([job(1, "calm", 0.0)]).collect();
+    status["jobs"] = all.into();
+    status["foresight"]["jobs"] = json!([
+        { "job": 10, "lacks": null },
+        { "job": 11, "lacks": { "url": "s3://b/11.tar", "needed_in": 2.0, "arrives_in": 1.0 } },
+        { "job": 12, "lacks": { "url": "s3://b/12.tar", "needed_in": 9.0, "arrives_in": 30.0 } },
+        { "job": 1, "lacks": null },
+    ]);
+    status["jobs"][5]["progress"]["waiting_seconds"] = 62.0.into();
+    let lines = Screen { status: &status, before: None, width: 120 }.lines();
+    let of = |words: &str| lines.iter().find(|line| line.text.starts_with(words)).unwrap();
+    assert!(lines[0].text.contains("  2 jobs, 9 ranks  "), "{lines:?}");
+    assert_eq!(
+        lines[1].text,
+        "1 of 2 jobs wait; a rank of resnet does for 50 % of its time, for origin most."
+    );
+    assert_eq!(lines[2].text, "a rank of resnet waits now, 62 s so far.");
+    let line = of("resnet");
+    let cells: Vec<_> = line.text.split_whitespace().collect();
+    assert_eq!(cells[..5], ["resnet", "(vision)", "8", "9875", "2.2"], "{line:?}");
+    assert!(line.text.contains("50 %  origin 45 %, tier read 5 %"), "{line:?}");
+    assert_eq!((line.look, of("calm").look), (Look::Bad, Look::Plain));
+    // What is late is told first, though another is needed sooner.
+    let late = of("  needed in");
+    assert_eq!(
+        (late.text.as_str(), late.look),
+        ("  needed in 9.0 s, arrives in 30 s: s3://b/12.tar", Look::Bad)
+    );
+    assert_eq!(of("  waits now").text, "  waits now, 62 s so far");
+    assert_eq!(lines.iter().filter(|line| line.text.starts_with("resnet")).count(), 1);
+}
+
 /// All of it is told before anything else, and none of it beside words that all is well.
 #[test]
 fn what_does_not_answer_is_no_good_news() {
@@ -90,6 +127,24 @@ fn what_does_not_answer_is_no_good_news() {
     let sick = |said: &str| (said.to_owned(), false);
     let source =
         |down: bool| json!({ "sources": [{ "endpoint": "https://s3.example", "down": down }] });
+    let tier = |limit: u64| json!({ "tiers": [{ "name": "nvme", "condition": "normal", "capacity_bytes": 1000, "limit_bytes": limit }] });
+    assert_eq!(of(tier(1000)), well("No job waits for data."));
+    assert_eq!(of(tier(950)), well("No job waits for data."));
+    assert_eq!(of(tier(512)), sick("Others fill the disk of tier nvme: it may hold 512 B now."));
+    let filled = tier(950);
+    let lines = Screen { status: &filled, before: None, width: 120 }.lines();
+    let told = "others fill the disk: it may hold 950 B now";
+    assert!(texts(&lines).iter().any(|line| line.contains(told)), "{lines:?}");
+    let lacks = |lacks: Value| of(json!({ "foresight": { "lacks": lacks } }));
+    assert_eq!(
+        lacks(json!({ "cache": 1024, "bandwidth": 2048.0 })),
+        sick("1.0 KiB more of cache, or 2.0 KiB/s more of link would let jobs read on.")
+    );
+    assert_eq!(
+        lacks(json!({ "cache": null, "bandwidth": 2048.0 })),
+        sick("2.0 KiB/s more of link would let jobs read on.")
+    );
+    assert_eq!(lacks(Value::Null), well("No job waits for data."));
     let mount = |hangs: bool| json!({ "mounts": [{ "mount": "/lustre", "hangs": hangs, "readers": [7, 8], "stuck": [8] }] });
     for fine in [json!({}), source(false), mount(false)] {
         assert_eq!(of(fine), well("No job waits for data."));
