@@ -99,7 +99,7 @@ mod tests {
 
     use super::family::Kind;
     use super::*;
-    use crate::costs::Waited;
+    use crate::costs::ByCause;
     use crate::gpus::{Activity, Gpu, GpuJob, GpuReport, Identity};
     use crate::status::{Cache, Job, Memory};
 
@@ -147,7 +147,7 @@ mod tests {
             audit: None,
             bills: Vec::new(),
             shard_waits: forebay_histogram::Times::default(),
-            waited: Waited::default(),
+            waited_ns: ByCause::default(),
         }
     }
 
@@ -308,10 +308,10 @@ mod tests {
     /// Whoever leaves, what the node's trainers waited never falls, for admins and strangers alike.
     #[test]
     fn what_all_trainers_waited_is_told_to_all() {
-        let mut waited = Waited::default();
-        waited.ns[Cause::Origin as usize] = 1_500_000_000;
+        let mut waited_ns = ByCause::default();
+        waited_ns[Cause::Origin as usize] = 1_500_000_000;
         for audience in [Audience::Admins, Audience::Anybody] {
-            let text = text(Status { waited, ..status(Vec::new()) }, audience);
+            let text = text(Status { waited_ns, ..status(Vec::new()) }, audience);
             let told = lines(&text, "forebay_node_wait_seconds_total");
             assert_eq!(told.len(), Cause::ALL.len(), "{text}");
             assert!(told.contains(&"forebay_node_wait_seconds_total{cause=\"origin\"} 1.5"));
