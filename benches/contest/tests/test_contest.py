@@ -231,6 +231,22 @@ def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_p
     assert {seen[0] for seen in rote.seen} == {"accelerator"}
 
 
+def test_without_forebay_it_ends_and_tells_what_there_was(shards, work, scripts):
+    shutil.copy(PLAIN, scripts / "through_forebay.py")
+    with (scripts / "roster.py").open("a") as file:
+        file.write('RULES["forebay"] = Rules((), "forebay", ("forebay",))\n')
+    asked = request(shards, work, contenders=["webdataset", "forebay"])
+    # Two processes play the first epochs of its two levels of storage, the third its first round;
+    # the other's comes before it.
+    run = play(scripts, asked, forebay="die 3")
+    said = document(run, code=1)
+    assert "forebay is out (measuring): forebay was killed" in run.stderr
+    (forebay,) = said["failed"]
+    assert forebay["first_epoch"]["samples"] == SAMPLES * SHARDS
+    webdataset = said["contenders"][0]
+    assert (webdataset["name"], len(webdataset["rounds"])) == ("webdataset", 1)
+
+
 def forebay_and(*kinds):
     made = [
         roster.Contender("forebay", "forebay", "python", "1", {}, {}, storage="o_direct"),
@@ -487,11 +503,6 @@ def test_the_command_line_plays_the_contest(shards, tmp_path, quick):
             assert fence["memory_bytes"] == limit
             assert [one["name"] for one in contest["absent"]] == ["forebay-memory"]
         assert "Other loaders, the same work" in page.read_text()
-        # Without Forebay it ends; of nothing to set there is a rate to find if most is asked for.
-        faulty = {**environment, "FOREBAY_TEST_FAULT_through_webdataset": "raise"}
-        told = benchmark(faulty, *shards, *asked, *playing, "--find-most", "--trial", "1")
-        assert told.returncode == 1
-        assert "forebay is out (sweeping): forebay: OSError" in told.stderr
         # What is asked in vain is said before anything is measured.
         told = benchmark(environment, "s3://bucket/0.tar", *asked)
         assert (told.returncode, told.stdout) == (2, "")
