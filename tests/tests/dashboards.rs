@@ -22,12 +22,10 @@ const MEMORY: u64 = 512 << 20;
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
 
-/// What is not there where no shard is missing, nothing hangs, nothing is bad and nothing is decoded. A local disk is no mount
-/// with readers.
+/// What is not there where no shard is missing, nothing hangs, nothing is bad and nothing is decoded.
 const NO_TROUBLE: &[&str] = &[
     "Prefetch slack {{instance}}",
     "Prefetch slack {{instance}} {{job}} {{session}}",
-    "Latency of mounts, 99 % {{mount}}",
     "Rows by decoder {{decoder}}: {{reason}}",
     "Bad samples by kind {{kind}}",
 ];

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::os::unix::net::UnixStream;
+
 use forebay_client::{Address, Loader, Next};
 use forebay_tests::{
     Daemon, Installation, Origin, config, eventually, job, loader, next, play, run,
 };
-use forebay_wire::message::{Begin, Open};
+use forebay_wire::PROTOCOL;
+use forebay_wire::frame;
+use forebay_wire::message::{Begin, Open, Request};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -66,6 +70,37 @@ fn every_line_is_an_object_that_names_its_job_and_data_set() {
     for line in lines.iter().filter(|line| line["url"].is_string()) {
         assert!(line["dataset"].is_string() || line["event"].is_string(), "{line}");
     }
+    for line in lines.iter().filter(|line| line["job"].is_string()) {
+        assert!(line["session"].is_u64(), "{line}");
+    }
+}
+
+/// A trainer that breaks the protocol loses its connection, and the line that tells of it says which job's that was.
+#[test]
+fn a_connection_that_ends_early_is_told_with_its_job() {
+    let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
+    let rest = format!(
+        "log = 'json'\n[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}\
+         [[dataset]]\nname = 'photos'\nmatch = 's3://bucket/**'\n",
+        disk.path().join("cache"),
+        origin.rule(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), 512 << 20, &rest);
+    let daemon = installation.start();
+    let socket = UnixStream::connect(installation.socket()).unwrap();
+    let hello = || Request::Hello { protocol: PROTOCOL, release: "test".to_owned() };
+    let open = Open { job: "resnet".to_owned(), ..job(&origin, Origin::urls(1)) };
+    for request in [hello(), Request::Open(Box::new(open)), hello()] {
+        frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
+    }
+    eventually("it is ended", || daemon.log().contains("ended a connection"));
+    let log = daemon.log();
+    daemon.stop();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of = |message: &str| lines.clone().find(|line| line["message"] == message).unwrap();
+    let (opened, ended) = (of("opened a job"), of("ended a connection"));
+    assert_eq!((&ended["job"], &ended["dataset"]), (&"resnet".into(), &"photos".into()), "{ended}");
+    assert_eq!(ended["session"], opened["session"], "{ended}");
 }
 
 /// A store that breaks off in mid-body, for longer than it is asked again: the line that tells of it says whose job began the
