@@ -39,9 +39,9 @@ const NO_ENDPOINTS: &[&str] = &[
     "Requests {{source}} running",
     "Requests {{source}} waiting",
     "Requests {{source}} limit",
-    "Trouble with endpoints {{source}} failed",
-    "Trouble with endpoints {{source}} repeated",
-    "Trouble with endpoints {{source}} asked twice",
+    "Trouble with endpoints and mounts {{source}} failed",
+    "Trouble with endpoints and mounts {{source}} repeated",
+    "Trouble with endpoints and mounts {{source}} asked twice",
 ];
 
 /// What is told of GPUs, and of jobs that compute on them.
