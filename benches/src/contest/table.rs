@@ -82,7 +82,7 @@ fn row(contender: &Value) -> Option<String> {
         au * 100.0
     );
     if let Some(cpu) = cpu_ms_per_sample(contender) {
-        row += &format!("  CPU {cpu:.2} ms/sample");
+        row += &format!("  CPU {:.2} ms/sample", cpu.median);
     }
     if let Some(share) = spread(contender, "cpu_share") {
         row += &format!("  {:.0} % of all", share.median * 100.0);
@@ -124,15 +124,15 @@ pub(crate) fn is_not_borne_out(contender: &Value) -> bool {
     contender["sustained"].is_object() && fed(contender).is_none()
 }
 
-/// CPU of all that worked for a contender per sample, in milliseconds: the median of its rounds.
-pub(crate) fn cpu_ms_per_sample(contender: &Value) -> Option<f64> {
+/// CPU of all that worked for a contender per sample, in milliseconds, over its rounds.
+pub(crate) fn cpu_ms_per_sample(contender: &Value) -> Option<Spread> {
     let rounds = contender["rounds"].as_array()?.iter();
     let each = rounds.filter_map(|round| {
         let samples = round["samples"].as_f64().filter(|samples| *samples > 0.0)?;
         Some(round["cpu_seconds"].as_f64()? * 1e3 / samples)
     });
     let each: Vec<_> = each.collect();
-    (!each.is_empty()).then(|| Spread::of(each).median)
+    (!each.is_empty()).then(|| Spread::of(each))
 }
 
 /// A figure over a contender's rounds, if it has any.

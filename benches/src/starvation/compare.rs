@@ -15,6 +15,12 @@ use crate::spread::Spread;
 /// A change of at most this share of the first figure is none: runs differ by as much.
 const SAME_SHARE: f64 = 0.01;
 
+/// The same of how many accelerators are fed: a search may end 2 % above what it asks for, and so may the next.
+const SAME_FED: f64 = 0.03;
+
+/// What that is called.
+const FED: &str = "accelerators fed";
+
 /// Below this many seconds nothing is told of a wait: a thread's waking takes as long on a host with other work.
 const SAME_WAIT: f64 = 1e-4;
 
@@ -133,12 +139,11 @@ impl Comparison {
     }
 
     fn held(&mut self, before: &Value, after: &Value) {
-        let figure = "accelerators fed";
-        let fed =
+        let found =
             |run: &Value| run["held"].is_object().then(|| pick(run, "/held/accelerators").as_f64());
-        match (fed(before), fed(after)) {
+        match (found(before), found(after)) {
             (Some(Some(before)), Some(Some(after))) => {
-                self.changes.push(Change::of("run", (figure, true), (before, after), 0.0));
+                self.changes.push(fed("run", before, after));
             }
             (None, None) => {}
             (before, after) => {
@@ -147,7 +152,7 @@ impl Comparison {
                     Some(None) => "not borne out".to_owned(),
                     None => "not asked".to_owned(),
                 };
-                self.alone.push(format!("{figure}: {}, then {}", told(before), told(after)));
+                self.alone.push(format!("{FED}: {}, then {}", told(before), told(after)));
             }
         }
     }
@@ -171,27 +176,22 @@ impl Comparison {
         let of = loader(other);
         // Rounds tell by how much they differ.
         let range = |spread: Spread| spread.highest - spread.lowest;
-        for (figure, path) in [("samples/s", "samples_per_second"), ("AU_ideal", "au_ideal")] {
-            if let (Some(one), Some(other)) =
-                (contest::spread(one, path), contest::spread(other, path))
-            {
+        let rounds = |path: &'static str| move |one: &Value| contest::spread(one, path);
+        let (rate, au) = (rounds("samples_per_second"), rounds("au_ideal"));
+        let figures: [(_, _, &dyn Fn(&Value) -> Option<Spread>); 3] = [
+            ("samples/s", true, &rate),
+            ("AU_ideal", true, &au),
+            ("CPU ms/sample", false, &contest::cpu_ms_per_sample),
+        ];
+        for (figure, more, value) in figures {
+            if let (Some(one), Some(other)) = (value(one), value(other)) {
                 let floor = f64::max(range(one), range(other));
-                self.changes.push(Change::of(
-                    &of,
-                    (figure, true),
-                    (one.median, other.median),
-                    floor,
-                ));
+                let medians = (one.median, other.median);
+                self.changes.push(Change::of(&of, (figure, more), medians, floor));
             }
         }
-        let pairs = [
-            ("CPU ms/sample", false, contest::cpu_ms_per_sample as fn(&Value) -> Option<f64>, 0.01),
-            ("accelerators fed", true, contest::fed as fn(&Value) -> Option<f64>, 0.0),
-        ];
-        for (figure, more, value, floor) in pairs {
-            if let (Some(before), Some(after)) = (value(one), value(other)) {
-                self.changes.push(Change::of(&of, (figure, more), (before, after), floor));
-            }
+        if let (Some(before), Some(after)) = (contest::fed(one), contest::fed(other)) {
+            self.changes.push(fed(&of, before, after));
         }
     }
 
@@ -219,6 +219,11 @@ impl Change {
         let is_better = is_change.then_some((after > before) == more);
         Self { of: of.to_owned(), figure, before, after, ratio, is_better }
     }
+}
+
+/// A change of how many accelerators were fed.
+fn fed(of: &str, before: f64, after: f64) -> Change {
+    Change::of(of, (FED, true), (before, after), SAME_FED * before)
 }
 
 fn pick(document: &Value, path: &str) -> Value {

@@ -228,7 +228,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     td { (text(&one["storage"])) }
                     td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
                     td { (middle(one, "au_ideal", percent)) }
-                    td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{cpu:.2}"))) }
+                    td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{:.2}", cpu.median))) }
                     td { (middle(one, "cpu_share", percent)) }
                     td { (feeds(one)) }
                     td { (one["first_epoch"]["first_batch_seconds"].as_f64()
