@@ -43,19 +43,15 @@ class Terminal:
 
     def run(self, *arguments: str) -> None:
         """Run it, which needs a daemon to look at."""
+        # It leads a session of its own, whose terminal this is: so it is told of sizes. A copy of
+        # this process would see to that by `preexec_fn`, of which JAX warns once it was imported.
         self.process = subprocess.Popen(
-            [FOREBAY, "top", *arguments],
+            ["setsid", "--ctty", FOREBAY, "top", *arguments],
             stdin=self.theirs,
             stdout=self.theirs,
             stderr=self.theirs,
             env={**os.environ, "TERM": "xterm-256color"},
-            start_new_session=True,
-            preexec_fn=self.control,
         )
-
-    def control(self) -> None:
-        """Make it the terminal of the session that this process leads: it is told of sizes."""
-        fcntl.ioctl(self.theirs, termios.TIOCSCTTY, 0)
 
     def resize(self, height: int, width: int) -> None:
         """Give the window another size."""

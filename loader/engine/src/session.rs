@@ -151,9 +151,9 @@ impl Job {
         may_be && *others <= OTHERS && self.store.came_through_another(shard)
     }
 
-    /// What turned out wrong of the samples that it had, for the log and to be told.
-    fn wrong_shards(&self) -> Vec<Error> {
-        let wrong = self.verdicts.wrong();
+    /// What turned out wrong of the samples that it had up to batch `batch`, for the log and to be told.
+    fn wrong_shards(&self, batch: u64) -> Vec<Error> {
+        let wrong = self.verdicts.wrong(batch);
         for error in &wrong {
             let (url, tenant) = (error.place("url"), self.store.tenant());
             let dataset = url.map(|url| self.store.dataset_of(url));
@@ -494,7 +494,7 @@ async fn deliver(
         // No await between lending and sending: a run that is ended in between would leave a slot
         // that nobody gives back.
         let place = events.reserve().await.map_err(gone)?;
-        batch.errors.extend(job.wrong_shards());
+        batch.errors.extend(job.wrong_shards(batch.index));
         job.slots.lend(&batch, hold);
         job.patience.begun();
         let index = batch.index;
@@ -530,6 +530,6 @@ async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
             "a run ends before it is known whether all its samples are right"
         );
     }
-    outcome.errors.extend(job.wrong_shards());
+    outcome.errors.extend(job.wrong_shards(u64::MAX));
     outcome
 }

@@ -143,6 +143,11 @@ impl Assembly {
         }
     }
 
+    /// Which batch of the run it is.
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
     /// Notes where the batch's samples of `shard` lie, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
         self.verdicts.push((number, shard.verdict().clone()));
@@ -375,7 +380,7 @@ impl Assembly {
                     Ok(_) => {
                         stages.push(origin_since(start_ns));
                         // It may be another copy than the one that the batch knows.
-                        self.job.verdicts.note(shard, &open);
+                        self.job.verdicts.note(shard, &open, self.index);
                         return Ok(self.job.store.by_own_files(open));
                     }
                     Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {

@@ -65,7 +65,7 @@ impl Gatherer {
                 Err(error) if error.kind() == ErrorKind::Corrupt => Some(error),
                 Err(error) => return Err(error),
             };
-            self.job.verdicts.note(number, &shard);
+            self.job.verdicts.note(number, &shard, assembly.index());
             assembly.capture(number, &shard, broken.as_ref());
         }
         Ok(())

@@ -365,7 +365,7 @@ impl Leased {
             // A broken tar ends at its last good sample; the fault is told with the next batch.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 match open.verdict().is_wrong() {
-                    true => self.job.verdicts.note(shard, &open),
+                    true => self.job.verdicts.note(shard, &open, self.index),
                     false => self.errors.push(error),
                 }
                 Ok(open.progress().samples)

@@ -158,7 +158,7 @@ impl Producer {
                             self.broken = true;
                             match open.verdict().is_wrong() {
                                 // Told as any shard of which nothing can be trusted: once.
-                                true => self.job.verdicts.note(shard, &open),
+                                true => self.job.verdicts.note(shard, &open, self.next),
                                 false => self.errors.push(error),
                             }
                             Known::Exactly(open.progress().samples)
