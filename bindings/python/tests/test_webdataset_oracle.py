@@ -200,6 +200,18 @@ def test_hostile_shards(name: str, go_on: bool, shard_of: Callable[..., str]) ->
             assert keys == [*good, *wanted[: wanted.index(ERROR) + 1]]
 
 
+@pytest.mark.parametrize("attempt", range(20))
+def test_an_error_keeps_its_place_however_far_ahead_it_is_found(
+    attempt: int, shard_of: Callable[..., str]
+) -> None:
+    # What is wrong with a compressed shard shows while batches before it are still being read.
+    urls = around(shard_of, str(HOSTILE / "gzip.tar"))
+    mine = stream(lambda handler: read(ours, urls, handler), go_on=True)
+    keys = [one if one == ERROR else one["__key__"][1] for one in mine]
+    good = [f"k{number:02}" for number in range(20)]
+    assert keys == [*good, ERROR, *good]
+
+
 @pytest.mark.parametrize("go_on", [True, False])
 @pytest.mark.parametrize("size", [5, 20])
 @pytest.mark.parametrize(
