@@ -17,16 +17,21 @@ const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 40;
 
-#[test]
-fn every_line_is_an_object_that_names_its_job_and_data_set() {
-    let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
+/// A node whose log is objects, and whose data set is all of the bucket.
+fn installed(origin: &Origin, disk: &std::path::Path) -> Installation {
     let rest = format!(
         "log = 'json'\n[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}\
          [[dataset]]\nname = 'photos'\nmatch = 's3://bucket/**'\n",
-        disk.path().join("cache"),
+        disk.join("cache"),
         origin.rule(),
     );
-    let installation = Installation::new(ACTOR, disk.path(), 512 << 20, &rest);
+    Installation::new(ACTOR, disk, 512 << 20, &rest)
+}
+
+#[test]
+fn every_line_is_an_object_that_names_its_job_and_data_set() {
+    let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
+    let installation = installed(&origin, disk.path());
     let daemon = installation.start();
     let name = "a job\nwith two lines and a \"quote\"";
     let open = Open { job: name.to_owned(), ..job(&origin, Origin::urls(2)) };
@@ -79,13 +84,7 @@ fn every_line_is_an_object_that_names_its_job_and_data_set() {
 #[test]
 fn a_connection_that_ends_early_is_told_with_its_job() {
     let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
-    let rest = format!(
-        "log = 'json'\n[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}\
-         [[dataset]]\nname = 'photos'\nmatch = 's3://bucket/**'\n",
-        disk.path().join("cache"),
-        origin.rule(),
-    );
-    let installation = Installation::new(ACTOR, disk.path(), 512 << 20, &rest);
+    let installation = installed(&origin, disk.path());
     let daemon = installation.start();
     let socket = UnixStream::connect(installation.socket()).unwrap();
     let hello = || Request::Hello { protocol: PROTOCOL, release: "test".to_owned() };
