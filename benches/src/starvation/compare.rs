@@ -178,13 +178,14 @@ impl Comparison {
         let range = |spread: Spread| spread.highest - spread.lowest;
         let rounds = |path: &'static str| move |one: &Value| contest::spread(one, path);
         let (rate, au) = (rounds("samples_per_second"), rounds("au_ideal"));
-        let figures: [(_, _, &dyn Fn(&Value) -> Option<Spread>); 3] = [
-            ("samples/s", true, &rate),
-            ("AU_ideal", true, &au),
-            ("CPU ms/sample", false, &contest::cpu_ms_per_sample),
+        let cost = contest::cpu_ms_per_sample;
+        let figures = [
+            ("samples/s", true, rate(one), rate(other)),
+            ("AU_ideal", true, au(one), au(other)),
+            ("CPU ms/sample", false, cost(one), cost(other)),
         ];
-        for (figure, more, value) in figures {
-            if let (Some(one), Some(other)) = (value(one), value(other)) {
+        for (figure, more, one, other) in figures {
+            if let (Some(one), Some(other)) = (one, other) {
                 let floor = f64::max(range(one), range(other));
                 let medians = (one.median, other.median);
                 self.changes.push(Change::of(&of, (figure, more), medians, floor));
