@@ -63,9 +63,10 @@ class Proof:
 
     def __init__(self, begin: float, au_min: float, rounds: int) -> None:
         self.speed, self.au_min, self.rounds = begin, au_min, rounds
-        # The runs at this speed, how many speeds were tried with it, and how often it was raised.
+        # The runs at this speed, how many speeds were tried with it, and how often in a row it was
+        # raised or lowered.
         self.runs: list[dict[str, Any]] = []
-        self.speeds, self.raised = 1, 0
+        self.speeds, self.raised, self.lowered = 1, 0, 0
         # The runs that count and their speed, and whether they bear it out.
         self.kept: list[dict[str, Any]] = []
         self.kept_speed = begin
@@ -93,6 +94,8 @@ class Proof:
         is_decided = not there_is_more and (was or (holds and median <= au_min + NEAR))
         self.is_over = is_decided or self.speeds == SPEEDS_MAX
         self.speeds, self.runs = self.speeds + 1, []
-        # As in a search: each step up goes once more as far. Down, what a run says is where to go.
-        self.raised = self.raised + 1 if median >= au_min else 0
-        self.speed *= (median / (au_min + CLOSE / 2)) ** max(1, self.raised)
+        # As in a search: each step further in the same direction goes once more as far. A machine
+        # that gets slower meanwhile is caught up with.
+        held = median >= au_min
+        self.raised, self.lowered = (self.raised + 1, 0) if held else (0, self.lowered + 1)
+        self.speed *= (median / (au_min + CLOSE / 2)) ** max(self.raised, self.lowered)

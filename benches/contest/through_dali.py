@@ -59,10 +59,10 @@ class Shards:
             left = min(self.batch_size, self.samples - begin)
             outputs = self.pipe.run()
             if not self.images:
-                yield [arrays(output, left) for output in outputs]
+                yield [views(output, left) for output in outputs]
                 continue
             photos, labels = outputs
-            numbers = np.array([int(bytes(label)) for label in arrays(labels, left)])
+            numbers = np.array([int(bytes(label)) for label in views(labels, left)])
             yield self.tensor(photos, left), numbers
 
     def tensor(self, photos: Any, left: int) -> Any:
@@ -95,9 +95,12 @@ def images(photos: Any, on_gpu: bool) -> Any:
     )
 
 
-def arrays(batch: Any, count: int) -> list[Any]:
-    """Return a batch's samples, each as an array over DALI's own memory."""
-    return [batch.at(sample) for sample in range(count)]
+def views(batch: Any, count: int) -> list[Any]:
+    """Return a batch's samples, each as a view of DALI's own memory.
+
+    Its `at` would copy them, where the trainer waits.
+    """
+    return [memoryview(batch[sample]) for sample in range(count)]
 
 
 def make(task: Task, repeats: int) -> Loader:

@@ -225,10 +225,16 @@ fn listen(lines: impl BufRead, progress: &ProgressBar) -> VecDeque<String> {
         let line = String::from_utf8_lossy(&line).into_owned();
         if let Ok(Told { progress: now }) = serde_json::from_str(&line) {
             let Progress { contender, round, of, what, samples_per_second, au_ideal } = now;
-            let now = format!("{contender}: {what}, round {round} of {of}");
+            let now = match of {
+                0 => format!("{contender}: {what}"),
+                _ => format!("{contender}: {what}, {round} of {of}"),
+            };
             if let (Some(rate), Some(au)) = (samples_per_second, au_ideal) {
                 // A contest takes an hour: one that is cut off has told what it had measured.
                 say(progress, &format!("{now}: {rate:.0} samples/s, AU_ideal {:.1} %", au * 100.0));
+            } else if progress.is_hidden() {
+                // A log has no bar, and half an hour without a word looks like a hang.
+                say(progress, &now);
             }
             progress.set_message(now);
             continue;
@@ -289,6 +295,6 @@ mod tests {
         let lines = "{\"progress\": {\"contender\": \"x\", \"round\": 1, \"of\": 5, \"what\": \"measuring\"}}\nTraceback\n";
         let bar = ProgressBar::hidden();
         assert_eq!(listen(lines.as_bytes(), &bar), ["Traceback"]);
-        assert_eq!(bar.message(), "x: measuring, round 1 of 5");
+        assert_eq!(bar.message(), "x: measuring, 1 of 5");
     }
 }

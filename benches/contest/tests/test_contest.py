@@ -496,7 +496,7 @@ def test_the_command_line_plays_the_contest(shards, tmp_path, quick):
             (played,) = one["rounds"]
             assert played["step_seconds"] == 0.01
             # Each run was told when it had ended.
-            assert f"{one['name']}: played, round 1 of 1: " in told.stderr
+            assert f"{one['name']}: played, 1 of 1: " in told.stderr
         fence = contest["fence"]
         assert (fence["memory_bytes"] == limit) == (fence["why_not"] is None)
         if os.geteuid() == 0:

@@ -3,6 +3,7 @@
 import heapq
 import random
 from functools import partial
+from itertools import count
 
 import pytest
 import search
@@ -110,6 +111,14 @@ def test_a_speed_is_lowered_until_long_runs_bear_it_out():
     assert proof.kept_speed == pytest.approx(2.0 / 0.91)
     # Those of the speed before are not among them.
     assert [run["round"] for run in proof.kept] == list(range(ROUNDS))
+
+
+def test_a_machine_that_gets_slower_is_caught_up_with():
+    # By 0.3 % a run: a step down to where the last runs say is never enough.
+    rates = iter(2.0 * 0.997**run for run in count())
+    proof = proven(2.0 / 0.9, lambda speed: min(1.0, next(rates) / speed))
+    assert proof.is_borne_out
+    assert proof.speeds <= 4
 
 
 def test_a_speed_that_is_far_off_ends_with_one_run():
