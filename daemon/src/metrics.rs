@@ -147,6 +147,7 @@ mod tests {
             audit: None,
             bills: Vec::new(),
             shard_waits: forebay_histogram::Times::default(),
+            shard_fetches: forebay_histogram::Times::default(),
             waited_ns: ByCause::default(),
         }
     }

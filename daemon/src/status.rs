@@ -71,6 +71,9 @@ pub struct Status {
     /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
     #[serde(skip)]
     pub shard_waits: Times,
+    /// How long shards took to come from their origin; likewise.
+    #[serde(skip)]
+    pub shard_fetches: Times,
     /// What trainers waited since the daemon started, those that left among them; likewise.
     #[serde(skip)]
     pub(crate) waited_ns: ByCause,
@@ -263,6 +266,7 @@ impl Status {
             audit: node.audit.report(),
             bills: node.store.bills(),
             shard_waits: node.store.waits(),
+            shard_fetches: node.store.fetches(),
             waited_ns,
         }
     }

@@ -159,6 +159,7 @@ fn what_is_scraped_is_what_was_read() {
     // The first sample of all was not there at once.
     assert!(cold.sum("forebay_shard_wait_seconds_count", &[]) >= 1.0);
     assert!(cold.sum("forebay_origin_first_byte_seconds_count", &[]) >= SHARDS as f64);
+    assert_eq!(cold.sum("forebay_shard_fetch_seconds_count", &[]), SHARDS as f64);
     let held = |what: &str, name: &str| cold.sum(what, &[&format!("=\"{name}\"")]);
     let faces = (lens[0] + lens[1]) as f64;
     assert_eq!(held("forebay_dataset_used_bytes", "faces"), faces);

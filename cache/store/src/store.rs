@@ -241,6 +241,7 @@ impl Store {
             traffic: Traffics::new(waits.clone()),
             past: Tally::default(),
             waits,
+            fetches: Histogram::default(),
             identities: Mutex::new(LruCache::new(IDENTITIES)),
             unpacked: Mutex::new(LruCache::new(UNPACKED)),
             leftover: AtomicBool::new(false),
@@ -670,6 +671,12 @@ impl Store {
     #[must_use]
     pub fn waits(&self) -> Times {
         self.inner.commons.waits.read()
+    }
+
+    /// How long shards took to come from their origin, from their turn on, until a tier had them for good.
+    #[must_use]
+    pub fn fetches(&self) -> Times {
+        self.inner.commons.fetches.read()
     }
 
     /// Fills at work, and those that wait for their turn.

@@ -176,6 +176,8 @@ pub(crate) struct Commons {
     pub(crate) past: Tally,
     /// How long samples were waited for that had not arrived, whatever tier they come to.
     pub(crate) waits: Arc<Histogram>,
+    /// How long shards took to come from their origin, until a tier had them for good.
+    pub(crate) fetches: Histogram,
     /// What origins said of objects.
     pub(crate) identities: Mutex<LruCache<(String, String), Identity>>,
     /// Bytes of compressed shards that were unpacked here once, or that they came to at least.

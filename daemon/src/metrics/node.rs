@@ -92,6 +92,13 @@ pub(super) const FAMILIES: &[Family] = &[
          counted.",
         |status| Sample::only(&status.shard_waits),
     ),
+    Family::histogram(
+        "forebay_shard_fetch_seconds",
+        &[],
+        "How long shards took to come from their origin, from when it was their turn until a tier had them for good. One \
+         that failed, or that no tier kept, is not counted.",
+        |status| Sample::only(&status.shard_fetches),
+    ),
     Family::gauge("forebay_warm_ups_running", &[], "Warm-ups that run.", |status| {
         Sample::only(status.warm_ups.iter().filter(|warm| !warm.done).count())
     }),

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use async_trait::async_trait;
 use forebay_error::{Error, ErrorKind, Result, shown};
@@ -468,15 +468,20 @@ impl Tier {
     /// Runs a fill to its end and makes the shard whole, or fails everyone who waits for it.
     async fn fill(self, job: Arc<Job>, shard: Arc<Shard>, arrival: Arrival, spending: Spending) {
         let name = shard.name().clone();
+        let (tally, is_fetched) = (&self.0.tally, matches!(arrival, Arrival::Fetch(_)));
         let filled = match self.0.commons.begin(&job).await {
             Ok(mut running) => {
                 self.table().runs(&shard);
-                job.run(&mut running).await
+                let began = Instant::now();
+                let ran = job.run(&mut running).await;
+                if is_fetched && ran.is_ok() && job.fault.get().is_none() {
+                    self.0.commons.fetches.since(began);
+                }
+                ran
             }
             Err(error) => Err(error),
         };
         *shard.parts.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let (tally, is_fetched) = (&self.0.tally, matches!(arrival, Arrival::Fetch(_)));
         let unpacked = job.unpacked.load(Ordering::Relaxed);
         if unpacked > 0 {
             // The next fill of it, if there is one, takes its room beforehand.
