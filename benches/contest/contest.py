@@ -24,6 +24,7 @@ import search
 import shards
 from contender import Task
 from conversions import Conversion
+from handover import HANDOVER
 from place import no_room, out_of_page_cache, place
 from players import Failed, Player, player
 from request import Request
@@ -237,7 +238,8 @@ class Contest:
         if all(len(values) == 1 for values in one.settings.values()) and not self.request.find_rate:
             return
         names = list(one.settings)
-        under = [roster.HANDOVER] if roster.HANDOVER in names and not self.request.model else []
+        # What shows only while an accelerator works, and is tried there.
+        under = [HANDOVER] if HANDOVER in names and not self.request.model else []
         self.time_settings(one, [name for name in names if name not in under])
         if self.request.model is not None:
             return
@@ -253,12 +255,12 @@ class Contest:
     def try_handovers(self, one: Contender) -> None:
         """Try the other ways to take batches over, with what is best else."""
         taken = one.configuration
-        self.time_settings(one, [roster.HANDOVER])
+        self.time_settings(one, [HANDOVER])
         one.configuration = taken
         for tried in self.short_list(one.sweep):
-            others = {**tried.configuration, roster.HANDOVER: taken[roster.HANDOVER]}
+            others = {**tried.configuration, HANDOVER: taken[HANDOVER]}
             if others == taken != tried.configuration:
-                self.tell(one.name, 0, 0, f"searching {roster.HANDOVER}")
+                self.tell(one.name, 0, 0, f"searching {HANDOVER}")
                 self.try_configuration(one, tried)
 
     @staticmethod

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_workers import DIRECT, THREAD, THREAD_UINT8, ahead
+from handover import DIRECT, HANDOVER, THREAD, THREAD_UINT8, ready
+from torch_workers import ahead
 
 # Workers of torch's DataLoader, and threads of those that have some; beside them as many as there
 # are usable cores, if these are more.
 WORKERS = (2, 4, 1, 0)
 THREADS = (2, 4, 1)
 DECODERS = ("pillow", "torchvision")
-# What shows only while an accelerator works, and is tried there: who takes batches over.
-HANDOVER = "handover"
 # A number of workers or threads is not tried if one on the way from it to the best one has less
 # than this share of the best rate: it is further off.
 HOPELESS = 0.5
@@ -213,7 +212,9 @@ def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[st
         return {} if images else {"bytes": ("views",)}
     on_gpu = kind == "dali" and images and GPU.exists()
     device = {"device": ("gpu",)} if on_gpu else {}
-    return {**device, "threads": numbers(THREADS, usable)}
+    # A batch of bytes is some hundreds of objects to make; one of photos is there as a whole.
+    views = {HANDOVER: (THREAD, DIRECT)} if kind == "dali" and not images else {}
+    return {**device, "threads": numbers(THREADS, usable), **views}
 
 
 def numbers(few: tuple[int, ...], usable: int) -> tuple[int, ...]:
@@ -236,7 +237,7 @@ def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
     if kind in ON_TORCH:
         return ahead(configuration)
     threads: int = configuration.get("threads", 0)
-    return AHEAD + threads
+    return AHEAD + threads + ready(configuration)
 
 
 def version(kind: str, found: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from contender import Loader, Task, serve
+from handover import handed_over
 from nvidia.dali import fn, pipeline_def, types
 from pixels import MEAN, RATIO, SCALE, SIZE, STD, TRIES
 from to_dali import index_of
@@ -105,7 +106,7 @@ def views(batch: Any, count: int) -> list[Any]:
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    return Loader(Shards(task, repeats))
+    return Loader(handed_over(Shards(task, repeats), task.configuration))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from contender import Loader, Task, serve
+from handover import handed_over
 from litdata import StreamingDataLoader, StreamingDataset
-from torch_workers import Recipe, handed_over, recipe, settings
+from torch_workers import Recipe, recipe, settings
 
 INDEX = "index.json"
 
@@ -71,7 +72,7 @@ def make(task: Task, repeats: int) -> Loader:
         collate_fn=made.collate,
         **settings(task),
     )
-    return Loader(handed_over(loader, task, made))
+    return Loader(handed_over(loader, task.configuration, made.finish))
 
 
 if __name__ == "__main__":

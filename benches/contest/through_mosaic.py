@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from contender import Loader, Task, serve
+from handover import handed_over
 from streaming import Stream, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
-from torch_workers import Recipe, handed_over, recipe, settings
+from torch_workers import Recipe, recipe, settings
 
 
 class Samples(StreamingDataset):  # type: ignore[misc]
@@ -43,7 +44,7 @@ def make(task: Task, repeats: int) -> Loader:
         collate_fn=made.collate,
         **settings(task),
     )
-    return Loader(handed_over(loader, task, made))
+    return Loader(handed_over(loader, task.configuration, made.finish))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from contender import Loader, Task, serve
+from handover import handed_over
 from to_files import listed
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
-from torch_workers import Recipe, handed_over, recipe, settings
+from torch_workers import Recipe, recipe, settings
 
 
 class Files(Dataset[Any]):
@@ -52,7 +53,7 @@ def make(task: Task, repeats: int) -> Loader:
         collate_fn=made.collate,
         **settings(task),
     )
-    return Loader(handed_over(loader, task, made))
+    return Loader(handed_over(loader, task.configuration, made.finish))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import webdataset
 from contender import Loader, Task, serve
-from torch_workers import handed_over, recipe, settings
+from handover import handed_over
+from torch_workers import recipe, settings
 
 
 def make(task: Task, repeats: int) -> Loader:
@@ -23,7 +24,7 @@ def make(task: Task, repeats: int) -> Loader:
         samples = samples.map_tuple(made.decode, int)
     batches = samples.batched(task.batch_size, collation_fn=made.collate)
     loader = webdataset.WebLoader(batches, batch_size=None, **settings(task))
-    return Loader(handed_over(loader, task, made))
+    return Loader(handed_over(loader, task.configuration, made.finish))
 
 
 if __name__ == "__main__":

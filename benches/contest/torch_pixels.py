@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 from contender import Task
+from handover import READY, THREAD_UINT8, taken_by
 from PIL import Image
 from pixels import MEAN, SIZE, STD
 from torch.utils.data import default_collate, get_worker_info
-from torch_workers import READY, THREAD_UINT8, Recipe, handover
+from torch_workers import Recipe
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
@@ -115,7 +116,7 @@ class OnDevice:
 
 def recipe(task: Task, device: str = "cuda") -> Recipe:
     """Return what becomes of photos; a model's batches are brought to its `device`."""
-    is_uint8 = handover(task.configuration) == THREAD_UINT8
+    is_uint8 = taken_by(task.configuration) == THREAD_UINT8
     finish: Callable[[Images], Images] | None = None
     if task.model is not None:
         finish = OnDevice(device)

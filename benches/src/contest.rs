@@ -45,6 +45,7 @@ const SCRIPTS: &[(&str, &str)] = scripts!(
     "contest",
     "conversions",
     "fence",
+    "handover",
     "main",
     "model",
     "pixels",

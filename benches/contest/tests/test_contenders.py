@@ -157,6 +157,12 @@ def test_every_way_to_take_batches_over_is_tried(kind):
     assert "direct" not in roster.settings(kind, True, "resnet50", CORES)["handover"]
 
 
+def test_dalis_bytes_may_be_taken_over_by_a_thread():
+    assert roster.settings("dali", False, None, CORES)["handover"] == ("thread", "direct")
+    # A batch of photos is there as a whole.
+    assert "handover" not in roster.settings("dali", True, None, CORES)
+
+
 def test_as_many_workers_and_threads_are_tried_as_there_are_cores():
     for few in (1, 2, 4):
         assert sorted(roster.settings("torch", True, None, few)["workers"]) == [0, 1, 2, 4]
@@ -182,4 +188,5 @@ def test_what_is_ready_at_most_follows_from_the_settings():
     assert roster.most_ahead("torch", {"workers": 0, "handover": "direct"}) == 0
     assert roster.most_ahead("torch", {"workers": 16, "handover": "direct"}) == 32
     assert roster.most_ahead("spdl", {"threads": 4}) == 8
+    assert roster.most_ahead("dali", {"threads": 4, "handover": "thread"}) == 10
     assert roster.most_ahead("forebay", {}) == 4

@@ -4,6 +4,7 @@ import heapq
 import random
 from functools import partial
 from itertools import count
+from statistics import median
 
 import pytest
 import search
@@ -97,28 +98,30 @@ def test_workers_that_deliver_in_bunches_get_their_due(workers):
         loader = Workers(1.0, workers, seed)
         speed = search.fastest(loader.dice.uniform(0.85, 1.15) / AU, loader.au, AU)
         proof = proven(speed, partial(loader.au, steps=90))
-        ratios.append(proof.kept_speed * AU if proof.is_borne_out else 0.0)
+        # What the table has: the rate at that speed, whatever AU is there.
+        au = median(run["au_ideal"] for run in proof.kept)
+        ratios.append(proof.kept_speed * au if proof.is_borne_out else 0.0)
     ratios.sort()
     # Of the truth, which is 1; four workers have as many batches ready after the first step.
-    assert ratios[0] > 0.94
-    assert ratios[-1] < 1.08
+    assert ratios[0] > 0.96
+    assert ratios[-1] < 1.05
 
 
 def test_a_speed_is_lowered_until_long_runs_bear_it_out():
     loader = Loader(2.0)
     proof = proven(2.3, loader.au)
     assert proof.is_borne_out
-    assert proof.kept_speed == pytest.approx(2.0 / 0.91)
+    assert proof.kept_speed == pytest.approx(2.0 / 0.91 * search.MARGIN)
     # Those of the speed before are not among them.
     assert [run["round"] for run in proof.kept] == list(range(ROUNDS))
 
 
 def test_a_machine_that_gets_slower_is_caught_up_with():
-    # By 0.3 % a run: a step down to where the last runs say is never enough.
-    rates = iter(2.0 * 0.997**run for run in count())
+    # By 0.7 % a run: where the last runs say that it holds, it does not any more.
+    rates = iter(2.0 * 0.993**run for run in count())
     proof = proven(2.0 / 0.9, lambda speed: min(1.0, next(rates) / speed))
     assert proof.is_borne_out
-    assert proof.speeds <= 4
+    assert proof.speeds <= 3
 
 
 def test_a_speed_that_is_far_off_ends_with_one_run():
@@ -126,21 +129,22 @@ def test_a_speed_that_is_far_off_ends_with_one_run():
     loader = Loader(2.57)
     proof = proven(1.1, loader.au)
     assert proof.is_borne_out
-    assert proof.kept_speed == pytest.approx(2.57 / 0.91, rel=0.01)
+    assert proof.kept_speed == pytest.approx(2.57 / 0.91, rel=0.03)
     assert loader.runs < 2 * ROUNDS
     loader = Loader(1.0)
-    assert proven(3.0, loader.au).kept_speed == pytest.approx(1.0 / 0.91)
+    assert proven(3.0, loader.au).kept_speed == pytest.approx(1.0 / 0.91 * search.MARGIN)
     assert loader.runs == 1 + ROUNDS
 
 
 def test_a_speed_that_held_is_kept_if_a_greater_one_does_not():
-    heard = iter([0.94] * ROUNDS + [0.89] * ROUNDS)
+    heard = iter([0.95] * ROUNDS + [0.89] * ROUNDS)
     proof = proven(1.0, lambda _: next(heard))
-    assert (proof.is_borne_out, proof.kept_speed) == (True, 1.0)
-    assert [run["au_ideal"] for run in proof.kept] == [0.94] * ROUNDS
+    assert (proof.is_borne_out, proof.kept_speed) == (True, search.MARGIN)
+    assert [run["au_ideal"] for run in proof.kept] == [0.95] * ROUNDS
     # One that does is taken, and that is that.
-    heard = iter([0.94] * ROUNDS + [0.94] * ROUNDS)
-    assert proven(1.0, lambda _: next(heard)).kept_speed == pytest.approx(0.94 / 0.91)
+    heard = iter([0.95] * ROUNDS + [0.95] * ROUNDS)
+    raised = proven(1.0, lambda _: next(heard)).kept_speed
+    assert raised == pytest.approx(search.MARGIN * 0.95 / 0.91)
 
 
 def test_a_loader_that_long_runs_never_bear_out_has_no_speed():

@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch_pixels
 from contender import Task
+from handover import READY, THREAD, THREAD_UINT8, Threaded, handed_over
 from pixels import MEAN, SIZE, STD
 from torch.utils.data import DataLoader
-from torch_workers import READY, THREAD, THREAD_UINT8, Threaded, handed_over, recipe, settings
+from torch_workers import recipe, settings
 from torchvision.transforms import v2
 
 
@@ -84,8 +85,7 @@ def test_a_thread_ends_with_an_epoch_that_is_left():
 
 def test_direct_is_the_loader_itself():
     loader = [1, 2]
-    made = recipe(Task(False, [], [], 1, {"workers": 2}))
-    assert handed_over(loader, Task(False, [], [], 1, {"workers": 2}), made) is loader
+    assert handed_over(loader, {"workers": 2}) is loader
 
 
 def test_a_batch_is_normalised_as_torchvision_does():
@@ -103,7 +103,7 @@ def test_all_ways_to_hand_over_give_the_same(by):
     samples = [(image, label) for label, image in enumerate(images)]
     loader = DataLoader(samples, batch_size=4, collate_fn=made.collate, **settings(asked))
     labels = []
-    for batch, of_batch in handed_over(loader, asked, made):
+    for batch, of_batch in handed_over(loader, asked.configuration, made.finish):
         assert batch.dtype == torch.float32
         torch.testing.assert_close(batch, normalised(images[of_batch]))
         labels += of_batch.tolist()
