@@ -382,7 +382,7 @@ class Contest:
     def sustained(self) -> None:
         """Bear out everybody's fastest accelerator by long runs in turns, there and back."""
         au_min, rounds = self.request.au_min, self.request.rounds
-        # Of whom no speed held, the nominal one is tried.
+        # Of whom no speed held, the nominal one is where they begin.
         proofs = {
             one.name: search.Proof(one.speed or 1.0, au_min, rounds) for one in self.contenders
         }

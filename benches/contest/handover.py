@@ -29,7 +29,7 @@ def taken_by(configuration: dict[str, Any]) -> str:
     return by
 
 
-def ready(configuration: dict[str, Any]) -> int:
+def taken_ahead(configuration: dict[str, Any]) -> int:
     """Return the batches that were taken over at most before one is asked for."""
     return 0 if taken_by(configuration) == DIRECT else READY
 

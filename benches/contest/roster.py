@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from handover import DIRECT, HANDOVER, THREAD, THREAD_UINT8, ready
+from handover import DIRECT, HANDOVER, THREAD, THREAD_UINT8, taken_ahead
 from torch_workers import ahead
 
 # Workers of torch's DataLoader, and threads of those that have some; beside them as many as there
@@ -237,7 +237,7 @@ def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
     if kind in ON_TORCH:
         return ahead(configuration)
     threads: int = configuration.get("threads", 0)
-    return AHEAD + threads + ready(configuration)
+    return AHEAD + threads + taken_ahead(configuration)
 
 
 def version(kind: str, found: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from handover import Batch, ready
+from handover import Batch, taken_ahead
 
 if TYPE_CHECKING:
     from contender import Task
@@ -53,7 +53,7 @@ def ahead(configuration: dict[str, Any]) -> int:
     """Return the batches that are ready at most before one is taken."""
     workers: int = configuration["workers"]
     kept = workers * prefetch(workers) if workers else 0
-    return kept + ready(configuration)
+    return kept + taken_ahead(configuration)
 
 
 def settings(task: Task) -> dict[str, Any]:
