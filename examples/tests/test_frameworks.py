@@ -36,6 +36,8 @@ def job():
             "FOREBAY_CAPACITY": "256MiB",
             "FOREBAY_DAEMON": "embedded",
             "OMP_NUM_THREADS": "1",
+            # A rank that is killed by a signal of its own making says where.
+            "PYTHONFAULTHANDLER": "1",
         }
         pack = [forebay, "pack", str(samples), "-o", str(folder / "s-{:02d}.tar")]
         each = str(-(-SAMPLES // SHARDS))

@@ -7,54 +7,17 @@ import functools
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 from forebay import _native
+from forebay._lazy import texts, views
 from forebay._ragged import Nested, Padded, Ragged
 from forebay._usercode import Column, Decoded, Made, UserCode, where
 from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
 
 _log = logging.getLogger("forebay")
-
-
-class Texts(Sequence[str]):
-    """A read-only sequence of str, each made when it is looked at."""
-
-    def __init__(self, of: _native.Texts | Sequence[str]) -> None:
-        # torch's loaders make sequences anew out of their items.
-        self._get = of.get if isinstance(of, _native.Texts) else list(of).__getitem__
-        self._len = len(of)
-
-    def __len__(self) -> int:
-        return self._len
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self._get(row) for row in range(*index.indices(len(self)))]
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return self._get(row)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or isinstance(other, str):
-            return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
-
-    def __repr__(self) -> str:
-        return repr(list(self))
 
 
 @functools.cache
@@ -103,8 +66,8 @@ class Assembler:
             columns.append((name, values, present))
         return Decoded(
             columns,
-            Texts(native.keys()),
-            Texts(native.urls()),
+            texts(native.keys()),
+            texts(native.urls()),
             native.offsets(),
             self._tensor(native.valid()),
         )
@@ -134,8 +97,7 @@ class Assembler:
             there = present or [True] * len(rows)
             return [json.loads(row) if has else None for row, has in zip(rows, there, strict=True)]
         if kind == "views" and memory is not None:
-            # A slice of one memoryview costs a tenth of a memoryview.
-            return [None if row is None else memory[row] for row in rows]
+            return views(memory, rows)
         return where(present, rows)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay import _native, _ragged
+from forebay._lazy import Lazy
 from forebay.errors import Invalid
 from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
@@ -104,7 +105,7 @@ class UserCode:
 
     def _take(self, decoded: Decoded, rows: list[int]) -> Decoded:
         def pick(values: Any) -> Any:
-            if isinstance(values, list):
+            if isinstance(values, (list, Lazy)):
                 return [values[row] for row in rows]
             if isinstance(values, _ragged.Ragged):
                 return values.take(self.framework, rows)

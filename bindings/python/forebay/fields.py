@@ -415,14 +415,15 @@ class Npy(Rows):
 
 @dataclass(frozen=True, repr=False)
 class Bytes(Field):
-    """The bytes as they are: a list of bytes, or of memoryviews.
+    """The bytes as they are: a list of bytes, or a sequence of memoryviews.
 
     Parameters
     ----------
     copy : bool
-        False gives read-only memoryviews of the daemon's shared memory, without any copy. They
-        stay valid for as long as you keep them, after ``close()`` and without the daemon. While
-        you keep many batches of them, further ones are copied so that the loader can go on.
+        False gives read-only memoryviews of the daemon's shared memory, without any copy. Each is
+        made when you look at it. They stay valid for as long as you keep them, after ``close()``
+        and without the daemon. While you keep many batches of them, further ones are copied so
+        that the loader can go on.
     """
 
     _: KW_ONLY

@@ -145,6 +145,23 @@ def test_views_stay_readable_after_close(make):
         views[0][0] = 1
 
 
+def test_views_are_made_when_they_are_looked_at(make):
+    loader = make(fields={"view": forebay.Bytes("bin", copy=False)}, batch_size=60)
+    gc.collect()
+    (batch,) = loader
+    views = batch["view"]
+    # One that all are slices of.
+    assert sum(type(known) is memoryview for known in gc.get_objects()) < 10
+    expected = [sample(number)[1]["bin"] for number in range(60)]
+    assert views == expected
+    assert (views[-1], views[1:3], len(views)) == (expected[-1], expected[1:3], 60)
+    assert all(type(view) is memoryview for view in views)
+    # torch's loaders make sequences anew out of their items.
+    assert type(views)(list(views)) == expected
+    with pytest.raises(IndexError):
+        views[60]
+
+
 def test_a_view_alone_keeps_its_bytes_and_only_as_long_as_it_lives(monkeypatch):
     class Lent:
         def __init__(self, size):

@@ -1,0 +1,76 @@
+"""Columns whose rows are made when they are looked at.
+
+One rule: they are read as a list is, and keep what their rows are made of. Whoever waits for a
+batch should not wait for its rows: a thousand Python objects take longer than all else of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+Row = TypeVar("Row")
+
+
+class Lazy(Sequence[Row]):
+    """A read-only sequence, each row of it made anew whenever it is looked at.
+
+    Parameters
+    ----------
+    of
+        The rows, if there are some already: torch's loaders make sequences anew out of theirs.
+        Otherwise how many there are, and `row` makes each of its number, counted from 0.
+    """
+
+    def __init__(self, of: Sequence[Row] | int, row: Callable[[int], Row] | None = None) -> None:
+        if isinstance(of, int):
+            assert row is not None
+            self._row, self._len = row, of
+        else:
+            self._row, self._len = list(of).__getitem__, len(of)
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, range(self._len))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self._row(row) for row in range(*index.indices(self._len))]
+        row = index + self._len if index < 0 else index
+        if not 0 <= row < self._len:
+            raise IndexError(f"row {index} of {self._len}")
+        return self._row(row)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def texts(of: Any) -> Lazy[str]:
+    """The strings of a native column of texts."""
+    return Lazy(len(of), of.get)
+
+
+def views(memory: memoryview, places: list[slice | None]) -> Lazy[memoryview | None]:
+    """Slices of `memory`, None where absent; a slice costs a tenth of a memoryview made anew."""
+
+    def view(row: int) -> memoryview | None:
+        place = places[row]
+        return None if place is None else memory[place]
+
+    return Lazy(len(places), view)
