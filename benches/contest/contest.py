@@ -25,10 +25,10 @@ import shards
 from contender import Task
 from conversions import Conversion
 from handover import HANDOVER
-from place import no_room, out_of_page_cache, place
+from place import no_room, out_of_page_cache, page_cache, place
 from players import Failed, Player, player
 from request import Request
-from roster import Contender, Tried
+from roster import PAGE_CACHE, Contender, Tried
 
 # Of a sweep's runs, in which nobody computes, and of a search's: the share of a measured run's
 # seconds that they take at least and at most, and the steps that they are to have within that. A
@@ -107,6 +107,7 @@ class Contest:
             self.contenders = []
             return
         self.have_all("converting", self.convert)
+        self.have_all("looking", self.weigh)
         self.have_all("sweeping", self.sweep)
         self.have_all("first epoch", self.first_epoch)
         if self.request.find_rate:
@@ -221,6 +222,11 @@ class Contest:
             self.work,
             self.request.command(),
         )
+
+    def weigh(self, one: Contender) -> None:
+        """Find out whether a contender's files are in memory once they were read."""
+        if one.storage == PAGE_CACHE:
+            one.storage = page_cache(self.files(one), self.request.memory_bytes)
 
     def converted(self, one: Contender, what: str) -> Any:
         """Return a figure of the contender's conversion, if it has one."""
@@ -486,7 +492,7 @@ class Contest:
             source=None if made is None else made.folder,
             crc=self.crc,
             model=self.request.model,
-            preread=self.files(one) if warm and one.storage == "page_cache" else [],
+            preread=self.files(one) if warm and one.storage == PAGE_CACHE else [],
         )
         forebay, before = self.request.command(), self.before
         with (

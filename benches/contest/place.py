@@ -13,9 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemons import node_daemon, private_daemon
-from roster import Contender
+from roster import PAGE_CACHE, Contender
 
 GIB = 1 << 30
+# Of a contender whose files are more than the page cache can hold: a disk is part of what it reads.
+SMALL_PAGE_CACHE = "small_page_cache"
+# Of what memory is free, files may take this share for the page cache to hold all of them: trainers
+# and workers need the rest.
+CACHED_SHARE = 0.8
 # A tier in memory holds the shards and some room at their ends.
 ROOM = 1.1
 # What the daemon has beside the tier: frames and slabs.
@@ -46,6 +51,13 @@ def no_room(shards: list[str], limit: int | None) -> str | None:
     )
 
 
+def page_cache(files: list[str], limit: int | None) -> str:
+    """Return whether the page cache can hold all of `files`."""
+    room = min(available_bytes(), limit) if limit else available_bytes()
+    held = sum(os.path.getsize(file) for file in files)
+    return PAGE_CACHE if held <= room * CACHED_SHARE else SMALL_PAGE_CACHE
+
+
 def available_bytes() -> int:
     """Return the memory that can be had: what caches files is given back when it is asked for."""
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -74,7 +86,7 @@ def place(
 ) -> Iterator[dict[str, str]]:
     """Yield the environment in which `contender` plays; a daemon ends with it."""
     environment = dict(os.environ)
-    if contender.storage == "page_cache":
+    if contender.storage in (PAGE_CACHE, SMALL_PAGE_CACHE):
         yield environment
     elif contender.storage == "o_direct":
         cache.mkdir(parents=True, exist_ok=True)

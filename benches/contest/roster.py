@@ -16,6 +16,8 @@ from typing import Any
 from handover import DIRECT, HANDOVER, THREAD, THREAD_UINT8, taken_ahead
 from torch_workers import ahead
 
+# Where a contender's files are, unless it has a tier of its own.
+PAGE_CACHE = "page_cache"
 # Workers of torch's DataLoader, and threads of those that have some; beside them as many as there
 # are usable cores, if these are more.
 WORKERS = (2, 4, 1, 0)
@@ -151,7 +153,7 @@ class Contender:
     settings: dict[str, tuple[Any, ...]]
     configuration: dict[str, Any] = field(default_factory=dict)
     # Where its bytes lie when they are warm.
-    storage: str = "page_cache"
+    storage: str = PAGE_CACHE
     sweep: list[Tried] = field(default_factory=list)
     # The fastest accelerator that short runs found it to feed, over the nominal one.
     speed: float | None = None

@@ -59,7 +59,6 @@ def interpreter() -> Path:
 def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> None:
     """Let all of them do one kind of work."""
     folder = stage.shards(PHOTOS)
-    # As people name them, so that no path of this machine is in the document.
     urls = [f"{stage.BUCKET}/{shard.name}" for shard in sorted(folder.glob("*/*.tar"))]
     page = out / f"starvation-{work}.html"
     command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", *urls, *WORK[work]]
@@ -71,8 +70,10 @@ def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> Non
         text = subprocess.run(
             command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=True
         ).stdout
-    # Nor is the interpreter's.
-    text, told = (said.replace(str(python), "python") for said in (text, page.read_text()))
+    told = page.read_text()
+    # No path of this machine is in what is published.
+    for path, name in ((str(python), "python"), (f"{folder}/", "")):
+        text, told = text.replace(path, name), told.replace(path, name)
     page.write_text(told)
     document = {**json.loads(text), "made_on": machine.describe(stage.RUN)}
     target = out / f"starvation-{work}.json"

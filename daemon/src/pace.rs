@@ -19,6 +19,9 @@ const KEPT: usize = 11;
 /// Of words that come faster than this the last is kept: between two is time enough to divide by.
 const APART: Duration = Duration::from_secs(1);
 
+/// A trainer that has said nothing for so many times what usually lies between two of its words is silent.
+const USUAL_GAPS: u32 = 2;
+
 /// Waits below this share of the time are not worth a word.
 const WORTH_TELLING: f64 = 0.005;
 
@@ -61,7 +64,7 @@ pub struct ProgressReport {
 /// What happened in some seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Lately {
-    /// How many: ten, where the job is old enough.
+    /// How many: ten, where the job is old enough; more where its trainer takes no batches by now.
     pub seconds: f64,
     /// Samples a second.
     pub samples_per_second: f64,
@@ -123,17 +126,23 @@ impl Pace {
             waiting_seconds: waiting.as_secs_f64(),
             waits: last.waits.clone(),
             heard_seconds_ago: ago.as_secs_f64(),
-            lately: self.lately(),
+            lately: self.lately(ago),
         })
     }
 
-    fn lately(&self) -> Option<Lately> {
+    /// Up to its last word, which is so long ago.
+    fn lately(&self, ago: Duration) -> Option<Lately> {
         let ((begin, first), (end, last)) = (self.words.front()?, self.words.back()?);
         let between = end.saturating_duration_since(*begin);
         if between < APART {
             return None;
         }
-        let seconds = between.as_secs_f64();
+        // A trainer speaks as it takes batches. One that has long taken none (it validates, or writes a checkpoint) does not
+        // wait: of one that does the last word says so.
+        let gaps = u32::try_from(self.words.len() - 1).unwrap_or(1);
+        let usual = (between / gaps).max(APART) * USUAL_GAPS;
+        let silent = if last.waiting_ns > 0 { Duration::ZERO } else { ago.saturating_sub(usual) };
+        let seconds = (between + silent).as_secs_f64();
         // What a trainer says may go back; its rate is then none, not less.
         let rate = |of: fn(&Progress) -> u64| of(last).saturating_sub(of(first)) as f64 / seconds;
         let grown = |cause: Cause| {
@@ -248,6 +257,23 @@ mod tests {
             report.to_string(),
             "read 1900 samples in 237 batches, 100 samples/s, 1.1 KiB/s; waited 20 % of the last 10 s: origin 15 %, decode 5 %"
         );
+    }
+
+    /// A trainer that validates, or writes a checkpoint, is not said to wait as it did before that.
+    #[test]
+    fn what_was_lately_fades_while_a_trainer_takes_nothing() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        for step in 0..=10_u32 {
+            let at = u64::from(step);
+            pace.heard(word(100 * at, 1000 * at, 0, 0), start + step * 4 * SECOND);
+        }
+        let at = |seconds| pace.report(start + seconds * SECOND).unwrap().lately.unwrap();
+        // A step of four seconds is no silence.
+        assert_eq!(at(48), at(40));
+        assert!(close(at(48).seconds, 40.0) && close(at(48).waited_share, 0.25));
+        let later = at(48 + 360);
+        assert!(close(later.seconds, 400.0) && close(later.waited_share, 0.025), "{later:?}");
+        assert!(close(later.waited_for["origin"], 0.025) && close(later.samples_per_second, 2.5));
     }
 
     /// A wait that goes on counts while it does; its cause is known at its end, and the share is never more than all the time.

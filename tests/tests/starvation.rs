@@ -154,6 +154,15 @@ fn assert_misused(output: &Output, what: &str) {
     assert!(error.contains(what), "{error}");
 }
 
+/// Writes a manifest of the shards, and returns its path.
+fn indexed(household: &Household, origin: &Origin, folder: &std::path::Path) -> String {
+    let manifest = folder.join("m.json").to_str().unwrap().to_owned();
+    let mut index = household.forebay(&["index", "s3://bucket/{0..3}.tar", "-o", &manifest]);
+    let index = index.args(["--daemon", "embedded"]).envs(origin.environment()).output().unwrap();
+    assert!(index.status.success(), "{}", String::from_utf8_lossy(&index.stderr));
+    manifest
+}
+
 /// Several accelerators are the ranks of one job: all samples go to one or the other, once.
 #[test]
 fn accelerators_share_an_epoch() {
@@ -162,12 +171,8 @@ fn accelerators_share_an_epoch() {
     let two = ["--accelerators", "2", "--batch-size", "5"];
     assert_misused(&starvation(&household, &origin, &two), "forebay index");
     let folder = tempfile::tempdir().unwrap();
-    let manifest = folder.path().join("m.json");
-    let manifest = manifest.to_str().unwrap();
-    let mut index = household.forebay(&["index", "s3://bucket/{0..3}.tar", "-o", manifest]);
-    let index = index.args(["--daemon", "embedded"]).envs(origin.environment()).output().unwrap();
-    assert!(index.status.success(), "{}", String::from_utf8_lossy(&index.stderr));
-    let more = [&two[..], &["--manifest", manifest, "--json"]].concat();
+    let manifest = indexed(&household, &origin, folder.path());
+    let more = [&two[..], &["--manifest", &manifest, "--json"]].concat();
     let report = document(&starvation(&household, &origin, &more));
     for epoch in report["epochs"].as_array().unwrap() {
         let ranks = epoch["accelerators"].as_array().unwrap();
@@ -177,6 +182,32 @@ fn accelerators_share_an_epoch() {
         assert_eq!((&epoch["steps"], &epoch["samples"]), (&14.into(), &70.into()));
         let walls: f64 = ranks.iter().map(|rank| number(rank, "/wall_seconds")).sum();
         assert!((number(epoch, "/au_ideal") - 14.0 * 0.001 / walls).abs() < 1e-9, "{epoch}");
+    }
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Of shards whose samples are known those that no step reaches are left out: the daemon would fetch them ahead of time.
+#[test]
+fn few_steps_need_few_shards() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = indexed(&household, &origin, folder.path());
+    let more = ["--manifest", &manifest, "--batch-size", "8", "--json", "--steps", "3"];
+    let stored = |shards| {
+        let names = (0..shards).map(|n| format!("{n}.tar"));
+        names.map(|name| origin.bytes(&name).len() as u64).sum::<u64>()
+    };
+    // Three steps take 24 samples; of shards that are mixed all are read.
+    for (window, shards) in [("0", 2), ("3", 3)] {
+        let household = Household::new(ACTOR);
+        let more = [&more[..], &["--window", window]].concat();
+        let report = document(&starvation(&household, &origin, &more));
+        let epochs = report["epochs"].as_array().unwrap();
+        assert_eq!(report["configuration"]["urls"].as_array().unwrap().len(), shards as usize);
+        assert_eq!(epochs[0]["fetched_bytes"], stored(shards));
+        assert_eq!((&epochs[1]["temperature"], &epochs[1]["steps"]), (&"warm".into(), &2.into()));
+        eventually("no daemon is left", || household.daemons().is_empty());
     }
     eventually("no daemon is left", || household.daemons().is_empty());
 }
@@ -200,12 +231,15 @@ fn stalls_are_told_apart_by_difference() {
     assert!((of("fetch_stall") - (cold - cached)).abs() < 1e-9, "{parts}");
     assert!((of("prep_stall") - (cached - synthetic)).abs() < 1e-9, "{parts}");
 
-    // The cache is full by now: there is nothing to tell apart.
+    // The cache is full by now: there is nothing to tell apart, but what was asked for beside that is told.
     eventually("no daemon is left", || household.daemons().is_empty());
+    let more = [&more[..], &["--find-most", "--trial", "1"]].concat();
     let output = starvation(&household, &origin, &more);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("FOREBAY_CACHE"), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.get("differential").is_none() && report["held"]["trials"].is_array());
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 

@@ -137,6 +137,8 @@ fn a_trace_follows_each_batch_and_agrees_with_the_report() {
         assert_eq!(bytes, origin.bytes(&format!("{shard}.tar")).len() as u64);
         let kept = of("keep");
         assert_eq!((kept.len(), &kept[0].args["tier"]), (1, &Value::from("cache")));
+        let url = Value::from(format!("s3://bucket/{shard}.tar"));
+        assert!(of("fetch").iter().chain(&kept).all(|slice| slice.args["url"] == url));
         assert!(of("fetch").iter().all(|fetch| fetch.start <= kept[0].start + GRAIN));
     }
 

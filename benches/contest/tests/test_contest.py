@@ -231,6 +231,34 @@ def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_p
     assert {seen[0] for seen in rote.seen} == {"accelerator"}
 
 
+def test_files_beyond_the_page_cache_are_not_said_to_be_in_memory(shards, tmp_path):
+    files = [str(shard) for shard in shards]
+    held = sum(os.path.getsize(file) for file in files)
+    for limit, storage in (
+        (None, "page_cache"),
+        (2 * held, "page_cache"),
+        (held, "small_page_cache"),
+    ):
+        asked = request(shards, tmp_path, contenders=["webdataset"], memory_bytes=limit)
+        played = Contest(Request.of(asked), lambda: None, lambda *_: None)
+        one = roster.Contender("webdataset", "webdataset", "python", "1", {}, {})
+        played.weigh(one)
+        assert one.storage == storage
+    # Nobody reads in advance what cannot stay.
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        @contextmanager
+        def noted(name, kind, python, task, environment, before):
+            made.append(task)
+            yield None
+
+        patch.setattr("contest.player", noted)
+        with played.player(one, {}):
+            pass
+    assert made[0].preread == []
+
+
 def test_without_forebay_it_ends_and_tells_what_there_was(shards, work, scripts):
     shutil.copy(PLAIN, scripts / "through_forebay.py")
     with (scripts / "roster.py").open("a") as file:

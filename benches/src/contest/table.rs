@@ -68,6 +68,7 @@ pub(crate) fn fence(document: &Value) -> Option<String> {
 pub(crate) fn level(contender: &Value) -> &'static str {
     match contender["storage"].as_str() {
         Some("page_cache" | "memory") => "memory (page cache, or a tier of memory)",
+        Some("small_page_cache") => "a disk, and a page cache that is too small for all of it",
         Some("o_direct") => "a disk (read around the page cache)",
         _ => "not told",
     }

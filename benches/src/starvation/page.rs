@@ -6,7 +6,7 @@ use forebay_error::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::differential::Differential;
-use super::report::text::few;
+use super::report::text::{few, unbooked_means};
 use super::report::{EpochReport, Report};
 use super::search::Held;
 use crate::contest::{
@@ -129,8 +129,11 @@ fn one(epoch: &EpochReport) -> Result<Markup> {
             p {
                 "Waits of single steps: p50 " (milliseconds(wait.p50_seconds))
                 ", p95 " (milliseconds(wait.p95_seconds)) ", p99 " (milliseconds(wait.p99_seconds))
-                ", longest " (milliseconds(wait.max_seconds)) ". Booked " (format!("{:.3} s", wait.total_seconds))
-                " of " (format!("{:.3} s", wait.measured_seconds)) " measured."
+                ", longest " (milliseconds(wait.max_seconds)) ". Booked " (briefly(wait.total_seconds))
+                " of " (briefly(wait.measured_seconds)) " measured; the calls themselves are booked to no cause."
+            }
+            @if let Some(unbooked) = wait.unbooked_seconds() {
+                p class="note" { strong { "Beware: " } (unbooked_means(unbooked)) "." }
             }
             table {
                 thead { tr { th scope="col" { "cause" } th scope="col" { "waited" } th scope="col" { "share" } } }
@@ -282,4 +285,12 @@ fn percent(share: f64) -> String {
 
 fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
+}
+
+/// A time with three digits that say something, however short it is.
+fn briefly(seconds: f64) -> String {
+    match seconds {
+        long if long >= 1.0 => format!("{long:.3} s"),
+        short => format!("{:.3} ms", short * 1e3),
+    }
 }

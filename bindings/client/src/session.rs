@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver as Queue, Sender, bounded, unbounded};
-use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_error::{Doing, Error, ErrorKind, Result, shown};
 use forebay_wire::clock::now_ns;
 use forebay_wire::fork::Generation;
 use forebay_wire::frame::Receiver;
@@ -485,7 +485,8 @@ fn receive_from(
             }
             Reply::Came(came) => {
                 if let Some(trace) = &shared.trace {
-                    trace.came(came);
+                    let url = shared.config.open.urls.get(came.shard as usize);
+                    trace.came(came, url.map(|url| shown(url)));
                 }
                 continue;
             }

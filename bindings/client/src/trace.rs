@@ -70,8 +70,8 @@ pub(crate) struct Handed {
 }
 
 enum Told {
-    /// Something came in of one of the job's shards.
-    Came(Came),
+    /// Something came in of one of the job's shards, which is called so where that may be shown.
+    Came(Came, Option<String>),
     /// The consumer asks for a batch, and so is done with the one before.
     Asked(u64),
     /// It got one.
@@ -162,8 +162,8 @@ impl Trace {
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the trace was finished before")))
     }
 
-    pub(crate) fn came(&self, came: Came) {
-        self.0.tell(Told::Came(came));
+    pub(crate) fn came(&self, came: Came, url: Option<String>) {
+        self.0.tell(Told::Came(came, url));
     }
 
     pub(crate) fn asked(&self, asked_ns: u64) {
@@ -238,9 +238,9 @@ impl Writing {
             false => missed += 1,
         };
         match told {
-            Told::Came(came) => {
+            Told::Came(came, url) => {
                 left_out.fetch_add(came.missed, Ordering::Relaxed);
-                self.picture.came(&came, &mut put);
+                self.picture.came(&came, url.as_deref(), &mut put);
             }
             Told::Asked(asked_ns) => self.picture.asked(asked_ns, &mut put),
             Told::Handed(followed, handed) => self.picture.handed(&followed, &handed, &mut put),

@@ -55,7 +55,7 @@ class Lazy(Sequence[Row]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)
+        return Lazy, (list(self),)
 
     def __repr__(self) -> str:
         return repr(list(self))

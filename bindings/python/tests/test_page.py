@@ -593,6 +593,12 @@ def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chr
     assert browser.execute_script("return window.kept.every((one) => one.isConnected)")
     assert browser.execute_script(selected) == first
     assert browser.execute_script("return window.heard") > 0
+    # Those that wait come first.
+    idle = JOB["progress"] | {"lately": JOB["progress"]["lately"] | {"waited_share": 0.001}}
+    put(browser, {"jobs": [waits(2, 0.0) | {"progress": idle}, waits(3, 0.0), waits(4, 68.0)]})
+    until(browser, "they are sorted", lambda: "68 s so far" in text(browser, "jobs-table"))
+    names = [one.text for one in browser.find_elements(By.CSS_SELECTOR, "#jobs-table tbody th")]
+    assert [name.split("\n")[0] for name in names] == ["job 3", "job 4", "job 2"]
 
 
 def test_a_mistake_of_the_page_is_not_the_daemons(node: Node, browser: webdriver.Chrome) -> None:

@@ -23,7 +23,8 @@ impl fmt::Display for Report {
             write!(f, "\n{differential}")?;
         }
         self.held.iter().try_for_each(|held| write!(f, "\n{held}"))?;
-        self.contest.iter().try_for_each(|told| write!(f, "\n{}", contest::table(told)))
+        self.contest.iter().try_for_each(|told| write!(f, "\n{}", contest::table(told)))?;
+        writeln!(f, "\n{}; configuration {:.12}", self.machine, self.configuration_sha256)
     }
 }
 
@@ -32,6 +33,15 @@ pub(in crate::starvation) fn few(steps: u64, prefetch: u32) -> String {
     format!(
         "with {steps} counted steps in an epoch much of it is what was made ahead during the first, up to {prefetch} batches; \
          name more shards, or see --find-most, which plays them many times"
+    )
+}
+
+/// What it means that so much of a wait was booked to no cause.
+pub(in crate::starvation) fn unbooked_means(seconds: f64) -> String {
+    format!(
+        "causes and wait differ by {:.1} ms, more than the calls themselves take: on a machine with other work shares by cause \
+         are not to be trusted",
+        seconds * 1e3
     )
 }
 
@@ -84,11 +94,7 @@ impl fmt::Display for EpochReport {
         }
         writeln!(f)?;
         if let Some(unbooked) = wait.unbooked_seconds() {
-            writeln!(
-                f,
-                "  beware: causes and wait differ by {:.1} ms: the machine has too much other work to say what was waited for",
-                unbooked * 1e3
-            )?;
+            writeln!(f, "  beware: {}", unbooked_means(unbooked))?;
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ impl Picture {
     }
 
     /// Something came in of a shard.
-    pub(super) fn came(&mut self, came: &Came, put: Put<'_>) {
+    pub(super) fn came(&mut self, came: &Came, url: Option<&str>, put: Put<'_>) {
         let Came { shard, work, start_ns, end_ns, .. } = came;
         let spot = self.came.take(*start_ns, *end_ns, &mut self.unnamed);
         let (name, args) = match work {
@@ -142,14 +142,15 @@ impl Picture {
                 }
                 let (shard, from, until) = (*shard, *from, *until);
                 self.fetched.push_back(Fetched { shard, from, until, spot });
-                let args =
-                    json!({ "shard": shard, "from": from, "bytes": until.saturating_sub(from) });
+                let args = json!({
+                    "shard": shard, "url": url, "from": from, "bytes": until.saturating_sub(from),
+                });
                 (format!("fetch shard {shard}"), args)
             }
             Work::Kept { tier } => {
                 // As many as the job has shards.
                 self.tiers.insert(*shard, tier.clone());
-                (format!("keep shard {shard}"), json!({ "shard": shard, "tier": tier }))
+                (format!("keep shard {shard}"), json!({ "shard": shard, "url": url, "tier": tier }))
             }
         };
         self.slice("shard", name, spot, args, put);

@@ -473,11 +473,7 @@ impl Tier {
             Ok(mut running) => {
                 self.table().runs(&shard);
                 let began = Instant::now();
-                let ran = job.run(&mut running).await;
-                if is_fetched && ran.is_ok() && job.fault.get().is_none() {
-                    self.0.commons.fetches.since(began);
-                }
-                ran
+                job.run(&mut running).await.map(|()| began)
             }
             Err(error) => Err(error),
         };
@@ -489,13 +485,14 @@ impl Tier {
         }
         drop(spending);
         match (filled, job.fault.get()) {
-            (Ok(()), None) => {
+            (Ok(began), None) => {
                 let resumed = job.resumed.load(Ordering::Relaxed);
                 if let Some(allotment) = &job.allotment {
                     allotment.settle(job.parts.len());
                 }
                 match arrival {
                     Arrival::Fetch(_) => {
+                        self.0.commons.fetches.since(began);
                         tally.resumed_bytes.add(resumed);
                         tally.fills.inc();
                     }
@@ -516,7 +513,7 @@ impl Tier {
                 drop(table);
                 self.relieve();
             }
-            (Ok(()), Some(fault)) => {
+            (Ok(_), Some(fault)) => {
                 let (url, dataset) = (shown(&job.url), self.0.commons.dataset_of(&job.url));
                 let (tenant, tier) = (job.tenant.as_deref(), self.name());
                 let (session, asker) = job.rank.asker();

@@ -158,9 +158,19 @@ function horizon(foreseen) {
   return [element("span", { class: late || arrives === undefined ? "bad" : "" }, words), small(url)];
 }
 
+/** The share of its time that a job waited lately. */
+const waited = (job) => job.progress?.lately?.waited_share ?? 0;
+
+/** How long a job has waited by now. */
+const waitsNow = (job) => job.progress?.waiting_seconds ?? 0;
+
+const isWaiting = (job) => waited(job) > STARVES || waitsNow(job) > LONG;
+
 function showJobs(status) {
   const foreseen = new Map(status.foresight.jobs.map((job) => [job.job, job]));
-  const rows = status.jobs.map((job) => {
+  // Those that wait come first; among their like rows keep their places, whatever figures do.
+  const jobs = [...status.jobs].sort((one, other) => isWaiting(other) - isWaiting(one) || one.session - other.session);
+  const rows = jobs.map((job) => {
     const progress = job.progress;
     const lately = progress && progress.lately;
     const reads = lately
@@ -307,8 +317,7 @@ function remember(status) {
   if (seconds < 0) memory.history = [];
   if (seconds > 0) {
     const rate = (key) => Math.max(0, status.cache[key] - before.cache[key]) / seconds;
-    const shares = status.jobs.map((job) => job.progress?.lately?.waited_share ?? 0);
-    memory.history.push({ waited: Math.max(0, ...shares), origin: rate("origin_bytes"), tiers: rate("tier_read_bytes") });
+    memory.history.push({ waited: Math.max(0, ...status.jobs.map(waited)), origin: rate("origin_bytes"), tiers: rate("tier_read_bytes") });
     memory.history = memory.history.slice(-REMEMBERED);
   }
   memory.before = status;
@@ -322,9 +331,7 @@ const passing = (text) => element("span", { "aria-live": "off" }, text);
 
 /** What matters first, a sentence each. */
 function verdict(status) {
-  const waited = (job) => job.progress?.lately?.waited_share ?? 0;
-  const waitsNow = (job) => job.progress?.waiting_seconds ?? 0;
-  const waiting = status.jobs.filter((job) => waited(job) > STARVES || waitsNow(job) > LONG);
+  const waiting = status.jobs.filter(isWaiting);
   // A job of several ranks waits for the slowest.
   const who = (rank) => (status.jobs.filter((job) => job.name === rank.name).length > 1 ? `a rank of ${rank.name}` : rank.name);
   const { lacks } = status.foresight;

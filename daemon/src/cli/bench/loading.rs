@@ -89,6 +89,27 @@ impl Loading {
 }
 
 impl Job {
+    /// Leaves out the shards behind the first so many samples, where it is known how many each has: a daemon fetches what a job
+    /// will read next, also if it never comes to that. Shards that are mixed stay together.
+    pub(super) fn end_after(&mut self, samples: u64) {
+        let Some(counts) = &mut self.counts else { return };
+        let mut left = samples;
+        let reached = |count: &&u64| {
+            let is_reached = left > 0;
+            left = left.saturating_sub(**count);
+            is_reached
+        };
+        let kept = counts.iter().take_while(reached).count().max(self.window as usize);
+        counts.truncate(kept);
+        self.urls.truncate(kept);
+        self.extent.iter_mut().for_each(|extent| extent.bytes.truncate(kept));
+    }
+
+    /// Its shards.
+    pub(super) fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
     /// A loader for each rank of the job, all on this node.
     pub(super) fn ranks(
         &self,

@@ -66,7 +66,7 @@ pub(in crate::cli) struct Arguments {
     /// Epochs: the first is cold if the cache was empty.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// Steps per epoch, at most, the first included.
+    /// Steps per epoch, at most, the first included. With --manifest, shards behind them are left out.
     #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
     steps: Option<u64>,
     /// Tell fetch stalls from prep stalls by the difference between synthetic, cached and cold epochs. The
@@ -197,9 +197,13 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     arguments.html.iter().chain(&arguments.trace).try_for_each(|file| writable(file))?;
     let urls = arguments.loading.shards(launcher)?;
     arguments.rivals.check(&urls, &asked)?;
-    let job = arguments.loading.job_of(JOB, urls.clone(), launcher)?;
+    let mut job = arguments.loading.job_of(JOB, urls, launcher)?;
+    if let Some(steps) = arguments.steps {
+        let together = u64::from(asked.batch_size) * u64::from(arguments.accelerators);
+        job.end_after(steps.saturating_mul(together));
+    }
     let configuration = Configuration {
-        urls,
+        urls: job.urls().to_vec(),
         accelerators: arguments.accelerators,
         decode: asked.decode,
         threads: asked.threads,
@@ -225,29 +229,32 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     }
     let traces: Vec<_> = configs.iter().filter_map(|config| config.trace.clone()).collect();
     let mut node = Node::open(configs, asked.step, &bar)?;
-    for epoch in 0..arguments.epochs {
+    let mut ended = (0..arguments.epochs).try_for_each(|epoch| {
         bar.set_message(format!("epoch {epoch}"));
         report.epochs.push(node.epoch(Counted::all_but_the_first(arguments.steps))?);
-    }
-    let ended = behind_epochs(arguments, (node, &traces), &mut report, &bar).and_then(|()| {
-        let urls = &report.configuration.urls;
-        let Some(mut contest) = arguments.rivals.play(&asked, urls, launcher, &bar)? else {
-            return Ok(());
-        };
-        let checked = arguments.rivals.check_played(&mut contest);
-        report.contest = Some(contest.document);
-        checked
+        Ok(())
     });
+    if ended.is_ok() {
+        // A cache that was not cold takes nothing away of what is asked for beside that.
+        let apart = tell_apart(arguments, &node, &mut report, &bar);
+        let searched = search(arguments, (node, &traces), &mut report, &bar);
+        let contested =
+            searched.and_then(|()| contest(arguments, &asked, &mut report, (launcher, &bar)));
+        ended = apart.and(contested);
+    }
     bar.finish_and_clear();
+    if report.epochs.is_empty() {
+        return ended;
+    }
     // What was measured is told, whatever failed behind it.
     let told = tell(arguments, &report);
     ended.and(told)
 }
 
-/// What follows the epochs and needs their loaders.
-fn behind_epochs(
+/// Tells stalls apart by the difference between epochs, if that is asked for.
+fn tell_apart(
     arguments: &Arguments,
-    (node, traces): (Node<'_>, &[Trace]),
+    node: &Node<'_>,
     report: &mut Report,
     bar: &ProgressBar,
 ) -> Done {
@@ -255,6 +262,16 @@ fn behind_epochs(
         bar.set_message("synthetic");
         report.differential = Some(node.differential(first, rest.last().unwrap_or(first))?);
     }
+    Ok(())
+}
+
+/// Finds how many accelerators are fed, if that is asked for, and ends the loaders.
+fn search(
+    arguments: &Arguments,
+    (node, traces): (Node<'_>, &[Trace]),
+    report: &mut Report,
+    bar: &ProgressBar,
+) -> Done {
     if arguments.find_most {
         bar.set_message("how many accelerators?");
         report.held = Some(node.search(arguments.target_au, arguments.trial)?);
@@ -264,13 +281,32 @@ fn behind_epochs(
     Ok(traces.iter().try_for_each(finish)?)
 }
 
-/// Writes and prints a report.
+/// Plays other loaders, if any are asked.
+fn contest(
+    arguments: &Arguments,
+    asked: &Asked,
+    report: &mut Report,
+    (launcher, bar): (&Launcher, &ProgressBar),
+) -> Done {
+    let urls = &report.configuration.urls;
+    let Some(mut contest) = arguments.rivals.play(asked, urls, launcher, bar)? else {
+        return Ok(());
+    };
+    let checked = arguments.rivals.check_played(&mut contest);
+    report.contest = Some(contest.document);
+    checked
+}
+
+/// Prints and writes a report: what may fail comes last.
 fn tell(arguments: &Arguments, report: &Report) -> Done {
-    if let Some(file) = &arguments.html {
-        std::fs::write(file, page::of(report)?).doing("write the page")?;
-    }
     let text = if arguments.json { report.to_json()? } else { report.to_string() };
-    Ok(print(text.trim_end())?)
+    print(text.trim_end())?;
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, page::of(report)?)
+            .doing("write the page")
+            .map_err(|error| error.at("file", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Checks that a file can be written later on, without making it.

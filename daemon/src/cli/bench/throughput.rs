@@ -96,7 +96,11 @@ impl Arguments {
 
 pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let cases = arguments.cases()?;
-    let job = arguments.loading.job("bench throughput", launcher)?;
+    let mut job = arguments.loading.job("bench throughput", launcher)?;
+    if let Some(batches) = arguments.batches {
+        let largest = cases.iter().map(|case| u64::from(case.batch_size)).max().unwrap_or_default();
+        job.end_after(batches.saturating_mul(largest));
+    }
     let how = Rounds { rounds: arguments.rounds, cold: arguments.cold, batches: arguments.batches };
     let config = |case: &Case| job.config(case.decoded, case.threads, case.batch_size);
     let bar = loading::bar();
