@@ -102,9 +102,11 @@ class Contest:
     def run(self) -> None:
         """Play it all; whatever was measured is with the contenders, also when it ends early."""
         self.gather()
-        if self.absent and all(one.kind == "forebay" for one in self.contenders):
+        is_against_others = any(kind != "forebay" for kind in self.request.contenders)
+        if is_against_others and all(one.kind == "forebay" for one in self.contenders):
             # Against nobody there is nothing to play.
             self.contenders = []
+        if not self.contenders:
             return
         self.have_all("converting", self.convert)
         self.have_all("looking", self.weigh)

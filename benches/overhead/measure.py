@@ -21,16 +21,30 @@ import random
 import socket
 import statistics
 import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
 import time
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "rivals"))
+import machine  # noqa: E402
 
 SHARDS, SAMPLES, SAMPLE = 8, 512, 110_000
 WATCHED = ("nothing", "metrics", "trace", "both")
 # Seconds between two scrapes: fifteen times as often as Prometheus asks by default.
 EVERY = 1.0
+
+
+class Played(NamedTuple):
+    """What a run came to."""
+
+    samples_per_second: float
+    cpu_us_per_sample: float
 
 
 class Scraper(threading.Thread):
@@ -64,10 +78,8 @@ def make(folder: Path) -> None:
                 tar.addfile(member, io.BytesIO(dice.randbytes(SAMPLE)))
 
 
-def run(
-    forebay: str, folder: Path, arguments: argparse.Namespace, watched: str
-) -> tuple[float, float]:
-    """Play epochs of the warm shards; return samples a second, and CPU time of each in ms."""
+def run(forebay: str, folder: Path, arguments: argparse.Namespace, watched: str) -> Played:
+    """Play epochs of the warm shards."""
     command = [forebay, "bench", "starvation", f"{folder}/shards/{{0..{SHARDS - 1}}}.tar"]
     command += ["--raw", "--step", "0", "--batch-size", str(arguments.batch_size)]
     command += ["--epochs", str(arguments.epochs), "--json"]
@@ -77,7 +89,7 @@ def run(
     scraper = Scraper(f"{folder}/d.sock") if watched in ("metrics", "both") else None
     if scraper:
         scraper.start()
-    ended = subprocess.run(command, check=True, capture_output=True)
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     if scraper:
         scraper.ended.set()
         scraper.join()
@@ -86,7 +98,7 @@ def run(
     samples = sum(epoch["samples"] for epoch in epochs)
     wall = sum(epoch["wall_seconds"] for epoch in epochs)
     cpu = sum(epoch["cpu_ms_per_sample"] * epoch["samples"] for epoch in epochs)
-    return samples / wall, cpu / samples
+    return Played(samples / wall, 1000 * cpu / samples)
 
 
 def main() -> None:
@@ -116,7 +128,7 @@ def main() -> None:
             while not (folder / "d.sock").exists() and time.monotonic() < until:
                 time.sleep(0.1)
             run(arguments.forebay, folder, arguments, "nothing")
-            taken: dict[str, list[tuple[float, float]]] = {watched: [] for watched in WATCHED}
+            taken: dict[str, list[Played]] = {watched: [] for watched in WATCHED}
             for turn in range(arguments.rounds):
                 for at in range(len(WATCHED)):
                     watched = WATCHED[(turn + at) % len(WATCHED)]
@@ -124,16 +136,30 @@ def main() -> None:
         finally:
             daemon.terminate()
             daemon.wait()
+    settings = ("batch_size", "epochs", "rounds")
+    report: dict[str, Any] = {name: getattr(arguments, name) for name in settings}
+    report |= {"machine": machine.describe(Path(arguments.directory)), "runs": {}}
     for watched, runs in taken.items():
-        rates, costs = zip(*runs, strict=True)
-        alone = taken["nothing"]
-        rate = ratios([run[0] for run in runs], [run[0] for run in alone])
-        cost = ratios([run[1] for run in runs], [run[1] for run in alone])
-        print(
-            f"{watched:8} {statistics.median(rates):8.0f} samples/s ({min(rates):.0f} to"
-            f" {max(rates):.0f}), {rate};  CPU {1000 * statistics.median(costs):.1f} us a sample,"
-            f" {cost}"
-        )
+        print(f"{watched:8}", told(runs, taken["nothing"]))
+        report["runs"][watched] = [played._asdict() for played in runs]
+    out = HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
+    out.mkdir(parents=True, exist_ok=True)
+    target = out / "overhead.json"
+    target.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"written to {target}")
+
+
+def told(runs: list[Played], alone: list[Played]) -> str:
+    """Tell these runs' medians and ranges, and their ratios to those that nobody watched."""
+    rates, costs = (
+        [[getattr(played, figure) for played in each] for each in (runs, alone)]
+        for figure in Played._fields
+    )
+    return (
+        f"{statistics.median(rates[0]):8.0f} samples/s ({min(rates[0]):.0f} to"
+        f" {max(rates[0]):.0f}), {ratios(*rates)};  CPU {statistics.median(costs[0]):.1f} us a"
+        f" sample, {ratios(*costs)}"
+    )
 
 
 def ratios(ones: list[float], others: list[float]) -> str:

@@ -18,7 +18,8 @@ use serde_json::Value;
 
 pub use table::table;
 pub(crate) use table::{
-    cpu_ms_per_sample, fed, fence, is_not_borne_out, level, played_as, spread, without, work,
+    cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, level, played_as, spread,
+    without, work,
 };
 
 /// Whom the scripts know, Forebay among them.

@@ -381,6 +381,17 @@ fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
+impl fmt::Display for Endurance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (written, capacity) = (size(self.written_bytes), size(self.capacity_bytes));
+        write!(f, "tier {}  {written} written to {capacity}", self.tier)?;
+        match self.capacities_per_day {
+            Some(a_day) => write!(f, ", {a_day:.2} times its capacity a day"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for CostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hours = self.seconds / HOUR;
@@ -388,14 +399,7 @@ impl fmt::Display for CostReport {
         for line in self.lines.iter().chain([&self.total]) {
             write!(f, "\n{}", Told(line, &self.prices))?;
         }
-        for tier in &self.endurance {
-            let (written, capacity) = (size(tier.written_bytes), size(tier.capacity_bytes));
-            write!(f, "\ntier {}  {written} written to {capacity}", tier.tier)?;
-            if let Some(a_day) = tier.capacities_per_day {
-                write!(f, ", {a_day:.2} times its capacity a day")?;
-            }
-        }
-        Ok(())
+        self.endurance.iter().try_for_each(|tier| write!(f, "\n{tier}"))
     }
 }
 

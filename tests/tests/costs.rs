@@ -121,6 +121,11 @@ fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
     assert_eq!((by("job").lines().count(), by("tenant").lines().count()), (1 + 2, 1 + 1));
     assert_eq!(report["by_job"].as_array().unwrap().len(), 2, "{report}");
     assert_eq!(report["by_tenant"][0]["origin_bytes"], all, "{report}");
+    let tiers = by("tier");
+    let worn: Vec<&str> = tiers.lines().nth(1).unwrap().split(',').collect();
+    assert_eq!(worn[..3], ["nvme", &all.to_string(), &(1_u64 << 30).to_string()], "{tiers}");
+    let told = run(installation.forebay(&["cost", "--by", "tier"])).out;
+    assert!(told.starts_with("tier nvme  ") && told.lines().count() == 1, "{told}");
     let table = run(installation.forebay(&["cost", "--csv"])).out;
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split(',').collect()).collect();
     assert_eq!(rows.len(), 1 + lines.len(), "{table}");

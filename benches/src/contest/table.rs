@@ -93,7 +93,19 @@ fn row(contender: &Value) -> Option<String> {
     } else if is_not_borne_out(contender) {
         row += "  feeds: not borne out by long runs";
     }
-    Some(format!("{row}\n        {}", played_as(contender)))
+    row += &format!("\n        {}", played_as(contender));
+    if let Some(first) = first_epoch(contender) {
+        row += &format!("\n        first epoch, from cold: {first}");
+    }
+    Some(row)
+}
+
+/// How a contender's first epoch went, for which nothing was in memory nor in a cache, apart from all rounds.
+pub(crate) fn first_epoch(contender: &Value) -> Option<String> {
+    let epoch = &contender["first_epoch"];
+    let (rate, first) =
+        (epoch["samples_per_second"].as_f64()?, epoch["first_batch_seconds"].as_f64()?);
+    Some(format!("{rate:.0} samples/s, first batch {first:.2} s"))
 }
 
 /// Which version of a loader played, how it was set up, and what was made of the shards for it beforehand.
@@ -160,6 +172,7 @@ mod tests {
                 "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
                 "configuration": { "workers": 4, "decode": "pillow", "crc": "isal" },
                 "conversion_seconds": 3.21,
+                "first_epoch": { "samples_per_second": 453.3, "first_batch_seconds": 2.594 },
             })
         };
         let document = serde_json::json!({
@@ -172,17 +185,18 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[2].contains("a disk") && lines[3].contains("forebay"), "{text}");
         assert!(
-            lines[5].contains("memory") && lines[6].contains("2000 samples/s (1000 to 3000)"),
+            lines[6].contains("memory") && lines[7].contains("2000 samples/s (1000 to 3000)"),
             "{text}"
         );
-        assert!(lines[6].contains("CPU 1.00 ms/sample  50 % of all"), "{text}");
+        assert!(lines[7].contains("CPU 1.00 ms/sample  50 % of all"), "{text}");
         assert_eq!(
-            lines[7].trim(),
+            lines[8].trim(),
             "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
         );
-        assert!(lines[10].contains("dali: is not installed"), "{text}");
-        assert!(lines[11].contains("out: spdl (sweeping): was killed"), "{text}");
-        assert!(lines[12].contains("each on CPUs 0, 1, within 14.0 GB"), "{text}");
+        assert_eq!(lines[9].trim(), "first epoch, from cold: 453 samples/s, first batch 2.59 s");
+        assert!(lines[13].contains("dali: is not installed"), "{text}");
+        assert!(lines[14].contains("out: spdl (sweeping): was killed"), "{text}");
+        assert!(lines[15].contains("each on CPUs 0, 1, within 14.0 GB"), "{text}");
     }
 
     #[test]

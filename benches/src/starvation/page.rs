@@ -10,7 +10,7 @@ use super::report::text::{few, unbooked_means};
 use super::report::{EpochReport, Report};
 use super::search::Held;
 use crate::contest::{
-    cpu_ms_per_sample, fed, fence, is_not_borne_out, played_as, spread, without, work,
+    cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, played_as, spread, without, work,
 };
 
 const STYLE: &str = include_str!("page/page.css");
@@ -223,7 +223,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     th scope="col" { "CPU ms/sample" }
                     th scope="col" { "of all CPUs" }
                     th scope="col" { "feeds" }
-                    th scope="col" { "first batch" }
+                    th scope="col" { "first epoch, from cold" }
                     th scope="col" { "played as" }
                 } }
                 tbody { @for one in contest["contenders"].as_array().into_iter().flatten() { tr {
@@ -234,8 +234,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                     td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{:.2}", cpu.median))) }
                     td { (middle(one, "cpu_share", percent)) }
                     td { (feeds(one)) }
-                    td { (one["first_epoch"]["first_batch_seconds"].as_f64()
-                        .map_or_else(String::new, |seconds| format!("{seconds:.2} s"))) }
+                    td { (first_epoch(one).unwrap_or_default()) }
                     td { (played_as(one)) }
                 } } }
             }

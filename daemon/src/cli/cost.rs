@@ -7,7 +7,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::message::Cause;
 
 use super::{ANSWER_TIMEOUT, Done, Failure, Target, print, print_json};
-use crate::costs::{CostLine, CostReport};
+use crate::costs::{CostLine, CostReport, Endurance};
 
 /// Show what jobs cost: bytes and requests to stores, bytes of files, bytes written to disks, GPU-seconds lost to waits.
 ///
@@ -17,11 +17,12 @@ use crate::costs::{CostLine, CostReport};
 pub(super) struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Print sums by job, or by tenant, in place of each job's data sets.
+    /// Print sums by job, or by tenant, in place of each job's data sets; or what was written to each tier.
     #[arg(long, value_enum, conflicts_with = "json")]
     by: Option<By>,
-    /// Print CSV: a head, and a row for each job and data set, and for each job's waits. What was written to each tier is in no
-    /// row, since it is no job's: `--json` has it. A name that a spreadsheet would take for a formula begins with a `'`.
+    /// Print CSV: a head, and a row for each job and data set, and for each job's waits. What was written to each tier, moves
+    /// between tiers among it, is no job's: `--by tier` has those rows. A name that a spreadsheet would take for a formula begins
+    /// with a `'`.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Print JSON.
@@ -36,6 +37,8 @@ enum By {
     Job,
     /// What each tenant's jobs had.
     Tenant,
+    /// What was written to each tier on a disk, and how often that is its capacity a day.
+    Tier,
 }
 
 /// What spreadsheets take a cell for a formula by.
@@ -48,19 +51,25 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     match arguments.by {
         Some(By::Job) => report.lines = std::mem::take(&mut report.by_job),
         Some(By::Tenant) => report.lines = std::mem::take(&mut report.by_tenant),
+        Some(By::Tier) if arguments.csv => return Ok(print_table(&wear(&report.endurance))?),
+        Some(By::Tier) if report.endurance.is_empty() => {
+            return Ok(print("no tier lies on a disk")?);
+        }
+        Some(By::Tier) => {
+            let tiers: Vec<_> = report.endurance.iter().map(Endurance::to_string).collect();
+            return Ok(print(&tiers.join("\n"))?);
+        }
         None => {}
     }
     match (arguments.json, arguments.csv) {
         (true, _) => Ok(print_json(&report)?),
-        (_, true) => Ok(rows(&report)?),
+        (_, true) => Ok(print_table(&lines(&report))?),
         _ => Ok(print(report.to_string().trim_end())?),
     }
 }
 
-/// Prints the lines as CSV. What has no price is an empty cell.
-fn rows(report: &CostReport) -> Result<()> {
-    let mut table = csv::Writer::from_writer(Vec::new());
-    let mut row = |cells: Vec<String>| table.write_record(&cells).map_err(std::io::Error::from);
+/// The lines, and what their columns are. What has no price is an empty cell.
+fn lines(report: &CostReport) -> Vec<Vec<String>> {
     let causes = Cause::ALL.map(|cause| format!("gpu_seconds_lost_{}", cause.name()));
     let head = [
         "job",
@@ -75,11 +84,42 @@ fn rows(report: &CostReport) -> Result<()> {
     ];
     let costs =
         ["cost_egress", "cost_requests", "cost_written", "cost_gpu", "cost_total", "currency"];
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    row([names(&head), causes.to_vec(), names(&costs)].concat()).doing("write a table")?;
+    let head = [names(&head), causes.to_vec(), names(&costs)].concat();
     let currency = as_text(report.prices.currency.as_deref());
-    for line in &report.lines {
-        row(cells(line, &currency)).doing("write a table")?;
+    let each = report.lines.iter().map(|line| cells(line, &currency));
+    [head].into_iter().chain(each).collect()
+}
+
+/// What was written to each tier, and what the columns are. What is not known is an empty cell.
+fn wear(tiers: &[Endurance]) -> Vec<Vec<String>> {
+    let head = names(&[
+        "tier",
+        "written_bytes",
+        "capacity_bytes",
+        "capacities_per_day",
+        "left_today_bytes",
+    ]);
+    let each = tiers.iter().map(|tier| {
+        vec![
+            as_text(Some(&tier.tier)),
+            tier.written_bytes.to_string(),
+            tier.capacity_bytes.to_string(),
+            tier.capacities_per_day.map(|times| format!("{times:.3}")).unwrap_or_default(),
+            tier.left_today_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        ]
+    });
+    [head].into_iter().chain(each).collect()
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Prints rows as CSV.
+fn print_table(rows: &[Vec<String>]) -> Result<()> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        table.write_record(row).map_err(std::io::Error::from).doing("write a table")?;
     }
     let table = table.into_inner().map_err(|_| {
         Error::new(ErrorKind::Invalid, "a table that is written to memory was cut off")
@@ -130,6 +170,21 @@ mod tests {
         assert_eq!(cells.len(), 9 + Cause::ALL.len() + 6);
         assert_eq!((cells[0].as_str(), cells[3].as_str()), ("a, \"b\"", "3"));
         assert_eq!((cells[15].as_str(), cells.last().map(String::as_str)), ("", Some("USD")));
+    }
+
+    #[test]
+    fn what_a_tier_does_not_tell_is_an_empty_cell() {
+        let tier = |capacities_per_day, left_today_bytes| Endurance {
+            tier: "nvme".into(),
+            written_bytes: 7,
+            capacity_bytes: 9,
+            capacities_per_day,
+            left_today_bytes,
+        };
+        let rows = wear(&[tier(None, None), tier(Some(0.25), Some(-3))]);
+        assert_eq!(rows[1], ["nvme", "7", "9", "", ""]);
+        assert_eq!(rows[2], ["nvme", "7", "9", "0.250", "-3"]);
+        assert_eq!(rows[0].len(), rows[1].len());
     }
 
     #[test]

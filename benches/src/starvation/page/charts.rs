@@ -308,3 +308,60 @@ fn legend<'a, 'b: 'a>(chart: &mut Plain<'a, 'b>, place: SeriesLabelPosition) -> 
         .draw()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contender(name: &str, storage: &str, rates: [f64; 3]) -> Value {
+        let rounds = rates.map(|rate| serde_json::json!({ "samples_per_second": rate }));
+        serde_json::json!({ "name": name, "storage": storage, "rounds": rounds })
+    }
+
+    /// The value of an attribute of each element of this picture that begins so.
+    fn of_each(picture: &str, element: &str, attribute: &str) -> Vec<String> {
+        let quoted = format!(" {attribute}=\"");
+        let elements = picture.split('<').filter(|text| text.starts_with(element));
+        let values = elements.map(|text| text.split_once(&quoted).unwrap().1);
+        values.map(|rest| rest.split_once('"').unwrap().0.to_owned()).collect()
+    }
+
+    #[test]
+    fn rivals_stand_beside_their_like_as_tall_as_they_are_fast() {
+        let document = serde_json::json!({ "contenders": [
+            contender("forebay", "o_direct", [80.0, 90.0, 100.0]),
+            contender("forebay-memory", "memory", [900.0, 1200.0, 1000.0]),
+            contender("webdataset", "page_cache", [500.0, 400.0, 510.0]),
+            serde_json::json!({ "name": "spdl", "storage": "page_cache", "rounds": [] }),
+        ] });
+        let charts = rivals(&document).unwrap();
+        assert_eq!(charts.len(), 2);
+        let (disk, memory) = (&charts[0], &charts[1]);
+        assert!(disk.caption.contains("a disk") && memory.caption.contains("memory"));
+        assert!(!disk.picture.contains("webdataset") && memory.picture.contains("webdataset"));
+        assert!(!memory.picture.contains("spdl"), "who has no round has no bar");
+
+        let picture = &memory.picture;
+        let number = |text: &String| text.parse::<f64>().unwrap();
+        let heights: Vec<_> = of_each(picture, "rect", "height")
+            .iter()
+            .map(number)
+            .filter(|tall| *tall > 10.0)
+            .collect();
+        let [ours, other] = heights[..] else { panic!("two bars: {picture}") };
+        assert!((ours / other - 2.0).abs() < 0.05, "medians of 1000 and 500: {ours} and {other}");
+        // From the lowest round to the highest, as many pixels a sample as the bar has.
+        let thick = picture.split('<').filter(|text| text.contains("stroke-width=\"2\""));
+        let spreads: Vec<f64> = thick
+            .map(|text| {
+                let points = text.split_once("points=\"").unwrap().1.split('"').next().unwrap();
+                let ys = points.split_whitespace().map(|point| point.split_once(',').unwrap().1);
+                let ys: Vec<f64> = ys.map(|y| y.parse().unwrap()).collect();
+                ys[0] - ys[1]
+            })
+            .collect();
+        assert_eq!(spreads.len(), 2);
+        assert!((spreads[0] / ours - 0.3).abs() < 0.02, "900 to 1200: {spreads:?}");
+        assert!((spreads[1] / other - 0.22).abs() < 0.02, "400 to 510: {spreads:?}");
+    }
+}

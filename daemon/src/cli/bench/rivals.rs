@@ -48,7 +48,7 @@ pub(super) struct Rivals {
     #[arg(long, value_name = "N", default_value_t = 5, requires = "contest")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     rounds: u32,
-    /// Seconds of each run, behind its first step.
+    /// Seconds of each run, behind the steps that warm up.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     #[arg(requires = "contest")]
     seconds: f64,
