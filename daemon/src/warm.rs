@@ -273,6 +273,14 @@ impl Work {
         loop {
             let goes_on = self.in_a_row < GIVE_UP_AFTER && urls.peek().is_some();
             tokio::select! {
+                // What ended is noted before another begins: by chance alone, many that failed could lie here unread.
+                biased;
+                Some(joined) = tasks.join_next() => {
+                    // One that panicked is among the untried.
+                    if let Ok(outcome) = joined {
+                        self.note(outcome);
+                    }
+                }
                 turn = self.turns.clone().acquire_owned(), if goes_on => {
                     // The semaphore is never closed.
                     let (Ok(turn), Some(url)) = (turn, urls.next()) else { break };
@@ -283,12 +291,6 @@ impl Work {
                         drop(turn);
                         (url, outcome)
                     });
-                }
-                Some(joined) = tasks.join_next() => {
-                    // One that panicked is among the untried.
-                    if let Ok(outcome) = joined {
-                        self.note(outcome);
-                    }
                 }
                 _ = counted.tick(), if !tasks.is_empty() => self.tell(),
                 else => break,
