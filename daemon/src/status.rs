@@ -217,8 +217,16 @@ pub(crate) fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, 
 
 /// Text of a trainer's as a terminal may show it.
 pub(crate) fn cut(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().take(TEXT_MAX).map(shown).collect()
+}
+
+/// Text that others wrote, of which nothing moves the cursor or changes anything else of a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(shown).collect()
+}
+
+fn shown(c: char) -> char {
+    if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 impl Status {
@@ -295,7 +303,7 @@ impl Part<'_> {
 
     fn text(&self, path: &str) -> String {
         match self.0.pointer(path) {
-            Some(serde_json::Value::String(text)) => text.clone(),
+            Some(serde_json::Value::String(text)) => printable(text),
             Some(other) => other.to_string(),
             None => "?".to_owned(),
         }
@@ -464,8 +472,11 @@ struct BadLines<'a>(&'a Part<'a>);
 impl fmt::Display for BadLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = self.0.0.pointer("/bad_samples/counts").and_then(serde_json::Value::as_object);
-        let counts: Vec<_> =
-            counts.into_iter().flatten().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let counts: Vec<_> = counts
+            .into_iter()
+            .flatten()
+            .map(|(kind, count)| format!("{count} {}", printable(kind)))
+            .collect();
         if counts.is_empty() {
             return Ok(());
         }
@@ -475,6 +486,23 @@ impl fmt::Display for BadLines<'_> {
         }
         Ok(())
     }
+}
+
+/// Why a shard that a job lacks does not come, as a status document says.
+pub(crate) fn why_not(lacks: &serde_json::Value) -> &'static str {
+    match lacks.get("refused").and_then(serde_json::Value::as_str) {
+        Some("room") => NO_ROOM,
+        _ => "its origin does not give it",
+    }
+}
+
+/// What is said of a shard that comes only when its job does.
+const NO_ROOM: &str =
+    "it has no room before then: what is here is needed sooner, or a quota is full";
+
+/// Whether foresight decides of nothing that a job reads, as a status document says: then what it lacks is not known beforehand.
+pub(crate) fn is_kept_by_use(foreseen: &serde_json::Value) -> bool {
+    foreseen.get("shards").and_then(serde_json::Value::as_u64) == Some(0)
 }
 
 /// What is foreseen, as lines of text; none if nothing is.
@@ -506,7 +534,7 @@ impl fmt::Display for ForesightLines<'_> {
             write!(f, "        job {number} needs {url} in {needed:.1} s; ")?;
             match seconds("/lacks/arrives_in") {
                 Some(arrives) => writeln!(f, "it arrives in {arrives:.1} s")?,
-                None => writeln!(f, "its origin does not give it")?,
+                None => writeln!(f, "{}", why_not(&job.0["lacks"]))?,
             }
         }
         if self.0.pointer("/foresight/lacks/cache").is_some() {

@@ -373,3 +373,21 @@ fn what_a_job_will_lack_is_told() {
     eventually("all is here", || bench.daemon.status()["foresight"]["jobs"][0]["lacks"].is_null());
     assert!(shown().contains("all that it needs next is here"), "{}", shown());
 }
+
+/// A data set that holds all that it may is no fault of its store's.
+#[test]
+fn what_has_no_room_is_not_laid_at_its_origins_door() {
+    const ROOM: u64 = 4;
+    let mut scarce = kept(Evict::Clairvoyant);
+    let bench = Bench::new(SHARDS, Vec::new());
+    scarce[0].max_bytes = Some(ROOM * bench.shard_bytes);
+    bench.rule(scarce);
+    let loader = bench.loader(bench.open(1));
+    let epoch = begin(&loader);
+    let lacks = || bench.daemon.status()["foresight"]["jobs"][0]["lacks"].clone();
+    eventually("it is told why the next shard does not come", || {
+        let lacks = lacks();
+        lacks["refused"] == "room" && lacks["arrives_in"].is_null()
+    });
+    finish(&loader, epoch);
+}

@@ -42,6 +42,7 @@ const NO_ENDPOINTS: &[&str] = &[
     "Trouble with endpoints and mounts {{source}} failed",
     "Trouble with endpoints and mounts {{source}} repeated",
     "Trouble with endpoints and mounts {{source}} asked twice",
+    "Trouble with endpoints and mounts {{source}} refused",
 ];
 
 /// What is told of GPUs, and of jobs that compute on them.

@@ -11,7 +11,7 @@ use forebay_client::{Address, Next};
 use forebay_daemon::metrics_document;
 use forebay_tests::{
     Answer, Daemon, Installation, Installed, Origin, checkout, daemon_status, eventually, job,
-    loader, next, play, promtool,
+    loader, next, play, promtool, run,
 };
 use forebay_wire::message::Begin;
 use serde_json::Value;
@@ -133,6 +133,19 @@ fn the_document_is_what_the_code_says() {
     );
 }
 
+/// An alert that tells people to renew credentials must not lie in what a busy store says.
+#[test]
+fn what_an_origin_refuses_is_told_apart_from_what_it_fails() {
+    let bench = Bench::new();
+    let lost = job(&bench.origin, vec![Origin::url("lost.tar")]);
+    let loader = loader(Address::Unix(bench.installation.socket()), lost).unwrap();
+    let is_told = play(&loader, 0, 0).map_or(true, |epoch| !epoch.errors.is_empty());
+    assert!(is_told, "there is no such shard");
+    let scraped = bench.scrape();
+    assert!(scraped.sum("forebay_origin_refusals_total", &[]) >= 1.0, "{}", scraped.text);
+    assert_eq!(scraped.sum("forebay_origin_failures_total", &[]), 0.0, "{}", scraped.text);
+}
+
 #[test]
 fn what_is_scraped_is_what_was_read() {
     let bench = Bench::new();
@@ -142,6 +155,11 @@ fn what_is_scraped_is_what_was_read() {
     let loader = loader(address, open).unwrap();
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     bench.settle();
+    // Nor is a terminal told anything by it.
+    for shown in [&["job", "ls"][..], &["status"]] {
+        let told = run(bench.installation.forebay(shown)).out;
+        assert!(told.contains("res\"net\\50 {x=\"y\"}\u{fffd}é"), "{told}");
+    }
 
     let (cold, status) = (bench.scrape(), bench.status());
     let lens: Vec<_> = (0..SHARDS).map(|n| bench.origin.bytes(&format!("{n}.tar")).len()).collect();

@@ -97,6 +97,9 @@ fn what_is_used_again_moves_into_memory() {
     bench.play([0, 1]);
     eventually("both moved", || bench.tier("ram").counters.moved_in == 2);
     let before = bench.tier("nvme").counters.tier_read_bytes;
+    // What moved was read from the disk, and was no hit.
+    let hits: u64 = bench.tier("nvme").traffic.iter().map(|of| of.hit_bytes).sum();
+    assert!(before - hits >= 2 * bench.shard_bytes, "{before} read, {hits} for batches");
     bench.play([0, 1]);
     assert_eq!(bench.tier("nvme").counters.tier_read_bytes, before, "the disk was not read");
     assert!(bench.tier("ram").counters.tier_read_bytes > 0);

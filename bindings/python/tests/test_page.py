@@ -201,6 +201,8 @@ def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chro
             if secret == "wrong":
                 until(browser, "it is refused", lambda: "not the token" in text(browser, "refused"))
         until(browser, "names are seen", lambda: NAME in text(browser, "jobs-table"))
+        # Who typed it is where the names are, not on a form that is gone.
+        assert browser.switch_to.active_element.get_attribute("id") == "main"
         (job,) = node.status()["jobs"]
         shown = text(browser, "jobs-table")
         assert f"{job['progress']['samples']} samples so far" in shown
@@ -417,6 +419,18 @@ GPUS: dict[str, Any] = {
         },
     ],
 }
+QUIET = "No job is connected."
+WARM_UP: dict[str, Any] = {
+    "number": 7,
+    "shards": 32,
+    "fetched": 20,
+    "cached": 10,
+    "failed": 2,
+    "untried": 0,
+    "bytes": 1 << 30,
+    "failures": [],
+    "done": True,
+}
 FORESEEN: dict[str, Any] = {"bandwidth": 1 << 20, "slack": 3.0, "jobs": [], "lacks": None}
 
 
@@ -441,7 +455,13 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
     late = "needed in 12 s, arrives in 40 s"
     in_time = "needed in 40 s, arrives in 12 s"
     never = "needed in 12 s; its origin does not give it"
-    of_time = [({"needed_in": 12.0, "arrives_in": 40.0}, late), ({"needed_in": 12.0}, never)]
+    of_time = [
+        ({"needed_in": 12.0, "arrives_in": 40.0}, late),
+        ({"needed_in": 12.0}, never),
+        ({"needed_in": 12.0, "refused": "origin"}, never),
+    ]
+    no_room = "it has no room before then: what is here is needed sooner, or a quota is full"
+    by_use: dict[str, Any] = FORESEEN | {"jobs": [{"job": 1, "shards": 0}]}
     # What is put; the verdict, whether that is good news, what is trouble, what else is said.
     states: list[tuple[dict[str, Any], str, bool, set[str], str]] = [
         ({"jobs": [calm]}, "No job waits for data.", True, set(), "it told no order beforehand"),
@@ -484,6 +504,28 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
             True,
             set(),
             in_time,
+        ),
+        (
+            {"jobs": [calm], "foresight": lacking(needed_in=40.0, refused="room")},
+            "No job waits for data.",
+            True,
+            set(),
+            f"needed in 40 s; {no_room}",
+        ),
+        (
+            {"jobs": [calm], "foresight": by_use},
+            "No job waits for data.",
+            True,
+            set(),
+            "nothing of it is kept by foresight",
+        ),
+        ({"tiers": [sick | {"mode": "disabled"}]}, QUIET, True, {"read-only"}, "disabled"),
+        (
+            {"warm_ups": [WARM_UP]},
+            QUIET,
+            True,
+            {"2 could not be had"},
+            "7 ended 30 of 32 shards are here 2 could not be had 1.0 GiB",
         ),
         (
             {"jobs": [calm], "foresight": FORESEEN | lacks},

@@ -87,10 +87,23 @@ pub struct Expected {
     pub url: String,
     /// Seconds until the job comes to it, if it waits for nothing meanwhile.
     pub needed_in: f64,
-    /// Seconds until it is here, if it is fetched in its turn from now on; none if its origin does not give it now. It may be
-    /// later where something must go first: fetches begin no earlier than they must then.
+    /// Seconds until it is here, if it is fetched in its turn from now on; none if it is refused. It may be later where something
+    /// must go first: fetches begin no earlier than they must then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrives_in: Option<f64>,
+    /// Why it does not come now, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refusal>,
+}
+
+/// Why a shard that is needed does not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// Its origin did not give it.
+    Origin,
+    /// There is no room for it: what may go for it is needed sooner, or its data set or tenant has all that it may have.
+    Room,
 }
 
 /// What is foreseen, and what came of it.
@@ -130,6 +143,8 @@ struct Foreseen {
     is_ours: bool,
     /// When its bytes were asked for.
     began: Option<Moment>,
+    /// Why it was last not to be had.
+    refused: Option<Refusal>,
 }
 
 #[derive(Default)]
@@ -346,15 +361,15 @@ impl Forecast {
         log.decisions.push_back(Decision { at, fetched: shard, went: Vec::new() });
     }
 
-    /// A fetch ahead of need ended; where it was not `had`, it is not wanted for a while.
-    pub(crate) fn ended(&self, object: ObjectKey, had: bool) {
+    /// A fetch ahead of need ended; where it was refused, it is not wanted for a while.
+    pub(crate) fn ended(&self, object: ObjectKey, refused: Option<Refusal>) {
         let mut state = self.state();
         // Nobody may want it any more.
         let Some(shard) = state.numbers.get(&object).copied() else { return };
         state.foresight.failed(shard);
         drop(state);
-        if !had {
-            self.refuse(shard);
+        if let Some(why) = refused {
+            self.refuse(shard, why);
         }
         self.changed.notify_one();
     }
@@ -416,10 +431,11 @@ impl Forecast {
     }
 
     /// A shard could not be had: it is not wanted for a while.
-    pub(crate) fn refuse(&self, shard: Shard) {
+    pub(crate) fn refuse(&self, shard: Shard, why: Refusal) {
         let until = self.now().saturating_add(REFUSED.as_micros() as u64);
         let mut state = self.state();
-        if state.shards.get(shard as usize).is_some_and(Option::is_some) {
+        if let Some(Some(foreseen)) = state.shards.get_mut(shard as usize) {
+            foreseen.refused = Some(why);
             state.foresight.refuse(shard, true);
             state.refused.insert((until, shard));
         }
@@ -553,6 +569,7 @@ impl Forecast {
                         url: shown(reader.via.urls.get(*at as usize)?),
                         needed_in: after as f64 / rate,
                         arrives_in: takes.map(|takes| takes as f64 / 1e6),
+                        refused: own.refused.filter(|_| takes.is_none()),
                     })
                 });
                 ForeseenJob {
@@ -632,7 +649,7 @@ impl State {
         self.foresight.set_apart(shard, true);
         let readers = Vec::new();
         self.shards[shard as usize] =
-            Some(Foreseen { object, readers, is_ours: false, began: None });
+            Some(Foreseen { object, readers, is_ours: false, began: None, refused: None });
         shard
     }
 }

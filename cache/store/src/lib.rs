@@ -42,7 +42,7 @@ pub use directory::{Occupant, ShardName, occupant};
 pub use files::{Extent, Files, LocalFiles};
 pub use fill::{FILLS, FRAME_BYTES, Fills, PART_BYTES, Start};
 pub use forebay_policy::Evict;
-pub use forecast::{Expected, ForecastReport, ForeseenJob};
+pub use forecast::{Expected, ForecastReport, ForeseenJob, Refusal};
 pub use fsck::{Checkup, Fault, FaultKind, fsck};
 pub use journal::{Happened, Listener, Work};
 pub use ledger::{Charged, NO_JOB, OTHERS};

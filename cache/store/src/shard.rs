@@ -10,7 +10,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -222,6 +222,8 @@ pub struct Lease {
     asked: Duration,
     /// Whoever took it, who pays for what is read past the tiers.
     payer: Option<Payer>,
+    /// Whether it is for no batch, but to bring the shard to another tier.
+    is_for_move: bool,
 }
 
 /// Wakes whoever waits for room on the shard's tier.
@@ -239,7 +241,7 @@ impl Drop for EndOfLease {
 impl Lease {
     pub(crate) fn new(shard: Arc<Shard>) -> Self {
         let end = EndOfLease(shard.home.as_ref().map(|home| home.budget.clone()));
-        Self { shard, _end: end, asked: Duration::ZERO, payer: None }
+        Self { shard, _end: end, asked: Duration::ZERO, payer: None, is_for_move: false }
     }
 
     /// The same, for whoever pays.
@@ -247,9 +249,19 @@ impl Lease {
         Self { payer: Some(payer), ..self }
     }
 
+    /// The same, to bring the shard to another tier.
+    pub(crate) fn for_move(self) -> Self {
+        Self { is_for_move: true, ..self }
+    }
+
     /// The same right to another shard.
     pub(crate) fn to(self, shard: Arc<Shard>) -> Self {
-        Self { asked: self.asked, payer: self.payer, ..Self::new(shard) }
+        Self {
+            asked: self.asked,
+            payer: self.payer,
+            is_for_move: self.is_for_move,
+            ..Self::new(shard)
+        }
     }
 
     /// The same, for whoever waited so long to hear which version of it the origin has.
@@ -270,7 +282,7 @@ impl Lease {
     /// Ranges whose frames are still in memory are copied from them; all others are read together,
     /// from the tier, or from the origin if the tier does not have them any more: then whoever holds this pays.
     pub async fn read(&self, wanted: Vec<(Range<u64>, Span)>) -> Vec<Placed> {
-        self.shard.read(wanted, self.payer.as_ref()).await
+        self.shard.read(wanted, self).await
     }
 
     pub(crate) fn shard(&self) -> &Arc<Shard> {
@@ -429,7 +441,9 @@ impl Shard {
     }
 
     /// As [`Lease::read`].
-    async fn read(&self, wanted: Vec<(Range<u64>, Span)>, payer: Option<&Payer>) -> Vec<Placed> {
+    async fn read(&self, wanted: Vec<(Range<u64>, Span)>, lease: &Lease) -> Vec<Placed> {
+        let read_bytes =
+            if lease.is_for_move { &self.traffic.move_bytes } else { &self.traffic.tier_bytes };
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut placed = Vec::with_capacity(wanted.len());
         let mut pending = Vec::new();
@@ -452,7 +466,7 @@ impl Shard {
                     let at = usize::try_from(range.start - start).expect("within a granule");
                     let len = usize::try_from(range.end - range.start).expect("within a span");
                     let is_there = blocks.copy(range.start, &mut span[at..at + len]);
-                    self.traffic.tier_bytes.fetch_add(len as u64, Ordering::Relaxed);
+                    read_bytes.fetch_add(len as u64, Ordering::Relaxed);
                     is_there.then_some(true)
                 }
                 (None, _) => None,
@@ -473,11 +487,12 @@ impl Shard {
         }
         let through = match (&self.body, self.lost.get()) {
             (Body::Disk { engine, file }, None) => {
-                self.read_disk(engine, file, pending, &mut placed).await
+                self.read_disk(engine, file, pending, read_bytes, &mut placed).await
             }
             _ => pending,
         };
-        let reads = through.into_iter().map(|pending| self.read_through(pending, payer));
+        let reads =
+            through.into_iter().map(|pending| self.read_through(pending, lease.payer.as_ref()));
         for (at, read) in futures::future::join_all(reads).await {
             placed[at] = Some(read);
         }
@@ -490,6 +505,7 @@ impl Shard {
         engine: &Engine,
         file: &DiskFile,
         pending: Vec<Pending>,
+        read_bytes: &AtomicU64,
         placed: &mut [Option<Placed>],
     ) -> Vec<Pending> {
         let mut reads = Vec::with_capacity(pending.len());
@@ -510,7 +526,7 @@ impl Shard {
                 }
                 Err(error) => Err(error),
                 Ok(transferred) => {
-                    self.traffic.tier_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
+                    read_bytes.fetch_add(transferred as u64, Ordering::Relaxed);
                     let reached = start + transferred as u64;
                     let cut = || Error::new(ErrorKind::Corrupt, "the copy on the tier is cut");
                     if reached < end { Err(cut().at("offset", reached)) } else { Ok(()) }

@@ -14,8 +14,10 @@ use utoipa::ToSchema;
 /// What reads of shards of one data set come to, on one tier or past all of them.
 #[derive(Debug)]
 pub(crate) struct Traffic {
-    /// Read from the tier.
+    /// Read from the tier for batches.
     pub(crate) tier_bytes: AtomicU64,
+    /// Read from the tier to be moved to another one.
+    pub(crate) move_bytes: AtomicU64,
     /// Copied out of frames of a running fill.
     pub(crate) copied_bytes: AtomicU64,
     /// Read from the origin for a batch, past the cache.
@@ -41,6 +43,7 @@ pub struct DatasetTraffic {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sums {
     pub(crate) tier_bytes: u64,
+    pub(crate) move_bytes: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) through_bytes: u64,
 }
@@ -68,6 +71,7 @@ impl Traffics {
         }
         let traffic = Arc::new(Traffic {
             tier_bytes: AtomicU64::new(0),
+            move_bytes: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
             through_bytes: AtomicU64::new(0),
             waits: self.waits.clone(),
@@ -91,6 +95,7 @@ impl Traffics {
     pub(crate) fn sums(&self) -> Sums {
         let add = |sums: Sums, more: Sums| Sums {
             tier_bytes: sums.tier_bytes + more.tier_bytes,
+            move_bytes: sums.move_bytes + more.move_bytes,
             copied_bytes: sums.copied_bytes + more.copied_bytes,
             through_bytes: sums.through_bytes + more.through_bytes,
         };
@@ -112,6 +117,7 @@ impl Traffic {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Sums {
             tier_bytes: read(&self.tier_bytes),
+            move_bytes: read(&self.move_bytes),
             copied_bytes: read(&self.copied_bytes),
             through_bytes: read(&self.through_bytes),
         }

@@ -8,7 +8,7 @@ use forebay_client::Deadline;
 use serde_json::Value;
 
 use super::{ANSWER_TIMEOUT, Done, Failure, List, Target, print, print_json};
-use crate::status::JobLines;
+use crate::status::{JobLines, is_kept_by_use, printable, why_not};
 
 /// Show the jobs that are connected, or stop one.
 #[derive(Debug, clap::Subcommand)]
@@ -106,6 +106,10 @@ impl fmt::Display for WaitsFor<'_> {
                 f,
                 "        it told no order beforehand: which shards it lacks is not known"
             )?,
+            Some(foreseen) if is_kept_by_use(foreseen) => writeln!(
+                f,
+                "        what it reads is kept by its use: which shards it lacks is not known beforehand"
+            )?,
             Some(foreseen) => match foreseen.get("lacks").filter(|lacks| !lacks.is_null()) {
                 None => writeln!(f, "        all that it needs next is here")?,
                 Some(lacks) => write_lacking(f, lacks)?,
@@ -132,12 +136,12 @@ fn write_lacking(f: &mut fmt::Formatter<'_>, lacks: &Value) -> fmt::Result {
     )?;
     match seconds("arrives_in") {
         Some(arrives) => writeln!(f, "arrives in {arrives:.1} s"),
-        None => writeln!(f, "its origin does not give it"),
+        None => writeln!(f, "{}", why_not(lacks)),
     }
 }
 
-fn text<'a>(of: &'a Value, what: &str) -> &'a str {
-    of.get(what).and_then(Value::as_str).unwrap_or("?")
+fn text(of: &Value, what: &str) -> String {
+    of.get(what).and_then(Value::as_str).map_or_else(|| "?".to_owned(), printable)
 }
 
 #[cfg(test)]
@@ -152,7 +156,8 @@ mod tests {
             "foresight": { "jobs": [
                 { "job": 1, "lacks": { "url": "s3://b/1.tar", "needed_in": 0.0, "arrives_in": 12.25 } },
                 { "job": 2, "lacks": { "url": "s3://b/2.tar", "needed_in": 3.5 } },
-                { "job": 3, "lacks": null }, { "job": 4 },
+                { "job": 3, "lacks": null }, { "job": 4 }, { "job": 7, "shards": 0 },
+                { "job": 6, "shards": 1, "lacks": { "url": "s3://b/\u{1b}[2J.tar", "needed_in": 1.0, "refused": "room" } },
             ] },
             "sources": [{ "endpoint": "https://a", "down": true }, { "endpoint": "https://b", "down": false }],
             "mounts": [{ "mount": "/lustre", "hangs": true }, { "mount": "/home", "hangs": false }],
@@ -171,6 +176,11 @@ mod tests {
             (3, "all that it needs next is here"),
             (4, "all that it needs next is here"),
             (5, "it told no order beforehand: which shards it lacks is not known"),
+            (
+                6,
+                "its first shard that is not here: s3://b/\u{fffd}[2J.tar, needed in 1.0 s, it has no room before then: what is here is needed sooner, or a quota is full",
+            ),
+            (7, "what it reads is kept by its use: which shards it lacks is not known beforehand"),
         ] {
             assert_eq!(told(session), format!("        {words}\n{silent}"));
         }

@@ -16,7 +16,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_driver_up",
         &[],
-        "1 while NVIDIA's driver tells of this node's GPUs, 0 while it fails or is silent: its GPUs are absent then. Absent without a driver.",
+        "1 while NVIDIA's driver tells of this node's GPUs, 0 while it fails or is silent: its GPUs' figures are absent then. Absent without a driver.",
         |status| {
             status.gpus.as_ref().map_or_else(Vec::new, |told| Sample::only(told.failing.is_none()))
         },

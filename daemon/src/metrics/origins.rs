@@ -39,6 +39,13 @@ pub(super) const FAMILIES: &[Family] = &[
         |status| each(status, |link| link.failures.into()),
     ),
     Family::counter(
+        "forebay_origin_refusals_total",
+        &["source"],
+        "Requests that the endpoint answered by a refusal: there is no such object, nobody may read it by these credentials, or \
+         the request makes no sense to it.",
+        |status| each(status, |link| link.refusals.into()),
+    ),
+    Family::counter(
         "forebay_origin_retries_total",
         &["source"],
         "Requests that were repeated, or resumed where a reply broke off.",

@@ -195,7 +195,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_cache_hit_bytes_total",
         &["tier", "dataset"],
-        "Bytes for batches and moves that were read from the tier, by data set; `(rest)` is what belongs to none.",
+        "Bytes for batches that were read from the tier, by data set; `(rest)` is what belongs to none.",
         |status| traffic(status, |of| of.hit_bytes),
     ),
     Family::counter(

@@ -69,6 +69,9 @@ pub struct LinkReport {
     /// Requests that it did not answer, or answered by saying that it cannot now.
     #[serde(default)]
     pub failures: u64,
+    /// Requests that it answered by a refusal: there is no such object, whoever asks has no right to it, or it makes no sense of them.
+    #[serde(default)]
+    pub refusals: u64,
     /// What came of comparing shards with the store's own checksums.
     pub checksums: Checksums,
     /// How long replies took to their first byte; metrics tell of it, a status does not.
@@ -96,6 +99,7 @@ pub(crate) struct Link {
     hedged_bytes: AtomicU64,
     retries: AtomicU64,
     failures: AtomicU64,
+    refusals: AtomicU64,
     checksums: Arc<Tally>,
     first_bytes: Histogram,
     replies: Histogram,
@@ -125,6 +129,12 @@ impl Asking<'_> {
             tracing::info!(endpoint = self.link.endpoint, "the endpoint answers again");
             self.link.looked.notify_waiters();
         }
+    }
+
+    /// It answered that it will not.
+    pub(super) fn refused(self) {
+        self.link.refusals.fetch_add(1, Ordering::Relaxed);
+        self.answered();
     }
 
     /// It did not, or said that it cannot now.
@@ -199,6 +209,7 @@ impl Link {
             hedged_bytes: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
             checksums: Arc::default(),
             first_bytes: Histogram::default(),
             replies: Histogram::default(),
@@ -349,6 +360,7 @@ impl Link {
             hedged_bytes: read(&self.hedged_bytes),
             retries: read(&self.retries),
             failures: read(&self.failures),
+            refusals: read(&self.refusals),
             checksums: self.checksums.counts(),
             first_bytes: self.first_bytes.read(),
             replies: self.replies.read(),

@@ -179,6 +179,7 @@ fn only_whole(object: &Object, offset: u64) -> Error {
 pub(super) fn tell(asking: Asking<'_>, failed: Option<&Failed>) {
     match failed {
         Some(Failed { again: Again::Later(_), .. }) => asking.failed(),
-        Some(_) | None => asking.answered(),
+        Some(_) => asking.refused(),
+        None => asking.answered(),
     }
 }

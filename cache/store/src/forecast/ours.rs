@@ -161,7 +161,7 @@ mod tests {
         forecast.begins(shard);
         assert_eq!(next(&forecast), None, "it is on its way");
         forecast.decide(&[(object("a"), false)]);
-        forecast.ended(object("a"), true);
+        forecast.ended(object("a"), None);
         assert_eq!(next(&forecast), None);
         forecast.decide(&[(object("a"), true)]);
         assert_eq!(next(&forecast), Some(object("a")), "it is wanted again");

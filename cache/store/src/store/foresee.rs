@@ -17,7 +17,7 @@ use super::{Commons, Inner, Store};
 use crate::dataset::Cache;
 use crate::directory::ObjectKey;
 use crate::fill::FILLS;
-use crate::forecast::{Forecast, ForecastReport, Next, Via};
+use crate::forecast::{Forecast, ForecastReport, Next, Refusal, Via};
 use crate::tier::{Tier, Urgency};
 
 /// Shards that are asked for ahead of need at once: as many as are fetched at once. What is asked for earlier takes its room
@@ -248,7 +248,7 @@ fn fetch_what_is_due(
             pace: None,
         };
         let Some(url) = via.urls.get(at) else {
-            forecast.refuse(shard);
+            forecast.refuse(shard, Refusal::Origin);
             continue;
         };
         match store.way_in(url, object, bytes) {
@@ -262,7 +262,7 @@ fn fetch_what_is_due(
             Way::None => return forecast.wanted_again(),
             // … but for what other data sets and tenants may hold.
             Way::Quota => {
-                forecast.refuse(shard);
+                forecast.refuse(shard, Refusal::Room);
                 continue;
             }
         }
@@ -278,7 +278,11 @@ fn fetch_what_is_due(
                 let (url, tenant) = (forebay_error::shown(url), store_tenant.as_deref());
                 tracing::debug!(url, tenant, %error, "failed to fetch ahead");
             }
-            forecast.ended(object, fetched.is_ok());
+            let refused = fetched.err().map(|error| match error.kind() {
+                ErrorKind::Full => Refusal::Room,
+                _ => Refusal::Origin,
+            });
+            forecast.ended(object, refused);
         });
     }
     None

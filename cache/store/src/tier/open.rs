@@ -605,7 +605,7 @@ impl Tier {
         let of = name.clone();
         let sidecar = self.on_disk(move |directory| directory.read_sidecar(&of)).await?;
         if let Some((shard, State::Whole)) = self.table().in_use(name) {
-            return Ok(Some((Lease::new(shard), sidecar, opening)));
+            return Ok(Some((Lease::new(shard).for_move(), sidecar, opening)));
         }
         let file = disk.engine.open(&self.directory()?.data(name), Open::Read).await?;
         let wanted = Wanted {
@@ -621,7 +621,7 @@ impl Tier {
         };
         let body = Body::Disk { engine: disk.engine.clone(), file };
         let shard = self.assemble(&wanted, Growth::new(), body, None, space);
-        Ok(Some((Lease::new(shard), sidecar, opening)))
+        Ok(Some((Lease::new(shard).for_move(), sidecar, opening)))
     }
 
     /// When a shard came to this node; a ttl counts from then, wherever it moves.

@@ -225,7 +225,7 @@ impl Tally {
             moved_bytes: get(&self.moved_bytes),
             written_bytes: get(&self.written_bytes),
             io_errors: get(&self.io_errors),
-            tier_read_bytes: traffic.tier_bytes,
+            tier_read_bytes: traffic.tier_bytes + traffic.move_bytes,
             copied_bytes: traffic.copied_bytes,
             through_bytes: traffic.through_bytes,
         }

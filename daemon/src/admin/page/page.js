@@ -15,8 +15,9 @@ const LONG = 1;
 // A tier that gave more than this share of its capacity to others on its disk has less cache than its admin thinks.
 const GIVEN_UP = 0.1;
 
-// Looks that the charts remember: five minutes.
+// Looks that the charts remember: five minutes. After so many that were missed in a row they begin anew.
 const REMEMBERED = 150;
+const MISSED = 5;
 
 // What a wait can be for, as the daemon names it, and what would help.
 const CAUSES = {
@@ -149,13 +150,14 @@ function waits(progress) {
 /** When the next shard that is not here is needed, and when it comes. */
 function horizon(foreseen) {
   if (!foreseen) return small("it told no order beforehand");
+  if (foreseen.shards === 0) return small("nothing of it is kept by foresight: what it lacks is not known beforehand");
   if (!foreseen.lacks) return "all is here";
-  const { url, needed_in: needed, arrives_in: arrives } = foreseen.lacks;
-  const late = arrives !== undefined && arrives > needed;
-  const words = arrives === undefined
-    ? `needed in ${time(needed)}; its origin does not give it`
-    : `needed in ${time(needed)}, arrives in ${time(arrives)}`;
-  return [element("span", { class: late || arrives === undefined ? "bad" : "" }, words), small(url)];
+  const { url, needed_in: needed, arrives_in: arrives, refused } = foreseen.lacks;
+  // That there is no room before it is needed is no fault of anything: what is here is needed sooner.
+  const bad = arrives === undefined ? refused !== "room" : arrives > needed;
+  const never = refused === "room" ? "it has no room before then: what is here is needed sooner, or a quota is full" : "its origin does not give it";
+  const words = arrives === undefined ? `needed in ${time(needed)}; ${never}` : `needed in ${time(needed)}, arrives in ${time(arrives)}`;
+  return [element("span", { class: bad ? "bad" : "" }, words), small(url)];
 }
 
 /** The share of its time that a job waited lately. */
@@ -271,11 +273,20 @@ function showMounts(mounts) {
 function showWarmUps(warmUps) {
   $("warm-ups").hidden = warmUps.length === 0;
   const rows = warmUps.map((one) => {
-    const { number: id, state, ...others } = one;
-    const told = Object.entries(others).filter(([, value]) => typeof value !== "object");
-    return [id, String(id), String(state ?? ""), small(told.map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`).join(", "))];
+    const come = one.fetched + one.cached;
+    const trouble = [
+      one.failed > 0 ? `${number(one.failed)} could not be had` : null,
+      one.untried > 0 ? `${number(one.untried)} not tried` : null,
+    ].filter(Boolean);
+    return [
+      one.number,
+      String(one.number),
+      one.done ? "ended" : "runs",
+      [`${number(come)} of ${number(one.shards)} shards are here`, trouble.length > 0 ? element("span", { class: "small bad" }, trouble.join(", ")) : null],
+      [bytes(one.bytes), one.bandwidth ? small(`at most ${bytes(one.bandwidth)}/s`) : null],
+    ];
   });
-  table("warm-ups-table", ["Number", "State", "Of it"], rows, "");
+  table("warm-ups-table", ["Number", "State", "Shards", "Brought"], rows, "");
 }
 
 function figures(pairs) {
@@ -314,10 +325,14 @@ function showHistory() {
 function remember(status) {
   const { before } = memory;
   const seconds = before ? status.uptime_seconds - before.uptime_seconds : 0;
-  if (seconds < 0) memory.history = [];
-  if (seconds > 0) {
+  // Another daemon, or a tab that was hidden: what lies between is not known, and would stand beside its neighbours as one look.
+  if (seconds < 0 || seconds > MISSED * EVERY / 1000) {
+    memory.history = [];
+  } else if (seconds > 0) {
     const rate = (key) => Math.max(0, status.cache[key] - before.cache[key]) / seconds;
-    memory.history.push({ waited: Math.max(0, ...status.jobs.map(waited)), origin: rate("origin_bytes"), tiers: rate("tier_read_bytes") });
+    // What no tier takes comes from origins, too.
+    const origin = rate("origin_bytes") + rate("through_bytes");
+    memory.history.push({ waited: Math.max(0, ...status.jobs.map(waited)), origin, tiers: rate("tier_read_bytes") });
     memory.history = memory.history.slice(-REMEMBERED);
   }
   memory.before = status;
@@ -335,7 +350,8 @@ function verdict(status) {
   // A job of several ranks waits for the slowest.
   const who = (rank) => (status.jobs.filter((job) => job.name === rank.name).length > 1 ? `a rank of ${rank.name}` : rank.name);
   const { lacks } = status.foresight;
-  const sick = status.tiers.filter((tier) => tier.condition !== "normal");
+  // Whoever disabled a tier knows.
+  const sick = status.tiers.filter((tier) => tier.condition !== "normal" && tier.mode !== "disabled");
   const said = [];
   if (waiting.length > 0) {
     const worst = waiting.reduce((one, other) => (waited(one) < waited(other) ? other : one));
@@ -411,14 +427,19 @@ async function asked() {
   // What is for admins is asked for by admins alone: each refusal is noted in the daemon's audit log.
   const overview = await ask("api/v1/overview", token);
   if (overview === null) {
-    sessionStorage.removeItem("token");
-    $("refused").textContent = "That is not the token.";
+    // Unless another one was given meanwhile.
+    if (sessionStorage.getItem("token") === token) {
+      sessionStorage.removeItem("token");
+      $("refused").textContent = "That is not the token.";
+    }
     return asked();
   }
   return { isAdmin: overview.is_admin, told: overview.is_admin ? await ask("api/v1/status", token) : overview };
 }
 
 function draw({ isAdmin, told }) {
+  // Who typed the token is not left on a form that is gone.
+  if (isAdmin && $("admit").contains(document.activeElement)) $("main").focus();
   $("admit").hidden = isAdmin;
   if (isAdmin) showAll(told);
   else showOverview(told);
@@ -457,7 +478,12 @@ async function watch() {
   if (!document.hidden) memory.timer = setTimeout(watch, EVERY);
 }
 
-document.addEventListener("visibilitychange", () => { if (!document.hidden) watch(); });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  // What stands there is from before.
+  say("asking the daemon …");
+  watch();
+});
 $("token").addEventListener("submit", (event) => {
   event.preventDefault();
   $("refused").textContent = "";

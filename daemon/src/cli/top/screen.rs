@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::gpus::GpuReport;
+use crate::status::printable;
 use jobs::{Named, named};
 
 /// Names are never cut below this.
@@ -148,7 +149,8 @@ impl Screen<'_> {
         }
         said.extend(remedy(status));
         for tier in list(status, "/tiers") {
-            if text(tier, "/condition") != "normal" {
+            // Whoever disabled it knows.
+            if text(tier, "/condition") != "normal" && text(tier, "/mode") != "disabled" {
                 said.push(format!("Tier {} is {}.", text(tier, "/name"), text(tier, "/condition")));
             }
             let least = (1.0 - GIVEN_UP) * float(tier, "/capacity_bytes").unwrap_or_default();
@@ -177,15 +179,17 @@ impl Screen<'_> {
             // Another daemon answers.
             return None;
         }
-        let rate = |path: &str, what: &str| {
-            let bytes = count(now, path).saturating_sub(count(before, path)) as f64 / seconds;
+        let rate = |paths: &[&str], what: &str| {
+            let of = |status| paths.iter().map(|path| count(status, path)).sum::<u64>();
+            let bytes = of(now).saturating_sub(of(before)) as f64 / seconds;
             format!("{}/s {what}", bytes_of(bytes))
         };
         let rates = [
-            rate("/cache/origin_bytes", "fetched"),
-            rate("/cache/tier_read_bytes", "read from tiers"),
-            rate("/cache/copied_bytes", "served while arriving"),
-            rate("/cache/written_bytes", "written"),
+            // What no tier takes comes from origins, too.
+            rate(&["/cache/origin_bytes", "/cache/through_bytes"], "fetched"),
+            rate(&["/cache/tier_read_bytes"], "read from tiers"),
+            rate(&["/cache/copied_bytes"], "served while arriving"),
+            rate(&["/cache/written_bytes"], "written"),
         ];
         Some(rates.join(", "))
     }
@@ -464,12 +468,6 @@ fn remedy(status: &Value) -> Option<String> {
     let link = link.map(|rate| format!("{}/s more of link", bytes_of(rate)));
     let more: Vec<_> = cache.into_iter().chain(link).collect();
     (!more.is_empty()).then(|| format!("{} would let jobs read on.", more.join(", or ")))
-}
-
-/// Text without what terminals act on.
-fn printable(text: &str) -> String {
-    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-    text.chars().map(shown).collect()
 }
 
 fn list<'v>(of: &'v Value, path: &str) -> Vec<&'v Value> {

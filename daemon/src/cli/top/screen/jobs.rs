@@ -10,6 +10,7 @@ use super::{
     LONG, Line, Look, STARVES, Screen, bytes_of, causes, count, float, list, percent, text, time,
     waited, waits_now,
 };
+use crate::status::{is_kept_by_use, why_not};
 
 /// The ranks of a job, whoever waits most first; there is one at least.
 pub(super) struct Named<'a> {
@@ -141,6 +142,10 @@ impl Screen<'_> {
 
 impl Horizon {
     fn of(foreseen: &Value) -> Self {
+        if is_kept_by_use(foreseen) {
+            let told = "kept by its use: what it lacks is not known beforehand".to_owned();
+            return Self { is_late: false, needed_in: f64::INFINITY, told };
+        }
         let Some(lacks) = foreseen.get("lacks").filter(|lacks| !lacks.is_null()) else {
             let told = "all it needs is here".to_owned();
             return Self { is_late: false, needed_in: f64::INFINITY, told };
@@ -149,9 +154,11 @@ impl Horizon {
         let arrives = float(lacks, "/arrives_in");
         let when = match arrives {
             Some(arrives) => format!("arrives in {}", time(arrives)),
-            None => "its origin does not give it".to_owned(),
+            None => why_not(lacks).to_owned(),
         };
         let told = format!("needed in {}, {when}: {}", time(needed_in), text(lacks, "/url"));
-        Self { is_late: arrives.is_none_or(|arrives| arrives > needed_in), needed_in, told }
+        let has_no_room = text(lacks, "/refused") == "room";
+        let is_late = !has_no_room && arrives.is_none_or(|arrives| arrives > needed_in);
+        Self { is_late, needed_in, told }
     }
 }

@@ -113,6 +113,37 @@ fn ranks_of_a_job_are_one_line() {
     assert_eq!(lines.iter().filter(|line| line.text.starts_with("resnet")).count(), 1);
 }
 
+/// A shard that has no room before it is needed is no fault of its origin, nor of anything else.
+#[test]
+fn what_a_job_lacks_is_told_with_why_it_does_not_come() {
+    let mut status = status();
+    status["jobs"] = json!([job(1, "calm", 0.0)]);
+    let lacks = |refused: Value| json!({ "job": 1, "shards": 9, "lacks": { "url": "s3://b/1.tar", "needed_in": 4.0, "refused": refused } });
+    for (foreseen, told, look) in [
+        (
+            lacks("room".into()),
+            "  needed in 4.0 s, it has no room before then: what is here is needed sooner, or a quota is full: s3://b/1.tar",
+            Look::Aside,
+        ),
+        (
+            lacks("origin".into()),
+            "  needed in 4.0 s, its origin does not give it: s3://b/1.tar",
+            Look::Bad,
+        ),
+        (json!({ "job": 1, "shards": 9 }), "  all it needs is here", Look::Aside),
+        (
+            json!({ "job": 1, "shards": 0 }),
+            "  kept by its use: what it lacks is not known beforehand",
+            Look::Aside,
+        ),
+    ] {
+        status["foresight"]["jobs"] = json!([foreseen]);
+        let lines = Screen { status: &status, before: None, width: 160 }.lines();
+        let calm = lines.iter().position(|line| line.text.starts_with("calm")).unwrap();
+        assert_eq!((lines[calm + 1].text.trim_end(), lines[calm + 1].look), (told, look));
+    }
+}
+
 /// All of it is told before anything else, and none of it beside words that all is well.
 #[test]
 fn what_does_not_answer_is_no_good_news() {
@@ -131,6 +162,9 @@ fn what_does_not_answer_is_no_good_news() {
     assert_eq!(of(tier(1000)), well("No job waits for data."));
     assert_eq!(of(tier(950)), well("No job waits for data."));
     assert_eq!(of(tier(512)), sick("Others fill the disk of tier nvme: it may hold 512 B now."));
+    let down = |mode: &str| json!({ "tiers": [{ "name": "nvme", "condition": "down", "mode": mode, "capacity_bytes": 1, "limit_bytes": 1 }] });
+    assert_eq!(of(down("enabled")), sick("Tier nvme is down."));
+    assert_eq!(of(down("disabled")), well("No job waits for data."));
     let filled = tier(950);
     let lines = Screen { status: &filled, before: None, width: 120 }.lines();
     let told = "others fill the disk: it may hold 950 B now";
