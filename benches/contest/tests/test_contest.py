@@ -439,10 +439,10 @@ def test_against_nobody_nothing_is_played(shards, work, scripts, bare):
     assert [one["name"] for one in said["absent"]] == ["mosaic"]
 
 
-def test_alone_forebay_plays_from_its_disk_if_memory_has_no_room(shards, work, scripts):
-    with (scripts / "place.py").open("a") as file:
+def test_alone_forebay_plays_from_its_disk_if_memory_has_no_room(shards, work, carried):
+    with (carried / "place.py").open("a") as file:
         file.write('\n\ndef no_room(*_):\n    return "they need more"\n')
-    said = document(play(scripts, request(shards, work, contenders=["forebay"], rounds=1)))
+    said = document(play(carried, request(shards, work, contenders=["forebay"], rounds=1)))
     assert said["absent"] == [{"name": "forebay-memory", "why": "they need more"}]
     (alone,) = said["contenders"]
     assert (alone["storage"], len(alone["rounds"])) == ("o_direct", 1)
