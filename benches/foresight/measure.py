@@ -25,7 +25,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -357,12 +356,8 @@ def measure(arguments: argparse.Namespace) -> None:
         }
         for one in simulations:
             print("simulated", one)
-        results = (
-            HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
-        )
-        results.mkdir(parents=True, exist_ok=True)
         document = {"machine": machine.describe(root), **figures}
-        (results / "foresight.json").write_text(json.dumps(document, indent=1) + "\n")
+        (machine.results() / "foresight.json").write_text(json.dumps(document, indent=1) + "\n")
     finally:
         if server is not None:
             server.stop()

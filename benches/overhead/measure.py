@@ -26,7 +26,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,9 +141,7 @@ def main() -> None:
     for watched, runs in taken.items():
         print(f"{watched:8}", told(runs, taken["nothing"]))
         report["runs"][watched] = [played._asdict() for played in runs]
-    out = HERE.parent / "results" / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
-    out.mkdir(parents=True, exist_ok=True)
-    target = out / "overhead.json"
+    target = machine.results() / "overhead.json"
     target.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written to {target}")
 

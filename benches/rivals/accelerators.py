@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import sysconfig
-from datetime import datetime, timezone
 from pathlib import Path
 
 import daemons
@@ -25,7 +24,6 @@ import machine
 import stage
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "results"
 ENVIRONMENT = stage.ROOT / ".tools" / "rivals"
 PHOTOS = 1600
 # Both of MLPerf's ResNet-50 profiles have batches of 400, so samples a second over either one's are
@@ -115,8 +113,7 @@ def main() -> None:
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
     python = interpreter()
-    out = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
-    out.mkdir(parents=True, exist_ok=True)
+    out = machine.results()
     for work in arguments.work or sorted(WORK):
         play(work, python, arguments.rounds, arguments.seconds, out)
 

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 
 import client
@@ -22,7 +21,7 @@ import machine
 import measure
 import stage
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+BENCHES = Path(__file__).resolve().parent.parent
 # Cold and warm.
 EPOCHS = 2
 # The photos make five batches of 400, of which some are ready before the first step has ended: they
@@ -74,7 +73,7 @@ def engines(rounds: int, out: Path) -> None:
     command: list[str | Path] = ["cargo", "bench", "--locked", "--workspace"]
     command += ["--bench", "disk", "--", "--directory", stage.RUN]
     command += ["--rounds", str(rounds), "--out", target]
-    subprocess.run(command, cwd=RESULTS.parent, check=True)
+    subprocess.run(command, cwd=BENCHES, check=True)
     document = {"machine": machine.describe(stage.RUN), "records": json.loads(target.read_text())}
     target.write_text(json.dumps(document, indent=1) + "\n")
 
@@ -88,11 +87,11 @@ def origins(rounds: int, out: Path) -> None:
     command += ["--bench", "origin", "--", "--directory", stage.RUN]
     command += ["--rounds", str(rounds), "--json", target]
     near = ["cold", "clients", "ranks", "tail"]
-    subprocess.run([*command, *near], cwd=RESULTS.parent, check=True)
+    subprocess.run([*command, *near], cwd=BENCHES, check=True)
     if os.geteuid() == 0:
         line = [sys.executable, "link/delay_line.py", "--"]
         for far in (["--mib", "1024", "link", "first"], ["--mib", "64", "batch"]):
-            subprocess.run([*line, *command, *far], cwd=RESULTS.parent, check=True)
+            subprocess.run([*line, *command, *far], cwd=BENCHES, check=True)
     else:
         print("  not measured over a link, which only root can make")
     figures = json.loads(target.read_text())
@@ -105,8 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    out = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{machine.slug()}"
-    out.mkdir(parents=True, exist_ok=True)
+    out = machine.results()
     with repeated(stage.shards(measure.PHOTOS)) as folder:
         starvation(folder, out)
     engines(arguments.rounds, out)

@@ -9,9 +9,11 @@ import os
 import platform
 import re
 import subprocess
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 PACKAGES = ("forebay", "webdataset", "torch", "torchvision", "numpy", "pillow")
 
 
@@ -27,6 +29,13 @@ def slug() -> str:
     """Return the processor and the cores lent of it as part of a folder's name."""
     name = f"{cpu()} {len(os.sched_getaffinity(0))} cores"
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def results() -> Path:
+    """Return the folder of today's figures of this machine, made if it is not there."""
+    folder = RESULTS / f"{datetime.now(timezone.utc):%Y-%m-%d}-{slug()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def describe(folder: Path) -> dict[str, object]:
