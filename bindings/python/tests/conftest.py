@@ -10,17 +10,22 @@ import io
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 import pytest
 
 from forebay import DataLoader
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 # A process that was told to end has this long, in seconds, before the session fails.
 GONE_WITHIN = 30
@@ -37,6 +42,32 @@ def write_shard(path: Path, samples: list[tuple[str, Sample]]) -> str:
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
     return str(path)
+
+
+@pytest.fixture
+def browser() -> Iterator[webdriver.Chrome]:
+    """Give a real browser without a window."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium here: `make setup` installs one where it may")
+    # Where GPU tests run there is none, and nothing that drives it.
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1280,1400")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()
+
+
+def picture(browser: webdriver.Chrome, name: str) -> None:
+    """Keep what is seen, where somebody wants it for the documents."""
+    if folder := os.environ.get("FOREBAY_PICTURES"):
+        browser.save_screenshot(f"{folder}/{name}.png")
 
 
 def png(pixels: numpy.ndarray) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import stat
@@ -27,7 +26,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import forebay
-from conftest import write_shard
+from conftest import picture, write_shard
 from test_stores import Store
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -99,22 +98,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.end()
 
 
-@pytest.fixture
-def browser() -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no chromium here: `make setup` installs one where it may")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.add_argument("--window-size=1280,1400")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield browser
-    browser.quit()
-
-
 def until(browser: webdriver.Chrome, what: str, condition: Any) -> None:
     """Wait for it; the page may draw itself anew while it is looked at, and is looked at again."""
     wait = WebDriverWait(browser, WITHIN, ignored_exceptions=[StaleElementReferenceException])
@@ -168,12 +151,6 @@ def by_night(browser: webdriver.Chrome) -> None:
     """Ask for dark colours, as a browser does by night."""
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-
-
-def picture(browser: webdriver.Chrome, name: str) -> None:
-    """Keep what is seen, where somebody wants it for the documents."""
-    if folder := os.environ.get("FOREBAY_PICTURES"):
-        browser.save_screenshot(f"{folder}/{name}.png")
 
 
 def test_it_shows_to_each_what_they_may_know(node: Node, browser: webdriver.Chrome) -> None:
