@@ -426,6 +426,7 @@ class Contest:
             "highest": max(rates),
             "au": statistics.median(run["au_ideal"] for run in proof.kept),
             "speed": proof.kept_speed,
+            "tried": proof.tried,
         }
 
     @property

@@ -18,19 +18,17 @@ CLOSE = 0.02
 # Long runs begin that much below what short ones found: an hour in which a machine gets slower by a
 # percent is usual, and at its limit a loader's rate is the same at 92 % as at 90 %.
 MARGIN = 0.98
-# Long runs may find that much more before a speed is raised.
+# Long runs may find that much more before a speed is raised; a first one that finds that much less
+# than what was asked for ends its speed, as the others would say no better.
 NEAR = 0.04
-# The first long run that is that far from what is expected, which is `CLOSE` above what was asked
-# for, ends a speed: the others would say no better.
-FAR = 0.06
 # Nor does a search go on where what held and what did not are this near.
 NARROW = 1.02
 # Runs that a search may take: a loader that loads nothing while the accelerator works, whose AU
 # moves least with the speed, is found with so many.
 RUNS_MAX = 8
 # Speeds that long runs may try: a search on a machine that was busy at that moment may have found
-# half of what there is, which takes four to come from, and one or two more settle it.
-SPEEDS_MAX = 6
+# half of what there is, which takes four to come from, and three more settle it.
+SPEEDS_MAX = 7
 
 # AU_ideal at a speed.
 Measure = Callable[[float], float]
@@ -67,9 +65,13 @@ class Proof:
 
     def __init__(self, begin: float, au_min: float, rounds: int) -> None:
         self.speed, self.au_min, self.rounds = begin * MARGIN, au_min, rounds
-        # The runs at this speed, how many speeds were tried with it, and how often it was raised.
+        # The runs at this speed, and how often it was raised in a row.
         self.runs: list[dict[str, Any]] = []
-        self.speeds, self.raised = 1, 0
+        self.raised = 0
+        # What was tried, and between which speeds the end is: one that seemed to hold, one that
+        # did not.
+        self.tried: list[dict[str, Any]] = []
+        self.low, self.high = 0.0, math.inf
         # The runs that count and their speed, and whether they bear it out.
         self.kept: list[dict[str, Any]] = []
         self.kept_speed = self.speed
@@ -77,27 +79,44 @@ class Proof:
         self.is_over = False
 
     def heard(self, run: dict[str, Any]) -> None:
-        """Take the figures of a run at `speed`."""
-        au_min = self.au_min
+        """Take the figures of a run at `speed`, and decide on it as soon as they allow."""
         self.runs.append({"round": len(self.runs), **run})
-        is_far = len(self.runs) == 1 and abs(run["au_ideal"] - au_min - CLOSE) > FAR
-        # The median cannot hold any more, whatever the other runs say.
-        is_lost = sum(run["au_ideal"] < au_min for run in self.runs) > self.rounds / 2
-        if len(self.runs) < self.rounds and not is_far and not is_lost:
+        heard = [one["au_ideal"] for one in self.runs]
+        median = statistics.median(heard)
+        is_first, is_full = len(heard) == 1, len(heard) == self.rounds
+        is_last = len(self.tried) + 1 == SPEEDS_MAX
+        # More than half of them are below: the median cannot hold any more.
+        is_lost = sum(au < self.au_min for au in heard) > self.rounds / 2
+        is_lost = is_lost or (is_first and median < self.au_min - NEAR)
+        # There may be more than this speed, and room for it below what did not hold.
+        is_more = median > self.au_min + NEAR and self.high > self.speed * NARROW and not is_last
+        if not is_full and not is_lost and not (is_first and is_more):
             return
-        median = statistics.median(run["au_ideal"] for run in self.runs)
-        holds = len(self.runs) == self.rounds and median >= au_min
+        self.tried.append({"speed": self.speed, "au_ideal": heard})
+        holds = is_full and median >= self.au_min
         was = self.is_borne_out
         if holds or not was:
             self.kept, self.kept_speed = self.runs, self.speed
         self.is_borne_out = was or holds
-        # One that was raised and held is not raised for ever, unless it is far from its limit; one
-        # that was raised and did not hold is as it was.
-        there_is_more = is_far and median > au_min
-        is_decided = not there_is_more and (was or (holds and median <= au_min + NEAR))
-        self.is_over = is_decided or self.speeds == SPEEDS_MAX
-        self.speeds, self.runs = self.speeds + 1, []
-        # As in a search: each step up goes once more as far. Down, what a run says is where to go.
-        self.raised = self.raised + 1 if median >= au_min else 0
-        over = median / (au_min + CLOSE / 2)
-        self.speed *= over**self.raised if self.raised else over * MARGIN
+        # One that was raised and does not hold is as it was.
+        self.is_over = is_last or (holds and not is_more) or (was and median < self.au_min)
+        self.runs = []
+        self.speed = self.next_speed(median)
+
+    def next_speed(self, median: float) -> float:
+        """Return where to go from a speed at which AU is `median`."""
+        over = median / (self.au_min + CLOSE / 2)
+        if median >= self.au_min:
+            # As in a search: each step up goes once more as far.
+            self.low, self.raised = max(self.low, self.speed), self.raised + 1
+            there = self.speed * over**self.raised
+        else:
+            # Down, what runs say is where to go.
+            self.high, self.raised = min(self.high, self.speed), 0
+            there = self.speed * over * MARGIN
+            if self.high <= self.low * NARROW:
+                # What seemed to hold does not any more.
+                self.low = 0.0
+        if 0 < self.low and self.high < math.inf and not self.low < there < self.high:
+            there = math.sqrt(self.low * self.high)
+        return there

@@ -121,7 +121,7 @@ def test_a_machine_that_gets_slower_is_caught_up_with():
     rates = iter(2.0 * 0.993**run for run in count())
     proof = proven(2.0 / 0.9, lambda speed: min(1.0, next(rates) / speed))
     assert proof.is_borne_out
-    assert proof.speeds <= 3
+    assert len(proof.tried) <= 3
 
 
 def test_a_speed_that_is_far_off_ends_with_one_run():
@@ -137,17 +137,50 @@ def test_a_speed_that_is_far_off_ends_with_one_run():
 
 
 def test_a_speed_that_held_is_kept_if_a_greater_one_does_not():
-    heard = iter([0.95] * ROUNDS + [0.89] * ROUNDS)
+    # The first run is no reason yet to leave it, the others are.
+    long = [0.93, *[0.95] * (ROUNDS - 1)]
+    heard = iter(long + [0.89] * ROUNDS)
     proof = proven(1.0, lambda _: next(heard))
     assert (proof.is_borne_out, proof.kept_speed) == (True, search.MARGIN)
-    assert [run["au_ideal"] for run in proof.kept] == [0.95] * ROUNDS
-    # One that does is taken, and that is that.
-    heard = iter([0.95] * ROUNDS + [0.95] * ROUNDS)
-    raised = proven(1.0, lambda _: next(heard)).kept_speed
-    assert raised == pytest.approx(search.MARGIN * 0.95 / 0.91)
+    assert [run["au_ideal"] for run in proof.kept] == long
+    # What did not hold is told as well, and was given up when its median was lost.
+    assert [tried["au_ideal"] for tried in proof.tried] == [long, [0.89] * 3]
+
+
+def test_a_speed_is_raised_until_it_is_the_greatest():
+    """A loader whose limit is twice as high: each speed that holds with ease is left at once."""
+    loader = Loader(2.0)
+    proof = proven(1.0, loader.au)
+    assert proof.is_borne_out
+    assert AU <= loader.au(proof.kept_speed) <= AU + search.NEAR
+    # One run at each but the last, and each is told.
+    assert [len(tried["au_ideal"]) for tried in proof.tried][:-1] == [1] * (len(proof.tried) - 1)
+    assert proof.tried[-1] == {
+        "speed": proof.kept_speed,
+        "au_ideal": [run["au_ideal"] for run in proof.kept],
+    }
+    # It held with ease twice, and is raised once more, until it does not.
+    first, then = search.MARGIN, search.MARGIN * 0.95 / 0.91
+    heard = {first: 0.95, then: 0.95}
+    proof = proven(1.0, lambda speed: heard.get(speed, 0.92))
+    assert proof.kept_speed == pytest.approx(then * (0.95 / 0.91) ** 2)
+    # Between what held with ease and what did not there is one that does.
+    heard = iter([0.95, 0.70] + [0.92] * ROUNDS)
+    proof = proven(1.0, lambda _: next(heard))
+    assert (proof.is_borne_out, len(proof.tried)) == (True, 3)
+    assert first < proof.kept_speed < then
+
+
+def test_what_seemed_to_hold_is_no_bound_for_ever():
+    """One run at a speed flattered: what holds is below it."""
+    heard = iter([0.95])
+    loader = Loader(0.8)
+    proof = proven(1.0, lambda speed: next(heard, None) or loader.au(speed))
+    assert proof.is_borne_out
+    assert proof.kept_speed < 0.8 / AU
 
 
 def test_a_loader_that_long_runs_never_bear_out_has_no_speed():
     proof = proven(1.0, lambda _: 0.5)
-    assert (proof.is_borne_out, proof.speeds) == (False, search.SPEEDS_MAX + 1)
+    assert (proof.is_borne_out, len(proof.tried)) == (False, search.SPEEDS_MAX)
     assert len(proof.kept) == 1
