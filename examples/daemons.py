@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ from typing import Any
 
 # A daemon that was told to end finishes its writes first; a disk is given this long for them.
 STOP_TIMEOUT_S = 30
+KILLED = f"the daemon did not end within {STOP_TIMEOUT_S} s and was killed"
+# One that was started opens its tiers first.
+START_TIMEOUT_S = 60
 # The exit code by which `forebay` says that no daemon is reachable.
 NO_DAEMON = 3
 # The command installed beside this Python.
@@ -62,13 +66,19 @@ def node_daemon(
     environment.update(FOREBAY_DAEMON=f"unix:{socket}")
     daemon = subprocess.Popen([forebay, "daemon", "--config", file], preexec_fn=before)
     try:
+        deadline = time.monotonic() + START_TIMEOUT_S
         while status(environment, forebay) is None:
-            if daemon.poll() is not None:
-                sys.exit("the daemon did not start")
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                sys.exit("the daemon did not start; what it said is above")
         yield
     finally:
         daemon.terminate()
-        daemon.wait()
+        try:
+            daemon.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            print(KILLED, file=sys.stderr)
+            daemon.kill()
+            daemon.wait()
         shutil.rmtree(runtime)
 
 
@@ -94,7 +104,6 @@ def stop_daemon(environment: dict[str, str], forebay: Path = FOREBAY) -> None:
         signal.pidfd_send_signal(handle, signal.SIGTERM)
         if not select.select([handle], [], [], STOP_TIMEOUT_S)[0]:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-            said = f"the daemon did not end within {STOP_TIMEOUT_S} s and was killed"
-            print(said, file=sys.stderr)
+            print(KILLED, file=sys.stderr)
     finally:
         os.close(handle)

@@ -2,7 +2,7 @@
 
 Its rule: all contenders run this very code. They differ in how a loader is made and in nothing that
 is timed. The task is the first line of the standard input, each play a line after it; each reply is
-a line of the standard output, on which nothing else may write.
+a line to the file whose number is the first argument, which no library knows of.
 """
 
 from __future__ import annotations
@@ -218,9 +218,9 @@ def words(error: Exception) -> str:
 
 def serve(make: Make) -> None:
     """Be a contender's process."""
-    # Libraries print; what they say goes where errors go.
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
+    line = int(sys.argv[1])
+    os.set_inheritable(line, False)
+    with os.fdopen(line, "w") as out:
         replies = Replies(out)
         try:
             obey(make, replies)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ import shards
 from contender import Task
 from conversions import Conversion
 from handover import HANDOVER
-from place import no_room, out_of_page_cache, page_cache, place
+from place import in_memory, no_room, out_of_page_cache, page_cache, place
 from players import Failed, Player, player
 from request import Request
 from roster import PAGE_CACHE, Contender, Tried
@@ -102,6 +103,11 @@ class Contest:
     def run(self) -> None:
         """Play it all; whatever was measured is with the contenders, also when it ends early."""
         self.gather()
+        without = [one["why"] for one in self.absent if one["name"].startswith("forebay")]
+        is_there = any(one.kind == "forebay" for one in self.contenders)
+        if "forebay" in self.request.contenders and not is_there:
+            # The rivals alone answer nothing, and take hours for it.
+            raise Failed("; ".join(without))
         is_against_others = any(kind != "forebay" for kind in self.request.contenders)
         if is_against_others and all(one.kind == "forebay" for one in self.contenders):
             # Against nobody there is nothing to play.
@@ -125,7 +131,11 @@ class Contest:
     def have(self, one: Contender, doing: str, play: Callable[[Contender], None]) -> None:
         """Have a contender do something; who fails is out."""
         try:
-            play(one)
+            try:
+                play(one)
+            except (OSError, subprocess.SubprocessError) as error:
+                # A disk that is full is full of what this one made, as far as anybody can tell.
+                raise Failed(f"{one.name}: {type(error).__name__}: {error}") from error
         except Failed as error:
             self.contenders.remove(one)
             self.fallen.append(Fallen(one, doing, str(error)))
@@ -183,7 +193,7 @@ class Contest:
                 python=python,
                 version=roster.version(kind, found),
                 versions=found["versions"],
-                settings=roster.settings(kind, request.images, request.model, roster.cores()),
+                settings=roster.settings(kind, request.images, request.model, request.usable()),
             )
             self.contenders += self.faces(one)
         # All take the same checksum, the fast one if all have it.
@@ -195,7 +205,10 @@ class Contest:
             yield one
             return
         one.storage = "o_direct"
-        yield one
+        if why := in_memory(self.work):
+            self.absent.append({"name": one.name, "why": why})
+        else:
+            yield one
         if why := no_room(self.request.shards, self.request.memory_bytes):
             self.absent.append({"name": "forebay-memory", "why": why})
         else:
@@ -420,7 +433,7 @@ class Contest:
         rates = [run["samples_per_second"] for run in proof.kept]
         rate = statistics.median(rates)
         return {
-            "rate_over_nominal": round(rate / self.nominal, 2) if proof.is_borne_out else None,
+            "rate_over_nominal": rate / self.nominal if proof.is_borne_out else None,
             "samples_per_second": rate,
             "lowest": min(rates),
             "highest": max(rates),
@@ -462,7 +475,8 @@ class Contest:
             repeats=self.repeats,
         )
         # Of all that the CPUs could have done: the rest is what nobody made use of.
-        played["cpu_share"] = played["cpu_seconds"] / (played["wall_seconds"] * roster.cores())
+        could = played["wall_seconds"] * self.request.usable()
+        played["cpu_share"] = played["cpu_seconds"] / could
         before, after = played.pop("before"), played.pop("after")
         if one.kind == "forebay":
             fetched = after["loader"]["bytes"]["origin"] - before["loader"]["bytes"]["origin"]

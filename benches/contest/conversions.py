@@ -18,6 +18,9 @@ from pathlib import Path
 import players
 
 NOTES = "conversion.json"
+# A conversion that reads its shards slower than this, in bytes a second, and takes longer than that
+# many seconds besides, hangs.
+SLOWEST, BESIDE_S = 2e6, 600.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def convert(
             "target": str(aside),
             "forebay": str(forebay),
         }
-        players.convert(name, python, request, dict(os.environ))
+        limit = BESIDE_S + sum(os.path.getsize(shard) for shard in shards) / SLOWEST
+        players.convert(name, python, request, dict(os.environ), limit)
         made = Conversion(str(target), time.monotonic() - begin, size(aside))
         facts = asdict(made)
         del facts["folder"]

@@ -85,7 +85,11 @@ def play(document: dict[str, Any], out: TextIO) -> None:
         ) -> None:
             tell(contender, number, of, what, run)
             if run is not None:
-                keep(figures(contest), contest.work)
+                try:
+                    keep(figures(contest), contest.work)
+                except OSError as error:
+                    # What it says is told at the end, too.
+                    print(f"contest: no copy of the figures is kept: {error}", file=sys.stderr)
 
         contest = Contest(request, before, told)
         try:
@@ -94,10 +98,18 @@ def play(document: dict[str, Any], out: TextIO) -> None:
             json.dump(figures(contest), out)
 
 
+def leave(number: int, _: object) -> None:
+    """End, and what was started: a second signal, as Ctrl-C brings one, does not cut that short."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Run it."""
     # A polite end of this process ends everything it started, and so does the end of whose it is.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)

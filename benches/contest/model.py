@@ -43,8 +43,7 @@ class Model:
 
     def brought(self, column: Any) -> torch.Tensor:
         """Return a column of a batch as a tensor on the GPU."""
-        # SPDL's and DALI's are NumPy's, one within the name by which the harness reads it.
-        column = getattr(column, "array", column)
+        # SPDL's and DALI's are NumPy's.
         return torch.as_tensor(column).to(self.device, non_blocking=True)
 
     def train(self, images: torch.Tensor, labels: torch.Tensor) -> None:

@@ -51,6 +51,18 @@ def no_room(shards: list[str], limit: int | None) -> str | None:
     )
 
 
+def in_memory(folder: Path) -> str | None:
+    """Return why a tier in `folder` would be one of memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    device = os.stat(folder).st_dev
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # Device numbers are the third field; the file system's name is the first one behind " - ".
+        number, kind = line.split()[2], line.partition(" - ")[2].split()[0]
+        if number == f"{os.major(device)}:{os.minor(device)}" and kind in ("tmpfs", "ramfs"):
+            return f"{folder} is memory ({kind}), and no disk: name a folder on one by --work"
+    return None
+
+
 def page_cache(files: list[str], limit: int | None) -> str:
     """Return whether the page cache can hold all of `files`."""
     room = min(available_bytes(), limit) if limit else available_bytes()

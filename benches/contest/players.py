@@ -32,8 +32,8 @@ class Failed(Exception):
 class Player:
     """A contender's process."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        self.name, self.process = name, process
+    def __init__(self, name: str, process: subprocess.Popen[bytes], replies: int) -> None:
+        self.name, self.process, self.replies = name, process, replies
         self.heard = b""
 
     def tell(self, line: dict[str, Any]) -> None:
@@ -49,7 +49,11 @@ class Player:
         """Have it play and return what it says of it."""
         self.tell({"play": name, **how})
         while True:
-            words = json.loads(self.line())
+            line = self.line()
+            try:
+                words = json.loads(line)
+            except json.JSONDecodeError:
+                raise Failed(f"{self.name} said what nobody understands: {line[:80]!r}") from None
             if "failed" in words:
                 raise Failed(f"{self.name}: {words['failed']}")
             if "reply" in words:
@@ -58,11 +62,10 @@ class Player:
 
     def line(self) -> bytes:
         """Wait for its next line."""
-        assert self.process.stdout is not None
         while b"\n" not in self.heard:
-            if not select.select([self.process.stdout], [], [], SILENCE_S)[0]:
+            if not select.select([self.replies], [], [], SILENCE_S)[0]:
                 raise Failed(f"{self.name} said nothing for {SILENCE_S:.0f} s")
-            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            more = os.read(self.replies, 1 << 16)
             if not more:
                 raise Failed(self.obituary())
             self.heard += more
@@ -91,27 +94,34 @@ def player(
     before: Callable[[], None],
 ) -> Iterator[Player]:
     """Start a contender; `before` is called in its process before it begins."""
-    process = subprocess.Popen(
-        [python, script(kind)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        preexec_fn=before,
-        start_new_session=True,
-    )
+    replies, line = os.pipe()
     try:
-        one = Player(name, process)
-        one.tell(asdict(task))
-        yield one
+        try:
+            process = subprocess.Popen(
+                [python, script(kind), str(line)],
+                stdin=subprocess.PIPE,
+                # Libraries print; what they say goes where errors go.
+                stdout=2,
+                env=environment,
+                preexec_fn=before,
+                pass_fds=[line],
+                start_new_session=True,
+            )
+        finally:
+            os.close(line)
+        try:
+            one = Player(name, process, replies)
+            one.tell(asdict(task))
+            yield one
+        finally:
+            end(process)
     finally:
-        end(process)
+        os.close(replies)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process and what it started."""
     assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.close()
     with suppress(BrokenPipeError):
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
@@ -122,14 +132,28 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def convert(name: str, python: str, request: dict[str, Any], environment: dict[str, str]) -> None:
-    """Run a conversion to its end."""
-    code = subprocess.run(
+def convert(
+    name: str, python: str, request: dict[str, Any], environment: dict[str, str], seconds: float
+) -> None:
+    """Run a conversion to its end, within `seconds`."""
+    process = subprocess.Popen(
         [python, Path(__file__).with_name(f"to_{name}.py")],
-        input=json.dumps(request).encode(),
+        stdin=subprocess.PIPE,
         stdout=2,
         env=environment,
-        check=False,
-    ).returncode
-    if code != 0:
-        raise Failed(f"the conversion for {name} failed with exit code {code}")
+        start_new_session=True,
+    )
+    try:
+        process.communicate(json.dumps(request).encode(), seconds)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"the conversion for {name} took more than {seconds:.0f} s") from None
+    finally:
+        # What one that is cut off has started, a daemon say, it ends itself.
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        end(process)
+    if process.returncode != 0:
+        raise Failed(
+            f"the conversion for {name} failed with exit code {process.returncode};"
+            " what it said is above"
+        )

@@ -45,12 +45,19 @@ class Request:
     au_min: float = 0.90
     # A model of torchvision's that a GPU trains, in place of an emulated accelerator.
     model: str | None = None
+    # Cores that a contender may use, where a quota leaves fewer than the CPUs that it may run on.
+    cores: int | None = None
     # The command `forebay`; otherwise the one beside Forebay's interpreter.
     forebay: str | None = None
 
     def python(self, name: str) -> str:
         """Return the interpreter of contender `name`."""
         return self.pythons.get(name, sys.executable)
+
+    def usable(self) -> int:
+        """Return the cores that a contender may use."""
+        allowed = len(os.sched_getaffinity(0))
+        return allowed if self.cores is None else min(self.cores, allowed)
 
     def command(self) -> Path:
         """Return the command `forebay`."""
@@ -78,8 +85,8 @@ class Request:
         ]
         if not self.shards:
             found.append("there are no shards")
-        if self.batch_size < 1 or self.rounds < 1:
-            found.append("batch_size and rounds have to be 1 at least")
+        if min(self.batch_size, self.rounds, 1 if self.cores is None else self.cores) < 1:
+            found.append("batch_size, rounds and cores have to be 1 at least")
         if self.step_seconds <= 0 or self.seconds <= 0:
             found.append("step_seconds and seconds have to be above 0")
         if self.model is not None and (self.find_rate or not self.images):

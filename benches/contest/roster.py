@@ -7,7 +7,6 @@ are tried and the fastest counts. Who is not installed is named, with what would
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,11 +194,6 @@ def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
         return f"{kind} is not installed for {python} ({found['why']}): pip install {package}"
     beside = RULES[kind].beside or "mend or replace that installation"
     return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
-
-
-def cores() -> int:
-    """Return the cores that a contender may use: those of this process."""
-    return len(os.sched_getaffinity(0))
 
 
 def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[str, tuple[Any, ...]]:

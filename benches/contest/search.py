@@ -117,6 +117,6 @@ class Proof:
             if self.high <= self.low * NARROW:
                 # What seemed to hold does not any more.
                 self.low = 0.0
-        if 0 < self.low and self.high < math.inf and not self.low < there < self.high:
+        if self.low > 0 and self.high < math.inf and not self.low < there < self.high:
             there = math.sqrt(self.low * self.high)
         return there

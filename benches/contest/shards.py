@@ -42,9 +42,15 @@ def samples(shard: str) -> Iterator[tuple[str, Sample]]:
 def fields(shard: str, images: bool) -> list[str]:
     """Return the extensions that contenders deliver, as the first sample has them.
 
-    Raises `Unfit` if images are asked for and there is no photo, or none with a label.
+    Raises `Unfit` if it is no plain tar, or if images are asked for and it has no photo with a
+    label.
     """
-    first = next(samples(shard), None)
+    try:
+        first = next(samples(shard), None)
+    except tarfile.TarError as error:
+        raise Unfit(
+            f"{shard} is no plain tar ({error}): rivals read those alone, so unpack it for them"
+        ) from error
     if first is None:
         raise Unfit(f"{shard} holds no sample")
     extensions = sorted(first[1])

@@ -17,7 +17,7 @@ from handover import handed_over
 from nvidia.dali import fn, pipeline_def, types
 from pixels import MEAN, RATIO, SCALE, SIZE, STD, TRIES
 from to_dali import index_of
-from touch import Batch, Tensor
+from touch import Batch
 
 # Batches read ahead, and as many made of them; more did not help.
 PREFETCH = 4
@@ -72,7 +72,7 @@ class Shards:
             from torch.utils.dlpack import from_dlpack
 
             return from_dlpack(photos.as_tensor())[:left]
-        return Tensor(np.asarray(photos.as_tensor())[:left])
+        return np.asarray(photos.as_tensor())[:left]
 
 
 def images(photos: Any, on_gpu: bool) -> Any:

@@ -18,7 +18,7 @@ import spdl.io
 from contender import Loader, Task, serve
 from pixels import MEAN, RATIO, SCALE, SIZE, STD, TRIES
 from spdl.pipeline import PipelineBuilder
-from touch import Batch, Tensor
+from touch import Batch
 
 # Batches ready ahead; more did not help.
 PREFETCH = 4
@@ -63,7 +63,7 @@ def images(samples: list[Members]) -> Batch:
         plane = out[:, channel]
         np.multiply(pixels[..., channel], np.float32(FACTOR[channel]), out=plane)
         plane += np.float32(SHIFT[channel])
-    return Tensor(out), np.array([int(bytes(label)) for _, label in samples])
+    return out, np.array([int(bytes(label)) for _, label in samples])
 
 
 def columns(samples: list[Members]) -> Batch:
@@ -102,13 +102,17 @@ class Batches:
         pipeline = (
             PipelineBuilder()
             .add_source(self.task.shards * self.repeats)
-            # One shard ahead of the one whose samples are taken.
-            .pipe(partial(members, fields=self.task.fields), output_order="input")
+            # Each of the threads reads a shard, ahead of the one whose samples are taken.
+            .pipe(
+                partial(members, fields=self.task.fields),
+                concurrency=threads,
+                output_order="input",
+            )
             .disaggregate()
             .aggregate(self.task.batch_size)
             .pipe(images if self.task.images else columns, concurrency=threads)
             .add_sink(PREFETCH)
-            .build(num_threads=threads + 1, max_failures=0)
+            .build(num_threads=2 * threads, max_failures=0)
         )
         with pipeline.auto_stop():
             yield from pipeline

@@ -24,7 +24,7 @@ def play(task: Task, loader: Loader, epochs: int) -> dict[str, Any]:
     """Play `epochs` after one that is not timed, and return the figures."""
     crc = crc_of(task.crc)
     count, touch = counter(task.images, crc), toucher(task.images, crc)
-    digest, peak_pss = Digest(), 0
+    digest, peak_pss, samples = Digest(), 0, 0
     for number, batch in enumerate(loader.batches):
         count(batch, digest)
         if number % MEMORY_STRIDE == 0:
@@ -35,12 +35,14 @@ def play(task: Task, loader: Loader, epochs: int) -> dict[str, Any]:
     before, cpu_before, start = loader.counts(), cpu_seconds(pids), time.monotonic()
     for _ in range(epochs):
         for batch in loader.batches:
-            touch(batch)
+            samples += touch(batch).samples
     seconds, cpu, after = time.monotonic() - start, cpu_seconds(pids) - cpu_before, loader.counts()
+    if samples != digest.samples * epochs:
+        raise ValueError(f"{epochs} epochs gave {samples} samples, one before {digest.samples}")
     return {
         "seconds": seconds,
         "cpu_seconds": cpu,
-        "samples": digest.samples * epochs,
+        "samples": samples,
         "digest": asdict(digest),
         "peak_rss_bytes": [memory_bytes(pid, "status", "VmHWM") for pid in pids],
         "shared_bytes": memory_bytes(os.getpid(), "status", "RssShmem"),

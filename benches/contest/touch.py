@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from accelerator import Touched
 
 # A batch: of bytes one column for each field, of images the images and the labels.
@@ -27,26 +28,6 @@ def crc_of(name: str) -> Crc:
         faster: Crc = isal_zlib.crc32
         return faster
     return zlib.crc32
-
-
-class Tensor:
-    """A NumPy array under the names by which torch's tensors are read here."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return int(self.array.nbytes)
-
-    def amax(self) -> Any:
-        """Return the largest element."""
-        return self.array.max()
-
-    def double(self) -> Any:
-        """Return the elements as doubles."""
-        return self.array.astype("float64")
 
 
 @dataclass
@@ -78,9 +59,14 @@ def touch_raw(batch: Batch, crc: Crc) -> Touched:
 def touch_images(batch: Batch) -> Touched:
     """Read every byte of a batch, at the speed of memory."""
     images, labels = batch
-    images.amax().item()
+    array_of(images).max().item()
     labels.sum().item()
     return Touched(len(labels), images.nbytes + labels.nbytes)
+
+
+def array_of(images: Any) -> Any:
+    """Return images as NumPy has them, whose one thread is the same for all; a GPU's stay there."""
+    return images if isinstance(images, np.ndarray) or images.is_cuda else images.numpy()
 
 
 def counter(images: bool, crc: Crc) -> Callable[[Batch, Digest], None]:
@@ -103,4 +89,6 @@ def count_images(batch: Batch, digest: Digest) -> None:
     before = digest.image_mean * digest.samples
     digest.samples += len(labels)
     digest.label_sum += int(labels.sum())
-    digest.image_mean = (before + float(images.double().mean()) * len(labels)) / digest.samples
+    array = array_of(images)
+    mean = array.mean(dtype="f8") if isinstance(array, np.ndarray) else array.double().mean()
+    digest.image_mean = (before + float(mean) * len(labels)) / digest.samples

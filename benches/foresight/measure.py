@@ -158,6 +158,19 @@ def jobs(
         subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
         for seed in range(JOBS)
     ]
+    try:
+        return heard(server, started, record)
+    finally:
+        for job in started:
+            # Of one that has ended that is nothing.
+            job.kill()
+            job.wait()
+
+
+def heard(
+    server: Server, started: list[subprocess.Popen[str]], record: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """Follow the jobs epoch by epoch until they end."""
     marks: list[list[dict[str, float]]] = [[] for _ in started]
     sent = None
     busy = []
@@ -165,7 +178,10 @@ def jobs(
     for epoch in range(WARM + COUNTED):
         for job, mark in zip(started, marks, strict=True):
             assert job.stdout is not None
-            mark.append(json.loads(job.stdout.readline()))
+            line = job.stdout.readline()
+            if not line:
+                raise SystemExit("a job failed; what it said is above")
+            mark.append(json.loads(line))
         if epoch == WARM - 1:
             sent = server.sent()
             if record is not None:

@@ -54,6 +54,15 @@ def interpreter() -> Path:
     return python
 
 
+def check_loaders(python: Path) -> None:
+    """Have each loader deliver what is in shards, at every setting, before hours go into it."""
+    tests = HERE.parent / "contest" / "tests" / "test_contenders.py"
+    environment = {**os.environ, "FOREBAY_TEST_ALL_LOADERS": "1"}
+    subprocess.run(
+        [python, "-m", "pytest", "-q", tests], env=environment, cwd=stage.ROOT, check=True
+    )
+
+
 def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> None:
     """Let all of them do one kind of work."""
     folder = stage.shards(PHOTOS)
@@ -65,9 +74,12 @@ def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> Non
     command += ["--work", stage.RUN / "contest", "--json", "--html", page]
     environment = dict(os.environ)
     with stage.private_cache() as cache, daemons.private_daemon(environment, cache):
-        text = subprocess.run(
-            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=True
-        ).stdout
+        played = subprocess.run(
+            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=False
+        )
+    text = played.stdout
+    if not text or not page.exists():
+        raise SystemExit(f"{work}: forebay ended with {played.returncode}, and told nothing")
     told = page.read_text()
     # No path of this machine is in what is published.
     for path, name in ((str(python), "python"), (f"{folder}/", "")):
@@ -77,6 +89,8 @@ def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> Non
     target = out / f"starvation-{work}.json"
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(table(document), f"\n  written to {target} and {page.name}\n")
+    if played.returncode != 0:
+        raise SystemExit(f"{work}: forebay ended with {played.returncode}: these are not all")
 
 
 def table(document: dict[str, object]) -> str:
@@ -113,6 +127,7 @@ def main() -> None:
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
     python = interpreter()
+    check_loaders(python)
     out = machine.results()
     for work in arguments.work or sorted(WORK):
         play(work, python, arguments.rounds, arguments.seconds, out)

@@ -17,13 +17,14 @@ if `--spdl` does.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,6 +220,7 @@ def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, A
     }
 
 
+@functools.cache
 def imports_bytes() -> int:
     """Return the peak memory of a process that only imports what Forebay's contender does."""
     code = (
@@ -255,8 +257,8 @@ def measure(
     shards: list[str],
     rounds: int,
     before: Callable[[], None],
-) -> dict[str, Any]:
-    """Run every contender of `mode` `rounds` times and return the document of figures."""
+) -> Iterator[dict[str, Any]]:
+    """Run every contender of `mode` `rounds` times; after each round, yield the figures so far."""
     results: list[dict[str, Any]] = []
     fio_rates: dict[str, list[float]] = {}
     with stage.private_cache() as cache:
@@ -273,7 +275,14 @@ def measure(
                     name, rate = disk.fio(cache, size)
                     fio_rates.setdefault(name, []).append(rate)
                     print(f"  round {number + 1}  {name:26} {rate / 1e9:8.3f} GB/s")
-    check_same_work(results)
+            check_same_work(results)
+            yield figures(mode, results, fio_rates)
+
+
+def figures(
+    mode: str, results: list[dict[str, Any]], fio_rates: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Return what the rounds so far came to."""
     table = summary(results)
     best = {
         rival: max(
@@ -290,9 +299,11 @@ def measure(
         "machine": machine.describe(stage.RUN),
         "table": table,
         "limit_bytes": LIMIT.get(mode),
+        # Of memory and memory; from the disk, Forebay's O_DIRECT stands beside their page cache.
         "ratio": {
             name: {rival: row["samples_per_second"] / rate for rival, rate in best.items()}
             for name, row in ours.items()
+            if mode == "memory"
         },
         "fio_bytes_per_second": {
             name: statistics.median(rates) for name, rates in fio_rates.items()
@@ -317,8 +328,10 @@ def show(document: dict[str, Any]) -> None:
         for rival, ratio in ratios.items():
             print(f"  {name} / {rival} at its best: {ratio:.2f}x")
     for fio, rate in document["fio_bytes_per_second"].items():
-        for name in document["ratio"]:
-            share = document["table"][name]["bytes_per_second"] / rate
+        for name, row in document["table"].items():
+            if not name.startswith("forebay"):
+                continue
+            share = row["bytes_per_second"] / rate
             print(f"  {name} / {fio} ({rate / 1e9:.3f} GB/s): {share:.0%}")
     if used := document["memory"]:
         print(
@@ -355,19 +368,19 @@ def main() -> None:
         if arguments.spdl and mode == "images":
             contenders.append(Contender("spdl", "spdl", {"threads": WORKERS}, arguments.spdl))
         shards = copies(folder, COPIES[mode])
-        if mode == "images":
-            document = measure(mode, contenders, shards, arguments.rounds, lambda: None)
-        else:
+        target = arguments.out and arguments.out / f"rivals-{mode}.json"
+        with ExitStack() as stack:
             try:
-                with fence(LIMIT[mode]) as before:
-                    document = measure(mode, contenders, shards, arguments.rounds, before)
+                before = stack.enter_context(fence(LIMIT[mode])) if mode in LIMIT else lambda: None
             except Unfenced as error:
                 raise SystemExit(str(error)) from error
+            for document in measure(mode, contenders, shards, arguments.rounds, before):
+                if target:
+                    # What a later round's failure does not take away.
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_text(json.dumps(document, indent=1) + "\n")
         show(document)
-        if arguments.out:
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            target = arguments.out / f"rivals-{mode}.json"
-            target.write_text(json.dumps(document, indent=1) + "\n")
+        if target:
             print(f"  written to {target}")
 
 

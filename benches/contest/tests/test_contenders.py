@@ -1,21 +1,30 @@
 """Each contender by itself: what it delivers is what is in the shards, at every setting it has."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import zlib
 from pathlib import Path
 from statistics import fmean
 
 import conversions
+import daemons
+import fence
+import numpy as np
+import processes
 import pytest
 import roster
 import shards as tars
-from contender import Task
+import throughput
+from accelerator import Touched
+from contender import Loader, Task
 from pixels import MEAN, STD
 from place import place
 from players import player
+from touch import toucher
 
 from conftest import BATCH, EXAMPLES, SAMPLES, SHARDS, colour
 
@@ -28,7 +37,9 @@ REPEATS = 3
 
 
 def check_is_there(kind, images):
-    """Skip a contender that this interpreter has not got."""
+    """Skip a contender that this interpreter has not got; where all have to be there, fail."""
+    is_needed = os.environ.get("FOREBAY_TEST_ALL_LOADERS")
+    without = pytest.fail if is_needed else pytest.skip
     rules = roster.RULES[kind]
     for module in rules.modules:
         try:
@@ -36,13 +47,11 @@ def check_is_there(kind, images):
         except ModuleNotFoundError:
             found = None
         if found is None:
-            pytest.skip(
-                f"{kind} is not installed (no module {module}): pip install {rules.package}"
-            )
+            without(f"{kind} is not installed (no module {module}): pip install {rules.package}")
     if images and rules.check_images:
         told = roster.probe(kind, sys.executable, images=True, model=None)
         if told["why"] is not None:
-            pytest.skip(roster.why_not(kind, sys.executable, told))
+            without(roster.why_not(kind, sys.executable, told))
 
 
 def configurations(kind, images):
@@ -144,7 +153,77 @@ def test_it_delivers_what_the_shards_hold(kind, storage, images, shards, work, m
         )
         assert run["steps"] == steps
         assert run["samples"] == steps * BATCH
+        if not images:
+            # Batches are of the same samples again and again, of almost the same size.
+            payload = expected(shards, images)["payload_bytes"] / (SAMPLES * SHARDS)
+            assert run["bytes"] == pytest.approx(run["samples"] * payload, rel=0.01)
         assert run["cpu_seconds"] >= 0
+
+
+@pytest.mark.parametrize("storage", ["o_direct", "memory"])
+def test_the_daemons_share_is_within_the_limit_and_counted(storage, shards, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    one = contender("forebay", storage)
+    task = Task(False, tars.fields(shards[0], False), shards, BATCH, {"bytes": "views"})
+    with contextlib.ExitStack() as stack:
+        try:
+            before = stack.enter_context(fence.fence(2 << 30))
+        except fence.Unfenced as error:
+            pytest.skip(str(error))
+        environment = stack.enter_context(place(one, shards, tmp_path / "cache", FOREBAY, before))
+        at_work = stack.enter_context(
+            player("forebay", "forebay", sys.executable, task, environment, before)
+        )
+        at_work.play("first_epoch")
+        daemon = daemons.status(environment, FOREBAY)["pid"]
+        limited = Path(f"/proc/{daemon}/cgroup").read_text()
+        assert limited == Path(f"/proc/{at_work.process.pid}/cgroup").read_text()
+        assert fence.NAME in limited
+
+
+def test_cpu_time_is_that_of_all_who_work():
+    """This process, a child at work, and that child's own that has ended."""
+    burn = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
+    code = (
+        "import subprocess, sys, time\n"
+        f"subprocess.run([sys.executable, '-c', {'import time' + chr(10) + burn!r}])\n"
+        f"{burn}print('done', flush=True)\nsys.stdin.read()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as child:
+        child.stdout.readline()
+        assert processes.children() == [child.pid]
+        assert processes.cpu_seconds([child.pid]) >= 0.55
+        child.stdin.close()
+
+
+def test_a_consumer_reads_every_byte():
+    read = []
+    batch = [[b"abc", b"d"], [b"", b"ef"]]
+    assert toucher(False, read.append)(batch) == Touched(2, 6)
+    assert read == [b"abc", b"d", b"", b"ef"]
+
+    class Seen(np.ndarray):
+        def max(self, *more, **how):
+            read.append(self.shape)
+            return super().max(*more, **how)
+
+    read.clear()
+    images, labels = np.zeros((2, 3, 4, 4), np.float32), np.array([1, 2])
+    assert toucher(True, zlib.crc32)([images.view(Seen), labels]) == Touched(2, 400)
+    assert read == [(2, 3, 4, 4)]
+    torch = pytest.importorskip("torch")
+    assert toucher(True, zlib.crc32)([torch.from_numpy(images), labels]) == Touched(2, 400)
+
+
+def test_epochs_that_are_not_alike_have_no_rate():
+    """What is timed is counted, too."""
+    task = Task(False, ["bin"], [], 1, {})
+    epochs = iter([3, 3, 3, 3, 2])
+    loader = type("Epochs", (), {"__iter__": lambda _: iter([[[b"x"]]] * next(epochs))})()
+    assert throughput.play(task, Loader(loader), 2)["samples"] == 6
+    with pytest.raises(ValueError, match="1 epochs gave 2 samples, one before 3"):
+        throughput.play(task, Loader(loader), 1)
 
 
 @pytest.mark.parametrize("kind", roster.ON_TORCH)
@@ -169,7 +248,6 @@ def test_as_many_workers_and_threads_are_tried_as_there_are_cores():
         assert sorted(roster.settings("dali", False, None, few)["threads"]) == [1, 2, 4]
     assert sorted(roster.settings("mosaic", False, None, 12)["workers"]) == [0, 1, 2, 4, 12]
     assert sorted(roster.settings("spdl", True, None, 12)["threads"]) == [1, 2, 4, 12]
-    assert roster.cores() == len(os.sched_getaffinity(0))
 
 
 def test_what_is_further_off_than_what_is_much_worse_is_not_tried():

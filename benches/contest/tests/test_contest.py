@@ -4,6 +4,8 @@ Its rule: what Forebay and the other loaders deliver is tested elsewhere; here c
 at once stand in for these, so that it is the contest that is tested.
 """
 
+import errno
+import gzip
 import json
 import os
 import select
@@ -11,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +24,7 @@ import search
 from contender import Task
 from contest import Contest, compare
 from daemons import private_daemon
+from place import in_memory
 from players import Failed, player
 from request import Request, Wrong
 
@@ -448,6 +452,84 @@ def test_alone_forebay_plays_from_its_disk_if_memory_has_no_room(shards, work, c
     assert (alone["storage"], len(alone["rounds"])) == ("o_direct", 1)
 
 
+def test_of_a_contest_without_forebay_nothing_is_played(shards, work, scripts, bare):
+    asked = request(shards, work, contenders=["forebay", "webdataset"], pythons={"forebay": bare})
+    run = play(scripts, asked)
+    said = document(run, code=1)
+    assert "pip install forebay" in run.stderr
+    assert [one["rounds"] for one in said["contenders"]] == [[]]
+    assert not work.exists()
+
+
+def test_a_folder_in_memory_is_not_called_a_disk(shards, work, scripts, monkeypatch):
+    shutil.copy(PLAIN, scripts / "through_forebay.py")
+    with (scripts / "roster.py").open("a") as file:
+        file.write('RULES["forebay"] = Rules((), "forebay", ("forebay",))\n')
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        said = document(play(scripts, request(shards, memory, contenders=["forebay"], rounds=1)))
+    assert [one["storage"] for one in said["contenders"]] == ["memory"]
+    (absent,) = said["absent"]
+    assert absent["name"] == "forebay"
+    assert "is memory (tmpfs)" in absent["why"]
+    assert in_memory(work) is None
+
+
+def test_compressed_shards_are_refused_before_anybody_plays(shards, work, scripts, tmp_path):
+    packed = tmp_path / "a.tar.gz"
+    packed.write_bytes(gzip.compress(Path(shards[0]).read_bytes()))
+    run = play(scripts, request([str(packed)], work, contenders=["webdataset"]))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert f"contest: {packed} is no plain tar" in run.stderr
+
+
+def test_what_a_library_prints_is_no_reply(shards, work, scripts):
+    """A banner as early as there can be one, and one in the middle."""
+    script = scripts / "through_spdl.py"
+    script.write_text(
+        'print("Welcome!")\n' + script.read_text().replace("samples = []", "print(1)")
+    )
+    script.write_text(script.read_text().replace("print(1)", "print('Enjoy!'); samples = []"))
+    run = play(scripts, request(shards, work, contenders=["spdl"], rounds=1))
+    (spdl,) = document(run)["contenders"]
+    assert len(spdl["rounds"]) == 1
+    assert "Welcome!" in run.stderr
+    assert "Enjoy!" in run.stderr
+
+
+def test_a_disk_that_is_full_is_one_contenders_failure(shards, work):
+    own = forebay_and("spdl", "dali")
+
+    def fails(one, *_):
+        if one.name == "spdl":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    played, _, _ = by_rote(shards, work, own[:], fails, rounds=1)
+    played.rounds()
+    assert [one.name for one in played.contenders] == ["forebay", "dali"]
+    assert "No space left on device" in played.failed()[0]["why"]
+
+
+def test_a_conversion_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    """With what it started, which it ends itself if it is asked to."""
+    slow = tmp_path / "to_slow.py"
+    slow.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(players, "__file__", str(tmp_path / "players.py"))
+    environment = {**os.environ, "FOREBAY_TEST": str(tmp_path)}
+    with pytest.raises(Failed, match="the conversion for slow took more than 1 s"):
+        players.convert("slow", sys.executable, {}, environment, 1.0)
+    check_ended(running(f"FOREBAY_TEST={tmp_path}".encode()))
+
+
+def test_a_quota_leaves_fewer_cores(shards, work):
+    allowed = len(os.sched_getaffinity(0))
+    for cores, usable in ((None, allowed), (1, 1), (allowed + 1, allowed)):
+        assert Request.of(request(shards, work, cores=cores)).usable() == usable
+
+
 def running(mark):
     """Processes in whose environment `mark` is, and their command lines."""
     found = {}
@@ -458,6 +540,17 @@ def running(mark):
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found
+
+
+def check_ended(processes):
+    """See these end: who was killed may take a moment for it."""
+    for pid, command in processes.items():
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        assert select.select([handle], [], [], TIMEOUT_S)[0], command
+        os.close(handle)
 
 
 def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work, carried):
@@ -473,8 +566,10 @@ def test_nothing_outlives_a_contest_that_is_told_to_end(shards, work, carried):
     run.stdin.close()
     while '"measuring"' not in (line := run.stderr.readline()):
         assert line, "it ended before it measured"
+    # As Ctrl-C and the end of whose it is come, one upon the other.
+    run.send_signal(signal.SIGINT)
     run.terminate()
-    assert run.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert run.wait(TIMEOUT_S) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
     run.stderr.close()
     assert running(f"FOREBAY_TEST={work}".encode()) == {}
 
@@ -498,7 +593,7 @@ def test_the_fastest_accelerator_is_borne_out_by_long_runs(shards, work, scripts
         # Long runs may not bear it out on a busy machine; then there is no such number.
         if sustained["rate_over_nominal"] is not None:
             expected = played["samples_per_second"] / (BATCH / 0.01)
-            assert sustained["rate_over_nominal"] == pytest.approx(expected, abs=0.005)
+            assert sustained["rate_over_nominal"] == pytest.approx(expected)
             assert sustained["au"] >= 0.9
 
 
@@ -506,7 +601,7 @@ def test_the_fastest_accelerator_is_borne_out_by_long_runs(shards, work, scripts
 def quick(scripts, tmp_path):
     """An interpreter that plays the plain contender, whoever is asked for."""
     python = tmp_path / "quick-python"
-    instead = f"exec {sys.executable} {scripts}/through_webdataset.py"
+    instead = f'exec {sys.executable} {scripts}/through_webdataset.py "$2"'
     otherwise = f'exec {sys.executable} "$@"'
     python.write_text(f'#!/bin/sh\ncase "$1" in *through_*.py) {instead};; esac\n{otherwise}\n')
     python.chmod(0o755)
@@ -574,11 +669,7 @@ def test_nothing_outlives_a_command_line_that_is_killed(shards, tmp_path, quick)
         assert run.wait(TIMEOUT_S) == -signal.SIGKILL
         run.stderr.close()
         mark = f"FOREBAY_TEST={tmp_path}".encode()
-        for pid, command in running(mark).items():
-            if b".py" in command:
-                handle = os.pidfd_open(pid)
-                assert select.select([handle], [], [], TIMEOUT_S)[0], command
-                os.close(handle)
+        check_ended({pid: command for pid, command in running(mark).items() if b".py" in command})
 
 
 @pytest.mark.parametrize(
@@ -598,6 +689,7 @@ def test_a_digest_that_differs_is_told(change):
         ({"shards": ["relative.tar"]}, "absolute"),
         ({"shards": ["/not/there.tar"]}, "cannot be read"),
         ({"rounds": 0}, "rounds"),
+        ({"cores": 0}, "cores"),
         ({"step_seconds": 0}, "step_seconds"),
         ({"contenders": ["tensorflow"]}, "tensorflow"),
         ({"colour": "red"}, "colour"),
