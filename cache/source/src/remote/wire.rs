@@ -301,3 +301,19 @@ impl HttpService for Counted {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_beyond_a_bound_are_forgotten_oldest_first() {
+        let wire = Wire::new(Limits::default(), Gate::default()).unwrap();
+        for number in 0..1000 {
+            wire.link(&format!("https://host-{number:04}"), RateLimits::default());
+        }
+        let kept = wire.links();
+        assert_eq!(kept.len(), 256);
+        assert_eq!(kept[0].endpoint, "https://host-0744");
+    }
+}
