@@ -368,11 +368,21 @@ impl fmt::Display for TierLines<'_> {
         }
         let engine = match tier.0.pointer("/engine/kind/threads/reason") {
             Some(_) => format!("threads ({})", tier.text("/engine/kind/threads/reason")),
-            None => format!("io_uring ({})", tier.text("/engine/ring_flags")),
+            None => {
+                let flags =
+                    tier.0.pointer("/engine/ring_flags").and_then(serde_json::Value::as_array);
+                let flags = flags.into_iter().flatten().filter_map(serde_json::Value::as_str);
+                format!("io_uring ({})", flags.collect::<Vec<_>>().join(", "))
+            }
         };
-        let registered = tier.size("/engine/registered_bytes");
-        let plain = tier.size("/engine/unregistered_bytes");
-        write!(f, "\n        {engine}; memory registered {registered}, not {plain}")?;
+        write!(
+            f,
+            "\n        {engine}; {} of memory registered",
+            tier.size("/engine/registered_bytes")
+        )?;
+        if tier.count("/engine/unregistered_bytes") > 0 {
+            write!(f, ", {} not", tier.size("/engine/unregistered_bytes"))?;
+        }
         if let Some(refusal) = tier.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
             write!(f, "\n        registration was refused: {refusal}")?;
         }

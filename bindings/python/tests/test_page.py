@@ -442,6 +442,7 @@ def test_it_says_what_is_wrong_and_what_is_not(node: Node, browser: webdriver.Ch
     # What is put; the verdict, whether that is good news, what is trouble, what else is said.
     states: list[tuple[dict[str, Any], str, bool, set[str], str]] = [
         ({"jobs": [calm]}, "No job waits for data.", True, set(), "it told no order beforehand"),
+        ({"jobs": [calm]}, "No job waits for data.", True, set(), "it is known what it reads next"),
         ({"jobs": [JOB]}, waits, False, set(), "34 % of the time origin 31 %, tier read 3.4 %"),
         (
             {

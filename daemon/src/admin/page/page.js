@@ -380,6 +380,13 @@ function verdict(status) {
   fill($("verdict"), ...said.map((sentence) => element("span", {}, ...sentence, " ")));
 }
 
+/** When the next fetch must begin, and what there is for it; of jobs that tell nothing ahead, that. */
+function foreseen({ jobs, bandwidth, slack }, ranks) {
+  if (jobs.length === 0) return ranks ? [["Next fetch", "of no job it is known what it reads next"]] : [];
+  const next = slack === null ? "nothing is to come" : slack < 0 ? `${time(-slack)} late` : `within ${time(slack)}`;
+  return [["Links bring", `${bytes(bandwidth)}/s`], ["Next fetch", next]];
+}
+
 function showAll(status) {
   remember(status);
   verdict(status);
@@ -388,8 +395,7 @@ function showAll(status) {
   figures([
     ["Jobs", jobs === ranks ? number(jobs) : `${number(jobs)}, ${number(ranks)} ranks`],
     ["Cache", `${bytes(cache.used_bytes)} of ${bytes(cache.capacity_bytes)}`],
-    ["Links bring", `${bytes(foresight.bandwidth)}/s`],
-    ["Next fetch", foresight.slack === null ? "nothing is to come" : foresight.slack < 0 ? `${time(-foresight.slack)} late` : `within ${time(foresight.slack)}`],
+    ...foreseen(foresight, ranks),
     ["On their way", `${number(status.fills.running)} shards`],
   ]);
   $("jobs").hidden = false;

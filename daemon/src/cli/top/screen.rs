@@ -125,13 +125,21 @@ impl Screen<'_> {
 
     /// What is on its way, and what must be soon.
     fn coming(&self) -> String {
+        let running = count(self.status, "/fills/running");
+        if list(self.status, "/foresight/jobs").is_empty() {
+            // What links bring was not looked at for them either.
+            let unknown = match list(self.status, "/jobs").is_empty() {
+                true => "",
+                false => "; of no job it is known what it reads next",
+            };
+            return format!("{running} shards on their way{unknown}");
+        }
         let next = match float(self.status, "/foresight/slack") {
             None => "nothing more is to come".to_owned(),
             Some(slack) if slack < 0.0 => format!("the next fetch is {} late", time(-slack)),
             Some(slack) => format!("the next fetch begins within {}", time(slack)),
         };
         let bandwidth = size(self.status, "/foresight/bandwidth");
-        let running = count(self.status, "/fills/running");
         format!("{running} shards on their way; {next}; links bring {bandwidth}/s")
     }
 

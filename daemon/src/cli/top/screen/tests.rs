@@ -46,6 +46,21 @@ fn texts(lines: &[Line]) -> Vec<&str> {
 }
 
 #[test]
+fn where_nothing_is_foreseen_no_links_are_told() {
+    let mut status = status();
+    status["foresight"] = json!({ "bandwidth": 1_250_000_000, "slack": null, "jobs": [] });
+    let lines = Screen { status: &status, before: None, width: 120 }.lines();
+    let all = texts(&lines).join("\n");
+    assert!(
+        all.contains("4 shards on their way; of no job it is known what it reads next\n"),
+        "{all}"
+    );
+    status["jobs"] = json!([]);
+    let lines = Screen { status: &status, before: None, width: 120 }.lines();
+    assert!(texts(&lines).contains(&"4 shards on their way"));
+}
+
+#[test]
 fn it_says_what_the_page_says_whoever_waits_first() {
     let status = status();
     let lines = Screen { status: &status, before: None, width: 120 }.lines();
