@@ -7,15 +7,19 @@ mod table;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use indicatif::ProgressBar;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::interrupt;
 pub use table::table;
 pub(crate) use table::{
     cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, level, played_as, spread,
@@ -28,6 +32,12 @@ pub const CONTENDERS: [&str; 7] =
 
 /// Of a run that failed, so many last lines are told: more than a Python traceback's innermost frames.
 const LAST_LINES: usize = 12;
+
+/// What the scripts started has so long to end, before it is killed: daemons and their folders take seconds.
+const END_TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
+/// What was measured so far, in the folder for work, while a contest is played.
+pub const KEPT: &str = "contest.json";
 
 macro_rules! scripts {
     ($($name:literal),* $(,)?) => {
@@ -147,23 +157,39 @@ pub fn run(request: &Request, python: &Path, progress: &ProgressBar) -> Result<C
     let mut command = Command::new(python);
     command.arg(folder.path().join("main.py")).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A Ctrl-C is for this process, which ends the scripts as they can be ended; their loaders would fail one by one of it.
+    command.process_group(0);
     let started = command.spawn().doing("start the contest's scripts");
     let mut child = started.map_err(|error| {
         error
             .at("python", python.display())
             .advise("name an interpreter that has NumPy: --python PATH")
     })?;
-    let ended = converse(&mut child, request, progress);
-    if ended.is_err() {
-        // It may have ended by itself; what matters is that it is waited for.
-        let _ = child.kill();
-    }
+    let ending = ended_by_signal(&child);
+    let ended = thread::scope(|scope| {
+        let ended = ending.and_then(|ending| {
+            scope.spawn(ending);
+            converse(&mut child, request, progress)
+        });
+        if ended.is_err() {
+            // It may have ended by itself; what matters is that it is waited for.
+            let _ = child.kill();
+        }
+        ended
+    });
     let status = child.wait().doing("wait for the contest's scripts")?;
-    let (document, last) = ended?;
+    let interrupted = interrupt::check().err();
+    let (document, last) = match (ended, &interrupted) {
+        (Err(_), Some(by)) => return Err(by.clone()),
+        (ended, _) => ended?,
+    };
     let told =
         serde_json::from_str(&document).doing("understand what the contest's scripts printed");
     if status.success() {
         return told.map(|document| Contest { document, ended_by: None });
+    }
+    if let Some(by) = interrupted {
+        return told.map(|document| Contest { document, ended_by: Some(by.clone()) }).or(Err(by));
     }
     let kind = if status.code() == Some(2) { ErrorKind::Invalid } else { ErrorKind::Unavailable };
     let last: Vec<_> = last.into();
@@ -218,6 +244,29 @@ fn converse(
         let last = listener.join().unwrap_or_default();
         Ok((document, last))
     })
+}
+
+/// Waits until a child has ended, which it asks for when a signal ends the benchmark: then nothing that it started is left.
+fn ended_by_signal(child: &Child) -> Result<impl FnOnce() + Send + use<>> {
+    let pid = Pid::from_child(child);
+    let process = pidfd_open(pid, PidfdFlags::empty()).doing("watch the contest's scripts")?;
+    Ok(move || {
+        let Some(line) = interrupt::line() else { return };
+        let mut watched = [PollFd::new(&process, PollFlags::IN), PollFd::new(line, PollFlags::IN)];
+        until_any(&mut watched, None);
+        if !watched[0].revents().is_empty() {
+            return;
+        }
+        // It is not waited for before this is over, so its number is nobody else's.
+        let _ = kill_process(pid, Signal::TERM);
+        until_any(&mut [PollFd::new(&process, PollFlags::IN)], Some(&END_TIMEOUT));
+        let _ = kill_process_group(pid, Signal::KILL);
+    })
+}
+
+/// Waits for an event, or until the time is over.
+fn until_any(watched: &mut [PollFd<'_>], limit: Option<&Timespec>) {
+    while poll(watched, limit) == Err(rustix::io::Errno::INTR) {}
 }
 
 /// Shows what scripts say, line by line; the last lines that are no progress.

@@ -7,6 +7,8 @@ use forebay_error::{Error, ErrorKind, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::interrupt;
+
 /// Shards that were asked for ahead of an epoch's last step may still arrive; a node whose origin
 /// needs longer than this for them serves other jobs too, and never comes to rest.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,6 +56,7 @@ impl Fetches {
     pub(crate) fn settled(address: &Address) -> Result<Self> {
         let deadline = Deadline::after(SETTLE_TIMEOUT);
         let settled = deadline.retry(|| {
+            interrupt::check()?;
             let Status { pid, cache } = status_by(address, &deadline)?;
             let done = cache.fills + cache.failed_fills + cache.through >= cache.misses;
             Ok(done.then_some(Self { daemon_pid: pid, bytes: cache.origin_bytes }))

@@ -5,6 +5,7 @@ mod cpu;
 mod durations;
 mod fetches;
 pub mod growth;
+pub mod interrupt;
 pub mod latency;
 pub mod machine;
 mod playing;

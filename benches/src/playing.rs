@@ -5,13 +5,14 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use forebay_client::{Address, Admin, Batch, Deadline, Loader, Next};
+use forebay_client::{Address, Admin, Batch, Deadline, Loader, LoaderConfig, Next};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::Begin;
+use forebay_wire::message::{Begin, Proportion, Stream};
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use crate::cpu;
+use crate::fetches::Fetches;
+use crate::{cpu, interrupt};
 
 /// A daemon drops the copies of a hundred thousand shards within this time.
 const EVICT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -33,7 +34,8 @@ pub(crate) struct Played {
 
 /// The next batch; `None` at the epoch's end.
 pub(crate) fn next(loader: &Loader) -> Result<Option<Box<Batch>>> {
-    let (batch, errors) = match loader.next::<Error>(|| Ok(()))? {
+    interrupt::check()?;
+    let (batch, errors) = match loader.next::<Error>(interrupt::check)? {
         Next::Batch(mut batch) => {
             let errors = std::mem::take(&mut batch.errors);
             (Some(batch), errors)
@@ -110,12 +112,37 @@ pub(crate) fn cpu_seconds(daemon: u32) -> Result<f64> {
     Ok(cpu::seconds(own)? + daemon)
 }
 
-/// Drops every copy of these shards, so that what follows is cold.
-pub(crate) fn evict(address: &Address, urls: &[String]) -> Result<()> {
+/// Makes an epoch of this loader play its shards so often, whose samples are `counts`.
+pub(crate) fn repeat(config: &mut LoaderConfig, counts: Vec<u64>, times: f64) {
+    let session = &mut config.session;
+    session.open.counts = Some(counts);
+    let shards = u32::try_from(session.open.urls.len()).unwrap_or(u32::MAX);
+    session.streams = vec![Stream { shards, proportion: Proportion::Repeat(times) }];
+}
+
+/// Drops every copy of these shards, so that what follows is cold; what was fetched until then.
+///
+/// A shard that is on its way is dropped only once it has come, and whoever asks for it meanwhile is given it: so it is done again
+/// unless nothing came since before.
+pub(crate) fn evict(address: &Address, urls: &[String]) -> Result<Fetches> {
     let deadline = Deadline::after(EVICT_TIMEOUT);
-    let admin = Admin::of(address.connect(&deadline)?)?;
+    let dropped = deadline.retry(|| {
+        let before = Fetches::settled(address)?;
+        drop_copies(address, urls, &deadline)?;
+        let after = Fetches::settled(address)?;
+        Ok((before == after).then_some(after))
+    })?;
+    dropped.ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "the daemon fetches shards while they are evicted")
+            .at("seconds", EVICT_TIMEOUT.as_secs())
+            .advise("end its other jobs, or measure with a daemon of its own (FOREBAY_CACHE)")
+    })
+}
+
+fn drop_copies(address: &Address, urls: &[String], deadline: &Deadline) -> Result<()> {
+    let admin = Admin::of(address.connect(deadline)?)?;
     urls.chunks(EVICTED_AT_ONCE).try_for_each(|urls| {
         let asked = json!({ "urls": urls });
-        admin.post::<serde_json::Value>("/api/v1/evictions", &asked, &deadline).map(drop)
+        admin.post::<serde_json::Value>("/api/v1/evictions", &asked, deadline).map(drop)
     })
 }

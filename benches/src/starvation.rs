@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use forebay_client::{Address, Loader, LoaderConfig};
 use forebay_error::{Error, ErrorKind, Result};
-use forebay_wire::message::{Proportion, Stream};
 use indicatif::ProgressBar;
 
 pub use accelerator::{Counted, STALL_SHARE};
@@ -89,10 +88,14 @@ impl<'a> Node<'a> {
     /// Finds how many accelerators' worth of batches this node sustains ([`search::search`]), each trial
     /// `seconds` long. It ends the node's epochs.
     ///
+    /// What it came to, to its end or not, and why it ended before that, if it did.
+    ///
     /// # Errors
     /// As [`Node::epoch`]; `Invalid` if nobody knows how many samples the shards have.
-    pub fn search(mut self, target: f64, seconds: f64) -> Result<Held> {
-        self.repeat()?;
+    pub fn search(mut self, target: f64, seconds: f64) -> (Option<Held>, Result<()>) {
+        if let Err(error) = self.repeat() {
+            return (None, Err(error));
+        }
         let ranks = self.loaders.len() as f64;
         // What one accelerator of nominal speed takes.
         let nominal = f64::from(self.batch_size) / self.step.as_secs_f64();
@@ -116,7 +119,7 @@ impl<'a> Node<'a> {
         let slowest = thread::scope(|scope| {
             let play = |_: &Loader| scope.spawn(|| accelerator::synthetic(steps, self.step));
             let running: Vec<_> = self.loaders.iter().map(play).collect();
-            let walls = running.into_iter().map(|one| one.join().map_err(|_| died()));
+            let walls = running.into_iter().map(|one| one.join().map_err(|_| died())?);
             walls.collect::<Result<Vec<_>>>()
         })?;
         let synthetic = slowest.iter().sum::<Duration>().as_secs_f64();
@@ -136,10 +139,7 @@ impl<'a> Node<'a> {
         // Their slabs and decode threads first.
         self.loaders.clear();
         for config in &mut self.configs {
-            let session = &mut config.session;
-            session.open.counts = Some(counts.clone());
-            let shards = u32::try_from(session.open.urls.len()).unwrap_or(u32::MAX);
-            session.streams = vec![Stream { shards, proportion: Proportion::Repeat(times as f64) }];
+            playing::repeat(config, counts.clone(), times as f64);
         }
         self.loaders = self.configs.iter().cloned().map(Loader::open).collect::<Result<_>>()?;
         Ok(())

@@ -1,6 +1,7 @@
 //! The command line.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; 130 and 143 a benchmark that SIGINT or
+//! SIGTERM ended, as shells have it.
 
 mod bench;
 mod completions;
@@ -40,7 +41,8 @@ use serde::Serialize;
 
 /// Keeps GPUs fed: caches WebDataset shards on local NVMe and streams batches to training jobs.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon reachable, 4 not allowed; of a benchmark also 130 (SIGINT) and 143
+/// (SIGTERM).
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true, max_term_width = 100)]
 struct Arguments {
@@ -90,6 +92,8 @@ enum Failure {
     Usage(Error),
     /// No daemon answers.
     Unreachable(Error),
+    /// A signal ended it, which has an exit code of its own.
+    Interrupted(Error, u8),
     /// Anything else.
     Failed(Error),
 }
@@ -113,18 +117,25 @@ impl Failure {
     }
 
     fn error(&self) -> &Error {
-        let (Self::Usage(error) | Self::Unreachable(error) | Self::Failed(error)) = self;
+        let (Self::Usage(error)
+        | Self::Unreachable(error)
+        | Self::Interrupted(error, _)
+        | Self::Failed(error)) = self;
         error
     }
 
     fn into_error(self) -> Error {
-        let (Self::Usage(error) | Self::Unreachable(error) | Self::Failed(error)) = self;
+        let (Self::Usage(error)
+        | Self::Unreachable(error)
+        | Self::Interrupted(error, _)
+        | Self::Failed(error)) = self;
         error
     }
 
     fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            Self::Interrupted(_, code) => *code,
             failure if failure.error().kind() == ErrorKind::PermissionDenied => 4,
             Self::Unreachable(_) => 3,
             Self::Failed(_) => 1,

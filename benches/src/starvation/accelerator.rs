@@ -14,6 +14,7 @@ use indicatif::ProgressBar;
 
 use super::raw::{Moment, Raw};
 use crate::durations::Durations;
+use crate::interrupt::wait_until;
 use crate::playing::next;
 
 /// A wait that is longer than this share of a step is a stall: shorter ones vanish in the noise of steps.
@@ -115,7 +116,7 @@ impl<'a> Course<'a> {
         loader.start(Begin::at(self.epoch, 0))?;
         let Some(first) = next(loader)? else { return Err(too_short(0)) };
         let mut tally = Tally::new(begin.elapsed(), self.step, &first);
-        self.compute(&first);
+        self.compute(&first)?;
         tally.whole.first_step = begin.elapsed();
         drop(first);
         let filling = Instant::now();
@@ -126,7 +127,7 @@ impl<'a> Course<'a> {
             }
             let Some(batch) = next(loader)? else { break };
             tally.whole.count(&batch);
-            self.compute(&batch);
+            self.compute(&batch)?;
         }
         // What the first steps waited and computed belongs to filling the pipeline.
         loader.reset_stats();
@@ -137,7 +138,7 @@ impl<'a> Course<'a> {
             let Some(batch) = next(loader)? else { break };
             let taken = Instant::now();
             tally.take(&batch, (taken - last, taken - since), ready, loader.waited_ns());
-            self.compute(&batch);
+            self.compute(&batch)?;
             tally.computed += taken.elapsed();
             // Giving memory back is neither work nor a wait.
             drop(batch);
@@ -161,9 +162,11 @@ impl<'a> Course<'a> {
             && !self.failed.load(Ordering::Relaxed)
     }
 
-    fn compute(&self, batch: &Batch) {
-        pass(Instant::now() + self.step);
+    fn compute(&self, batch: &Batch) -> Result<()> {
+        // An accelerator at work is time passing.
+        wait_until(Instant::now() + self.step)?;
         self.progress.inc(batch.keys.len() as u64);
+        Ok(())
     }
 }
 
@@ -232,20 +235,14 @@ impl Whole {
 }
 
 /// `steps` steps on one batch that is there from the beginning: what no storage can be better than.
-pub(super) fn synthetic(steps: u64, step: Duration) -> Duration {
+pub(super) fn synthetic(steps: u64, step: Duration) -> Result<Duration> {
     let begin = Instant::now();
-    (0..steps).for_each(|_| pass(Instant::now() + step));
-    begin.elapsed()
+    (0..steps).try_for_each(|_| wait_until(Instant::now() + step))?;
+    Ok(begin.elapsed())
 }
 
 fn too_short(done: u64) -> Error {
     Error::new(ErrorKind::Invalid, "the epoch has too few full batches: the first is not counted")
         .at("batches", done)
         .advise("lower --batch-size or --accelerators, or name more shards")
-}
-
-/// An accelerator at work is time passing: nothing else ends a step.
-#[allow(clippy::disallowed_methods, reason = "emulated compute waits for no condition")]
-fn pass(until: Instant) {
-    std::thread::sleep(until.saturating_duration_since(Instant::now()));
 }

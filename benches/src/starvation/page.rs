@@ -187,10 +187,11 @@ fn most(held: &Held) -> Result<Markup> {
         section {
             @match held.accelerators {
                 Some(fed) => h2 { "This node feeds " (format!("{fed:.2}")) " of them" },
+                None if held.cut_off => h2 { "The search for how many of them this node feeds was cut off" },
                 None => h2 { "How many of them this node feeds was not borne out" },
             }
             p {
-                @if held.accelerators.is_none() { "Longer trials did not hold; the last: " }
+                @if held.accelerators.is_none() && !held.cut_off { "Longer trials did not hold; the last: " }
                 (format!("{:.0}", held.samples_per_second)) " samples/s at AU_ideal " (percent(held.au_ideal))
                 ", where at least " (percent(held.target)) " was asked for; "
                 (format!("{:.0}", held.unlimited_samples_per_second)) " where nobody computes."

@@ -68,23 +68,49 @@ pub struct Held {
     pub unlimited_samples_per_second: f64,
     /// All trials, in order.
     pub trials: Vec<Trial>,
+    /// Whether it ended before it was done: then more may be fed than `accelerators` says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cut_off: bool,
 }
 
 /// Finds the greatest speed that is held; `nominal` is what an accelerator takes at speed 1, in samples a
 /// second, and `trial` plays at a speed (`None`: without a limit), so many times as long as usual.
 ///
-/// # Errors
-/// What `trial` fails with.
+/// What trials came to that were played, and what one failed with.
 pub(super) fn search(
     nominal: f64,
     target: f64,
-    mut trial: impl FnMut(Option<f64>, f64) -> Result<Trial>,
-) -> Result<Held> {
-    let unlimited = trial(None, 1.0)?;
+    trial: impl FnMut(Option<f64>, f64) -> Result<Trial>,
+) -> (Option<Held>, Result<()>) {
+    let (mut trials, mut confirmed) = (Vec::new(), Confirmed::default());
+    let ended = seek((nominal, target), trial, &mut trials, &mut confirmed);
+    let Some(unlimited) = trials.first() else { return (None, ended) };
     let unlimited_samples_per_second = unlimited.samples_per_second;
-    let mut trials = vec![unlimited];
+    let is_held = confirmed.held.is_some();
+    let told = confirmed.held.or_else(|| trials.last().cloned()).unwrap_or_default();
+    let held = Held {
+        target,
+        accelerators: is_held.then(|| told.samples_per_second / nominal),
+        speed: told.speed.unwrap_or_default(),
+        au_ideal: told.au_ideal,
+        samples_per_second: told.samples_per_second,
+        unlimited_samples_per_second,
+        trials,
+        cut_off: ended.is_err(),
+    };
+    (Some(held), ended)
+}
+
+fn seek(
+    (nominal, target): (f64, f64),
+    mut trial: impl FnMut(Option<f64>, f64) -> Result<Trial>,
+    trials: &mut Vec<Trial>,
+    confirmed: &mut Confirmed,
+) -> Result<()> {
+    let unlimited = trial(None, 1.0)?;
     // Without noise the answer lies between where the node is never late and where it is late by the target.
-    let rate = unlimited_samples_per_second / nominal;
+    let rate = unlimited.samples_per_second / nominal;
+    trials.push(unlimited);
     let (mut low, mut high) = (0.0, HEADROOM * rate / target);
     let mut speed = rate;
     while high - low > RESOLUTION * high && trials.len() < TRIALS_MAX {
@@ -97,7 +123,6 @@ pub(super) fn search(
         speed = f64::midpoint(low, high);
     }
     speed = if low > 0.0 { low } else { high };
-    let mut confirmed = Confirmed::default();
     let (longer, times) = CONFIRM;
     for _ in 0..times {
         let tried = trial(Some(speed), longer)?;
@@ -108,17 +133,7 @@ pub(super) fn search(
             None => break,
         }
     }
-    let is_held = confirmed.held.is_some();
-    let told = confirmed.held.or_else(|| trials.last().cloned()).unwrap_or_default();
-    Ok(Held {
-        target,
-        accelerators: is_held.then(|| told.samples_per_second / nominal),
-        speed: told.speed.unwrap_or_default(),
-        au_ideal: told.au_ideal,
-        samples_per_second: told.samples_per_second,
-        unlimited_samples_per_second,
-        trials,
-    })
+    Ok(())
 }
 
 /// What longer trials have said so far.
@@ -173,7 +188,7 @@ mod tests {
     #[test]
     fn what_a_node_can_do_is_found() {
         for rate in [3.0, 740.0, 1000.0, 52_000.0] {
-            let held = search(1000.0, TARGET, node(rate)).unwrap();
+            let held = search(1000.0, TARGET, node(rate)).0.unwrap();
             // Late by a tenth, so that all of the rate is taken.
             let speed = rate / 1000.0 / TARGET;
             assert!(held.speed <= speed && held.speed >= 0.98 * speed, "{rate}: {held:?}");
@@ -195,7 +210,7 @@ mod tests {
             true => strict(speed, factor),
             false => lucky(speed, factor),
         });
-        let held = held.unwrap();
+        let held = held.0.unwrap();
         assert!(held.speed <= 1.9 / TARGET && held.speed >= 0.94 * 1.9 / TARGET, "{held:?}");
         assert!(held.au_ideal >= TARGET && held.accelerators.is_some(), "{held:?}");
     }
@@ -209,7 +224,7 @@ mod tests {
             true => strict(speed, factor),
             false => disturbed(speed, factor),
         });
-        let held = held.unwrap();
+        let held = held.0.unwrap();
         assert!(held.speed >= 0.97 * 1.5 / TARGET && held.au_ideal >= TARGET, "{held:?}");
         assert!((held.accelerators.unwrap() - 1.5).abs() < 0.02, "{held:?}");
     }
@@ -226,7 +241,7 @@ mod tests {
             }
             Ok(trial)
         });
-        let held = held.unwrap();
+        let held = held.0.unwrap();
         assert!(held.speed < 1.2 && held.speed >= 1.2 * 0.97, "{held:?}");
         assert!(held.au_ideal >= TARGET && held.accelerators.is_some(), "{held:?}");
         assert!(held.trials.last().unwrap().speed.unwrap() >= held.speed, "{held:?}");
@@ -240,7 +255,7 @@ mod tests {
             trial.au_ideal *= if factor > 1.0 { 0.5 } else { 1.0 };
             Ok(trial)
         });
-        let mut held = held.unwrap();
+        let mut held = held.0.unwrap();
         let longer = held.trials.iter().filter(|trial| trial.seconds > 1.0).count();
         assert_eq!((held.accelerators, longer), (None, CONFIRM.1));
         assert_eq!(Some(held.speed), held.trials.last().unwrap().speed);
@@ -248,5 +263,26 @@ mod tests {
         assert!(text.contains("not borne out") && !text.contains("feeds "), "{text}");
         held.accelerators = Some(1.0);
         assert!(held.to_string().contains("this node feeds 1.00 such accelerators"));
+    }
+
+    /// What was tried before a search was cut off is told, and a figure only what a longer trial bore out.
+    #[test]
+    fn a_search_that_is_cut_off_tells_its_trials() {
+        let cut_off = |at: usize| {
+            let (mut node, mut played) = (node(1000.0), 0);
+            search(1000.0, TARGET, move |speed, factor| {
+                played += 1;
+                match played > at {
+                    true => Err(forebay_error::Error::new(forebay_error::ErrorKind::Closed, "cut")),
+                    false => node(speed, factor),
+                }
+            })
+        };
+        let (none, ended) = cut_off(0);
+        assert!(none.is_none() && ended.is_err());
+        let (held, ended) = cut_off(3);
+        let held = held.unwrap();
+        assert_eq!((held.trials.len(), held.accelerators, held.cut_off), (3, None, true));
+        assert!(ended.is_err() && held.to_string().contains("cut off"), "{held}");
     }
 }

@@ -9,7 +9,13 @@ mod starvation;
 mod throughput;
 mod trace;
 
-use super::{Done, Launcher};
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use forebay_benches::interrupt;
+use forebay_error::Doing;
+
+use super::{Done, Failure, Launcher};
 
 /// Measure what feeds an accelerator: how long it would starve and why, how much comes and how soon, and how it grows.
 #[derive(Debug, clap::Subcommand)]
@@ -22,11 +28,29 @@ pub(super) enum Verb {
 }
 
 pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
-    match verb {
+    let done = match verb {
         Verb::Starvation(arguments) => starvation::run(arguments, launcher),
         Verb::Compare(arguments) => compare::run(arguments),
         Verb::Throughput(arguments) => throughput::run(arguments, launcher),
         Verb::Latency(arguments) => latency::run(arguments, launcher),
         Verb::Scale(arguments) => scale::run(arguments, launcher),
-    }
+    };
+    done.map_err(|failure| match interrupt::caught() {
+        Some(by) => Failure::Interrupted(failure.into_error(), by.exit_code()),
+        None => failure,
+    })
+}
+
+/// Checks that a file can be written later on, without making it.
+fn writable(file: &Path) -> Done {
+    let checked = match std::fs::metadata(file) {
+        Ok(_) => OpenOptions::new().append(true).open(file).map(drop),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    let checked = checked.doing("find out whether a file can be written");
+    Ok(checked.map_err(|error| error.at("file", file.display()))?)
 }

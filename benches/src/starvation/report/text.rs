@@ -130,12 +130,22 @@ impl fmt::Display for Held {
                 "this node feeds {fed:.2} such accelerators at AU_ideal >= {target:.0} %: {:.0} samples/s at {au:.1} %",
                 self.samples_per_second
             )?,
+            None if self.cut_off => write!(
+                f,
+                "the search for how many such accelerators this node feeds was cut off after {} trials: the last of {:.2} came to \
+                 {au:.1} %",
+                self.trials.len(),
+                self.speed
+            )?,
             None => write!(
                 f,
                 "how many such accelerators this node keeps at AU_ideal >= {target:.0} % was not borne out by longer \
                  trials: the last of {:.2} came to {au:.1} %",
                 self.speed
             )?,
+        }
+        if let (Some(_), true) = (self.accelerators, self.cut_off) {
+            write!(f, "; it was cut off, and may be more")?;
         }
         writeln!(f, "; without a limit it gives {:.0}", self.unlimited_samples_per_second)?;
         match self.trials.iter().map(|trial| trial.fetched_bytes).sum::<u64>() {

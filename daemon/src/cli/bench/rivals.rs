@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::Permissions;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -116,6 +117,17 @@ impl Rivals {
             forebay: command(launcher, scratch.path())?,
             model: self.model.clone(),
         };
+        if let Some(work) = &self.work {
+            let kept = work.join(contest::KEPT);
+            // Whoever closed standard error does not want to hear it.
+            progress.suspend(|| {
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "contest: what was measured so far is in {}",
+                    kept.display()
+                );
+            });
+        }
         Ok(Some(contest::run(&request, &python, progress)?))
     }
 

@@ -1,10 +1,10 @@
 //! `forebay bench starvation`.
 
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
+use forebay_benches::interrupt;
 use forebay_benches::starvation::{
     ACCELERATORS_MAX, CUSTOM, Configuration, Counted, Node, PROFILES, Profile, Report, Search,
     TARGET, page,
@@ -17,6 +17,7 @@ use indicatif::ProgressBar;
 use super::loading::{Loading, PREFETCH, THREADS_MAX, bar, cores};
 use super::rivals::Rivals;
 use super::trace::finish;
+use super::writable;
 use crate::cli::{Done, Failure, Launcher, print};
 
 /// What admins see it as.
@@ -220,6 +221,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     };
     let workload = (asked.name, asked.batch_size, asked.step.as_secs_f64());
     let mut report = Report::of(workload, configuration)?;
+    // From here on there is something to tell, and to remove.
+    interrupt::watch()?;
     let bar = bar();
     let work = (asked.decode, asked.threads, asked.batch_size);
     let mut configs = job.ranks(arguments.accelerators, work);
@@ -237,11 +240,15 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if ended.is_ok() {
         // A cache that was not cold takes nothing away of what is asked for beside that.
         let apart = tell_apart(arguments, &node, &mut report, &bar);
-        let searched = search(arguments, (node, &traces), &mut report, &bar);
+        let searched = search(arguments, node, &mut report, &bar);
         let contested =
             searched.and_then(|()| contest(arguments, &asked, &mut report, (launcher, &bar)));
         ended = apart.and(contested);
+    } else {
+        drop(node);
     }
+    // The loaders that wrote them have ended.
+    ended = ended.and(traces.iter().try_for_each(finish).map_err(Failure::from));
     bar.finish_and_clear();
     if report.epochs.is_empty() {
         return ended;
@@ -266,19 +273,14 @@ fn tell_apart(
 }
 
 /// Finds how many accelerators are fed, if that is asked for, and ends the loaders.
-fn search(
-    arguments: &Arguments,
-    (node, traces): (Node<'_>, &[Trace]),
-    report: &mut Report,
-    bar: &ProgressBar,
-) -> Done {
-    if arguments.find_most {
-        bar.set_message("how many accelerators?");
-        report.held = Some(node.search(arguments.target_au, arguments.trial)?);
-    } else {
-        drop(node);
+fn search(arguments: &Arguments, node: Node<'_>, report: &mut Report, bar: &ProgressBar) -> Done {
+    if !arguments.find_most {
+        return Ok(());
     }
-    Ok(traces.iter().try_for_each(finish)?)
+    bar.set_message("how many accelerators?");
+    let (held, ended) = node.search(arguments.target_au, arguments.trial);
+    report.held = held;
+    Ok(ended?)
 }
 
 /// Plays other loaders, if any are asked.
@@ -307,20 +309,6 @@ fn tell(arguments: &Arguments, report: &Report) -> Done {
             .map_err(|error| error.at("file", file.display()))?;
     }
     Ok(())
-}
-
-/// Checks that a file can be written later on, without making it.
-fn writable(file: &Path) -> Done {
-    let checked = match std::fs::metadata(file) {
-        Ok(_) => OpenOptions::new().append(true).open(file).map(drop),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
-        }
-        Err(error) => Err(error),
-    };
-    let checked = checked.doing("find out whether a file can be written");
-    Ok(checked.map_err(|error| error.at("file", file.display()))?)
 }
 
 /// What ResNet-50 training asks of a JPEG and its label, as the contest's trainers ask it of every loader.
