@@ -14,7 +14,9 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::durations::Durations;
+use crate::fetches::Fetches;
 use crate::growth::duration;
+use crate::interrupt::wait_until;
 use crate::machine::Machine;
 use crate::playing;
 use crate::spread::Spread;
@@ -38,19 +40,22 @@ pub struct Offer {
     pub cold: bool,
 }
 
-/// What was found.
+/// What was found; what it did not come to is not there.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// What it was measured on.
     pub machine: Machine,
     /// Samples of a batch.
     pub batch_size: u32,
-    /// Batches of an epoch, in its order, a few ready ahead.
-    pub batch: Distribution,
+    /// Batches in an epoch's order, a few ready ahead. None of them begins an epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Distribution>,
     /// Single samples from anywhere, of which none is ready ahead.
-    pub sample: Distribution,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<Distribution>,
     /// Seconds from opening a loader to its first batch.
-    pub first_batch: FirstBatch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_batch: Option<FirstBatch>,
 }
 
 /// Seconds from opening a loader to its first batch.
@@ -61,6 +66,20 @@ pub struct FirstBatch {
     pub cold_seconds: Option<Spread>,
     /// They were here.
     pub warm_seconds: Spread,
+    /// Each start whose shards had been given up.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cold: Vec<Start>,
+    /// Each of the others.
+    pub warm: Vec<Start>,
+}
+
+/// One loader, opened for its first batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Start {
+    /// Until its first batch.
+    pub seconds: f64,
+    /// What the daemon fetched for it, of shards that came whole after that batch as well.
+    pub fetched_bytes: u64,
 }
 
 /// How long requests took from when they were due.
@@ -70,8 +89,9 @@ pub struct Distribution {
     pub count: u64,
     /// Requests that fell due in a second.
     pub offered_per_second: f64,
-    /// Requests that were answered in a second; less than offered where the loader does not keep up.
-    pub answered_per_second: f64,
+    /// As many requests as fell due behind the first, in the time from then until the last was answered. It is never above what
+    /// was offered, and falls the further below the longer the queue gets; nothing of a single request.
+    pub answered_per_second: Option<f64>,
     /// Half took less.
     pub p50_seconds: f64,
     /// 95 % took less.
@@ -84,81 +104,116 @@ pub struct Distribution {
     pub max_seconds: f64,
 }
 
-/// Measures with loaders that `config` makes.
-///
-/// # Errors
-/// What a loader failed with; `Invalid` for an epoch without a full batch.
-pub fn run(
-    offer: &Offer,
-    machine: Machine,
-    config: impl Fn() -> LoaderConfig,
-    progress: &ProgressBar,
-) -> Result<Report> {
-    let first = config();
-    let (address, urls) = (first.session.address.clone(), first.session.open.urls.clone());
-    let batch_size = first.session.open.order.batch_size;
-    let (counts, seed) = (first.session.open.counts.clone(), first.session.open.order.seed);
-    progress.set_message("an epoch, so that all is here");
-    let loader = Loader::open(first)?;
-    playing::play(&loader, 0, None, progress)?;
-    let begin = Instant::now();
-    let epoch = playing::play(&loader, 1, None, progress)?;
-    let capacity = epoch.batches as f64 / begin.elapsed().as_secs_f64();
-    let counts = match (counts, loader.learnt()) {
-        (Some(counts), _) => counts,
-        (None, Some(learnt)) => learnt.to_vec(),
-        (None, None) => return Err(too_short()),
-    };
-    if epoch.batches == 0 {
-        return Err(too_short());
+impl Report {
+    /// Nothing but what it is measured on.
+    #[must_use]
+    pub fn on(machine: Machine, batch_size: u32) -> Self {
+        Self { machine, batch_size, batch: None, sample: None, first_batch: None }
     }
-    progress.set_message("batches");
-    let rate = offer.batches_per_second.unwrap_or(capacity * OFFERED_SHARE);
-    let batch = batches(&loader, rate, offer.requests, progress)?;
-    progress.set_message("single samples");
-    let sample = samples(&loader, offer, &counts, seed, progress)?;
-    drop(loader);
-    progress.set_message("first batches");
-    let start = || {
+
+    /// Whether nothing was measured.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.batch.is_none() && self.sample.is_none() && self.first_batch.is_none()
+    }
+
+    /// Measures with loaders that `config` makes. What was found before something failed stays.
+    ///
+    /// # Errors
+    /// What a loader failed with; `Invalid` for an epoch without a full batch; `Unavailable` for a cold start that fetched nothing.
+    pub fn measure(
+        &mut self,
+        offer: &Offer,
+        config: impl Fn() -> LoaderConfig,
+        progress: &ProgressBar,
+    ) -> Result<()> {
+        let first = config();
+        let (known, seed) = (first.session.open.counts.clone(), first.session.open.order.seed);
+        progress.set_message("an epoch, so that all is here");
+        let loader = Loader::open(first)?;
+        playing::play(&loader, 0, None, progress)?;
+        let begin = Instant::now();
+        let epoch = playing::play(&loader, 1, None, progress)?;
+        let capacity = epoch.batches as f64 / begin.elapsed().as_secs_f64();
+        let counts =
+            known.or_else(|| loader.learnt().map(<[u64]>::to_vec)).ok_or_else(too_short)?;
+        if epoch.batches == 0 {
+            return Err(too_short());
+        }
+        progress.set_message("single samples");
+        self.sample = Some(samples(&loader, offer, &counts, seed, progress)?);
+        drop(loader);
+        progress.set_message("batches");
+        let rate = offer.batches_per_second.unwrap_or(capacity * OFFERED_SHARE);
+        self.batch = Some(batches(config(), counts, (rate, offer.requests), progress)?);
+        progress.set_message("first batches");
+        let (mut warm, mut cold) = (Vec::new(), Vec::new());
+        let ended = starts(offer, &config, (&mut warm, &mut cold), progress);
+        let seconds = |starts: &[Start]| Spread::of(starts.iter().map(|start| start.seconds));
+        self.first_batch = (!warm.is_empty()).then(|| FirstBatch {
+            cold_seconds: (!cold.is_empty()).then(|| seconds(&cold)),
+            warm_seconds: seconds(&warm),
+            cold,
+            warm,
+        });
+        ended
+    }
+}
+
+/// Opens loaders for their first batch, as often as asked.
+fn starts(
+    offer: &Offer,
+    config: &impl Fn() -> LoaderConfig,
+    (warm, cold): (&mut Vec<Start>, &mut Vec<Start>),
+    progress: &ProgressBar,
+) -> Result<()> {
+    let first = config();
+    let (address, urls) = (first.session.address, first.session.open.urls);
+    let start = |before: Fetches| {
         let begin = Instant::now();
         let loader = Loader::open(config())?;
         playing::play(&loader, 0, Some(1), progress)?;
-        Ok::<_, Error>(begin.elapsed().as_secs_f64())
+        let seconds = begin.elapsed().as_secs_f64();
+        drop(loader);
+        let fetched_bytes = Fetches::settled(&address)?.since(before)?;
+        Ok::<_, Error>(Start { seconds, fetched_bytes })
     };
-    let (mut cold, mut warm) = (Vec::new(), Vec::new());
     for _ in 0..offer.rounds {
-        warm.push(start()?);
+        warm.push(start(Fetches::settled(&address)?)?);
     }
-    if offer.cold {
-        for _ in 0..offer.rounds {
-            playing::evict(&address, &urls)?;
-            cold.push(start()?);
+    for _ in 0..if offer.cold { offer.rounds } else { 0 } {
+        let found = start(playing::evict(&address, &urls)?)?;
+        if found.fetched_bytes == 0 {
+            let what = "a cold start fetched nothing: its shards were somewhere all the same";
+            return Err(Error::new(ErrorKind::Unavailable, what)
+                .advise("look whether other jobs read these shards, or leave --cold out"));
         }
+        cold.push(found);
     }
-    let cold_seconds = offer.cold.then(|| Spread::of(cold));
-    let first_batch = FirstBatch { cold_seconds, warm_seconds: Spread::of(warm) };
-    Ok(Report { machine, batch_size, batch, sample, first_batch })
+    Ok(())
 }
 
-/// Batches of one epoch after another, each due at its time.
+/// Batches of one long epoch, each due at its time: none is the first of an epoch, for which the pipeline would have to fill.
 fn batches(
-    loader: &Loader,
-    rate: f64,
-    requests: u64,
+    mut config: LoaderConfig,
+    counts: Vec<u64>,
+    (rate, requests): (f64, u64),
     progress: &ProgressBar,
 ) -> Result<Distribution> {
-    let mut epoch = 2;
-    loader.start(Begin::at(epoch, 0))?;
-    open_loop(rate, requests, |_| {
-        loop {
-            if let Some(batch) = playing::next(loader)? {
-                progress.inc(batch.keys.len() as u64);
-                return Ok(());
-            }
-            epoch += 1;
-            loader.start(Begin::at(epoch, 0))?;
-        }
-    })
+    let batch_size = u64::from(config.session.open.order.batch_size);
+    let samples = counts.iter().sum::<u64>().max(1);
+    // One more is taken before the first falls due.
+    let times = (requests.saturating_add(1)).saturating_mul(batch_size).div_ceil(samples);
+    playing::repeat(&mut config, counts, times as f64);
+    let loader = Loader::open(config)?;
+    loader.start(Begin::at(0, 0))?;
+    let take = || {
+        let batch = playing::next(&loader)?.ok_or_else(too_short)?;
+        progress.inc(batch.keys.len() as u64);
+        Ok(())
+    };
+    take()?;
+    open_loop(rate, requests, |_| take())
 }
 
 /// Samples from all over the data set, each due at its time.
@@ -209,7 +264,7 @@ fn open_loop(
     let begin = Instant::now();
     for number in 0..requests {
         let due = begin + Duration::from_secs_f64(number as f64 / rate);
-        wait_until(due);
+        wait_until(due)?;
         request(number)?;
         latencies.record(due.elapsed());
     }
@@ -217,19 +272,14 @@ fn open_loop(
     Ok(Distribution {
         count: latencies.count(),
         offered_per_second: rate,
-        answered_per_second: requests as f64 / wall,
+        // So many intervals lie between so many requests.
+        answered_per_second: (requests > 1).then(|| (requests - 1) as f64 / wall),
         p50_seconds: latencies.at(0.5),
         p95_seconds: latencies.at(0.95),
         p99_seconds: latencies.at(0.99),
         p999_seconds: latencies.at(0.999),
         max_seconds: latencies.at(1.0),
     })
-}
-
-/// A request falls due by time passing, by nothing else.
-#[allow(clippy::disallowed_methods, reason = "a request that is due waits for no condition")]
-fn wait_until(due: Instant) {
-    std::thread::sleep(due.saturating_duration_since(Instant::now()));
 }
 
 fn too_short() -> Error {
@@ -251,11 +301,11 @@ impl Dice {
 
 impl fmt::Display for Distribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} requests, {:.1} a second due, {:.1} answered",
-            self.count, self.offered_per_second, self.answered_per_second
-        )?;
+        write!(f, "{} requests, {:.1} a second due", self.count, self.offered_per_second)?;
+        if let Some(answered) = self.answered_per_second {
+            write!(f, ", {answered:.1} answered")?;
+        }
+        writeln!(f)?;
         writeln!(
             f,
             "  p50 {}  p95 {}  p99 {}  p99.9 {}  max {}",
@@ -271,15 +321,22 @@ impl fmt::Display for Distribution {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.machine)?;
-        write!(f, "batches of {}: {}", self.batch_size, self.batch)?;
-        write!(f, "single samples: {}", self.sample)?;
+        if let Some(batch) = &self.batch {
+            write!(f, "batches of {}: {batch}", self.batch_size)?;
+        }
+        if let Some(sample) = &self.sample {
+            write!(f, "single samples: {sample}")?;
+        }
+        let Some(first_batch) = &self.first_batch else { return Ok(()) };
         let first = |spread: &Spread| {
             let Spread { median, lowest, highest } = *spread;
             format!("{} ({} to {})", duration(median), duration(lowest), duration(highest))
         };
-        write!(f, "first batch: warm {}", first(&self.first_batch.warm_seconds))?;
-        if let Some(cold) = &self.first_batch.cold_seconds {
-            write!(f, ", cold {}", first(cold))?;
+        write!(f, "first batch: warm {}", first(&first_batch.warm_seconds))?;
+        if let Some(cold) = &first_batch.cold_seconds {
+            let fetched = first_batch.cold.iter().map(|start| start.fetched_bytes as f64);
+            let fetched = Spread::of(fetched).median / 1e9;
+            write!(f, ", cold {}, which fetched {fetched:.3} GB", first(cold))?;
         }
         writeln!(f)
     }
@@ -295,7 +352,7 @@ mod tests {
         const SLOW: Duration = Duration::from_millis(300);
         let request = |number| {
             if number == 0 {
-                wait_until(Instant::now() + SLOW);
+                wait_until(Instant::now() + SLOW)?;
             }
             Ok(())
         };
@@ -310,5 +367,20 @@ mod tests {
     fn a_request_that_fails_ends_it() {
         let fails = |_| Err(Error::new(ErrorKind::Closed, "no matter"));
         assert!(open_loop(1e6, 5, fails).is_err());
+    }
+
+    /// Three requests are due within two intervals: one that is answered an interval late is seen.
+    #[test]
+    fn a_loader_that_is_one_interval_late_does_not_keep_up() {
+        const INTERVAL: Duration = Duration::from_millis(40);
+        let request = |number| match number {
+            2 => wait_until(Instant::now() + INTERVAL),
+            _ => Ok(()),
+        };
+        let found = open_loop(25.0, 3, request).unwrap();
+        assert!(found.answered_per_second.unwrap() <= 25.0 * 2.0 / 3.0, "{found:?}");
+        assert!(found.to_string().contains("answered"), "{found}");
+        let one = open_loop(25.0, 1, |_| Ok(())).unwrap();
+        assert_eq!(one.answered_per_second, None);
     }
 }

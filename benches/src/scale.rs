@@ -21,6 +21,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::growth::{Growth, Point};
+use crate::interrupt;
 use crate::machine::Machine;
 use crate::spread::Spread;
 
@@ -58,25 +59,55 @@ pub struct Report {
     pub growths: Vec<Growth>,
 }
 
-/// Measures all of it.
-///
-/// # Errors
-/// What the disk or a daemon refused.
-pub fn run(
-    limits: Limits,
-    ground: Ground<'_>,
-    machine: Machine,
-    progress: &ProgressBar,
-) -> Result<Report> {
-    let sizes = [limits.samples, limits.cached].map(|most| powers(most).len());
-    let policies = powers(limits.shards).len() * policy::COUNT;
-    progress
-        .set_length((sizes.iter().sum::<usize>() + policies + doubles(limits.jobs).len()) as u64);
-    let mut growths = plan::growths(limits.samples, progress)?;
-    growths.extend(policy::growths(limits.shards, progress)?);
-    growths.extend(start::growths(limits.cached, ground, progress)?);
-    growths.push(jobs::growth(limits.jobs, ground, progress)?);
-    Ok(Report { machine, growths })
+impl Report {
+    /// Measures all of it. What was found before something failed stays, a figure's smaller sizes as well.
+    ///
+    /// # Errors
+    /// What the disk or a daemon refused.
+    pub fn measure(
+        &mut self,
+        limits: Limits,
+        ground: Ground<'_>,
+        progress: &ProgressBar,
+    ) -> Result<()> {
+        let sizes = [limits.samples, limits.cached].map(|most| powers(most).len());
+        let policies = powers(limits.shards).len() * policy::COUNT;
+        progress.set_length(
+            (sizes.iter().sum::<usize>() + policies + doubles(limits.jobs).len()) as u64,
+        );
+        let growths = &mut self.growths;
+        plan::growths(limits.samples, growths, progress)?;
+        policy::growths(limits.shards, growths, progress)?;
+        start::growths(limits.cached, ground, growths, progress)?;
+        jobs::growth(limits.jobs, ground, growths, progress)
+    }
+}
+
+/// A figure's points at sizes that ascend, as far as it came to.
+fn grown(
+    growths: &mut Vec<Growth>,
+    (name, size): (String, &'static str),
+    sizes: Vec<u64>,
+    mut value: impl FnMut(u64) -> Result<f64>,
+) -> Result<()> {
+    let mut points = Vec::new();
+    let ended = sizes.into_iter().try_for_each(|size| {
+        points.push(Point { size, value: value(size)? });
+        Ok(())
+    });
+    if !points.is_empty() {
+        growths.push(Growth::in_seconds(name, size, points));
+    }
+    ended
+}
+
+/// The median of this figure's rounds.
+fn median(mut round: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let rounds = (0..ROUNDS).map(|_| {
+        interrupt::check()?;
+        round()
+    });
+    Ok(Spread::of(rounds.collect::<Result<Vec<_>>>()?).median)
 }
 
 impl fmt::Display for Report {
@@ -107,11 +138,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let begin = Instant::now();
     let done = work();
     (begin.elapsed(), done)
-}
-
-/// The median of rounds as a point.
-fn point(size: u64, rounds: impl IntoIterator<Item = f64>) -> Point {
-    Point { size, value: Spread::of(rounds).median }
 }
 
 #[cfg(test)]

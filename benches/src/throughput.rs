@@ -103,24 +103,25 @@ pub struct Round {
     pub by_tier: TierReads,
 }
 
-/// Plays every case; `config` makes the loader of one job of a case.
-///
-/// # Errors
-/// What a loader failed with; `Invalid` for an epoch without a sample.
-pub fn run(
-    cases: &[Case],
-    how: Rounds,
-    machine: Machine,
-    config: impl Fn(&Case) -> LoaderConfig,
-    progress: &ProgressBar,
-) -> Result<Report> {
-    let case = |case: &Case| {
-        progress.set_message(case.to_string());
-        let configs = (0..case.jobs).map(|_| config(case)).collect();
-        Stage::open(configs, how, progress)?.case(*case)
-    };
-    let cases = cases.iter().map(case).collect::<Result<_>>()?;
-    Ok(Report { machine, cases })
+impl Report {
+    /// Plays every case; `config` makes the loader of one job of a case. Cases that were played before one failed stay.
+    ///
+    /// # Errors
+    /// What a loader failed with; `Invalid` for an epoch without a sample.
+    pub fn play(
+        &mut self,
+        cases: &[Case],
+        how: Rounds,
+        config: impl Fn(&Case) -> LoaderConfig,
+        progress: &ProgressBar,
+    ) -> Result<()> {
+        cases.iter().try_for_each(|case| {
+            progress.set_message(case.to_string());
+            let configs = (0..case.jobs).map(|_| config(case)).collect();
+            self.cases.push(Stage::open(configs, how, progress)?.case(*case)?);
+            Ok(())
+        })
+    }
 }
 
 /// The loaders of a case.

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::process::Output;
+use std::time::Duration;
 
+use forebay_testkit::{Fault, FaultProxy, When};
 use forebay_tests::{Household, Origin, eventually};
 use serde_json::Value;
 
@@ -136,8 +138,8 @@ fn latency_offers_the_load_that_was_asked_for() {
         let quantiles =
             ["p50", "p95", "p99", "p999", "max"].map(|name| of(&format!("{name}_seconds")));
         assert!(quantiles.is_sorted() && quantiles[0] > 0.0, "{found}");
-        // None is answered before it is due; the last is due when all others were.
-        assert!(of("answered_per_second") <= of("offered_per_second") * 60.0 / 59.0, "{found}");
+        // None is answered before it is due.
+        assert!(of("answered_per_second") <= of("offered_per_second"), "{found}");
     }
     assert_eq!(report["batch"]["offered_per_second"], 200.0);
     assert!(number(&report, "/sample/offered_per_second") > 0.0);
@@ -147,6 +149,92 @@ fn latency_offers_the_load_that_was_asked_for() {
     let more = ["--batch-size", "8", "--requests", "10", "--rounds", "1"];
     let text = said(&bench(&household, &origin, "latency", &more));
     assert!(text.contains("p99.9") && text.contains("first batch: warm"), "{text}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Each cold start fetches, though the shard of the one before was still on its way when its loader was gone; a warm one does not.
+#[test]
+fn every_cold_start_is_cold() {
+    const LATE: Duration = Duration::from_millis(300);
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    proxy.set([(When::get(), Fault::Delay(LATE))]);
+    let household = Household::new(ACTOR);
+    let output = household
+        .forebay(&["bench", "latency", "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
+        .args(["--batch-size", "8", "--requests", "3", "--rounds", "4", "--cold", "--json"])
+        .envs(origin.environment())
+        .env("AWS_ENDPOINT_URL", proxy.endpoint())
+        .output()
+        .unwrap();
+    let report = document(&output);
+    let starts = |how: &str| {
+        let starts = report["first_batch"][how].as_array().unwrap();
+        starts.iter().map(|start| (number(start, "/seconds"), number(start, "/fetched_bytes")))
+    };
+    let (cold, warm): (Vec<_>, Vec<_>) = (starts("cold").collect(), starts("warm").collect());
+    assert_eq!((cold.len(), warm.len()), (4, 4));
+    let first = origin.bytes("0.tar").len() as f64;
+    assert!(cold.iter().all(|start| start.0 >= LATE.as_secs_f64() && start.1 >= first), "{cold:?}");
+    assert!(warm.iter().all(|start| start.1 == 0.0), "{warm:?}");
+    for (how, starts) in [("cold_seconds", cold), ("warm_seconds", warm)] {
+        let seconds = starts.iter().map(|start| start.0);
+        let told = number(&report, &format!("/first_batch/{how}/highest"));
+        assert_eq!(told, seconds.fold(0.0, f64::max));
+    }
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// What was measured before something failed is told, and then what failed.
+#[test]
+fn a_failure_takes_nothing_away_of_what_was_measured() {
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let failed = |output: &Output, says: &str| -> Value {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(says), "{error}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let more = ["--batch-size", "8,61", "--rounds", "1", "--json"];
+    let report = failed(&bench(&household, &origin, "throughput", &more), "--batch-size");
+    assert_eq!(report["cases"].as_array().unwrap().len(), 1, "{report}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+
+    // The store answers until all is here, and not for the cold starts.
+    let household = Household::new(ACTOR);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    proxy.set([(When::get().after(SHARDS), Fault::status(404))]);
+    let output = household
+        .forebay(&["bench", "latency", "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
+        .args(["--batch-size", "8", "--requests", "3", "--rounds", "2", "--cold", "--json"])
+        .envs(origin.environment())
+        .env("AWS_ENDPOINT_URL", proxy.endpoint())
+        .output()
+        .unwrap();
+    let report = failed(&output, "0.tar");
+    assert_eq!((&report["batch"]["count"], &report["sample"]["count"]), (&3.into(), &3.into()));
+    let first = &report["first_batch"];
+    assert_eq!(first["warm"].as_array().unwrap().len(), 2, "{report}");
+    assert!(first.get("cold").is_none() && first.get("cold_seconds").is_none(), "{report}");
+
+    // There is nowhere for the daemon of the jobs to live.
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("growth.svg");
+    let scale = |picture: &std::path::Path| {
+        let mut command = household.forebay(&["bench", "scale", "--quick", "--json", "--plot"]);
+        command.arg(picture).arg("--directory").arg(folder.path()).env("TMPDIR", "/no/such/folder");
+        command.args(["--max-samples", "1000", "--max-shards", "10", "--max-cached", "10"]);
+        command.output().unwrap()
+    };
+    let report = failed(&scale(&picture), "folder for a daemon");
+    assert_eq!(report["growths"].as_array().unwrap().len(), 10, "{report}");
+    assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg"));
+    // A picture that cannot be written is told before anything is measured.
+    let output = scale("/no/such/growth.svg".as_ref());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{error}");
+    assert!(error.contains("/no/such/growth.svg"), "{error}");
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 

@@ -11,12 +11,13 @@ use forebay_client::{Address, Launch, Loader, LoaderConfig, RuntimeDirectory, Se
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use forebay_wire::message::{Open, Order, Shuffle, Tail};
 use indicatif::ProgressBar;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::Deserialize;
 use tempfile::TempDir;
 
-use super::{Ground, ROUNDS, doubles, point};
-use crate::fetches::Fetches;
+use super::{Ground, doubles, grown, median};
+use crate::fetches::{self, Fetches};
 use crate::growth::Growth;
 use crate::playing;
 
@@ -35,10 +36,18 @@ const CAPACITY: &str = "64MiB";
 /// Seconds after which the daemon ends by itself, should nobody be left to end it.
 const IDLE: &str = "60";
 
+/// A daemon ends within some seconds; one that does not is not waited for.
+const END_TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
 /// A job waits no longer for a batch.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) fn growth(most: u64, ground: Ground<'_>, progress: &ProgressBar) -> Result<Growth> {
+pub(super) fn growth(
+    most: u64,
+    ground: Ground<'_>,
+    growths: &mut Vec<Growth>,
+    progress: &ProgressBar,
+) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(ground.directory);
     let folder = folder.doing("make a folder for shards")?;
     let root = folder.path().canonicalize().doing("find a folder")?;
@@ -50,24 +59,23 @@ pub(super) fn growth(most: u64, ground: Ground<'_>, progress: &ProgressBar) -> R
     let urls: Vec<String> = urls.collect::<Result<_>>()?;
     let household = Household::new(ground, &root)?;
     let address = household.address();
-    // All that is read is here from now on.
     let first = Loader::open(config(&address, &urls))?;
+    let daemon: Daemon = fetches::status(&address)?;
+    // All that is read is here from now on.
     playing::play(&first, 0, None, &ProgressBar::hidden())?;
     drop(first);
-    let _daemon = Daemon { pid: Fetches::settled(&address)?.daemon_pid };
-    let mut points = Vec::new();
-    for jobs in doubles(most) {
+    Fetches::settled(&address)?;
+    let name = "jobs: an epoch of each, all at once".to_owned();
+    let ended = grown(growths, (name, "jobs"), doubles(most), |jobs| {
         progress.set_message(format!("jobs: {jobs}"));
         progress.inc(1);
         let opened = (0..jobs).map(|_| Loader::open(config(&address, &urls)));
         let loaders: Vec<Loader> = opened.collect::<Result<_>>()?;
-        let mut rounds = Vec::new();
-        for round in 0..ROUNDS {
-            rounds.push(epochs_seconds(&loaders, round as u64)?);
-        }
-        points.push(point(jobs, rounds));
-    }
-    Ok(Growth::in_seconds("jobs: an epoch of each, all at once", "jobs", points))
+        let mut epochs = 0..;
+        median(|| epochs_seconds(&loaders, epochs.next().unwrap_or_default()))
+    });
+    drop(daemon);
+    ended
 }
 
 /// Seconds from the jobs' common start to the end of the last.
@@ -162,7 +170,8 @@ impl Household {
     }
 }
 
-/// A daemon that was started here, ended when dropped.
+/// A daemon that was started here, ended when dropped; of its status nothing else is read.
+#[derive(Deserialize)]
 struct Daemon {
     pid: u32,
 }
@@ -175,7 +184,12 @@ impl Daemon {
         let process = pidfd_open(pid, PidfdFlags::empty()).doing("find the benchmark's daemon")?;
         kill_process(pid, Signal::TERM).doing("end the benchmark's daemon")?;
         // It removes what it began to remove, and has some seconds for that.
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], None).doing("wait for a daemon's end")?;
+        if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&END_TIMEOUT))
+            .doing("wait for a daemon's end")?
+            == 0
+        {
+            kill_process(pid, Signal::KILL).doing("end the benchmark's daemon")?;
+        }
         Ok(())
     }
 }

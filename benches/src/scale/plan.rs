@@ -7,8 +7,10 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Order, Shuffle, Tail};
 use indicatif::ProgressBar;
 
-use super::{ROUNDS, point, powers, timed};
-use crate::growth::Growth;
+use super::{ROUNDS, powers, timed};
+use crate::growth::{Growth, Point};
+use crate::interrupt;
+use crate::spread::Spread;
 
 /// Samples of a shard, as many data sets have them.
 const SHARD: u64 = 1000;
@@ -20,27 +22,31 @@ const FEWEST: u64 = 1000;
 const IN_A_ROW: u64 = 1 << 16;
 
 /// What a job waits for that begins in mid-epoch, and then with each sample.
-pub(super) fn growths(most: u64, progress: &ProgressBar) -> Result<Vec<Growth>> {
+pub(super) fn growths(most: u64, growths: &mut Vec<Growth>, progress: &ProgressBar) -> Result<()> {
     let (mut resume, mut next) = (Vec::new(), Vec::new());
-    for samples in powers(most) {
+    let ended = powers(most).into_iter().try_for_each(|samples| {
         progress.set_message(format!("plan: {samples} samples"));
         progress.inc(1);
         if samples < FEWEST.min(most) {
-            continue;
+            return Ok(());
         }
         let (mut resumes, mut nexts) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
+            interrupt::check()?;
             let (begun, row) = look_up(samples)?;
             resumes.push(begun);
             nexts.push(row);
         }
-        resume.push(point(samples, resumes));
-        next.push(point(samples, nexts));
+        for (points, rounds) in [(&mut resume, resumes), (&mut next, nexts)] {
+            points.push(Point { size: samples, value: Spread::of(rounds).median });
+        }
+        Ok(())
+    });
+    if !resume.is_empty() {
+        growths.push(Growth::in_seconds("plan: resume in mid-epoch", "samples", resume));
+        growths.push(Growth::in_seconds("plan: the next sample", "samples", next));
     }
-    Ok(vec![
-        Growth::in_seconds("plan: resume in mid-epoch", "samples", resume),
-        Growth::in_seconds("plan: the next sample", "samples", next),
-    ])
+    ended
 }
 
 /// Seconds to a position in a mixed epoch of so many samples, and from there to each after it.

@@ -9,7 +9,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_policy::{Evict, Newcomer, Slot};
 use indicatif::ProgressBar;
 
-use super::{ROUNDS, point, powers};
+use super::{grown, median, powers};
 use crate::growth::Growth;
 
 /// Policies that decide.
@@ -18,18 +18,15 @@ pub(super) const COUNT: usize = Evict::ALL.len();
 /// Decisions timed in a round.
 const STEPS: u32 = 100_000;
 
-pub(super) fn growths(most: u64, progress: &ProgressBar) -> Result<Vec<Growth>> {
-    let growth = |evict: Evict| {
-        let points = powers(most).into_iter().map(|shards| {
+pub(super) fn growths(most: u64, growths: &mut Vec<Growth>, progress: &ProgressBar) -> Result<()> {
+    Evict::ALL.into_iter().try_for_each(|evict| {
+        let name = format!("policy {}: a decision", evict.name());
+        grown(growths, (name, "shards"), powers(most), |shards| {
             progress.set_message(format!("policy {}: {shards} shards", evict.name()));
             progress.inc(1);
-            let rounds = (0..ROUNDS).map(|_| decision_seconds(evict, shards, STEPS));
-            Ok(point(shards, rounds.collect::<Result<Vec<_>>>()?))
-        });
-        let points = points.collect::<Result<_>>()?;
-        Ok(Growth::in_seconds(format!("policy {}: a decision", evict.name()), "shards", points))
-    };
-    Evict::ALL.into_iter().map(growth).collect()
+            median(|| decision_seconds(evict, shards, STEPS))
+        })
+    })
 }
 
 /// Seconds of one of `steps` decisions about so many shards.

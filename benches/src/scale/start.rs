@@ -18,8 +18,9 @@ use forebay_store::{
 use forebay_uring::{Arena, Engine, EngineConfig, Region};
 use indicatif::ProgressBar;
 
-use super::{Ground, ROUNDS, point, powers};
+use super::{Ground, grown, median, powers};
 use crate::growth::Growth;
+use crate::interrupt;
 
 /// Bytes of a shard that is only there to be listed: the shortest tar that other tools write.
 const SMALL: u64 = 10_240;
@@ -27,8 +28,9 @@ const SMALL: u64 = 10_240;
 pub(super) fn growths(
     most: u64,
     ground: Ground<'_>,
+    growths: &mut Vec<Growth>,
     progress: &ProgressBar,
-) -> Result<Vec<Growth>> {
+) -> Result<()> {
     let folder = tempfile::Builder::new().prefix("forebay-scale-").tempdir_in(ground.directory);
     let folder = folder.doing("make a folder for shards")?;
     let cache = folder.path().canonicalize().doing("find a folder")?.join("cache");
@@ -37,21 +39,18 @@ pub(super) fn growths(
     let reader = [ground.launcher, &["reader".into()]].concat();
     // It becomes a cache.
     start_seconds(&cache, reader.clone(), 0)?;
-    let (mut points, mut laid) = (Vec::new(), 0);
-    for size in powers(most) {
+    let name = "start: until all shards are listed".to_owned();
+    let mut laid = 0;
+    grown(growths, (name, "shards"), powers(most), |size| {
         progress.set_message(format!("start: {size} shards"));
         progress.inc(1);
         while laid < size {
+            interrupt::check()?;
             lay(&shards, laid)?;
             laid += 1;
         }
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
-            rounds.push(start_seconds(&cache, reader.clone(), size)?);
-        }
-        points.push(point(size, rounds));
-    }
-    Ok(vec![Growth::in_seconds("start: until all shards are listed", "shards", points)])
+        median(|| start_seconds(&cache, reader.clone(), size))
+    })
 }
 
 /// Opens a store on a directory of so many shards; the seconds until it knows all of them.

@@ -1,6 +1,7 @@
 //! `forebay bench latency`.
 
-use forebay_benches::latency::{self, Offer};
+use forebay_benches::interrupt;
+use forebay_benches::latency::{Offer, Report};
 use forebay_benches::machine::Machine;
 
 use super::loading::{self, Loading, THREADS_MAX};
@@ -76,11 +77,19 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     };
     let threads = arguments.threads.map_or_else(loading::cores, |threads| threads as usize);
     let config = || job.config(arguments.decoded, threads, arguments.batch_size);
+    interrupt::watch()?;
     let bar = loading::bar();
-    let report = latency::run(&offer, Machine::this()?, config, &bar)?;
+    let mut report = Report::on(Machine::this()?, arguments.batch_size);
+    let ended = report.measure(&offer, config, &bar);
     bar.finish_and_clear();
-    if arguments.json {
-        return Ok(print_json(&report)?);
+    if report.is_empty() {
+        return Ok(ended?);
     }
-    Ok(print(report.to_string().trim_end())?)
+    // What was measured is told, whatever failed behind it.
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(report.to_string().trim_end())?;
+    }
+    Ok(ended?)
 }

@@ -4,10 +4,12 @@ mod plot;
 
 use std::path::PathBuf;
 
+use forebay_benches::interrupt;
 use forebay_benches::machine::Machine;
-use forebay_benches::scale::{self, Ground, Limits};
+use forebay_benches::scale::{Ground, Limits, Report};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::writable;
 use crate::cli::{Done, Launcher, print, print_json};
 
 /// What takes about a minute on two cores.
@@ -78,6 +80,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         cached: arguments.max_cached.unwrap_or(usual.cached),
         jobs: arguments.max_jobs.unwrap_or(usual.jobs),
     };
+    arguments.plot.iter().try_for_each(|file| writable(file))?;
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
     let machine = Machine::this()?.with_storage(&directory)?;
     let bar = ProgressBar::no_length();
@@ -85,13 +88,19 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         ProgressStyle::with_template("{msg:34} {wide_bar} {pos}/{len}  {elapsed}")
             .expect("a constant, valid template"),
     );
-    let report = scale::run(limits, Ground { directory: &directory, launcher }, machine, &bar)?;
+    interrupt::watch()?;
+    let mut report = Report { machine, growths: Vec::new() };
+    let ended = report.measure(limits, Ground { directory: &directory, launcher }, &bar);
     bar.finish_and_clear();
-    if let Some(path) = &arguments.plot {
-        plot::draw(path, &report)?;
+    if report.growths.is_empty() {
+        return Ok(ended?);
     }
+    // What was measured is told, whatever failed behind it.
     if arguments.json {
-        return Ok(print_json(&report)?);
+        print_json(&report)?;
+    } else {
+        print(report.to_string().trim_end())?;
     }
-    Ok(print(report.to_string().trim_end())?)
+    let drawn = arguments.plot.iter().try_for_each(|path| plot::draw(path, &report));
+    Ok(ended.and(drawn)?)
 }

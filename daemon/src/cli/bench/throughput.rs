@@ -1,7 +1,8 @@
 //! `forebay bench throughput`.
 
+use forebay_benches::interrupt;
 use forebay_benches::machine::Machine;
-use forebay_benches::throughput::{self, Case, Rounds};
+use forebay_benches::throughput::{Case, Report, Rounds};
 use forebay_error::{Error, ErrorKind};
 
 use super::loading::{self, Loading, THREADS_MAX};
@@ -103,11 +104,19 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     }
     let how = Rounds { rounds: arguments.rounds, cold: arguments.cold, batches: arguments.batches };
     let config = |case: &Case| job.config(case.decoded, case.threads, case.batch_size);
+    interrupt::watch()?;
     let bar = loading::bar();
-    let report = throughput::run(&cases, how, Machine::this()?, config, &bar)?;
+    let mut report = Report { machine: Machine::this()?, cases: Vec::new() };
+    let ended = report.play(&cases, how, config, &bar);
     bar.finish_and_clear();
-    if arguments.json {
-        return Ok(print_json(&report)?);
+    if report.cases.is_empty() {
+        return Ok(ended?);
     }
-    Ok(print(report.to_string().trim_end())?)
+    // What was measured is told, whatever failed behind it.
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(report.to_string().trim_end())?;
+    }
+    Ok(ended?)
 }
