@@ -114,6 +114,8 @@ pub struct Request {
     pub au_min: f64,
     /// A model of torchvision's that a GPU trains, in place of an emulated accelerator.
     pub model: Option<String>,
+    /// Cores that a contender may use: of a quota, fewer than the CPUs that it may run on.
+    pub cores: usize,
     /// The program `forebay` that starts and ends daemons and counts samples.
     pub forebay: PathBuf,
 }

@@ -1,8 +1,8 @@
 //! Other loaders beside Forebay in `forebay bench starvation`.
 
 use std::ffi::OsString;
-use std::fs::Permissions;
-use std::io::Write;
+use std::fs::{File, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,15 @@ use forebay_benches::starvation::Contested;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use indicatif::ProgressBar;
 
+use super::loading::cores;
 use super::starvation::{Asked, usage};
 use crate::cli::{Done, Failure, Launcher};
+
+/// What Forebay unpacks as it comes, by its first bytes: gzip and zstd.
+const COMPRESSED: [&[u8]; 2] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd"];
+
+/// So many bytes tell.
+const MAGIC: u64 = 4;
 
 /// All of them.
 const ALL: &str = "all";
@@ -116,6 +123,7 @@ impl Rivals {
             au_min: asked.target_au,
             forebay: command(launcher, scratch.path())?,
             model: self.model.clone(),
+            cores: cores(),
         };
         if let Some(work) = &self.work {
             let kept = work.join(contest::KEPT);
@@ -163,7 +171,7 @@ impl Rivals {
                 )));
             }
         }
-        urls.iter().try_for_each(|url| local(url).map(drop))
+        urls.iter().try_for_each(|url| plain(&local(url)?))
     }
 
     /// Checks that nothing was `set` that the contest would not heed.
@@ -217,6 +225,24 @@ fn command(launcher: &Launcher, folder: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Checks that a shard is a tar as all loaders read it.
+fn plain(shard: &Path) -> Done {
+    let file = File::open(shard);
+    let mut first = Vec::new();
+    let read = file.and_then(|file| file.take(MAGIC).read_to_end(&mut first));
+    read.doing("read a shard").map_err(|error| error.at("shard", shard.display()))?;
+    if COMPRESSED.iter().any(|magic| first.starts_with(magic)) {
+        let error = usage("other loaders read plain tars, and this one is compressed");
+        return Err(Failure::Usage(
+            error
+                .into_error()
+                .at("shard", shard.display())
+                .advise("unpack it for them: gunzip, unzstd"),
+        ));
+    }
+    Ok(())
+}
+
 /// A shard's path, absolute.
 fn local(url: &str) -> Done<PathBuf> {
     let path = url.strip_prefix("file://").unwrap_or(url);
@@ -235,6 +261,23 @@ fn local(url: &str) -> Done<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_compressed_shard_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let shard = folder.path().join("a.tar");
+        for (bytes, is_plain) in [
+            (&b"\x1f\x8b\x08..."[..], false),
+            (b"\x28\xb5\x2f\xfd...", false),
+            (b"a.txt\0\0", true),
+            (b"", true),
+        ] {
+            std::fs::write(&shard, bytes).unwrap();
+            let checked = plain(&shard);
+            assert_eq!(checked.is_ok(), is_plain, "{bytes:?}");
+            assert!(is_plain || matches!(checked, Err(Failure::Usage(_))));
+        }
+    }
 
     /// Whatever starts the program, one path does, with its arguments as they were.
     #[test]
