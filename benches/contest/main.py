@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
+import players
 from contest import Contest
 from fence import Unfenced, fence
 from players import Failed
@@ -98,18 +99,16 @@ def play(document: dict[str, Any], out: TextIO) -> None:
             json.dump(figures(contest), out)
 
 
-def leave(number: int, _: object) -> None:
-    """End, and what was started: a second signal, as Ctrl-C brings one, does not cut that short."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main() -> int:
     """Run it."""
     # A polite end of this process ends everything it started, and so does the end of whose it is.
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    # Ctrl-C brings both: what comes while it ends changes nothing.
+    ending, heard = os.pipe()
+    os.set_blocking(heard, False)
+    players.ENDING.append(ending)
+    signal.set_wakeup_fd(heard, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)

@@ -1,7 +1,9 @@
 """A contender at work: a process of its own, which is told what to play and answers.
 
 Its rule: it is heard of all the time. One that says nothing for minutes, or ends before it has
-answered, has failed, and its words say why; and no process outlives its `with` block.
+answered, has failed, and its words say why; and no process outlives its `with` block. A signal to
+end is heard where there is waiting, and nowhere else: an exception that comes from anywhere may
+come where Python swallows it, or between a process and who ends it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -23,6 +27,8 @@ from contender import Task, script
 SILENCE_S = 300.0
 # A process that was told to end has so many seconds for it.
 END_S = 30.0
+# Each signal to end is a byte to be read here, its number.
+ENDING: list[int] = []
 
 
 class Failed(Exception):
@@ -63,7 +69,7 @@ class Player:
     def line(self) -> bytes:
         """Wait for its next line."""
         while b"\n" not in self.heard:
-            if not select.select([self.replies], [], [], SILENCE_S)[0]:
+            if not until(self.replies, SILENCE_S):
                 raise Failed(f"{self.name} said nothing for {SILENCE_S:.0f} s")
             more = os.read(self.replies, 1 << 16)
             if not more:
@@ -82,6 +88,15 @@ class Player:
             return f"{self.name} was killed, most likely for want of memory (memory_bytes)"
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"{self.name} ended {how}; what it said is above"
+
+
+def until(file: int, seconds: float) -> bool:
+    """Wait until `file` can be read, and return whether it can; raises `SystemExit` by a signal."""
+    ready = select.select([file, *ENDING], [], [], seconds)[0]
+    for line in ready:
+        if line in ENDING:
+            sys.exit(128 + os.read(line, 1)[0])
+    return bool(ready)
 
 
 @contextmanager
@@ -113,6 +128,10 @@ def player(
             one = Player(name, process, replies)
             one.tell(asdict(task))
             yield one
+        except BaseException:
+            # What it plays is of no use any more.
+            kill(process)
+            raise
         finally:
             end(process)
     finally:
@@ -121,33 +140,42 @@ def player(
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a process and what it started."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.close()
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):
+            process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
-    # Its workers, should they have outlived it, are of its session.
+    # Its workers, should they have outlived it.
+    kill(process)
+    process.wait()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a session, and all that are of it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def convert(
     name: str, python: str, request: dict[str, Any], environment: dict[str, str], seconds: float
 ) -> None:
     """Run a conversion to its end, within `seconds`."""
-    process = subprocess.Popen(
-        [python, Path(__file__).with_name(f"to_{name}.py")],
-        stdin=subprocess.PIPE,
-        stdout=2,
-        env=environment,
-        start_new_session=True,
-    )
+    with tempfile.TemporaryFile() as asked:
+        asked.write(json.dumps(request).encode())
+        asked.seek(0)
+        process = subprocess.Popen(
+            [python, Path(__file__).with_name(f"to_{name}.py")],
+            stdin=asked,
+            stdout=2,
+            env=environment,
+            start_new_session=True,
+        )
+    ended = os.pidfd_open(process.pid)
     try:
-        process.communicate(json.dumps(request).encode(), seconds)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"the conversion for {name} took more than {seconds:.0f} s") from None
+        if not until(ended, seconds):
+            raise Failed(f"the conversion for {name} took more than {seconds:.0f} s")
     finally:
+        os.close(ended)
         # What one that is cut off has started, a daemon say, it ends itself.
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
