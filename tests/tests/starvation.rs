@@ -204,7 +204,8 @@ fn few_steps_need_few_shards() {
         let more = [&more[..], &["--window", window]].concat();
         let report = document(&starvation(&household, &origin, &more));
         let epochs = report["epochs"].as_array().unwrap();
-        assert_eq!(report["configuration"]["urls"].as_array().unwrap().len(), shards as usize);
+        assert_eq!(report["configuration"]["urls"], serde_json::json!(["s3://bucket/{0..3}.tar"]));
+        assert_eq!(report["configuration"]["shards"], shards);
         assert_eq!(epochs[0]["fetched_bytes"], stored(shards));
         assert_eq!((&epochs[1]["temperature"], &epochs[1]["steps"]), (&"warm".into(), &2.into()));
         eventually("no daemon is left", || household.daemons().is_empty());
@@ -240,6 +241,27 @@ fn stalls_are_told_apart_by_difference() {
     assert!(error.contains("FOREBAY_CACHE"), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.get("differential").is_none() && report["held"]["trials"].is_array());
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Shards are told as they were named, so that the hash of what was asked is the same wherever they lie.
+#[test]
+fn the_same_configuration_has_one_hash() {
+    let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
+    let household = Household::new(ACTOR);
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let run = |folder: &tempfile::TempDir, more: &[&str]| {
+        std::fs::write(folder.path().join("0.tar"), origin.bytes("0.tar")).unwrap();
+        let mut command = household.forebay(&["bench", "starvation", "./[0-9].tar", "--raw"]);
+        command.args(["--daemon", "embedded", "--step", "0.001", "--batch-size", "8", "--json"]);
+        let report = document(&command.args(more).current_dir(folder.path()).output().unwrap());
+        assert_eq!(report["configuration"]["urls"], serde_json::json!(["./[0-9].tar"]));
+        assert_eq!(report["configuration"]["shards"], 1);
+        report["configuration_sha256"].clone()
+    };
+    let one = run(&folders[0], &[]);
+    assert_eq!(one, run(&folders[1], &[]));
+    assert_ne!(one, run(&folders[1], &["--prefetch", "5"]));
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 

@@ -40,7 +40,8 @@ pub struct Report {
     pub step_seconds: f64,
     /// What else was asked for.
     pub configuration: Configuration,
-    /// Of all of the above but the release: runs that have it in common are comparable on one machine.
+    /// SHA-256 of `[profile, batch_size, step_seconds, configuration]` as compact JSON whose names are sorted: runs that have it in
+    /// common are comparable on one machine, and whoever has the document can work it out.
     pub configuration_sha256: String,
     /// What it was measured on.
     pub machine: Machine,
@@ -60,8 +61,10 @@ pub struct Report {
 /// How the benchmark was run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Configuration {
-    /// The shards.
+    /// The shards, as they were named: a path is not made absolute, and a pattern says the same on every machine.
     pub urls: Vec<String>,
+    /// How many these are, but for those that no step reaches.
+    pub shards: usize,
     /// Emulated accelerators.
     pub accelerators: u32,
     /// Whether images were decoded.
@@ -248,15 +251,19 @@ impl Report {
         (profile, batch_size, step_seconds): (&str, u32, f64),
         configuration: Configuration,
     ) -> Result<Self> {
-        let asked = serde_json::json!([profile, batch_size, step_seconds, configuration]);
-        let sha = Sha256::digest(asked.to_string());
+        let configuration_sha256 = sha256(&[
+            serde_json::json!(profile),
+            serde_json::json!(batch_size),
+            serde_json::json!(step_seconds),
+            serde_json::json!(configuration),
+        ]);
         Ok(Self {
             release: env!("CARGO_PKG_VERSION"),
             profile: profile.to_owned(),
             batch_size,
             step_seconds,
             configuration,
-            configuration_sha256: sha.iter().map(|byte| format!("{byte:02x}")).collect(),
+            configuration_sha256,
             machine: Machine::this()?,
             epochs: Vec::new(),
             differential: None,
@@ -281,6 +288,12 @@ impl Report {
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string_pretty(self).doing("write the report")
     }
+}
+
+/// Of values in this order. Their names are sorted, as `serde_json` keeps those of every object.
+fn sha256(of: &[serde_json::Value]) -> String {
+    let text = serde_json::json!(of).to_string();
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What an epoch cost the node, from before its first step to its end.
@@ -430,6 +443,72 @@ mod tests {
                 bytes: 0,
             },
         }
+    }
+
+    /// The document has all that its hash is of, and each part of that changes it.
+    #[test]
+    fn the_hash_is_that_of_the_document() {
+        let configuration = || Configuration {
+            urls: vec!["data/{0..9}.tar".to_owned(), "größe.tar".to_owned()],
+            shards: 11,
+            accelerators: 1,
+            decode: true,
+            threads: 2,
+            window: 0,
+            prefetch: 4,
+            steps: None,
+            epochs: 2,
+            differential: false,
+            traced: false,
+            search: Some(Search { target_au: 0.9, trial_seconds: 10.0 }),
+            contest: None,
+        };
+        let asked = ("resnet50-h100", 400, 0.224);
+        let hash = |asked, configuration| {
+            let report = Report::of(asked, configuration).unwrap();
+            let told: serde_json::Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+            let parts = ["profile", "batch_size", "step_seconds", "configuration"];
+            let hash = sha256(&parts.map(|part| told[part].clone()));
+            assert_eq!(told["configuration_sha256"], hash);
+            hash
+        };
+        let one = hash(asked, configuration());
+        assert_eq!(one, hash(asked, configuration()));
+        // By another program: json.dumps(…, sort_keys=True, separators=(",", ":"), ensure_ascii=False).
+        assert_eq!(one, "1e1baf56553a242a3f0676c1b97831b4a4cc29098f1b2f4d7da5af808af2d096");
+        let contested = Contested {
+            rivals: vec!["spdl".to_owned()],
+            model: None,
+            rounds: 5,
+            seconds: 60.0,
+            memory_bytes: None,
+        };
+        let others = [
+            hash(("resnet50-a100", 400, 0.224), configuration()),
+            hash(("resnet50-h100", 401, 0.224), configuration()),
+            hash(("resnet50-h100", 400, 0.225), configuration()),
+            hash(
+                asked,
+                Configuration { urls: vec!["data/{0..9}.tar".to_owned()], ..configuration() },
+            ),
+            hash(asked, Configuration { shards: 10, ..configuration() }),
+            hash(asked, Configuration { accelerators: 2, ..configuration() }),
+            hash(asked, Configuration { decode: false, ..configuration() }),
+            hash(asked, Configuration { threads: 3, ..configuration() }),
+            hash(asked, Configuration { window: 1, ..configuration() }),
+            hash(asked, Configuration { prefetch: 5, ..configuration() }),
+            hash(asked, Configuration { steps: Some(9), ..configuration() }),
+            hash(asked, Configuration { epochs: 3, ..configuration() }),
+            hash(asked, Configuration { differential: true, ..configuration() }),
+            hash(asked, Configuration { traced: true, ..configuration() }),
+            hash(asked, Configuration { search: None, ..configuration() }),
+            hash(asked, Configuration { contest: Some(contested), ..configuration() }),
+        ];
+        let mut all = others.to_vec();
+        all.push(one);
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), others.len() + 1);
     }
 
     /// DLIO counts configured time, not measured, and tells of several ranks the mean.

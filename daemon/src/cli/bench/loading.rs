@@ -59,6 +59,11 @@ impl Loading {
         self.job_of(name, self.shards(launcher)?, launcher)
     }
 
+    /// The shards as they were named.
+    pub(super) fn named(&self) -> &[String] {
+        &self.urls
+    }
+
     /// Which shards are meant.
     pub(super) fn shards(&self, launcher: &Launcher) -> Done<Vec<String>> {
         shards(&self.urls, Commands::Refused, &self.target, launcher)

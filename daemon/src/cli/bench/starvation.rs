@@ -204,7 +204,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         job.end_after(steps.saturating_mul(together));
     }
     let configuration = Configuration {
-        urls: job.urls().to_vec(),
+        urls: arguments.loading.named().to_vec(),
+        shards: job.urls().len(),
         accelerators: arguments.accelerators,
         decode: asked.decode,
         threads: asked.threads,
@@ -241,8 +242,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
         // A cache that was not cold takes nothing away of what is asked for beside that.
         let apart = tell_apart(arguments, &node, &mut report, &bar);
         let searched = search(arguments, node, &mut report, &bar);
-        let contested =
-            searched.and_then(|()| contest(arguments, &asked, &mut report, (launcher, &bar)));
+        let contested = searched
+            .and_then(|()| contest(arguments, &asked, job.urls(), &mut report, (launcher, &bar)));
         ended = apart.and(contested);
     } else {
         drop(node);
@@ -287,10 +288,10 @@ fn search(arguments: &Arguments, node: Node<'_>, report: &mut Report, bar: &Prog
 fn contest(
     arguments: &Arguments,
     asked: &Asked,
+    urls: &[String],
     report: &mut Report,
     (launcher, bar): (&Launcher, &ProgressBar),
 ) -> Done {
-    let urls = &report.configuration.urls;
     let Some(mut contest) = arguments.rivals.play(asked, urls, launcher, bar)? else {
         return Ok(());
     };
