@@ -22,8 +22,8 @@ use serde_json::Value;
 use crate::interrupt;
 pub use table::table;
 pub(crate) use table::{
-    cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, level, played_as, spread,
-    without, work,
+    NO_ROUND, cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, level, played_as,
+    spread, without, work,
 };
 
 /// Whom the scripts know, Forebay among them.

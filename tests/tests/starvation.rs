@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::process::Output;
+use std::time::Duration;
 
-use forebay_tests::{Household, Origin, eventually};
+use forebay_testkit::{Fault, FaultProxy, When, image, label};
+use forebay_tests::{Daemon, Household, Installation, Origin, eventually};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -29,6 +31,18 @@ fn starvation(household: &Household, origin: &Origin, more: &[&str]) -> Output {
         .args(["--raw", "--step", "0.001"])
         .args(more)
         .envs(origin.environment())
+        .output()
+        .unwrap()
+}
+
+/// The same, where the store stands behind a proxy.
+fn through(proxy: &FaultProxy, household: &Household, origin: &Origin, more: &[&str]) -> Output {
+    household
+        .forebay(&["bench", "starvation", "s3://bucket/{0..3}.tar", "--daemon", "embedded"])
+        .args(["--raw", "--step", "0.001"])
+        .args(more)
+        .envs(origin.environment())
+        .env("AWS_ENDPOINT_URL", proxy.endpoint())
         .output()
         .unwrap()
 }
@@ -60,18 +74,29 @@ fn assert_sound(epoch: &Value) {
     let summed = |of: &Value| of.as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>();
     assert_eq!(raw["wait_seconds"].as_array().unwrap().len() as u64, steps);
     assert!((summed(&raw["wait_seconds"]) - measured).abs() < 1e-6, "{raw}");
+    let causes = raw["by_cause"].as_object().unwrap();
+    assert!(causes.keys().eq(by_cause.keys()), "{raw}");
+    for (name, steps) in causes {
+        assert!((summed(steps) - by_cause[name].as_f64().unwrap()).abs() < 1e-6, "{name}");
+    }
+    // Quantiles are those of the waits, to three digits.
+    let mut waits: Vec<f64> =
+        raw["wait_seconds"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    waits.sort_by(f64::total_cmp);
+    for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)] {
+        let told = number(epoch, &format!("/wait/{name}_seconds"));
+        let wait = waits[(share * steps as f64).ceil() as usize - 1];
+        assert!((told - wait).abs() <= 1e-3 * wait + 2e-9, "{name}: {told} {wait}");
+    }
     let of_step = |cause: &Value, step: usize| cause[step].as_f64().unwrap();
     let mut unbooked: Vec<f64> = (0..steps as usize)
         .map(|step| {
-            let booked: f64 =
-                raw["by_cause"].as_array().unwrap().iter().map(|cause| of_step(cause, step)).sum();
+            let booked: f64 = causes.values().map(|cause| of_step(cause, step)).sum();
             of_step(&raw["wait_seconds"], step) - booked
         })
         .collect();
     unbooked.sort_by(f64::total_cmp);
     assert!(unbooked[unbooked.len() / 2] <= CALL, "{unbooked:?}");
-    let causes = raw["by_cause"].as_array().unwrap().iter().map(summed).sum::<f64>();
-    assert!((causes - total).abs() < 1e-6, "{causes} {total}");
     let long = raw["wait_seconds"].as_array().unwrap().iter();
     let long = long.filter(|wait| wait.as_f64().unwrap() > 0.1 * 0.001).count();
     assert_eq!(epoch["wait"]["stalls"], long);
@@ -242,6 +267,92 @@ fn stalls_are_told_apart_by_difference() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.get("differential").is_none() && report["held"]["trials"].is_array());
     eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// A store that answers late lets a cold epoch wait for its first batch, and a warm one not.
+#[test]
+fn a_late_first_batch_is_told() {
+    const LATE: Duration = Duration::from_secs(2);
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    proxy.set([(When::get().of("/0.tar"), Fault::Delay(LATE))]);
+    let household = Household::new(ACTOR);
+    let report = document(&through(&proxy, &household, &origin, &["--batch-size", "8", "--json"]));
+    let epochs = report["epochs"].as_array().unwrap();
+    let (cold, warm) = (&epochs[0], &epochs[1]);
+    for of_first in ["/first_batch_seconds", "/accelerators/0/first_batch_seconds"] {
+        assert!(number(cold, of_first) >= LATE.as_secs_f64(), "{cold}");
+        assert!(number(warm, of_first) < LATE.as_secs_f64(), "{warm}");
+    }
+    // It is in no wait.
+    assert!(number(cold, "/wait/measured_seconds") < LATE.as_secs_f64(), "{cold}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// What a late store adds to a cold epoch is a fetch stall, by difference and as it was booked.
+#[test]
+fn a_late_store_is_a_fetch_stall() {
+    const LATE: Duration = Duration::from_secs(3);
+    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    let proxy = FaultProxy::start(origin.server.address()).unwrap();
+    // Not the first shard, whose batch is not counted.
+    proxy.set([(When::get().of("/3.tar"), Fault::Delay(LATE))]);
+    let household = Household::new(ACTOR);
+    let more = ["--batch-size", "8", "--differential", "--json"];
+    let parts = &document(&through(&proxy, &household, &origin, &more))["differential"];
+    let of = |name: &str| number(parts, &format!("/{name}_seconds"));
+    let (fetch, prep) = (of("fetch_stall"), of("prep_stall"));
+    // It was asked for while batches before it were played, which takes far less than the half of that.
+    assert!(fetch * (BATCHES - 1) as f64 >= LATE.as_secs_f64() / 2.0, "{parts}");
+    assert!(fetch >= 0.95 * (fetch + prep) && prep.abs() <= 0.05 * fetch, "{parts}");
+    assert!((of("booked_fetch") - fetch).abs() <= 0.05 * fetch, "{parts}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Of two tiers each is told what was read from it: all of what lies there, little more, and nothing where nobody reads.
+#[test]
+fn bytes_are_told_of_the_tier_they_came_from() {
+    const MEMORY: u64 = 512 << 20;
+    /// Reads of a disk are of whole sectors: a member's begin and end in some that others have, too.
+    const SECTORS: u64 = 2 * 4096;
+    let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
+    let rest = format!(
+        "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n\
+         [[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '64MiB'\n{}\
+         [[dataset]]\nname = 'one'\nmatch = 's3://bucket/0.tar'\ntiers = ['nvme']\n\
+         [[dataset]]\nname = 'other'\nmatch = 's3://bucket/*.tar'\ntiers = ['ram']\n",
+        disk.path().join("cache"),
+        origin.rule(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+    let daemon = installation.start();
+    let payload = |shards: std::ops::Range<u64>| -> u64 {
+        let samples = shards.flat_map(|n| (0..SAMPLES).map(move |i| (n, i)));
+        samples.map(|(n, i)| (image(n, i, &SIZES).len() + label(n, i).len()) as u64).sum()
+    };
+    let played = |urls: &str| -> Value {
+        let mut command = installation.forebay(&["bench", "starvation", urls, "--raw", "--json"]);
+        command.args(["--step", "0.001", "--batch-size", "4"]).envs(origin.environment());
+        let report = document(&command.output().unwrap());
+        let warm = report["epochs"][1].clone();
+        assert_eq!(warm["temperature"], "warm", "{warm}");
+        warm
+    };
+    let stored = |shards: std::ops::Range<u64>| -> u64 {
+        shards.map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).sum()
+    };
+    let warm = played("s3://bucket/{0..3}.tar");
+    let read = |name: &str| warm["by_tier"][name].as_u64().unwrap();
+    // What lies between members is read with them.
+    assert!((payload(1..4)..=stored(1..4)).contains(&read("ram")), "{warm}");
+    let most = stored(0..1) + SAMPLES * SECTORS;
+    assert!((payload(0..1)..=most).contains(&read("nvme")), "{warm}");
+    assert_eq!(warm["delivered_bytes"], payload(0..4));
+    let of_memory = read("ram");
+    // What is not asked of a tier is not told of it, and the rest is the same to the byte.
+    let warm = played("s3://bucket/{1..3}.tar");
+    assert_eq!(warm["by_tier"], serde_json::json!({ "nvme": 0, "ram": of_memory }));
+    daemon.stop();
 }
 
 /// Shards are told as they were named, so that the hash of what was asked is the same wherever they lie.

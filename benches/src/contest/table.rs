@@ -34,7 +34,7 @@ pub fn table(document: &Value) -> String {
     }
     for (storage, contenders) in kinds {
         lines.push(format!("  data in: {storage}"));
-        lines.extend(contenders.into_iter().filter_map(row));
+        lines.extend(contenders.into_iter().map(row));
     }
     lines.extend(without(document).into_iter().map(|one| format!("  {one}")));
     lines.extend(fence(document).map(|within| format!("  {within}")));
@@ -74,14 +74,21 @@ pub(crate) fn level(contender: &Value) -> &'static str {
     }
 }
 
-fn row(contender: &Value) -> Option<String> {
-    let Spread { lowest, median, highest } = spread(contender, "samples_per_second")?;
-    let au = spread(contender, "au_ideal")?.median;
-    let name = contender["name"].as_str()?;
-    let mut row = format!(
-        "    {name:24}{median:>9.0} samples/s ({lowest:.0} to {highest:.0})  AU_ideal {:.1} %",
-        au * 100.0
-    );
+/// What stands in place of the figures of who has no round: the contest ended before it was its turn.
+pub(crate) const NO_ROUND: &str = "no round was played";
+
+fn row(contender: &Value) -> String {
+    let name = contender["name"].as_str().unwrap_or("?");
+    let mut row = format!("    {name:24}");
+    match spread(contender, "samples_per_second") {
+        Some(Spread { lowest, median, highest }) => {
+            row += &format!("{median:>9.0} samples/s ({lowest:.0} to {highest:.0})");
+        }
+        None => row += NO_ROUND,
+    }
+    if let Some(au) = spread(contender, "au_ideal") {
+        row += &format!("  AU_ideal {:.1} %", au.median * 100.0);
+    }
     if let Some(cpu) = cpu_ms_per_sample(contender) {
         row += &format!("  CPU {:.2} ms/sample", cpu.median);
     }
@@ -97,7 +104,7 @@ fn row(contender: &Value) -> Option<String> {
     if let Some(first) = first_epoch(contender) {
         row += &format!("\n        first epoch, from cold: {first}");
     }
-    Some(row)
+    row
 }
 
 /// How a contender's first epoch went, for which nothing was in memory nor in a cache, apart from all rounds.
@@ -122,7 +129,9 @@ pub(crate) fn played_as(contender: &Value) -> String {
         }
     }
     if let Some(seconds) = contender["conversion_seconds"].as_f64() {
-        parts.push(format!("converted beforehand in {seconds:.1} s"));
+        let made = contender["conversion_bytes"].as_f64();
+        let made = made.map_or_else(String::new, |bytes| format!(" to {:.3} GB", bytes / 1e9));
+        parts.push(format!("converted beforehand in {seconds:.1} s{made}"));
     }
     parts.join(", ")
 }
@@ -171,7 +180,7 @@ mod tests {
             serde_json::json!({
                 "name": name, "storage": storage, "rounds": rounds, "version": "1.2",
                 "configuration": { "workers": 4, "decode": "pillow", "crc": "isal" },
-                "conversion_seconds": 3.21,
+                "conversion_seconds": 3.21, "conversion_bytes": 1_234_500_000_u64,
                 "first_epoch": { "samples_per_second": 453.3, "first_batch_seconds": 2.594 },
             })
         };
@@ -191,12 +200,24 @@ mod tests {
         assert!(lines[7].contains("CPU 1.00 ms/sample  50 % of all"), "{text}");
         assert_eq!(
             lines[8].trim(),
-            "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s"
+            "1.2, decode by pillow, 4 workers, converted beforehand in 3.2 s to 1.234 GB"
         );
         assert_eq!(lines[9].trim(), "first epoch, from cold: 453 samples/s, first batch 2.59 s");
         assert!(lines[13].contains("dali: is not installed"), "{text}");
         assert!(lines[14].contains("out: spdl (sweeping): was killed"), "{text}");
         assert!(lines[15].contains("each on CPUs 0, 1, within 14.0 GB"), "{text}");
+    }
+
+    /// A contest that ended early tells who had no turn yet.
+    #[test]
+    fn who_has_no_round_is_named() {
+        let one = serde_json::json!({
+            "name": "spdl", "storage": "page_cache", "rounds": [], "version": "0.1",
+            "first_epoch": { "samples_per_second": 453.3, "first_batch_seconds": 2.594 },
+        });
+        let text = table(&serde_json::json!({ "contenders": [one, {}] }));
+        assert!(text.contains("spdl                    no round was played\n"), "{text}");
+        assert!(text.contains("first epoch, from cold: 453") && text.contains("?"), "{text}");
     }
 
     #[test]
@@ -208,7 +229,10 @@ mod tests {
             });
             table(&serde_json::json!({ "contenders": [one] }))
         };
-        assert!(told(serde_json::json!({ "rate_over_nominal": 0.98 })).contains("feeds 0.98"));
+        for rate in [0.98, 0.976_499_9, 0.984_3] {
+            let text = told(serde_json::json!({ "rate_over_nominal": rate }));
+            assert!(text.contains("feeds 0.98\n"), "{text}");
+        }
         let text = told(serde_json::json!({ "rate_over_nominal": null }));
         assert!(text.contains("not borne out"), "{text}");
         assert!(!told(Value::Null).contains("feeds"));

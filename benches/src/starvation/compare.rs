@@ -18,6 +18,9 @@ const SAME_SHARE: f64 = 0.01;
 /// The same of how many accelerators are fed: a search may end 2 % above what it asks for, and so may the next.
 const SAME_FED: f64 = 0.03;
 
+/// Half of the last digit of a number of two: contests of earlier releases told no more of how many are fed.
+const ROUNDED: f64 = 0.005;
+
 /// What that is called.
 const FED: &str = "accelerators fed";
 
@@ -52,6 +55,16 @@ const FIGURES: [(&str, &str, bool, Floor); 12] = [
     ("longest wait, s", "/wait/max_seconds", false, Floor::Of(SAME_WAIT)),
     ("stalls", "/wait/stalls", false, Floor::PerStep(SAME_SHARE)),
     ("fetched, bytes", "/fetched_bytes", false, Floor::Of(0.0)),
+];
+
+/// The same of a cold step, taken apart by difference.
+const PARTS: [(&str, &str); 6] = [
+    ("synthetic step, s", "/synthetic_step_seconds"),
+    ("cached step, s", "/cached_step_seconds"),
+    ("cold step, s", "/cold_step_seconds"),
+    ("prep stall, s", "/prep_stall_seconds"),
+    ("fetch stall, s", "/fetch_stall_seconds"),
+    ("booked fetch, s", "/booked_fetch_seconds"),
 ];
 
 /// What changed between two runs.
@@ -101,8 +114,9 @@ impl Comparison {
         for at in 0..ones.len().max(others.len()) {
             compared.epoch(ones.get(at), others.get(at));
         }
+        compared.differential(&before["differential"], &after["differential"]);
         compared.held(before, after);
-        compared.contest(&before["contest"]["contenders"], &after["contest"]["contenders"]);
+        compared.contest(&before["contest"], &after["contest"]);
         Ok(compared)
     }
 
@@ -112,7 +126,9 @@ impl Comparison {
             |epoch: &Value, kinds: &str| format!("epoch {} ({kinds})", pick(epoch, "/epoch"));
         let (one, other) = match (one, other) {
             (Some(one), Some(other)) => (one, other),
-            (one, other) => return self.only(one, other, |epoch| named(epoch, &kind(epoch))),
+            (Some(epoch), None) => return self.only(true, &named(epoch, &kind(epoch))),
+            (None, Some(epoch)) => return self.only(false, &named(epoch, &kind(epoch))),
+            (None, None) => return,
         };
         let kinds = match (kind(one), kind(other)) {
             (before, after) if before == after => after,
@@ -127,14 +143,43 @@ impl Comparison {
         let (steps, samples) = (count("/wait/count"), count("/samples"));
         for (figure, path, more, floor) in FIGURES {
             let values = (pick(one, path).as_f64(), pick(other, path).as_f64());
-            if let (Some(before), Some(after)) = values {
-                let floor = match floor {
-                    Floor::Of(floor) => floor,
-                    Floor::PerStep(floor) => floor * steps.0.max(steps.1),
-                    Floor::OverSamples(floor) => floor / samples.0.min(samples.1).max(1.0),
-                };
-                self.changes.push(Change::of(&of, (figure, more), (before, after), floor));
+            let floor = match floor {
+                Floor::Of(floor) => floor,
+                Floor::PerStep(floor) => floor * steps.0.max(steps.1),
+                Floor::OverSamples(floor) => floor / samples.0.min(samples.1).max(1.0),
+            };
+            self.figure(&of, (figure, more), values, floor);
+        }
+    }
+
+    /// A figure that both runs have, or that has nothing to stand beside.
+    fn figure(
+        &mut self,
+        of: &str,
+        named: (&'static str, bool),
+        values: (Option<f64>, Option<f64>),
+        floor: f64,
+    ) {
+        match values {
+            (Some(before), Some(after)) => {
+                self.changes.push(Change::of(of, named, (before, after), floor));
             }
+            (None, None) => {}
+            (before, _) => self.only(before.is_some(), &format!("{of}: {}", named.0)),
+        }
+    }
+
+    fn differential(&mut self, before: &Value, after: &Value) {
+        const OF: &str = "a cold step, by difference";
+        match (before.is_object(), after.is_object()) {
+            (true, true) => {
+                for (figure, path) in PARTS {
+                    let values = (pick(before, path).as_f64(), pick(after, path).as_f64());
+                    self.figure(OF, (figure, false), values, SAME_WAIT);
+                }
+            }
+            (false, false) => {}
+            (is_first, _) => self.only(is_first, OF),
         }
     }
 
@@ -143,7 +188,8 @@ impl Comparison {
             |run: &Value| run["held"].is_object().then(|| pick(run, "/held/accelerators").as_f64());
         match (found(before), found(after)) {
             (Some(Some(before)), Some(Some(after))) => {
-                self.changes.push(fed("run", before, after));
+                let floor = SAME_FED * before;
+                self.changes.push(Change::of("run", (FED, true), (before, after), floor));
             }
             (None, None) => {}
             (before, after) => {
@@ -159,23 +205,28 @@ impl Comparison {
 
     /// Contenders of a name are compared, where both runs had other loaders play.
     fn contest(&mut self, before: &Value, after: &Value) {
-        let (Some(ones), Some(others)) = (before.as_array(), after.as_array()) else { return };
+        let (ones, others) = match [before, after].map(|run| run["contenders"].as_array()) {
+            [Some(ones), Some(others)] => (ones, others),
+            [None, None] => return,
+            [ones, _] => return self.only(ones.is_some(), "other loaders"),
+        };
         for one in ones {
             match others.iter().find(|other| other["name"] == one["name"]) {
                 Some(other) => self.contender(one, other),
-                None => self.only(Some(one), None, loader),
+                None => self.only(true, &loader(one)),
             }
         }
         let is_new = |other: &&Value| ones.iter().all(|one| one["name"] != other["name"]);
         for other in others.iter().filter(is_new) {
-            self.only(None, Some(other), loader);
+            self.only(false, &loader(other));
         }
     }
 
     fn contender(&mut self, one: &Value, other: &Value) {
         let of = loader(other);
         // Rounds tell by how much they differ.
-        let range = |spread: Spread| spread.highest - spread.lowest;
+        let range = |spread: Option<Spread>| spread.map_or(0.0, |one| one.highest - one.lowest);
+        let median = |spread: Option<Spread>| spread.map(|one| one.median);
         let rounds = |path: &'static str| move |one: &Value| contest::spread(one, path);
         let (rate, au) = (rounds("samples_per_second"), rounds("au_ideal"));
         let cost = contest::cpu_ms_per_sample;
@@ -185,26 +236,16 @@ impl Comparison {
             ("CPU ms/sample", false, cost(one), cost(other)),
         ];
         for (figure, more, one, other) in figures {
-            if let (Some(one), Some(other)) = (one, other) {
-                let floor = f64::max(range(one), range(other));
-                let medians = (one.median, other.median);
-                self.changes.push(Change::of(&of, (figure, more), medians, floor));
-            }
+            let floor = f64::max(range(one), range(other));
+            self.figure(&of, (figure, more), (median(one), median(other)), floor);
         }
-        if let (Some(before), Some(after)) = (contest::fed(one), contest::fed(other)) {
-            self.changes.push(fed(&of, before, after));
-        }
+        let (before, after) = (contest::fed(one), contest::fed(other));
+        self.figure(&of, (FED, true), (before, after), fed_floor(before, after));
     }
 
-    fn only(
-        &mut self,
-        one: Option<&Value>,
-        other: Option<&Value>,
-        named: impl Fn(&Value) -> String,
-    ) {
-        let run = if one.is_some() { "first" } else { "second" };
-        let what = one.or(other).map(named);
-        self.alone.extend(what.map(|what| format!("{what}: only in the {run} run")));
+    fn only(&mut self, is_first: bool, what: &str) {
+        let run = if is_first { "first" } else { "second" };
+        self.alone.push(format!("{what}: only in the {run} run"));
     }
 }
 
@@ -222,9 +263,11 @@ impl Change {
     }
 }
 
-/// A change of how many accelerators were fed.
-fn fed(of: &str, before: f64, after: f64) -> Change {
-    Change::of(of, (FED, true), (before, after), SAME_FED * before)
+/// What is no change of how many accelerators are fed, with what the runs may have rounded away.
+fn fed_floor(before: Option<f64>, after: Option<f64>) -> f64 {
+    let is_rounded = |fed: &f64| ((fed * 100.0).round() / 100.0 - fed).abs() < f64::EPSILON;
+    let rounded = [before, after].into_iter().flatten().filter(is_rounded).count();
+    SAME_FED * before.unwrap_or_default() + ROUNDED * rounded as f64
 }
 
 fn pick(document: &Value, path: &str) -> Value {
@@ -381,5 +424,53 @@ mod tests {
             of(&after, &faster),
             (Some(true), vec!["spdl: only in the second run".to_owned()])
         );
+    }
+
+    /// What was told apart by difference is compared, and what only one run has is named.
+    #[test]
+    fn differences_and_contests_are_compared_or_named() {
+        let apart = |fetch: f64| {
+            let mut run = run(0.5, 4.0);
+            run["differential"] =
+                json!({ "fetch_stall_seconds": fetch, "prep_stall_seconds": 0.01 });
+            run
+        };
+        let compared = Comparison::of(&apart(0.5), &apart(0.25)).unwrap();
+        let of = |figure| {
+            let change = compared.changes.iter().find(|change| change.figure == figure).unwrap();
+            (change.of.as_str(), change.is_better)
+        };
+        assert_eq!(of("fetch stall, s"), ("a cold step, by difference", Some(true)));
+        assert_eq!(of("prep stall, s").1, None);
+        assert!(compared.alone.is_empty());
+        let compared = Comparison::of(&apart(0.5), &run(0.5, 4.0)).unwrap();
+        assert_eq!(compared.alone, ["a cold step, by difference: only in the first run"]);
+        let mut played = run(0.5, 4.0);
+        played["contest"]["contenders"] = json!([{ "name": "spdl" }]);
+        let compared = Comparison::of(&run(0.5, 4.0), &played).unwrap();
+        assert_eq!(compared.alone, ["other loaders: only in the second run"]);
+        let mut more = run(0.5, 4.0);
+        more["epochs"][0]["wait"]["stalls"] = json!(3);
+        let compared = Comparison::of(&run(0.5, 4.0), &more).unwrap();
+        assert_eq!(compared.alone, ["epoch 0 (warm): stalls: only in the second run"]);
+    }
+
+    /// 0.13 may have been 0.1349; what both runs tell in full has to differ by 3 % alone.
+    #[test]
+    fn what_was_rounded_is_no_change() {
+        let with = |fed: f64| {
+            let mut run = run(0.5, 4.0);
+            let one = json!({ "name": "spdl", "sustained": { "rate_over_nominal": fed } });
+            run["contest"]["contenders"] = json!([one]);
+            run
+        };
+        let better = |before: f64, after: f64| {
+            let compared = Comparison::of(&with(before), &with(after)).unwrap();
+            compared.changes.iter().find(|change| change.figure == FED).unwrap().is_better
+        };
+        assert_eq!(better(0.13, 0.137_4), None);
+        assert_eq!(better(0.130_12, 0.137_4), Some(true));
+        assert_eq!(better(2.31, 2.3149), None);
+        assert_eq!(better(2.3149, 2.24), Some(false));
     }
 }

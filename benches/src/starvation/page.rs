@@ -10,7 +10,8 @@ use super::report::text::{few, unbooked_means};
 use super::report::{EpochReport, Report};
 use super::search::Held;
 use crate::contest::{
-    cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, played_as, spread, without, work,
+    NO_ROUND, cpu_ms_per_sample, fed, fence, first_epoch, is_not_borne_out, played_as, spread,
+    without, work,
 };
 
 const STYLE: &str = include_str!("page/page.css");
@@ -230,7 +231,7 @@ fn rivals(contest: &serde_json::Value) -> Result<Markup> {
                 tbody { @for one in contest["contenders"].as_array().into_iter().flatten() { tr {
                     th scope="row" { (text(&one["name"])) }
                     td { (text(&one["storage"])) }
-                    td { (middle(one, "samples_per_second", |rate| format!("{rate:.0}"))) }
+                    td { (rate(one)) }
                     td { (middle(one, "au_ideal", percent)) }
                     td { (cpu_ms_per_sample(one).map_or_else(String::new, |cpu| format!("{:.2}", cpu.median))) }
                     td { (middle(one, "cpu_share", percent)) }
@@ -252,6 +253,14 @@ fn feeds(contender: &serde_json::Value) -> String {
         Some(fed) => format!("{fed:.2}"),
         None if is_not_borne_out(contender) => "not borne out".to_owned(),
         None => String::new(),
+    }
+}
+
+/// A contender's samples a second, if it had its turn.
+fn rate(contender: &serde_json::Value) -> String {
+    match middle(contender, "samples_per_second", |rate| format!("{rate:.0}")) {
+        none if none.is_empty() => NO_ROUND.to_owned(),
+        told => told,
     }
 }
 

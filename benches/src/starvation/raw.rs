@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use forebay_wire::message::Cause;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Steps that are kept one by one: a minute of the shortest steps of MLPerf Storage (3.5 ms). More make a
 /// document that nothing opens any more.
@@ -31,10 +31,18 @@ pub struct Raw {
     pub wait_seconds: Vec<f64>,
     /// Batches that were ready when it was asked for.
     pub ready: Vec<usize>,
-    /// The wait cause by cause, in seconds, as [`Cause::ALL`] orders them.
+    /// The wait cause by cause, in seconds, as [`Cause::ALL`] orders them; an object in JSON.
+    #[serde(serialize_with = "as_object")]
     pub by_cause: [Vec<f64>; Cause::ALL.len()],
     /// Steps that are not here any more.
     pub left_out: u64,
+}
+
+fn as_object<S: Serializer>(
+    columns: &[Vec<f64>; Cause::ALL.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Cause::ALL.iter().map(|cause| cause.name()).zip(columns))
 }
 
 impl Raw {
