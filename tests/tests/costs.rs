@@ -147,6 +147,32 @@ fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
     daemon.stop();
 }
 
+/// What is written to a disk costs its share of that disk's life.
+#[test]
+fn what_wears_a_disk_has_its_price() {
+    let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
+    let rest = format!(
+        "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}[prices]\nper_tib_written = 1048576.0\n",
+        disk.path().join("cache"),
+        origin.rule(),
+    );
+    let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
+    let daemon = installation.start();
+    train(&installation, &origin, "first");
+    let cache = settled(&installation);
+    let stored: u64 = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).sum();
+    assert_eq!(cache["written_bytes"], stored, "{cache}");
+    let report = costs(&installation);
+    let line = bytes_of(&report, "first").unwrap();
+    assert_eq!(line["written_bytes"], stored, "{line}");
+    // One for each MiB.
+    for cost in [&line["cost"], &report["total"]["cost"]] {
+        let written = cost["written"].as_f64().unwrap();
+        assert!((written - stored as f64 / f64::from(1 << 20)).abs() < 1e-9, "{report}");
+    }
+    daemon.stop();
+}
+
 /// A tier in memory is no disk: what comes to it wears nothing, and costs nobody anything.
 #[test]
 fn what_stays_in_memory_wears_no_disk() {

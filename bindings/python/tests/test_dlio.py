@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,11 @@ class Noting(forebay.dlio.ForebayDataLoader):
                 note(rank, hashlib.sha256(bytes(sample)).hexdigest())
             yield batch
 """
+
+
+# As the benchmark's own source has them.
+PROFILES = Path(__file__).parents[3] / "benches/src/starvation/profile.rs"
+PROFILE = re.compile(r'Profile \{ name: "(.+)", batch_size: (\d+), step_seconds: ([\d._]+),')
 
 
 @pytest.fixture(scope="module")
@@ -247,3 +253,23 @@ def test_what_cannot_be_given_is_refused(train: Run, overrides: list[str], messa
     run = train("++workload.forebay.train_manifest=null", *overrides)
     assert run.returncode != 0
     assert message in run.stdout
+
+
+def test_profiles_are_those_of_its_workloads() -> None:
+    found = PROFILE.findall(PROFILES.read_text())
+    profiles = {name: (int(batch), float(step.replace("_", ""))) for name, batch, step in found}
+    assert len(profiles) == 6
+    read = """
+import json, pathlib, sys
+import dlio_benchmark, yaml
+folder = pathlib.Path(dlio_benchmark.__file__).parent / "configs/workload"
+texts = {name: (folder / f"{name}.yaml").read_text() for name in sys.argv[1:]}
+print(json.dumps({name: yaml.safe_load(text) for name, text in texts.items()}))
+"""
+    names = [name.replace("-", "_") for name in profiles]
+    command = [TOOL / "bin/python", "-c", read, *names]
+    workloads = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    for name, profile in profiles.items():
+        workload = workloads[name.replace("-", "_")]
+        theirs = (workload["reader"]["batch_size"], workload["train"]["computation_time"])
+        assert profile == theirs, name

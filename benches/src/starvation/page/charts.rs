@@ -312,6 +312,9 @@ fn legend<'a, 'b: 'a>(chart: &mut Plain<'a, 'b>, place: SeriesLabelPosition) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::starvation::raw::Raw;
+    use crate::starvation::report::{Temperature, WaitsReport};
+    use crate::tier_reads::TierReads;
 
     fn contender(name: &str, storage: &str, rates: [f64; 3]) -> Value {
         let rounds = rates.map(|rate| serde_json::json!({ "samples_per_second": rate }));
@@ -363,5 +366,143 @@ mod tests {
         assert_eq!(spreads.len(), 2);
         assert!((spreads[0] / ours - 0.3).abs() < 0.02, "900 to 1200: {spreads:?}");
         assert!((spreads[1] / other - 0.22).abs() < 0.02, "400 to 510: {spreads:?}");
+    }
+
+    /// Colour, left edge, width and height of each bar, but for the keys of the legend.
+    fn bars(picture: &str) -> Vec<(String, f64, f64, f64)> {
+        let of = |attribute| {
+            let values = of_each(picture, "rect", attribute).into_iter();
+            values.map(|value| value.parse::<f64>().unwrap()).collect::<Vec<_>>()
+        };
+        let (lefts, widths, heights) = (of("x"), of("width"), of("height"));
+        let fills = of_each(picture, "rect", "fill");
+        let all = fills.into_iter().zip(lefts).zip(widths.into_iter().zip(heights));
+        let all = all.map(|((fill, left), (width, height))| (fill, left, width, height));
+        all.filter(|(.., width, height)| (*width, *height) != (12.0, 10.0)).collect()
+    }
+
+    fn hex(color: RGBColor) -> String {
+        format!("#{:02X}{:02X}{:02X}", color.0, color.1, color.2)
+    }
+
+    fn accelerator(raw: Raw) -> AcceleratorReport {
+        AcceleratorReport {
+            rank: 0,
+            au_ideal: 0.5,
+            au_dlio: 0.5,
+            steps: raw.at_seconds.len() as u64,
+            wall_seconds: 10.0,
+            first_batch_seconds: 0.0,
+            first_step_seconds: 0.0,
+            whole_seconds: 10.0,
+            raw,
+        }
+    }
+
+    fn epoch(number: u64, au_ideal: f64, waited: &[(Cause, f64)]) -> EpochReport {
+        let seconds = |cause: Cause| {
+            let of = waited.iter().filter(|(of, _)| *of == cause);
+            (cause.name(), of.map(|(_, seconds)| seconds).sum())
+        };
+        EpochReport {
+            epoch: number,
+            temperature: Temperature::Cold,
+            steps: 10,
+            samples: 10,
+            wall_seconds: 10.0,
+            au_ideal,
+            au_measured: au_ideal,
+            au_dlio: au_ideal,
+            first_batch_seconds: 0.0,
+            samples_per_second: 1.0,
+            bytes_per_second: 1.0,
+            cpu_ms_per_sample: 1.0,
+            fetched_bytes: 0,
+            delivered_bytes: 0,
+            tier_bytes: 0,
+            origin_bytes: 0,
+            by_tier: TierReads::default(),
+            wait: WaitsReport {
+                count: 10,
+                total_seconds: 0.0,
+                measured_seconds: 0.0,
+                by_cause: Cause::ALL.map(seconds).to_vec(),
+                p50_seconds: 0.0,
+                p95_seconds: 0.0,
+                p99_seconds: 0.0,
+                max_seconds: 0.0,
+                stall_share_of_step: 0.1,
+                stalls: 0,
+            },
+            accelerators: vec![accelerator(Raw::default()), accelerator(Raw::default())],
+        }
+    }
+
+    /// Of two accelerators' twenty seconds each layer is as tall as its share, and stands on the one before.
+    #[test]
+    fn causes_are_as_tall_as_their_share() {
+        let epochs = [
+            epoch(0, 0.5, &[(Cause::Origin, 6.0), (Cause::Decode, 2.0)]),
+            epoch(1, 0.25, &[(Cause::Decode, 10.0), (Cause::TierRead, 4.0)]),
+        ];
+        let picture = causes(&epochs).unwrap();
+        let bars = bars(&picture);
+        let of = |color: RGBColor| -> Vec<f64> {
+            bars.iter().filter(|bar| bar.0 == hex(color)).map(|bar| bar.3).collect()
+        };
+        let computing = of(COMPUTING);
+        assert_eq!(computing.len(), 2, "{bars:?}");
+        let shares = [
+            (COMPUTING, [50.0, 25.0]),
+            (color(Cause::Origin), [30.0, 0.0]),
+            (color(Cause::Index), [0.0, 0.0]),
+            (color(Cause::TierRead), [0.0, 20.0]),
+            (color(Cause::RingEmpty), [0.0, 0.0]),
+            (color(Cause::Decode), [10.0, 50.0]),
+        ];
+        for (color, shares) in shares {
+            for (tall, share) in of(color).into_iter().zip(shares) {
+                let expected = computing[0] / 50.0 * share;
+                assert!((tall - expected).abs() <= 2.0, "{color:?}: {tall} for {expected}");
+            }
+        }
+        assert!(picture.contains("epoch 0 (cold)") && picture.contains("epoch 1 (cold)"));
+    }
+
+    /// Half of the first five seconds was waited, of the last five nothing: so much of the picture is filled, and there.
+    #[test]
+    fn a_timeline_is_filled_where_was_waited() {
+        let mut raw = Raw::default();
+        for step in 0..10_u32 {
+            let is_late = step < 5;
+            raw.at_seconds.push(f64::from(step + 1));
+            raw.wait_seconds.push(if is_late { 0.5 } else { 0.0 });
+            raw.ready.push(if is_late { 0 } else { 4 });
+            for (cause, column) in Cause::ALL.into_iter().zip(&mut raw.by_cause) {
+                let share = match cause {
+                    Cause::Origin => 0.4,
+                    Cause::Decode => 0.1,
+                    _ => 0.0,
+                };
+                column.push(if is_late { share } else { 0.0 });
+            }
+        }
+        let picture = timeline(&accelerator(raw)).unwrap();
+        let bars = bars(&picture);
+        // What is left of the picture for the plot.
+        let width = f64::from(SIZE.0 - 20 - 2 * LABELS.0);
+        let height = f64::from(SIZE.1 - 20 - LABELS.1);
+        let filled = |color: RGBColor| {
+            let of = bars.iter().filter(|bar| bar.0 == hex(color));
+            of.map(|(_, _, wide, tall)| wide * tall).sum::<f64>() / (width * height)
+        };
+        let near = |found: f64, share: f64| (found - share).abs() <= 0.02;
+        assert!(near(filled(color(Cause::Origin)), 0.2), "{}", filled(color(Cause::Origin)));
+        assert!(near(filled(color(Cause::Decode)), 0.05), "{}", filled(color(Cause::Decode)));
+        let middle = f64::from(10 + LABELS.0) + width / 2.0;
+        let colors = Cause::ALL.map(|cause| hex(color(cause)));
+        let waits: Vec<_> = bars.iter().filter(|bar| colors.contains(&bar.0)).collect();
+        assert!(!waits.is_empty() && waits.iter().all(|bar| bar.1 <= middle + 2.0), "{waits:?}");
+        assert!(picture.contains("batches ready") && !picture.contains(Cause::Index.name()));
     }
 }
