@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
 use std::process::Output;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_testkit::{Fault, FaultProxy, When};
@@ -152,13 +153,25 @@ fn latency_offers_the_load_that_was_asked_for() {
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 
+/// A store's bytes come late by time passing, and by nothing else.
+#[allow(clippy::disallowed_methods, reason = "a network that is slow waits for no condition")]
+fn delay(by: Duration) {
+    std::thread::sleep(by);
+}
+
 /// Each cold start fetches, though the shard of the one before was still on its way when its loader was gone; a warm one does not.
 #[test]
 fn every_cold_start_is_cold() {
     const LATE: Duration = Duration::from_millis(300);
-    let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
+    // Shards of many frames, of which the first batch needs few: the others come late.
+    const LARGE: std::ops::Range<usize> = 300_000..300_001;
+    const COME: u64 = 12 << 20;
+    let origin = Origin::with_shards(SHARDS, 3 * SAMPLES, &LARGE);
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
-    proxy.set([(When::get(), Fault::Delay(LATE))]);
+    proxy.set([
+        (When::get(), Fault::Delay(LATE)),
+        (When::get(), Fault::CallAt(COME, Arc::new(|| delay(LATE)))),
+    ]);
     let household = Household::new(ACTOR);
     let output = household
         .forebay(&["bench", "latency", "s3://bucket/{0..2}.tar", "--daemon", "embedded"])
