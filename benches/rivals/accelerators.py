@@ -33,6 +33,7 @@ NOMINAL = {"A100s": 400 / 0.435, "H100s": 400 / 0.224}
 # What a side may use of memory, its page cache included: more than any of them needs, and the same
 # for all.
 MEMORY = "14GB"
+ALL = "all"
 WORK = {"images": [], "raw": ["--raw"]}
 
 
@@ -63,13 +64,24 @@ def check_loaders(python: Path) -> None:
     )
 
 
-def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> None:
-    """Let all of them do one kind of work."""
+def play(
+    work: str, python: Path, rounds: int, seconds: float, rivals: list[str], out: Path
+) -> None:
+    """Let Forebay and `rivals` do one kind of work."""
     folder = stage.shards(PHOTOS)
     urls = [f"{stage.BUCKET}/{shard.name}" for shard in sorted(folder.glob("*/*.tar"))]
-    page = out / f"starvation-{work}.html"
+    name = "-".join(["starvation", work, *(rival for rival in rivals if rival != ALL)])
+    page = out / f"{name}.html"
     command: list[str | Path] = [daemons.FOREBAY, "bench", "starvation", *urls, *WORK[work]]
-    command += ["--profile", PROFILE, "--rivals", "all", "--find-most", "--python", python]
+    command += [
+        "--profile",
+        PROFILE,
+        "--rivals",
+        ",".join(rivals),
+        "--find-most",
+        "--python",
+        python,
+    ]
     command += ["--rounds", str(rounds), "--seconds", str(seconds), "--memory", MEMORY]
     command += ["--work", stage.RUN / "contest", "--json", "--html", page]
     environment = dict(os.environ)
@@ -82,11 +94,11 @@ def play(work: str, python: Path, rounds: int, seconds: float, out: Path) -> Non
         raise SystemExit(f"{work}: forebay ended with {played.returncode}, and told nothing")
     told = page.read_text()
     # No path of this machine is in what is published.
-    for path, name in ((str(python), "python"), (f"{folder}/", "")):
-        text, told = text.replace(path, name), told.replace(path, name)
+    for path, instead in ((str(python), "python"), (f"{folder}/", "")):
+        text, told = text.replace(path, instead), told.replace(path, instead)
     page.write_text(told)
     document = {**json.loads(text), "made_on": machine.describe(stage.RUN)}
-    target = out / f"starvation-{work}.json"
+    target = out / f"{name}.json"
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(table(document), f"\n  written to {target} and {page.name}\n")
     if played.returncode != 0:
@@ -124,13 +136,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run (default: 60)")
+    parser.add_argument("--rivals", nargs="+", default=[ALL], help="whom else (default: all)")
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
     python = interpreter()
     check_loaders(python)
     out = machine.results()
     for work in arguments.work or sorted(WORK):
-        play(work, python, arguments.rounds, arguments.seconds, out)
+        play(work, python, arguments.rounds, arguments.seconds, arguments.rivals, out)
 
 
 if __name__ == "__main__":
