@@ -18,6 +18,7 @@ mod node;
 mod origin;
 mod others;
 mod patience;
+mod pixels;
 mod process;
 mod promtool;
 mod rest;
@@ -40,6 +41,7 @@ pub use node::{Daemon, FRAMES, admin, change_tier, daemon_status, followed, forg
 pub use origin::Origin;
 pub use others::OthersNode;
 pub use patience::{PATIENCE, eventually};
+pub use pixels::png;
 pub use process::{NodeProcess, Reader, Setup, play_once, read_until_eof, serve_until_eof};
 pub use promtool::{checkout, promtool};
 pub use rest::{

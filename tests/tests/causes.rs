@@ -17,12 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flate2::Crc;
-use flate2::write::ZlibEncoder;
 use forebay_client::{Batch, Loader, LoaderConfig, Next};
 use forebay_decode::{FieldKind, FieldSpec, ImageSpec};
 use forebay_testkit::{Fault, FaultProxy, When};
-use forebay_tests::{Daemon, Origin, config, job, loader, next, play};
+use forebay_tests::{Daemon, Origin, config, job, loader, next, play, png};
 use forebay_uring::{Attempt, AttemptKind, Fate, Faults};
 use forebay_wire::message::Begin;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -232,28 +230,6 @@ fn a_slot_that_is_kept_is_booked_to_ring_empty() {
     let waits = u32::try_from(SHARDS * SAMPLES / 8 - 1).unwrap();
     assert_booked("ring_empty", &without, &with, KEPT * waits);
     keeping.into_iter().for_each(|kept| kept.join().unwrap());
-}
-
-/// A square PNG of black pixels: a file of some kilobytes, however long it takes to decode.
-fn png(side: u32) -> Vec<u8> {
-    let mut rows = ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
-    let row = vec![0; 1 + 3 * side as usize];
-    (0..side).for_each(|_| rows.write_all(&row).unwrap());
-    let size = side.to_be_bytes();
-    // Eight bits each of red, green and blue; the one compression, the one set of filters, not interlaced.
-    let header = [&size[..], &size, &[8, 2, 0, 0, 0]].concat();
-    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
-    let pixels = rows.finish().unwrap();
-    for (kind, data) in [(b"IHDR", &header), (b"IDAT", &pixels), (b"IEND", &Vec::new())] {
-        let mut crc = Crc::new();
-        crc.update(kind);
-        crc.update(data);
-        file.extend(u32::try_from(data.len()).unwrap().to_be_bytes());
-        file.extend(kind);
-        file.extend(data);
-        file.extend(crc.sum().to_be_bytes());
-    }
-    file
 }
 
 /// A shard of such images.

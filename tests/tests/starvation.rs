@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use forebay_testkit::{Fault, FaultProxy, When, image, label};
-use forebay_tests::{Daemon, Household, Installation, Origin, eventually};
+use forebay_tests::{Daemon, Household, Installation, Origin, eventually, png};
 use serde_json::Value;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -306,6 +306,33 @@ fn a_late_store_is_a_fetch_stall() {
     assert!(fetch * (BATCHES - 1) as f64 >= LATE.as_secs_f64() / 2.0, "{parts}");
     assert!(fetch >= 0.95 * (fetch + prep) && prep.abs() <= 0.05 * fetch, "{parts}");
     assert!((of("booked_fetch") - fetch).abs() <= 0.05 * fetch, "{parts}");
+    eventually("no daemon is left", || household.daemons().is_empty());
+}
+
+/// Images that take long to decode are a prep stall, however warm or cold the epoch.
+#[test]
+fn slow_decoding_is_a_prep_stall() {
+    const SIDE: u32 = 2000;
+    let (origin, household) = (Origin::new(), Household::new(ACTOR));
+    let image = png(SIDE);
+    let mut tar = tar::Builder::new(Vec::new());
+    for sample in 0..24 {
+        for (field, data) in [("png", &image[..]), ("cls", b"1")] {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(data.len() as u64);
+            tar.append_data(&mut header, format!("{sample:06}.{field}"), data).unwrap();
+        }
+    }
+    origin.put("0.tar", &tar.into_inner().unwrap());
+    let mut command = household.forebay(&["bench", "starvation", "s3://bucket/0.tar", "--json"]);
+    command.args(["--daemon", "embedded", "--step", "0.001", "--batch-size", "4"]);
+    command.args(["--threads", "1", "--differential"]).envs(origin.environment());
+    let parts = &document(&command.output().unwrap())["differential"];
+    let of = |name: &str| number(parts, &format!("/{name}_seconds"));
+    // Sixteen million pixels a step; what they differ by between two epochs is a machine's noise.
+    assert!(of("prep_stall") >= 0.01, "{parts}");
+    assert!(of("prep_stall") >= 2.0 * of("fetch_stall").abs(), "{parts}");
+    assert!(of("booked_fetch") <= 0.5 * of("prep_stall"), "{parts}");
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 
