@@ -44,7 +44,8 @@ pub(crate) struct Evicted {
 
 /// Drops every copy of shards now, whatever their version, on every tier, pinned ones too.
 ///
-/// Jobs that read one finish with the old copy; the next use fetches it anew.
+/// Jobs that read one finish with the old copy, and those that come to one that still arrives join them; the next use fetches it
+/// anew.
 #[utoipa::path(post, path = "/api/v1/evictions", tag = "shards",
     params(Rehearsal),
     request_body = Shards,

@@ -30,8 +30,9 @@ pub(super) enum Verb {
     Show(Show),
     /// Drop every copy of shards now, whatever their version, on every tier.
     ///
-    /// Pinned ones, too; jobs that read one finish with the old copy. The next use asks the origin
-    /// which version there is and fetches it anew.
+    /// Pinned ones, too; jobs that read one finish with the old copy, and those that come to one
+    /// that still arrives join them. The next use asks the origin which version there is and
+    /// fetches it anew.
     Evict(Evict),
     Pin(pin::Pin),
     Unpin(pin::Unpin),

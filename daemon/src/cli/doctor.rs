@@ -49,12 +49,13 @@ use crate::compose::NodeTier;
 /// Tell whether this machine is ready for the daemon, and what mends it if not.
 ///
 /// One line a check: `ok`; `warn`, which works, but slower or not for long; `wrong`, with which the
-/// daemon does not start, fails later or is of no use; `skipped`, with the reason. Below what is not in
-/// order stands what mends it: a command, or the file and line to change.
+/// daemon does not start, fails later or is of no use; `skipped`, with the reason. Below what is
+/// not in order stands what mends it: a command, or the file and line to change.
 ///
-/// Limits (memlock, open files, control group) are those of the daemon if one answers, else those that
-/// one started from here would have: run it as the daemon's user, in its container. Nothing is changed,
-/// and no daemon started; on each disk one block is written to a file without a name, and read back.
+/// Limits (memlock, open files, control group) are those of the daemon if one answers, else those
+/// that one started from here would have: run it as the daemon's user, in its container. Nothing is
+/// changed, and no daemon started; on each disk one block is written to a file without a name, and
+/// read back.
 ///
 /// Exit codes: 0 nothing is wrong, 1 something is.
 ///

@@ -10,9 +10,9 @@ use crate::cli::{Done, print, print_json};
 
 /// Hold two runs against each other: what became better, what worse.
 ///
-/// Both are documents of `forebay bench starvation --json`. Runs that differ in workload, configuration or
-/// processor are compared, too, and it is said in what they differ. One run each is no proof on a machine that does
-/// other work: look at several.
+/// Both are documents of `forebay bench starvation --json`. Runs that differ in workload,
+/// configuration or processor are compared, too, and it is said in what they differ. One run each
+/// is no proof on a machine that does other work: look at several.
 ///
 /// Example:
 ///   forebay bench starvation /data/*.tar --json > before.json

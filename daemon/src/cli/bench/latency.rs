@@ -15,10 +15,11 @@ const RATE_MIN: f64 = 1.0 / 3600.0;
 
 /// Measure how long batches and single samples take that are asked for at a given rate.
 ///
-/// Requests fall due at times fixed beforehand, and each is timed from when it was due: what a slow one holds up
-/// counts, too. Batches are those of an epoch, a few ready ahead; single samples come from anywhere, none of them
-/// ready. Two epochs are played first, so that all shards are here and it is known what the loader brings. At last
-/// loaders are opened anew, to time their first batches. A daemon is started if none runs.
+/// Requests fall due at times fixed beforehand, and each is timed from when it was due: what a slow
+/// one holds up counts, too. Batches are those of an epoch, a few ready ahead; single samples come
+/// from anywhere, none of them ready. Two epochs are played first, so that all shards are here and
+/// it is known what the loader brings. At last loaders are opened anew, to time their first
+/// batches. A daemon is started if none runs.
 ///
 /// Examples:
 ///   forebay bench latency 's3://bucket/{000..099}.tar'               at half of what the loader brings

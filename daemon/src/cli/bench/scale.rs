@@ -33,11 +33,12 @@ const JOBS_MAX: u64 = 256;
 
 /// Measure how Forebay grows with samples, shards and jobs.
 ///
-/// Everything is made up, so no data is needed: plans of up to a thousand million samples, eviction policies that
-/// decide about up to a million shards, starts on directories that hold up to a hundred thousand, and up to 64 jobs of one
-/// daemon. Of each figure the growth is told, and its exponent: the slope of the line through the upper half of the
-/// sizes, both axes logarithmic (0: it does not grow, 1: as the size does). It takes about a minute. The daemon and the cache are its
-/// own; no other is touched.
+/// Everything is made up, so no data is needed: plans of up to a thousand million samples, eviction
+/// policies that decide about up to a million shards, starts on directories that hold up to a
+/// hundred thousand, and up to 64 jobs of one daemon. Of each figure the growth is told, and its
+/// exponent: the slope of the line through the upper half of the sizes, both axes logarithmic (0:
+/// it does not grow, 1: as the size does). It takes about a minute. The daemon and the cache are
+/// its own; no other is touched.
 ///
 /// Examples:
 ///   forebay bench scale --plot growth.svg

@@ -34,17 +34,18 @@ const TRIAL_MIN: f64 = 1.0;
 
 /// Measure how long accelerators would starve, and why.
 ///
-/// Emulated accelerators take batches from the real loader and compute for a nominal time; the report says
-/// what share of the time they worked (AU_ideal) and what they waited for otherwise. The first step of an epoch
-/// is not counted: pipelines fill then. A daemon is started if none runs.
+/// Emulated accelerators take batches from the real loader and compute for a nominal time; the
+/// report says what share of the time they worked (AU_ideal) and what they waited for otherwise.
+/// The first step of an epoch is not counted: pipelines fill then. A daemon is started if none
+/// runs.
 ///
 /// Examples:
 ///   forebay bench starvation 's3://bucket/{000..099}.tar' --profile resnet50-h100
-///   forebay bench starvation /data/*.tar --raw --find-most           how many of them can this node feed?
+///   forebay bench starvation /data/*.tar --raw --find-most         how many can this node feed?
 ///   FOREBAY_CACHE=$(mktemp -d) forebay bench starvation /data/*.tar --daemon embedded --differential
-///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work through other loaders
-///   forebay bench starvation /data/*.tar --model resnet50            a real model on this node's GPU
-///   forebay bench starvation /data/*.tar --html report.html          figures and pictures for a browser
+///   forebay bench starvation /data/*.tar --rivals all --find-most  the same work, other loaders
+///   forebay bench starvation /data/*.tar --model resnet50          a real model on this node's GPU
+///   forebay bench starvation /data/*.tar --html report.html        figures and pictures for a browser
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {

@@ -14,13 +14,14 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Write down what the jobs of a running daemon will read from now on.
 ///
-/// The trace has the shards and their sizes, what is cached now, how fast each job reads and the links bring, each job's
-/// reading for some rounds through its data, and what the daemon decided lately. `forebay policy simulate` plays it through every
-/// policy, with more cache or a faster link if you edit `capacity` and `bandwidth`; with `--against` a trace that was recorded later it tells
-/// how far the daemon decided as the simulation.
+/// The trace has the shards and their sizes, what is cached now, how fast each job reads and the
+/// links bring, each job's reading for some rounds through its data, and what the daemon decided
+/// lately. `forebay policy simulate` plays it through every policy, with more cache or a faster
+/// link if you edit `capacity` and `bandwidth`; with `--against` a trace that was recorded later it
+/// tells how far the daemon decided as the simulation.
 ///
-/// Only jobs are in it that are foreseen: whose sample counts are known, from a manifest or an epoch before, and whose data sets are kept by
-/// `clairvoyant`. `forebay status` counts them.
+/// Only jobs are in it that are foreseen: whose sample counts are known, from a manifest or an
+/// epoch before, and whose data sets are kept by `clairvoyant`. `forebay status` counts them.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Arguments {

@@ -24,10 +24,11 @@ const SHARDS_MAX: u32 = 10_000_000;
 
 /// Play jobs on a node through every policy, and tell how busy their GPUs are.
 ///
-/// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every job reads as its loader
-/// would, in an order of its own. Time is that of the simulation, so hours take a second. `clairvoyant` fetches and gives up by what jobs
-/// will read; the others fetch eight shards ahead and give up as their names say. One shard comes at a time,
-/// as fast as the link brings.
+/// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every
+/// job reads as its loader would, in an order of its own. Time is that of the simulation, so hours
+/// take a second. `clairvoyant` fetches and gives up by what jobs will read; the others fetch eight
+/// shards ahead and give up as their names say. One shard comes at a time, as fast as the link
+/// brings.
 ///
 /// Examples:
 ///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
