@@ -13,15 +13,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod dice;
-
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use dice::Dice;
+use forebay_benches::dice::Dice;
 use forebay_shard::checksum::crc32c;
 use forebay_uring::{
     Arena, DiskFile, Engine, EngineChoice, EngineConfig, Open, PageReport, Region,
@@ -156,7 +154,7 @@ async fn make(path: &Path, bytes: u64) {
     std::fs::remove_file(path).unwrap();
     let file = engine.open(path, Open::Create { len: bytes }).await.unwrap();
     let mut span = Arena::new(Region::create("make", PIECE).unwrap()).try_lease(PIECE).unwrap();
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for offset in (0..bytes).step_by(PIECE) {
         for word in span.chunks_exact_mut(8) {
             word.copy_from_slice(&dice.roll().to_le_bytes());
@@ -197,7 +195,8 @@ impl Task<'_> {
         let (begin, cpu) = (Instant::now(), cpu_seconds());
         let lanes: FuturesUnordered<_> = (1..=DEPTH as u64)
             .map(|seed| {
-                let mut check = check.then_some(Check { dice: Dice(seed), seconds: 0.0, bytes: 0 });
+                let mut check =
+                    check.then_some(Check { dice: Dice::new(seed), seconds: 0.0, bytes: 0 });
                 let end = begin + self.length;
                 let (engine, file, arena) = (&engine, &file, &arena);
                 async move {
@@ -229,7 +228,7 @@ impl Task<'_> {
         mut check: Option<&mut Check>,
     ) -> u64 {
         let record = self.record_bytes as u64;
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut dice = Dice::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut span = arena.lease(self.record_bytes).await.unwrap();
         let mut read = 0;
         while Instant::now() < end {

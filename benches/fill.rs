@@ -10,7 +10,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod dice;
 mod photos;
 mod tier;
 

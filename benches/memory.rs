@@ -10,7 +10,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod dice;
 mod photos;
 mod tier;
 
@@ -18,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Parser;
-use dice::Dice;
+use forebay_benches::dice::Dice;
 use forebay_shard::Member;
 use forebay_source::Options;
 use forebay_store::{Lease, Shard, Urgency};
@@ -109,7 +108,7 @@ async fn main() {
 /// Every member of the shard, in an order that no prefetcher guesses.
 fn members(lease: &Lease) -> Vec<Member> {
     let mut members = lease.index().index().members;
-    let mut dice = Dice(3);
+    let mut dice = Dice::new(3);
     for at in (1..members.len()).rev() {
         members.swap(at, (dice.roll() % (at as u64 + 1)) as usize);
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::dice::Dice;
+use forebay_benches::dice::Dice;
 
 /// Bytes of a member: a photo's.
 pub(crate) const MEMBER: usize = 110_000;
@@ -10,7 +10,7 @@ pub(crate) const MEMBER: usize = 110_000;
 /// A tar of members that no drive compresses.
 pub(crate) fn make_shard(to: impl Write, bytes: usize) {
     let mut archive = tar::Builder::new(to);
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for number in 0..bytes / MEMBER {
         let words = std::iter::repeat_with(|| dice.roll().to_le_bytes());
         let member: Vec<u8> = words.take(MEMBER / 8).flatten().collect();

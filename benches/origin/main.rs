@@ -15,8 +15,6 @@
 mod batch;
 mod clients;
 mod contest;
-#[path = "../dice.rs"]
-mod dice;
 mod far;
 mod near;
 #[path = "../photos.rs"]

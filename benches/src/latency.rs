@@ -13,6 +13,7 @@ use forebay_wire::message::{Begin, Picked};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use crate::dice::Dice;
 use crate::durations::Durations;
 use crate::fetches::Fetches;
 use crate::growth::duration;
@@ -225,7 +226,7 @@ fn samples(
     progress: &ProgressBar,
 ) -> Result<Distribution> {
     let total: u64 = counts.iter().sum();
-    let mut dice = Dice(seed | 1);
+    let mut dice = Dice::new(seed | 1);
     let mut one = |_: u64| {
         let mut at = dice.roll() % total.max(1);
         let position = at;
@@ -285,18 +286,6 @@ fn open_loop(
 fn too_short() -> Error {
     Error::new(ErrorKind::Invalid, "an epoch has not one full batch")
         .advise("lower --batch-size, or name more shards")
-}
-
-/// Numbers that look random and are the same in every run (xorshift; never 0).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 impl fmt::Display for Distribution {

@@ -2,6 +2,7 @@
 
 pub mod contest;
 mod cpu;
+pub mod dice;
 mod durations;
 mod fetches;
 pub mod growth;

@@ -10,6 +10,7 @@ use forebay_policy::{Evict, Newcomer, Slot};
 use indicatif::ProgressBar;
 
 use super::{grown, median, powers};
+use crate::dice::Dice;
 use crate::growth::Growth;
 
 /// Policies that decide.
@@ -40,18 +41,15 @@ pub fn decision_seconds(evict: Evict, shards: u64, steps: u32) -> Result<f64> {
     for slot in 0..count {
         policy.insert(newcomer(slot, slot.into()));
     }
-    let mut at = 7_u64;
+    let mut dice = Dice::new(7);
     let begin = Instant::now();
     for step in 0..steps {
         let none = || Error::new(ErrorKind::Invalid, "a policy has nothing to give up");
         let victim = policy.victim(&mut |_| true).ok_or_else(none)?;
         policy.remove(victim, true);
         policy.insert(newcomer(victim, shards + u64::from(step)));
-        // As random as a cache needs it (xorshift), and the same in every run.
-        at ^= at << 13;
-        at ^= at >> 7;
-        at ^= at << 17;
-        policy.hit(Slot::try_from(at % shards).map_err(too_many)?);
+        // As random as a cache needs it, and the same in every run.
+        policy.hit(Slot::try_from(dice.roll() % shards).map_err(too_many)?);
     }
     Ok(begin.elapsed().as_secs_f64() / f64::from(steps))
 }
