@@ -335,8 +335,8 @@ class DataLoader:
             `select` left out (``deselected``). Of what was read, some of it ahead: ``decoders``,
             rows of images and arrays by who made them, and of those by why; ``wait`` with
             ``total_seconds``, ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to
-            ``max_seconds``; ``bytes`` of payload that the cache's tiers gave (``tier``) and that came
-            from the ``origin`` as they were needed (`/metrics` has each tier's);
+            ``max_seconds``; ``bytes`` of payload from the cache's tiers (``tier``; `/metrics` has
+            each one's) and from the ``origin``, taken as they came;
             ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
         """
         if self._native is not None and self._process == _native.forks():
