@@ -23,7 +23,7 @@ import conversions
 import roster
 import search
 import shards
-from contender import Task
+from contender import Task, words
 from conversions import Conversion
 from handover import HANDOVER
 from place import in_memory, no_room, out_of_page_cache, page_cache, place
@@ -131,15 +131,13 @@ class Contest:
     def have(self, one: Contender, doing: str, play: Callable[[Contender], None]) -> None:
         """Have a contender do something; who fails is out."""
         try:
-            try:
-                play(one)
-            except (OSError, subprocess.SubprocessError) as error:
-                # A disk that is full is full of what this one made, as far as anybody can tell.
-                raise Failed(f"{one.name}: {type(error).__name__}: {error}") from error
-        except Failed as error:
+            play(one)
+        # A disk that is full is full of what this one made, as far as anybody can tell.
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            why = str(error) if isinstance(error, Failed) else f"{one.name}: {words(error)}"
             self.contenders.remove(one)
-            self.fallen.append(Fallen(one, doing, str(error)))
-            told = f"{one.name} is out ({doing}): {error}"
+            self.fallen.append(Fallen(one, doing, why))
+            told = f"{one.name} is out ({doing}): {why}"
             print(f"contest: {told}", file=sys.stderr, flush=True)
             if one.kind == "forebay" or not self.contenders:
                 raise Failed(told) from error
