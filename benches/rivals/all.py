@@ -1,4 +1,4 @@
-"""Runs every benchmark, each with its report and its document under benches/results.
+"""Runs what `make bench` measures, each with its report and its document under benches/results.
 
 Its rule: one folder per day and machine, so that figures are compared only with their like.
 """

@@ -308,6 +308,7 @@ def figures(
         "fio_bytes_per_second": {
             name: statistics.median(rates) for name, rates in fio_rates.items()
         },
+        "fio_rounds_bytes_per_second": fio_rates,
         # A tier in memory is not what is promised to be small.
         "memory": None if mode == "memory" else memory(last, imports_bytes(), mode),
         "rounds": results,

@@ -536,6 +536,10 @@ impl Drop for Loader {
         while self.ready.recv().is_ok() {}
         // The thread's own panics were reported when they happened.
         let _ = decoding.join();
+        // Whoever closed it may read what became of it, though loaders after it go on with the trace.
+        if let Some(trace) = &self.trace {
+            trace.settle();
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //!   consumer, receiving thread ──Told, bounded──▶ fb-trace ── Picture ──▶ File
 //!                                                             picture.rs  file.rs
 //! ```
-//! One rule: whoever trains never waits for the trace. What does not fit the queue, or the file, is left out, and the file
+//! One rule: whoever trains never waits for the trace; only closing a loader does. What does not fit the queue, or the file, is left out, and the file
 //! says how much that was.
 
 mod file;
@@ -76,6 +76,8 @@ enum Told {
     Asked(u64),
     /// It got one.
     Handed(Box<Followed>, Handed),
+    /// Somebody waits until what was told before is written.
+    Settle(Sender<()>),
     /// Nothing follows.
     End,
 }
@@ -130,6 +132,7 @@ impl Trace {
             picture: Picture::new(&heading),
             file,
             left_out: left_out.clone(),
+            settling: Vec::new(),
             path: path.clone(),
         };
         let writing = std::thread::Builder::new()
@@ -162,6 +165,11 @@ impl Trace {
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Closed, "the trace was finished before")))
     }
 
+    /// Waits until what was told so far is in the file. It goes on after it.
+    pub(crate) fn settle(&self) {
+        self.0.settle();
+    }
+
     pub(crate) fn came(&self, came: Came, url: Option<String>) {
         self.0.tell(Told::Came(came, url));
     }
@@ -180,6 +188,17 @@ impl Inner {
         if self.told.try_send(told).is_err() {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn settle(&self) {
+        // A forked child has no thread that writes.
+        if !self.made_in.is_now() {
+            return;
+        }
+        let (settled, written) = bounded(0);
+        // Nothing is sent through it. If the thread is gone, it drops what was told like what it wrote.
+        let _ = self.told.send(Told::Settle(settled));
+        let _ = written.recv();
     }
 
     fn finish(&self) -> Option<Result<Traced>> {
@@ -209,6 +228,8 @@ struct Writing {
     picture: Picture,
     file: File,
     left_out: Arc<AtomicU64>,
+    /// Who waits until what is drawn is written: whoever is dropped is let go.
+    settling: Vec<Sender<()>>,
     path: PathBuf,
 }
 
@@ -225,6 +246,7 @@ impl Writing {
                 next = if more { told.try_recv().ok() } else { None };
             }
             self.file.flush(self.left_out.load(Ordering::Relaxed))?;
+            self.settling.clear();
         }
         let (events, left_out) = (self.file.events(), self.left_out.load(Ordering::Relaxed));
         Ok(Traced { path: self.path, events, left_out })
@@ -244,8 +266,41 @@ impl Writing {
             }
             Told::Asked(asked_ns) => self.picture.asked(asked_ns, &mut put),
             Told::Handed(followed, handed) => self.picture.handed(&followed, &handed, &mut put),
+            Told::Settle(settled) => self.settling.push(settled),
             Told::End => {}
         }
         left_out.fetch_add(missed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
+mod tests {
+    use forebay_wire::message::Work;
+
+    use super::*;
+
+    const PIECES: u64 = 1000;
+
+    #[test]
+    fn what_was_told_is_in_the_file_once_it_settled() {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = Trace::create(&folder.path().join("out.json"), "job").unwrap();
+        for round in 1..=3 {
+            for piece in 0..PIECES {
+                let work = Work::Fetched { from: piece, until: piece + 1 };
+                let now = now_ns();
+                trace.came(Came { shard: 0, work, start_ns: now, end_ns: now, missed: 0 }, None);
+            }
+            trace.settle();
+            let text = std::fs::read_to_string(trace.path()).unwrap();
+            let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let events = document["traceEvents"].as_array().unwrap();
+            let slices = events.iter().filter(|event| event["ph"] == "X").count() as u64;
+            assert_eq!(slices, round * PIECES);
+        }
+        trace.finish().unwrap();
+        // Nobody writes any more, and nobody waits for it.
+        trace.settle();
     }
 }

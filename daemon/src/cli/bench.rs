@@ -9,13 +9,15 @@ mod starvation;
 mod throughput;
 mod trace;
 
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::path::Path;
 
 use forebay_benches::interrupt;
 use forebay_error::Doing;
+use serde::Serialize;
 
-use super::{Done, Failure, Launcher};
+use super::{Done, Failure, Launcher, print, print_json};
 
 /// Measure what feeds an accelerator: how long it would starve and why, how much comes and how soon, and how it grows.
 #[derive(Debug, clap::Subcommand)]
@@ -39,6 +41,16 @@ pub(super) fn run(verb: &Verb, launcher: &Launcher) -> Done {
         Some(by) => Failure::Interrupted(failure.into_error(), by.exit_code()),
         None => failure,
     })
+}
+
+/// Tells what was measured, whatever failed behind it.
+fn tell<R: Serialize + Display>(report: &R, json: bool) -> Done {
+    if json {
+        print_json(report)?;
+    } else {
+        print(report.to_string().trim_end())?;
+    }
+    Ok(())
 }
 
 /// Checks that a file can be written later on, without making it.

@@ -39,7 +39,8 @@ const CLEAR_REST: &str = "\x1b[J";
 ///
 /// Anew every second. Whoever waits most comes first; ranks of one job are one line, that of the rank that waits most. Arrows, PgUp, PgDn,
 /// Home and End show what the window has no room for; q ends it, and so does Ctrl-C. While the daemon does not answer, what it said before
-/// stays, and it is asked again. With --json, the daemon's state as a line of JSON each time.
+/// stays, and it is asked again. With --json, the daemon's state as a line of JSON each time,
+/// until it does not answer.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]

@@ -15,8 +15,8 @@ tell apart is told of all together, as the column says.
 
 A sample is there once there is something to count. Sizes are bytes, times seconds. The buckets of all histograms are the same, 50 µs to 300 s.
 
-How many series there are is bounded: beside what the configuration names (tiers, data sets) they tell of 256 jobs (`forebay_jobs_untold` counts the others),
-256 endpoints and 16 mounts; a label has 128 characters at most. A job that comes again has another `session`, and with it new series: where
+How many series there are is bounded: beside what the configuration names (tiers, data sets, tenants, and each tenant's data sets) and the node's GPUs
+they tell of 256 sessions, one for each rank of a job (`forebay_jobs_untold` counts the others), 256 endpoints and 16 mounts; a label has 128 characters at most. A job that comes again has another `session`, and with it new series: where
 many short jobs come and go, scrape without the token.
 
 | name | kind | labels | without names | what it tells |

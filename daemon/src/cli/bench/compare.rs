@@ -6,7 +6,8 @@ use forebay_benches::starvation::compare::Comparison;
 use forebay_error::{Doing, Result};
 use serde_json::Value;
 
-use crate::cli::{Done, print, print_json};
+use super::tell;
+use crate::cli::Done;
 
 /// Hold two runs against each other: what became better, what worse.
 ///
@@ -33,10 +34,7 @@ pub(in crate::cli) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let (before, after) = (read(&arguments.before)?, read(&arguments.after)?);
     let compared = Comparison::of(&before, &after)?;
-    if arguments.json {
-        return Ok(print_json(&compared)?);
-    }
-    Ok(print(compared.to_string().trim_end())?)
+    tell(&compared, arguments.json)
 }
 
 fn read(file: &Path) -> Result<Value> {

@@ -5,7 +5,8 @@ use forebay_benches::latency::{Offer, Report};
 use forebay_benches::machine::Machine;
 
 use super::loading::{self, Loading, THREADS_MAX};
-use crate::cli::{Done, Launcher, print, print_json};
+use super::tell;
+use crate::cli::{Done, Launcher};
 
 /// The highest rate: beyond it a request is due with each microsecond.
 const RATE_MAX: f64 = 1e6;
@@ -83,14 +84,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let mut report = Report::on(Machine::this()?, arguments.batch_size);
     let ended = report.measure(&offer, config, &bar);
     bar.finish_and_clear();
-    if report.is_empty() {
-        return Ok(ended?);
-    }
-    // What was measured is told, whatever failed behind it.
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(report.to_string().trim_end())?;
+    if !report.is_empty() {
+        tell(&report, arguments.json)?;
     }
     Ok(ended?)
 }

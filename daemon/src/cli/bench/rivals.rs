@@ -37,7 +37,7 @@ const ROUNDS_MAX: i64 = 1000;
 #[command(next_help_heading = "Other loaders, and real models")]
 #[command(group(clap::ArgGroup::new("contest").args(["rivals", "model"]).multiple(true)))]
 pub(super) struct Rivals {
-    /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local files.
+    /// Play the same work through these loaders, too: names, comma-separated, or `all`. Shards must be local, uncompressed tars.
     /// Forebay plays at its defaults there, so that --threads, --prefetch, --window, --steps, --manifest and
     /// --accelerators are refused.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = names())]
@@ -63,7 +63,8 @@ pub(super) struct Rivals {
     /// What each may use of memory with all that works for it, its page cache included. Only root can say so.
     #[arg(long, value_name = "SIZE", requires = "contest")]
     memory: Option<ByteSize>,
-    /// A folder that keeps what they make of the shards for another time [default: one that is removed].
+    /// A folder on a disk that keeps what they make of the shards, Forebay's cache and contest.json for another time [default: one
+    /// among temporary files, which is removed].
     #[arg(long, value_name = "FOLDER", requires = "contest")]
     work: Option<PathBuf>,
 }

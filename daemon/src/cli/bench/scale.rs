@@ -9,8 +9,8 @@ use forebay_benches::machine::Machine;
 use forebay_benches::scale::{Ground, Limits, Report};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::writable;
-use crate::cli::{Done, Launcher, print, print_json};
+use super::{tell, writable};
+use crate::cli::{Done, Launcher};
 
 /// What takes about a minute on two cores.
 const USUAL: Limits =
@@ -96,12 +96,7 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     if report.growths.is_empty() {
         return Ok(ended?);
     }
-    // What was measured is told, whatever failed behind it.
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(report.to_string().trim_end())?;
-    }
+    tell(&report, arguments.json)?;
     let drawn = arguments.plot.iter().try_for_each(|path| plot::draw(path, &report));
     Ok(ended.and(drawn)?)
 }

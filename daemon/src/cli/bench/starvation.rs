@@ -75,14 +75,14 @@ pub(in crate::cli) struct Arguments {
     /// cache must be empty at first and have room for all shards.
     #[arg(long)]
     differential: bool,
-    /// Find how many such accelerators this node feeds, after the epochs.
+    /// Find how many such accelerators this node feeds, after the epochs; with --rivals, by each loader.
     #[arg(long)]
     find_most: bool,
     /// The AU_ideal at which an accelerator counts as fed, for --find-most.
     #[arg(long, value_name = "SHARE", default_value_t = TARGET, value_parser = share)]
     #[arg(requires = "find_most")]
     target_au: f64,
-    /// Seconds of each trial of --find-most; those that confirm what was found are three times as long.
+    /// Seconds of each trial of --find-most; those that confirm what was found are three times as long. With --rivals, --seconds rules.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = trial)]
     #[arg(requires = "find_most")]
     trial: f64,

@@ -6,7 +6,8 @@ use forebay_benches::throughput::{Case, Report, Rounds};
 use forebay_error::{Error, ErrorKind};
 
 use super::loading::{self, Loading, THREADS_MAX};
-use crate::cli::{Done, Failure, Launcher, print, print_json};
+use super::tell;
+use crate::cli::{Done, Failure, Launcher};
 
 /// The most jobs at once: more than a node has trainers.
 const JOBS_MAX: i64 = 256;
@@ -17,8 +18,8 @@ const CASES_MAX: usize = 1000;
 /// Measure how much the loader brings if nobody computes.
 ///
 /// Jobs take whole epochs from the real loader as fast as they come. Of each case (a combination of
-/// what is listed) an epoch that is not timed brings the shards here; then as many are timed as
-/// --rounds says, and the medians of samples, bytes and CPU time are told, and how far rounds
+/// what is listed) an epoch that is not timed brings the shards here, but with --cold; then as many
+/// are timed as --rounds says, and the medians of samples, bytes and CPU time are told, and how far rounds
 /// differ. CPU is that of trainers and daemon together. A daemon is started if none runs.
 ///
 /// Examples:
@@ -49,7 +50,7 @@ pub(in crate::cli) struct Arguments {
     /// Epochs of each case that are timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Batches of an epoch, at most.
+    /// Batches of an epoch, at most. With --manifest, shards behind them are left out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
     /// Time a cold epoch before each warm one. The cache gives up its copies of these shards for that.
@@ -109,14 +110,8 @@ pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
     let mut report = Report { machine: Machine::this()?, cases: Vec::new() };
     let ended = report.play(&cases, how, config, &bar);
     bar.finish_and_clear();
-    if report.cases.is_empty() {
-        return Ok(ended?);
-    }
-    // What was measured is told, whatever failed behind it.
-    if arguments.json {
-        print_json(&report)?;
-    } else {
-        print(report.to_string().trim_end())?;
+    if !report.cases.is_empty() {
+        tell(&report, arguments.json)?;
     }
     Ok(ended?)
 }
