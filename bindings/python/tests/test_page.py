@@ -34,6 +34,9 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 # The page looks every two seconds; a busy machine takes its time, too.
 WITHIN = 30
 
+# How often it is looked whether it is there, in seconds.
+EVERY = 0.1
+
 # Jobs whose requests together are enough for an endpoint to be taken to be down.
 JOBS = 4
 
@@ -100,7 +103,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def until(browser: webdriver.Chrome, what: str, condition: Any) -> None:
     """Wait for it; the page may draw itself anew while it is looked at, and is looked at again."""
-    wait = WebDriverWait(browser, WITHIN, ignored_exceptions=[StaleElementReferenceException])
+    wait = WebDriverWait(browser, WITHIN, EVERY, [StaleElementReferenceException])
     wait.until(lambda _: condition(), what)
 
 
@@ -123,7 +126,10 @@ def main(browser: webdriver.Chrome) -> Any:
 
 
 def put(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
-    """Put this into what the daemon's status says, as the page sees it from its next look on."""
+    """Put this into what the daemon's status says, as the page sees it from its next look on.
+
+    That is now: it looks for whoever comes back to it.
+    """
     wrapped = """
         window.daemons ??= window.fetch;
         const over = arguments[0];
@@ -132,6 +138,7 @@ def put(browser: webdriver.Chrome, over: dict[str, Any]) -> None:
             if (!path.endsWith("/status")) return answer;
             return Response.json({ ...await answer.json(), ...over });
         };
+        document.dispatchEvent(new Event("visibilitychange"));
     """
     browser.execute_script(wrapped, over)
 

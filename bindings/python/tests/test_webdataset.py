@@ -43,8 +43,10 @@ pytestmark = [
 def _closed() -> Iterator[None]:
     """Collects iterations that tests left in the middle, before the daemon of all tests ends."""
     yield
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore", ResourceWarning)
+        # torch waits 5 s for each worker that raised, whatever it read, and ends it then.
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
         gc.collect()
 
 
