@@ -12,6 +12,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "frameworks"
 TIMEOUT_S = 120
+
+# What is said where a thread is ended within C++ by an interpreter that ends.
+GLOO_ABORTED = "terminate called without an active exception"
 # Five shards that no world of two and no batch size divides evenly.
 SHARDS, SAMPLES = 5, 101
 
@@ -67,6 +70,25 @@ def by_ranks(script, arguments, environment):
     return [rank.wait(TIMEOUT_S) for rank in ranks]
 
 
+def run(command, environment, seen):
+    """Run to a good end; once more where torch itself aborted a process that was done.
+
+    Gloo's threads outlive `destroy_process_group`, and one that still has a tensor to let go of
+    when the interpreter ends aborts it (pytorch/pytorch#179291), whatever loads its data.
+    """
+    for _ in range(2):
+        ended = subprocess.run(
+            command, env=environment, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S
+        )
+        sys.stderr.write(ended.stderr)
+        if ended.returncode == 0:
+            return
+        assert GLOO_ABORTED in ended.stderr, ended.returncode
+        for before in seen.glob("rank-*"):
+            before.unlink()
+    pytest.fail("it was aborted twice")
+
+
 @pytest.mark.parametrize("name", ["ddp", "accelerated", "lit", "hf_trainer", "hosts", "arrays"])
 def test_two_processes_have_every_sample_once(job, name):
     arguments, environment, seen = job
@@ -79,7 +101,7 @@ def test_two_processes_have_every_sample_once(job, name):
         # Lightning starts its second process itself.
         start = [sys.executable] if name == "lit" else TORCHRUN
         command = [*start, script, *arguments]
-        subprocess.run(command, env=environment, check=True, timeout=TIMEOUT_S)
+        run(command, environment, seen)
     keys = [path.read_text().split() for path in sorted(seen.glob("rank-*"))]
     assert len(keys) == 2
     assert sorted(keys[0] + keys[1]) == [f"{number:05}" for number in range(SAMPLES)]
