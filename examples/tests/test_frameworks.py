@@ -70,6 +70,12 @@ def by_ranks(script, arguments, environment):
     return [rank.wait(TIMEOUT_S) for rank in ranks]
 
 
+def forget(seen):
+    """Remove what ranks before these have seen."""
+    for before in seen.glob("rank-*"):
+        before.unlink()
+
+
 def run(command, environment, seen):
     """Run to a good end; once more where torch itself aborted a process that was done.
 
@@ -84,16 +90,14 @@ def run(command, environment, seen):
         if ended.returncode == 0:
             return
         assert GLOO_ABORTED in ended.stderr, ended.returncode
-        for before in seen.glob("rank-*"):
-            before.unlink()
+        forget(seen)
     pytest.fail("it was aborted twice")
 
 
 @pytest.mark.parametrize("name", ["ddp", "accelerated", "lit", "hf_trainer", "hosts", "arrays"])
 def test_two_processes_have_every_sample_once(job, name):
     arguments, environment, seen = job
-    for before in seen.glob("rank-*"):
-        before.unlink()
+    forget(seen)
     script = str(EXAMPLES / f"{name}.py")
     if name in ("hosts", "arrays"):
         assert by_ranks(script, arguments, environment) == [0, 0]

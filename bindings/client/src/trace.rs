@@ -196,7 +196,8 @@ impl Inner {
             return;
         }
         let (settled, written) = bounded(0);
-        // Nothing is sent through it. If the thread is gone, it drops what was told like what it wrote.
+        // Nothing is ever sent through it: the thread drops its end once it has written, and so does a
+        // thread that failed, or a queue that nobody reads any more.
         let _ = self.told.send(Told::Settle(settled));
         let _ = written.recv();
     }

@@ -18,9 +18,10 @@ const CASES_MAX: usize = 1000;
 /// Measure how much the loader brings if nobody computes.
 ///
 /// Jobs take whole epochs from the real loader as fast as they come. Of each case (a combination of
-/// what is listed) an epoch that is not timed brings the shards here, but with --cold; then as many
-/// are timed as --rounds says, and the medians of samples, bytes and CPU time are told, and how far rounds
-/// differ. CPU is that of trainers and daemon together. A daemon is started if none runs.
+/// what is listed) an epoch that is not timed brings the shards here, unless --cold is given; then
+/// as many are timed as --rounds says, and the medians of samples, bytes and CPU time are told, and
+/// how far rounds differ. CPU is that of trainers and daemon together. A daemon is started if none
+/// runs.
 ///
 /// Examples:
 ///   forebay bench throughput 's3://bucket/{000..099}.tar'            bytes, one job
