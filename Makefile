@@ -4,24 +4,23 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# Targets share one build tree and two cores' worth of patience: nothing is won by running them side
-# by side.
+# Targets share one build tree, so running them side by side gains nothing.
 .NOTPARALLEL:
 
-# Own data for `make run`, `make bench`; empty: photos are made.
+# Shards for `make run`; empty: photos are made.
 URLS ?=
 # Samples per epoch of `make run`; empty: all.
 SAMPLES ?=
-# Rounds of `make bench` (5) and of `make torture` (1000), if nothing else is said.
+# Rounds of `make bench` (default 5) and of `make torture` (default 1000).
 ROUNDS ?=
-# What the dice of `make torture` begin with.
+# Seed of `make torture`.
 SEED ?= 1
 
 python := .venv/bin/python
-# Folders with Python of our own, and those of them that hold tests.
+# Folders that hold Python code, and those that hold Python tests.
 python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples tests/python)
 python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests)
-# The engine that the others are held against, in benchmarks as in tests.
+# Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"
 
@@ -32,27 +31,31 @@ help: ## List the targets
 	@echo
 	@echo "  make run URLS='s3://bucket/train-{000000..000099}.tar'   train on your own shards"
 	@echo "  make bench ROUNDS=9                                       more rounds, tighter figures"
-	@echo "  make torture ROUNDS=100 SEED=7                            fewer kills, by other dice"
+	@echo "  make torture ROUNDS=100 SEED=7                            fewer kills, another seed"
 
 .PHONY: setup
-setup: ## Install what is missing: it says what and how large first
+setup: ## Install what `make run` needs; it prints what and how large first
 	@PYTHON="$${PYTHON:-}" scripts/setup.sh
+
+.PHONY: setup-tests
+setup-tests: setup ## Install what tests, lints and benchmarks need as well
+	@scripts/setup-tests.sh
 
 .PHONY: run
 run: setup ## Train one cold and one warm epoch, then print the starvation report
 	$(call heading,run)
-	@# A log wants a line now and then, not ten a second.
+	@# A log gets one line of progress every 5 s, a terminal ten a second.
 	@[ -t 2 ] || export TQDM_MININTERVAL=5; \
 		$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
 
 .PHONY: test
-test: setup check rust-test python-test ## Every check and every test
+test: setup-tests check rust-test python-test ## Every check and every test
 
 .PHONY: check
-check: setup fmt-check rust-lint python-lint ptx-check deny ## Formatting, lints, types, kernels, licences
+check: setup-tests fmt-check rust-lint python-lint ptx-check deny ## Formatting, lints, types, kernels, licences
 
 .PHONY: fmt
-fmt: setup ## Format everything
+fmt: setup-tests ## Format everything
 	@cargo fmt --all
 	@.venv/bin/ruff format $(python_code)
 
@@ -62,11 +65,11 @@ fmt-check:
 	@cargo fmt --all --check
 	@.venv/bin/ruff format --check $(python_code)
 
-# Optimised like everything else, so that build scripts and macros are compiled once.
+# The release profile, so that build scripts and macros are compiled once.
 .PHONY: rust-lint
 rust-lint:
 	$(call heading,clippy)
-	@# With the feature that only adds, all code is seen once.
+	@# The feature only adds code, so one run sees all of it.
 	@cargo clippy --release --locked --workspace --features $(cross_check) --all-targets -- -D warnings
 
 .PHONY: python-lint
@@ -76,8 +79,13 @@ python-lint:
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file scripts/mypy.ini examples benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead
 
+.PHONY: style
+style:
+	$(call heading,words and sizes)
+	@$(python) scripts/style.py
+
 .PHONY: ptx
-ptx: setup ## Compile the CUDA kernels, after a change of their source
+ptx: setup-tests ## Compile the CUDA kernels, after a change of their source
 	@$(python) scripts/ptx.py
 
 .PHONY: ptx-check
@@ -94,8 +102,8 @@ deny:
 rust-test:
 	$(call heading,Rust tests)
 	@cargo test --release --locked --workspace --no-fail-fast
-	@# Once more with the engine that only tests and benchmarks have, on the crate that has it; of the whole
-	@# workspace, so that its dependencies are those that are built.
+	@# Again with the engine that only tests and benchmarks have, on the crate that has it; as part of
+	@# the workspace, so that its dependencies are built already.
 	@cargo test --release --locked --workspace --features $(cross_check) --no-fail-fast \
 		$(foreach test,$(notdir $(basename $(wildcard cache/uring/tests/*.rs))),--test $(test))
 
@@ -112,25 +120,25 @@ torture: ## Kill daemon after daemon on one cache directory: ROUNDS=1000 SEED=1
 		cargo test --release --locked --workspace --test torture -- --nocapture
 
 .PHONY: bench
-bench: setup ## Measure rivals, the disk and starvation; results go to benches/results
+bench: setup-tests ## Measure rivals, the disk and starvation; results go to benches/results
 	$(call heading,benchmarks)
 	@ROUNDS=$(or $(ROUNDS),5) scripts/bench.sh
 
 .PHONY: contest
-contest: setup ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
+contest: setup-tests ## Measure how many accelerators each loader feeds, photos and bytes: some three hours
 	$(call heading,contest)
 	@PYTHONPATH=examples:benches/contest $(python) benches/rivals/accelerators.py --rounds $(or $(ROUNDS),5)
 
 .PHONY: gpu-test
-gpu-test: ## Test what only a GPU shows; FOREBAY_WHEEL=… does without make setup
+gpu-test: ## Run the tests that need a GPU; FOREBAY_WHEEL=… replaces make setup
 	$(call heading,GPU tests)
-	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup)
+	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup-tests)
 	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh test
 
 .PHONY: gpu-bench
 gpu-bench: ## Measure a GPU's decode; results go to benches/results
 	$(call heading,GPU benchmarks)
-	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup)
+	@$(if $(FOREBAY_WHEEL),,$(MAKE) setup-tests)
 	@FOREBAY_WHEEL='$(FOREBAY_WHEEL)' scripts/gpu.sh bench
 
 .PHONY: clean

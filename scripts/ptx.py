@@ -29,7 +29,7 @@ def library() -> Path:
     for file in files(PACKAGE) or []:
         if file.name.startswith("libnvrtc.so"):
             return Path(str(file.locate()))
-    raise SystemExit(f"ptx: {PACKAGE} has no libnvrtc: make setup")
+    raise SystemExit(f"ptx: {PACKAGE} has no libnvrtc: make setup-tests")
 
 
 def compiled(source: Path) -> str:

@@ -29,7 +29,7 @@ pytestmark = [
         reason="DLIO's tracer, pydftracer, has no wheel for this Python",
     ),
     pytest.mark.skipif(
-        not (TOOL / ".stamp").exists(), reason=f"{TOOL} is missing: run `make setup`"
+        not (TOOL / ".stamp").exists(), reason=f"{TOOL} is missing: run `make setup-tests`"
     ),
 ]
 

@@ -106,7 +106,7 @@ pub(super) fn free_port() -> Result<SocketAddr> {
 /// What to do where a server is not there.
 pub(super) fn missing(program: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{program} is not installed"))
-        .advise("run scripts/setup.sh, which installs the servers that tests need")
+        .advise("run `make setup-tests`, which installs the servers that tests need")
 }
 
 /// Runs a command to its end.
