@@ -18,8 +18,8 @@ SEED ?= 1
 
 python := .venv/bin/python
 # Folders that hold Python code, and those that hold Python tests.
-python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples tests/python)
-python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests)
+python_code := $(wildcard bindings/python benches/contest benches/rivals benches/link benches/gpu benches/foresight benches/overhead examples scripts tests/python)
+python_tests := $(wildcard bindings/python/tests tests/python examples/tests benches/contest/tests scripts/tests)
 # Engine that tests and benchmarks compare the others with.
 cross_check := forebay-benches/tokio-uring
 heading = @printf '\n==> %s\n' "$(1)"

@@ -1,7 +1,7 @@
 """Compile the CUDA kernels to PTX, beside their sources; ``--check`` compares instead of writing.
 
-NVRTC does it, which needs no GPU. It is an old release on purpose: PTX says which release of CUDA
-it is written for, and no driver older than that one takes it.
+NVRTC needs no GPU. Its release is old on purpose: PTX names the CUDA release it is written for, and
+older drivers reject it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import sys
 from importlib.metadata import files
 from pathlib import Path
 
-# The package that brings the compiler; scripts/requirements.txt says which release.
+# The package of the compiler; scripts/requirements-tests.txt pins its release.
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
-# The oldest architecture that this release still knows without a warning. A driver makes code for its
-# own device of it.
+# The oldest architecture that this release compiles for without a warning. A driver translates it for
+# its own device.
 ARCHITECTURE = "compute_70"
 KERNELS = Path(__file__).parents[1] / "loader/decode/src/cuda"
 
 
 class Refused(Exception):
-    """The compiler refused a source; the text is its log."""
+    """A source that the compiler rejected; the text is its log."""
 
 
 def library() -> Path:
-    """Where the compiler is."""
+    """Return the path of the compiler."""
     for file in files(PACKAGE) or []:
         if file.name.startswith("libnvrtc.so"):
             return Path(str(file.locate()))
@@ -33,7 +33,7 @@ def library() -> Path:
 
 
 def compiled(source: Path) -> str:
-    """The PTX of a source.
+    """Return the PTX of a source.
 
     Raises
     ------

@@ -31,6 +31,12 @@ RUST_COMMENT = re.compile(r"\s*//")
 RUST_TEST = re.compile(r"\s*#\[(tokio::)?test\b")
 RUST_FUNCTION = re.compile(r"\s*(?:pub(?:\([^)]*\))? )?(?:async )?fn (\w+)")
 RUST_TEST_MODULE = re.compile(r"^(?:#\[cfg\(test\)\]|mod tests \{)")
+MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
+MARKDOWN_HEADING = re.compile(r"#+ (.*)")
+# A source file named in the documents by its path from the root.
+NAMED_FILE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:rs|py|sh|cu|toml))`")
+# Decisions describe the tree of their day.
+HISTORY = "docs/decisions/"
 # A word that no line break can shorten: a URL, a link's target, a long path.
 UNBREAKABLE = re.compile(rf"\S{{{PROSE_COLUMNS_MAX // 2},}}")
 
@@ -44,6 +50,7 @@ class Figures:
     wide: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
 
     def doc(self, place: str, text: str) -> None:
         """Count a doc comment by its first line."""
@@ -115,6 +122,34 @@ def markdown(path: str, text: str, figures: Figures) -> None:
             figures.prose(f"{path}:{number}", line)
 
 
+def headings(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    for heading in MARKDOWN_HEADING.findall(text):
+        plain = re.sub(r"[^\w\- ]", "", heading.lower())
+        found.add(plain.strip().replace(" ", "-"))
+    return found
+
+
+def links(root: Path, path: str, figures: Figures) -> None:
+    """Check that the files and headings that a page names exist."""
+    page = root / path
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        for link in MARKDOWN_LINK.findall(line):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if not target.exists():
+                figures.links.append(f"{path}:{number}: no such file: {link}")
+            elif anchor and anchor not in headings(target.read_text()):
+                figures.links.append(f"{path}:{number}: no such heading: {link}")
+        if path.startswith("docs/") and not path.startswith(HISTORY):
+            for name in NAMED_FILE.findall(line):
+                if not (root / name).exists():
+                    figures.links.append(f"{path}:{number}: no such file: {name}")
+
+
 def _is_test(path: str) -> bool:
     return path.startswith("tests/") or "/tests/" in path or path.endswith("/tests.rs")
 
@@ -136,6 +171,8 @@ def measure(root: Path) -> Figures:
     for path in tracked(root):
         if rule := MEASURES.get(Path(path).suffix):
             rule(path, (root / path).read_text(), figures)
+        if path.endswith(".md"):
+            links(root, path, figures)
     return figures
 
 
@@ -157,6 +194,7 @@ def main() -> int:
         (f"lines of prose over {PROSE_COLUMNS_MAX} columns", len(figures.wide), 0, figures.wide),
         (f"test names over {TEST_NAME_MAX} characters", len(figures.names), 0, figures.names),
         (f"files over {FILE_LINES_MAX} lines", len(figures.files), 0, figures.files),
+        ("broken links and paths in documents", len(figures.links), 0, figures.links),
     ]
     for name, seen, limit, _ in rows:
         print(f"{name:46} {seen!s:>16}   limit {limit}")
