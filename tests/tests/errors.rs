@@ -54,7 +54,7 @@ fn an_endpoint_that_is_down_is_told_with_its_address() {
     open.origin.insert("AWS_ENDPOINT_URL".to_owned(), format!("http://{address}"));
     let error = epoch(daemon.address(), open).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    assert_eq!(error.place("endpoint"), Some(&*format!("http://{address}")), "{error}");
 
     let loader = loader(daemon.address(), job(&origin, Origin::urls(1))).unwrap();
     origin.server.fail_next(3, 503);
@@ -141,7 +141,7 @@ fn a_job_that_makes_no_sense_is_refused_with_advice() {
         (|open| open.order.world_size = 2, "manifest"),
         (|open| open.counts = Some(vec![1, 2]), "manifest"),
         (|open| open.prefetch = 0, "prefetch"),
-        (|open| open.urls.clear(), "URL list"),
+        (|open| open.urls.clear(), "URL"),
     ];
     for (change, word) in wrong {
         let mut open = job(&origin, Origin::urls(1));

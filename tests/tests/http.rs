@@ -58,11 +58,7 @@ impl Bench {
         let http = "http = '127.0.0.1:0'\nhttp_names = ['Node7.example.org']\n";
         let installation = installation(disk.path(), &format!("{http}{}", daemon(disk.path())));
         let started = installation.start();
-        let log = started.log();
-        let told =
-            log.lines().find(|line| line.contains("listening for HTTP")).expect("it says so");
-        let address = told.split("address=").nth(1).unwrap().split(' ').next().unwrap();
-        Self { address: address.parse().unwrap(), daemon: started, disk }
+        Self { address: started.http_address(), daemon: started, disk }
     }
 
     fn ask(&self, what: (&str, &str), headers: &str, body: &str) -> Answer {
@@ -197,10 +193,9 @@ fn without_a_token_file_nobody_is_an_admin_over_tcp() {
 
 #[test]
 fn a_daemon_does_not_start_with_a_token_that_others_know() {
-    for (mode, daemon, words) in [
-        (0o644, "http = '127.0.0.1:0'\n", "others than the daemon's user could know what it holds"),
-        (0o600, "", "no `http` says where that is"),
-    ] {
+    for (mode, daemon, words) in
+        [(0o644, "http = '127.0.0.1:0'\n", "mode=644"), (0o600, "", "`http`")]
+    {
         let disk = Daemon::disk();
         let installation =
             installation(disk.path(), &format!("{daemon}{}", token(disk.path(), mode)));
@@ -407,15 +402,15 @@ fn a_daemon_does_not_start_with_papers_that_are_none() {
     };
     let http = "http = '127.0.0.1:0'\n";
     let good = papers.tls(Some("admin"));
-    refused("", &good, "no `http` says where that is");
-    refused(http, &good.replace("/daemon/key.pem", "/admin/key.pem"), "no key for the certificate");
-    refused(http, &good.replace("/daemon/key.pem", "/none.pem"), "key=");
-    refused(http, &good.replace("/admin/authority.pem", "/admin/extensions"), "no certificates");
-    refused(http, &good.replace("cert = \"/", "cert = \""), "absolute");
-    refused(http, &good.replace("client_ca", "client_CA"), "client_ca");
+    refused("", &good, "`http`");
+    refused(http, &good.replace("/daemon/key.pem", "/admin/key.pem"), "cert=");
+    refused(http, &good.replace("/daemon/key.pem", "/none.pem"), "/none.pem)");
+    refused(http, &good.replace("/admin/authority.pem", "/admin/extensions"), "client_ca=");
+    refused(http, &good.replace("cert = \"/", "cert = \""), "http_tls");
+    refused(http, &good.replace("client_ca", "client_CA"), "`client_CA`");
     let open = fs::Permissions::from_mode(0o644);
     fs::set_permissions(papers.path("daemon", "key.pem"), open).unwrap();
-    refused(http, &good, "others than the daemon's user could know");
+    refused(http, &good, "mode=644");
 }
 
 /// Those who never end their handshake are let go, and keep nobody out meanwhile.

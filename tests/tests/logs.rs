@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 
 use forebay_client::{Address, Loader, Next};
 use forebay_tests::{
-    Daemon, Installation, Origin, config, eventually, job, loader, next, play, run,
+    Daemon, Installation, Installed, Origin, config, eventually, job, loader, next, play, run,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame;
@@ -56,28 +57,33 @@ fn every_line_is_an_object_that_names_its_job_and_data_set() {
             assert!(line[key].is_string(), "{key}: {line}");
         }
     }
-    let told = |message: &str| {
-        let told = lines.iter().filter(|line| line["message"] == message);
-        told.collect::<Vec<_>>()
-    };
-    for message in ["opened a job", "a job left"] {
-        let told = told(message);
-        assert_eq!(told.len(), 2, "{message}: {log}");
-        for line in told {
-            assert_eq!(
-                (line["dataset"].as_str(), line["session"].is_u64()),
-                (Some("photos"), true)
-            );
-            let job = line["job"].as_str().unwrap();
-            assert!(job.contains("with two lines and a \"quote\""), "{line}");
-        }
+    // Of each of the two jobs one line when it opens, and one when it leaves.
+    let of_jobs: Vec<_> =
+        lines.iter().filter(|line| line["job"].is_string() && line["url"].is_null()).collect();
+    let mut sessions = BTreeMap::new();
+    for line in &of_jobs {
+        let session = line["session"].as_u64().expect("a job has a session");
+        sessions.entry(session).or_insert_with(Vec::new).push(&line["message"]);
+        assert_eq!(line["dataset"], "photos", "{line}");
+        let job = line["job"].as_str().unwrap();
+        assert!(job.contains("with two lines and a \"quote\""), "{line}");
     }
+    let [one, other] = sessions.values().collect::<Vec<_>>()[..] else { panic!("{log}") };
+    assert!(one == other && one.len() == 2 && one[0] != one[1], "{log}");
     for line in lines.iter().filter(|line| line["url"].is_string()) {
         assert!(line["dataset"].is_string() || line["event"].is_string(), "{line}");
     }
     for line in lines.iter().filter(|line| line["job"].is_string()) {
         assert!(line["session"].is_u64(), "{line}");
     }
+}
+
+/// The first whole line of a daemon's log that is as wanted.
+fn line_of(daemon: &Installed, is_it: impl Fn(&Value) -> bool) -> Option<Value> {
+    let log = daemon.log();
+    let (whole, _) = log.rsplit_once('\n')?;
+    let mut lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.find(is_it)
 }
 
 /// A trainer that breaks the protocol loses its connection, and the line that tells of it says which job's that was.
@@ -92,12 +98,12 @@ fn a_connection_that_ends_early_is_told_with_its_job() {
     for request in [hello(), Request::Open(Box::new(open)), hello()] {
         frame::send(&socket, &frame::encode(&request).unwrap(), &[]).unwrap();
     }
-    eventually("it is ended", || daemon.log().contains("ended a connection"));
-    let log = daemon.log();
+    let of =
+        |level: &str| line_of(&daemon, |line| line["job"] == "resnet" && line["level"] == level);
+    eventually("it is ended", || of("WARN").is_some());
+    let (opened, ended) = (of("INFO").unwrap(), of("WARN").unwrap());
     daemon.stop();
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let of = |message: &str| lines.clone().find(|line| line["message"] == message).unwrap();
-    let (opened, ended) = (of("opened a job"), of("ended a connection"));
+    assert!(ended["error"].is_string(), "{ended}");
     assert_eq!((&ended["job"], &ended["dataset"]), (&"resnet".into(), &"photos".into()), "{ended}");
     assert_eq!(ended["session"], opened["session"], "{ended}");
 }
@@ -128,13 +134,13 @@ fn a_fetch_that_fails_on_the_way_is_told_with_its_job() {
     // It is gone, and what asks for it again is refused.
     origin.server.deny(&key, true);
     origin.server.break_off(&key, true);
-    eventually("the fetch failed", || daemon.log().contains("failed to fetch a shard"));
+    let failed = || line_of(&daemon, |line| line["url"].is_string() && line["error"].is_string());
+    eventually("the fetch failed", || failed().is_some());
     drop(trainer);
-    let log = daemon.log();
+    let failed = failed().unwrap();
+    let opened = line_of(&daemon, |line| line["job"] == "resnet" && line["level"] == "INFO");
+    let opened = opened.unwrap();
     daemon.stop();
-    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let of = |message: &str| lines.clone().find(|line| line["message"] == message).unwrap();
-    let (opened, failed) = (of("opened a job"), of("failed to fetch a shard"));
     for (key, value) in [
         ("job", "resnet"),
         ("tenant", "vision"),
@@ -162,8 +168,6 @@ fn levels_that_make_no_sense_are_refused() {
     daemon.env("FOREBAY_LOG", "info,forebay=loud");
     let ended = run(daemon);
     assert_ne!(ended.code, 0, "{ended:?}");
-    assert!(
-        ended.err.contains("FOREBAY_LOG") && ended.err.contains("levels=info,forebay=loud"),
-        "{ended:?}"
-    );
+    assert_eq!(ended.error().place("levels"), Some("info,forebay=loud"), "{ended:?}");
+    assert!(ended.err.contains("FOREBAY_LOG"), "{ended:?}");
 }

@@ -54,10 +54,7 @@ impl Bench {
         );
         let installation = Installation::new(ACTOR, disk.path(), MEMORY, &rest);
         let daemon = installation.start();
-        let log = daemon.log();
-        let told = log.lines().find(|line| line.contains("listening for HTTP")).unwrap();
-        let tcp = told.split("address=").nth(1).unwrap().split(' ').next().unwrap();
-        let tcp = tcp.parse().unwrap();
+        let tcp = daemon.http_address();
         Self { origin, installation, _daemon: daemon, tcp, _disk: disk }
     }
 

@@ -116,9 +116,9 @@ fn a_mount_that_hangs_costs_its_own_job_alone() {
         for job in hung {
             let error = why(job.join().unwrap());
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            let text = error.to_string();
-            let url = bench.hanging.path().display().to_string();
-            assert!(text.contains("does not answer") && text.contains(&url), "{text}");
+            let at = |path: PathBuf| Some(path.display().to_string());
+            let places = ["url", "mount"].map(|name| error.place(name).map(str::to_owned));
+            assert_eq!(places, [at(bench.hanging.path()), at(bench.hanging.mount())], "{error}");
         }
     });
     std::thread::scope(|scope| {

@@ -20,7 +20,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_testkit::shard;
 use forebay_tests::{
     Answer, Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with,
-    readers_of,
+    played_error, readers_of, reported_error,
 };
 use forebay_wire::PROTOCOL;
 use forebay_wire::frame::{self, Receiver};
@@ -127,9 +127,8 @@ impl Node {
     }
 
     fn assert_refused(&self, uid: u32, url: &str) {
-        let played = self.play(uid, url);
-        let kind = String::from_utf8_lossy(&played.stdout);
-        assert!(!played.status.success() && kind.trim() == "PermissionDenied", "{played:?}");
+        let error = played_error(&self.play(uid, url));
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     }
 
     /// The command line as its own user runs it, or another.
@@ -190,8 +189,7 @@ fn what_a_users_command_says_is_for_nobody_else() {
     eventually("the shard is whole", || node.fills() == 1);
     // The stranger's own command is run, and may not read the file.
     let played = node.play(STRANGER, &url);
-    let kind = String::from_utf8_lossy(&played.stdout);
-    assert!(!played.status.success() && kind.trim() == "Unavailable", "{played:?}");
+    assert_eq!(played_error(&played).kind(), ErrorKind::Unavailable, "{played:?}");
     permit(&node.file(), 0o640);
     node.assert_served(STRANGER, &url);
     eventually("it is another copy", || node.fills() == 2);
@@ -218,8 +216,9 @@ fn others_read_their_files_and_nothing_else() {
     let mut outsider = Command::new(ACTOR);
     outsider.env("FOREBAY_DAEMON", format!("unix:{}", node.socket().display()));
     let told = outsider.arg("status").uid(STRANGER).gid(STRANGER).output().unwrap();
-    let said = String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.code() == Some(4) && said.contains("does not serve this user"), "{told:?}");
+    let error = reported_error(&String::from_utf8_lossy(&told.stderr));
+    let uid = STRANGER.to_string();
+    assert_eq!((told.status.code(), error.place("uid")), (Some(4), Some(&*uid)), "{told:?}");
     // Indexing is a use of the file like any other.
     let manifest = node.folder.path().join("run/m.json");
     let index = |uid| node.forebay(uid, &["index", &url, "-o", manifest.to_str().unwrap()]);

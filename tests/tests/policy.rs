@@ -92,7 +92,7 @@ fn a_pinned_data_set_stays_and_what_does_not_fit_beside_it_is_refused() {
     assert_eq!(bench.resting(), [0, 1]);
     let error = bench.play([2]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.to_string().contains("kept by its rules"), "{error}");
+    assert!(error.place("capacity").is_some(), "the whole tier is kept: {error}");
     bench.play([0, 1]).unwrap();
 }
 
@@ -225,7 +225,9 @@ fn rules_that_contradict_the_tier_are_refused() {
     config.datasets = vec![half("a"), half("b")];
     let error = Daemon::try_start(config).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("minima"), "{error}");
+    let promised = (1_u64 << 20) + 2;
+    assert_eq!(error.place("promised"), Some(&*promised.to_string()), "{error}");
+    assert!(error.place("tiers").is_some(), "by data sets, not by tenants: {error}");
 }
 
 /// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is wanted

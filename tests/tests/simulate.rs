@@ -37,14 +37,12 @@ fn a_node_that_is_too_small_is_told_what_it_lacks() {
     let words: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let policies = ["clairvoyant", "static", "sieve", "s3fifo", "lfu", "lru", "none", "bound"];
     assert_eq!(words[2..10], policies, "{text}");
-    assert!(
-        text.starts_with(
-            "128 shards, 32.0 GiB; cache 16.0 GiB (50 %); link 400 Mbit/s; 1 job, 1.6"
-        ),
-        "{text}"
-    );
-    assert!(text.contains("no job would wait with clairvoyant and +"), "{text}");
-    assert!(text.contains("GiB of cache or +") && text.contains("Mbit/s of link"), "{text}");
+    let has = |line: &str, all: &[&str]| all.iter().all(|one| line.contains(one));
+    let figures = ["128 shards", "32.0 GiB", "16.0 GiB (50 %)", "400 Mbit/s", "1 job", "1.6"];
+    assert!(has(text.lines().next().unwrap(), &figures), "{text}");
+    // What more a job without waits takes.
+    let more = ["clairvoyant", "+", "GiB", "Mbit/s"];
+    assert!(text.lines().any(|line| has(line, &more)), "{text}");
 }
 
 #[test]
@@ -114,7 +112,7 @@ fn what_makes_no_sense_is_refused_with_its_exit_code() {
         1,
         "/nonexistent",
     );
-    refused(&["--data", "32GiB", "--cache", "1GiB"], 1, "smaller windows");
+    refused(&["--data", "32GiB", "--cache", "1GiB"], 1, "Full");
     let path = |path: &Path| path.display().to_string();
     refused(&[&path(&trace)], 1, "trace.json");
     for (text, word) in [("{", "EOF"), ("{\"capacity\": 1, \"cap\": 2}", "cap"), ("[]", "trace")] {
@@ -123,5 +121,5 @@ fn what_makes_no_sense_is_refused_with_its_exit_code() {
     }
     let empty = json!({"capacity": 1, "bandwidth": 1.0, "shards": [], "jobs": []});
     std::fs::write(&trace, empty.to_string()).unwrap();
-    refused(&[&path(&trace)], 1, "no job");
+    refused(&[&path(&trace)], 1, "Invalid");
 }

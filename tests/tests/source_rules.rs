@@ -11,7 +11,7 @@ use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
 use forebay_source::{Rule, Rules};
 use forebay_testkit::{ACCESS_KEY, Nginx, SECRET_KEY, say};
-use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job};
+use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job, reported_error};
 use tempfile::TempDir;
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_forebay-actor");
@@ -71,7 +71,8 @@ fn patterns_keep_their_place_and_a_home_its_credentials() {
     let none = index("s3://bucket/none-*.tar").output().unwrap();
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
     assert_eq!(none.status.code(), Some(1), "{said}");
-    assert!(said.contains("NotFound") && said.contains("none-*.tar"), "{said}");
+    assert_eq!(reported_error(&said).kind(), ErrorKind::NotFound, "{said}");
+    assert!(said.contains("none-*.tar"), "{said}");
     // Without the profile, the daemon that runs has none for this job, though it had for the others.
     let denied = index("s3://bucket/4.tar").env_remove("AWS_PROFILE").output().unwrap();
     assert_eq!(denied.status.code(), Some(4), "{}", String::from_utf8_lossy(&denied.stderr));

@@ -142,14 +142,14 @@ fn a_report_tells_cold_from_warm_and_adds_up() {
     eventually("no daemon is left", || household.daemons().is_empty());
     let more = ["--batch-size", "8", "--epochs", "1"];
     let text = said(&starvation(&household, &origin, &more));
-    assert!(text.contains("epoch 0 (warm)"), "{text}");
+    assert!(text.contains("(warm)"), "{text}");
 
     // A shard that is new makes an epoch that fetches some of its bytes.
     let bytes = origin.bytes("3.tar");
     origin.put("3.tar", &[bytes, vec![0; 10_240]].concat());
     eventually("no daemon is left", || household.daemons().is_empty());
     let text = said(&starvation(&household, &origin, &more));
-    assert!(text.contains("epoch 0 (mixed)"), "{text}");
+    assert!(text.contains("(mixed)"), "{text}");
     eventually("no daemon is left", || household.daemons().is_empty());
 }
 
@@ -483,8 +483,9 @@ fn runs_are_compared() {
     assert_eq!(same["differ"], serde_json::json!([]));
     let changes = same["changes"].as_array().unwrap();
     assert!(changes.len() >= 16 && changes.iter().all(|change| change["is_better"].is_null()));
-    let text = said(&compare(&one, &other, &[]));
-    assert!(text.contains("not alike: batch size 8 and 4"), "{text}");
+    let differ = document(&compare(&one, &other, &["--json"]))["differ"].clone();
+    assert_eq!((&differ[0][1], &differ[0][2]), (&8.into(), &4.into()), "batch sizes: {differ}");
+    assert!(said(&compare(&one, &other, &[])).lines().next().unwrap().contains("8 and 4"));
     std::fs::write(&one, "{}").unwrap();
     let output = compare(&one, &other, &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -531,12 +532,13 @@ fn mistakes_are_told_before_anything_is_measured() {
         ("--manifest", "m.json"),
     ] {
         let output = run(&["--rivals", "all", flag, value]);
-        assert_misused(&output, &format!("{flag} cannot stand beside --rivals"));
+        assert_misused(&output, flag);
+        assert_misused(&output, "--rivals");
     }
     let several = ["--rivals", "all", "--accelerators", "2", "--manifest", "m.json"];
-    assert_misused(&run(&several), "--accelerators cannot");
+    assert_misused(&run(&several), "--accelerators");
     assert_misused(&run(&["--rivals", "spdl", "--rival-python", "dali=/x"]), "dali");
-    assert_misused(&run(&["--rivals", "spdl", "--step", "0"]), "steps take time");
+    assert_misused(&run(&["--rivals", "spdl", "--step", "0"]), "--step");
     for flag in ["--html", "--trace"] {
         let output = run(&[flag, "/no/such/folder/file"]);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -582,9 +584,13 @@ fn a_contest_that_fails_leaves_what_was_measured() {
     let failed = r#"{"contenders": [{"name": "forebay"}], "failed": [{"name": "spdl", "doing": "sweeping", "why": "was killed"}]}"#;
     for (script, says, contest) in [
         ("echo its reason >&2; exit 1".to_owned(), "its reason", None),
-        (format!("echo '{absent}'"), "spdl=is not here", Some("not there: spdl: is not here")),
-        (format!("echo '{failed}'"), "spdl=was killed", Some("out: spdl (sweeping): was killed")),
-        (format!("echo '{failed}'; echo its reason >&2; exit 1"), "its reason", Some("out: spdl")),
+        (format!("echo '{absent}'"), "spdl=is not here", Some("spdl: is not here")),
+        (format!("echo '{failed}'"), "spdl=was killed", Some("spdl (sweeping): was killed")),
+        (
+            format!("echo '{failed}'; echo its reason >&2; exit 1"),
+            "its reason",
+            Some("spdl (sweeping)"),
+        ),
     ] {
         let _ = std::fs::remove_file(&page);
         let output = run(&script);

@@ -281,11 +281,11 @@ fn what_is_smaller_than_a_block_is_unpacked_too() {
     assert_eq!(bench.used(), 2 * small.len() as u64, "what the object was longer is given back");
     bench.origin.put("empty.tar.gz", &gzip(&[]));
     let errors = bench.play(&["empty.tar.gz"]).errors;
-    assert!(errors[0].to_string().contains("the shard is empty"), "{errors:?}");
+    assert_eq!((errors[0].kind(), errors[0].place("offset")), (ErrorKind::Corrupt, Some("0")));
     bench.origin.put("twice.tar.gz", &gzip(&gzip(&plain(0, 3, 1000))));
     let error = bench.fails("twice.tar.gz");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("compressed once"), "{error}");
+    assert_eq!(error.place("format"), Some("gzip"), "{error}");
 }
 
 /// Samples are out as soon as their bytes are.
@@ -376,8 +376,6 @@ fn a_bomb_is_refused_by_its_ratio() {
         }
         let error = bench.fails(name);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        let told = error.to_string();
-        assert!(told.contains("bomb") && told.contains("store it as a plain tar"), "{told}");
         assert_eq!(error.place("limit"), Some(limit.to_string().as_str()));
         assert!(error.place("url").unwrap().contains(name));
         eventually("it has left", || bench.used() == 0);
@@ -396,7 +394,6 @@ fn what_is_larger_than_the_tier_is_refused() {
     bench.origin.put("0.tar.gz", &form);
     let error = bench.fails("0.tar.gz");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    assert!(error.to_string().contains("raise the tiers' capacity"), "{error}");
     assert_eq!(error.place("limit"), Some((40 << 20).to_string().as_str()));
     eventually("it has left", || bench.used() == 0);
     let served = bench.origin.served("0.tar.gz");
@@ -427,7 +424,7 @@ fn a_truncated_shard_gives_what_is_there() {
         assert_eq!(played.errors.len(), 1, "{:?}", played.errors);
         let error = &played.errors[0];
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("breaks off"), "{error}");
+        assert_eq!(error.place("reason"), Some("truncated"), "{error}");
         assert_eq!(error.place("compressed_offset"), Some(cut.to_string().as_str()));
         assert!(error.place("url").unwrap().contains(name));
         assert!((20..40).contains(&played.samples.len()), "{}", played.samples.len());
@@ -451,7 +448,7 @@ fn trailing_garbage_is_named() {
         assert_eq!(played.samples.len(), 20);
         assert_right(&played, &[0], MEMBER);
         assert_eq!(played.errors.len(), 1);
-        assert!(played.errors[0].to_string().contains("no part of it"), "{:?}", played.errors);
+        assert_eq!(played.errors[0].place("reason"), Some("trailing"), "{:?}", played.errors);
         assert_eq!(
             played.errors[0].place("compressed_offset"),
             Some(form.len().to_string().as_str())
@@ -472,7 +469,7 @@ fn a_flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
             let played = bench.play(&[name]);
             let error = played.errors.first().expect("it is told");
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            assert!(error.to_string().contains("damaged"), "{error}");
+            assert_eq!(error.place("reason"), Some("damaged"), "{error}");
             let offset: usize = error.place("compressed_offset").unwrap().parse().unwrap();
             assert!(offset <= form.len() && offset + (64 << 10) >= at, "{offset} for {at}");
             eventually("it is gone", || bench.used() == 0);
@@ -843,6 +840,5 @@ fn a_shard_whose_tier_is_lost_is_unpacked_anew_or_says_so() {
     }
     let error = epoch(daemon.address(), job(&origin, urls(["0.tar.gz"]))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("read from a tier only"), "{error}");
-    assert!(error.to_string().contains("forebay tier ls"), "{error}");
+    assert!(error.advice().unwrap().contains("forebay tier ls"), "{error}");
 }

@@ -9,11 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forebay_daemon::Warming;
+use forebay_error::ErrorKind;
 use forebay_source::Limits;
 use forebay_testkit::shard;
 use forebay_tests::{
     Daemon, Household, Installation, Installed, Origin, Way, daemon_status, epoch, eventually, job,
-    job_with,
+    job_with, reported_error,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -129,11 +130,11 @@ fn what_cannot_be_had_is_told_of_and_the_rest_comes() {
     let urls = "s3://bucket/{0..3}.tar";
     let ended = forebay(&daemon, &origin, &["dataset", "warm", urls, "--wait"]);
     assert_eq!(ended.code, 1, "{} {}", ended.out, ended.err);
-    assert!(ended.out.contains("NotFound: the shard does not exist"), "{}", ended.out);
-    assert!(ended.out.contains("url=s3://bucket/1.tar"), "{}", ended.out);
-    assert!(ended.out.contains("Corrupt") && ended.out.contains("2.tar"), "{}", ended.out);
-    assert!(ended.out.contains("4 shards: 2 fetched"), "{}", ended.out);
-    assert!(ended.err.contains("failed=2"), "{}", ended.err);
+    let line = |kind: &str| ended.out.lines().find(|line| line.contains(kind)).unwrap_or_default();
+    assert!(line("NotFound").contains("url=s3://bucket/1.tar"), "{}", ended.out);
+    assert!(line("Corrupt").contains("2.tar"), "{}", ended.out);
+    assert!(line("2 fetched").contains("4 shards"), "{}", ended.out);
+    assert_eq!(reported_error(&ended.err).place("failed"), Some("2"), "{}", ended.err);
     let (ended, states) = check(&daemon, &origin, &[urls]);
     assert_eq!(
         (ended.code, states),
@@ -171,7 +172,8 @@ fn a_job_does_not_wait_for_a_warm_up_and_one_that_is_not_waited_for_goes_on() {
     eventually("the warm-up ends", || warm_ups(&daemon)[0].done);
     assert_eq!(warm_ups(&daemon)[0].fetched, 6);
     let screen = forebay(&daemon, &origin, &["status"]).out;
-    assert!(screen.contains("warm    1 ended  6 of 6 shards here"), "{screen}");
+    let line = screen.lines().find(|line| line.starts_with("warm")).unwrap();
+    assert!(line.contains("6 of 6"), "{screen}");
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn a_warm_up_ends_with_whoever_waits_for_it_or_when_it_is_stopped() {
     eventually("it is over, too", || warm_ups(&daemon).iter().all(|warm| warm.done));
     let none = forebay(&daemon, &origin, &stop);
     assert_eq!(none.code, 1);
-    assert!(none.err.contains("NotFound"), "{}", none.err);
+    assert_eq!(reported_error(&none.err).kind(), ErrorKind::NotFound, "{}", none.err);
     for n in 0..6 {
         origin.server.release(&Origin::key(&format!("{n}.tar")));
     }
@@ -229,7 +231,7 @@ fn a_wait_goes_on_at_the_next_daemon() {
     origin.server.release(&Origin::key("3.tar"));
     let ended = ended(waiting);
     assert_eq!(ended.code, 0, "{} {}", ended.out, ended.err);
-    assert!(ended.err.contains("the daemon is gone"), "{}", ended.err);
+    assert!(ended.err.starts_with("forebay: "), "it says that it connects again: {}", ended.err);
     let told = ended.warming();
     assert_eq!((told.shards, told.fetched, told.cached, told.failed), (4, 4, 0, 0));
     for n in 0..3 {
@@ -341,22 +343,26 @@ fn a_check_tells_each_shard_by_itself() {
     let document = ended.document();
     assert_eq!((ended.code, &states), (1, &wanted));
     assert_eq!(document["wrong"], 1);
-    assert!(document["shards"][3]["wrong"].as_str().unwrap().contains("differs"), "{document}");
+    assert!(document["shards"][3]["wrong"].as_str().unwrap().contains("offset="), "{document}");
     assert!(document["shards"][0].get("wrong").is_none());
     assert_eq!(document["summary"]["whole"], 2);
     assert_eq!(document["shards"][2]["tier"], "nvme", "the copy is told of");
     // Telling changed nothing, and a stale copy is replaced at the next use.
     assert_eq!(daemon.number("/cache/corruptions"), 0);
     let text = forebay(&daemon, &origin, &["dataset", "check", urls]);
-    assert!(text.out.contains("1.tar  stale"), "{}", text.out);
-    assert!(text.out.contains("5 shards: 1 absent, 1 missing, 1 stale, 2 whole"), "{}", text.out);
+    let line = |word: &str| text.out.lines().find(|line| line.contains(word)).unwrap_or_default();
+    assert!(line("/1.tar").contains("stale"), "{}", text.out);
+    let counts = ["5 shards", "1 absent", "1 missing", "1 stale", "2 whole"];
+    assert!(counts.iter().all(|count| line("5 shards").contains(count)), "{}", text.out);
     let warm = ["dataset", "warm", "s3://bucket/1.tar", "--wait", "--json"];
     assert_eq!(forebay(&daemon, &origin, &warm).warming().fetched, 1);
     assert_eq!(check(&daemon, &origin, &["s3://bucket/1.tar"]).1, ["whole"]);
     origin.server.deny(&Origin::key("0.tar"), true);
     let (ended, states) = check(&daemon, &origin, &["s3://bucket/0.tar"]);
     assert_eq!((ended.code, &states[0][..]), (1, "unknown"));
-    assert!(ended.document()["shards"][0]["error"].as_str().unwrap().contains("denies"));
+    let document = ended.document();
+    let error = document["shards"][0]["error"].as_str().unwrap();
+    assert!(error.contains("status=403"), "{error}");
 }
 
 /// An embedded daemon without jobs stays until what it was asked for is there.

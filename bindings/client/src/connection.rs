@@ -222,6 +222,7 @@ impl Connection {
         Error::new(ErrorKind::Invalid, format!("the daemon's release {what}"))
             .at("socket", self.path.display())
             .at("pid", self.daemon_pid)
+            .at("reason", "older")
             .advise("install this release there and restart it")
     }
 
@@ -428,7 +429,7 @@ pub(crate) fn dial(
 }
 
 pub(crate) fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the daemon does not answer").advise(
+    Error::new(ErrorKind::Unavailable, "the daemon does not answer").at("reason", "silent").advise(
         "it hangs or was stopped: look at its log, end its process, and the next one starts fresh",
     )
 }

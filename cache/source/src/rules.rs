@@ -207,6 +207,7 @@ impl Rule {
             let what = "the [[source]] does not say which store is meant, and another user may not";
             return Err(Error::new(ErrorKind::PermissionDenied, what)
                 .at("match", self.matches.text())
+                .at("key", key)
                 .advise(format!("have `{key}` added to it")));
         }
         match self.virtual_host {

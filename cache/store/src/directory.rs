@@ -188,6 +188,7 @@ impl Directory {
                 ErrorKind::Unavailable,
                 "another directory has taken the place of the cache",
             ))
+            .at("reason", "replaced")
             .advise("mount the device again, or run `forebay tier disable` and `enable`")),
         }
     }
@@ -403,9 +404,11 @@ pub fn occupant(root: &Path) -> Result<Occupant> {
                 let ours = |name: &str| ["LOCK", FORMAT_ASIDE, "lost+found"].contains(&name);
                 entry.as_ref().map_or(true, |entry| !entry.file_name().to_str().is_some_and(ours))
             });
-            if foreign.is_some() {
+            if let Some(foreign) = foreign {
+                let found = foreign.doing("list the cache directory")?.file_name();
                 let message = "the directory is not empty and is no cache of ours";
                 return Err(Error::new(ErrorKind::Invalid, message)
+                    .at("found", found.display())
                     .advise("name an empty directory: files in a cache directory get deleted"));
             }
             Ok(Occupant::Nobody)

@@ -405,6 +405,7 @@ impl Drop for Session {
 
 fn stopped_by_admin() -> Error {
     Error::new(ErrorKind::Closed, "an admin stopped this job")
+        .at("reason", "stopped")
         .advise("ask them why; a state saved before resumes where it was")
 }
 

@@ -264,6 +264,7 @@ fn not_a_header(block: &[u8], at: u64) -> Error {
     match format {
         Some((_, name)) => {
             Error::new(ErrorKind::Invalid, format!("the shard is a {name} file, not a tar"))
+                .at("format", name)
                 .advise("pack it as a plain tar, or one that gzip or zstd compressed once")
         }
         None => corrupt("a tar header has a wrong checksum", at),

@@ -96,8 +96,6 @@ impl Refusals {
         }
         let reason = reason(refusal);
         let code = s3_code(&reason);
-        let named = |code: Option<&str>| code.map_or(String::new(), |code| format!(" ({code})"));
-        let with_code = |text: &str| format!("{text}{}", named(code));
         // A body that broke off is asked for again inside of object_store, and what is refused then
         // comes as no more than a message.
         let status = status(&reason);
@@ -114,7 +112,7 @@ impl Refusals {
                 Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. }
             ) || matches!(status, Some(401 | 403)) =>
             {
-                let what = with_code("the store denies access to the shard");
+                let what = "the store denies access to the shard";
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
             _ if is_changed(refusal, status) => return crate::stat::changed(url),
@@ -128,20 +126,22 @@ impl Refusals {
             _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
                 || reason.contains("configured region") =>
             {
-                let what = with_code("the bucket lies in another region");
-                Error::new(ErrorKind::Invalid, what).advise("set AWS_REGION to the bucket's region")
+                Error::new(ErrorKind::Invalid, "the bucket lies in another region")
+                    .advise("set AWS_REGION to the bucket's region")
             }
             _ if status.is_some_and(is_final) => {
                 let what = format!("the store refuses the request: {}", harmless(&reason));
-                Error::new(ErrorKind::Invalid, format!("{what}{}", named(code)))
+                Error::new(ErrorKind::Invalid, what)
             }
             _ => {
                 let what = format!("the store does not answer: {}", harmless(&reason));
-                Error::new(ErrorKind::Unavailable, format!("{what}{}", named(code)))
+                Error::new(ErrorKind::Unavailable, what)
                     .advise("check that the endpoint is up and reachable from this machine")
             }
         };
-        error.at("url", url).at("endpoint", &self.endpoint)
+        let error = error.at("url", url).at("endpoint", &self.endpoint);
+        let error = status.into_iter().fold(error, |error, status| error.at("status", status));
+        code.into_iter().fold(error, |error, code| error.at("code", code))
     }
 }
 

@@ -150,7 +150,7 @@ impl Unpacker {
         if whole {
             return Ok(());
         }
-        let error = self.fault("the compressed shard breaks off").error;
+        let error = self.fault("truncated", "the compressed shard breaks off").error;
         let error = error.advise("upload the shard again; it looks truncated");
         Err(Fault { error, spoils: false })
     }
@@ -218,21 +218,22 @@ impl Unpacker {
         }
     }
 
-    fn fault(&self, what: &str) -> Fault {
-        let error = Error::new(ErrorKind::Corrupt, what);
+    fn fault(&self, reason: &str, what: &str) -> Fault {
+        let error = Error::new(ErrorKind::Corrupt, what).at("reason", reason);
         let error = error.at("format", self.format.name()).at("compressed_offset", self.taken);
         Fault { error, spoils: true }
     }
 
     fn damaged(&self, why: &str) -> Fault {
         let Fault { error, spoils } =
-            self.fault(&format!("the compressed shard is damaged: {why}"));
+            self.fault("damaged", &format!("the compressed shard is damaged: {why}"));
         Fault { error: error.advise("upload the shard again"), spoils }
     }
 
     fn trailing(&self) -> Fault {
         let what = "bytes follow the compressed shard that are no part of it";
-        let error = self.fault(what).error.advise("upload the shard again, without them");
+        let error =
+            self.fault("trailing", what).error.advise("upload the shard again, without them");
         Fault { error, spoils: false }
     }
 

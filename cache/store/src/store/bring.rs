@@ -70,9 +70,12 @@ impl Store {
     pub async fn bring(&self, url: &str, options: &Options, held: &AtomicU64) -> Result<Brought> {
         if self.is_never_cached(url) {
             let what = "its data set is never cached: there is nothing to bring here";
-            return Err(Error::new(ErrorKind::Invalid, what).at("url", url).advise(
-                "let jobs read it where it is, or take `cache = \"never\"` from its data set",
-            ));
+            return Err(Error::new(ErrorKind::Invalid, what)
+                .at("url", url)
+                .at("cache", "never")
+                .advise(
+                    "let jobs read it where it is, or take `cache = \"never\"` from its data set",
+                ));
         }
         let source = self.inner.sources.open(url, options)?;
         let rank = Rank::behind(self.owner).paced(self.pace.clone());

@@ -19,21 +19,23 @@ use crate::tier::{Arrival, Class, Tier, TierConfig, Urgency, Wanted};
 /// Refuses tiers that cannot be told apart, or that make no sense.
 pub(super) fn check(tiers: &[TierConfig]) -> Result<()> {
     if tiers.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "a cache needs at least one tier"));
+        return Err(
+            Error::new(ErrorKind::Invalid, "a cache needs at least one tier").at("tiers", 0)
+        );
     }
     let mut names = HashSet::new();
     let mut paths: Vec<(PathBuf, &str)> = Vec::new();
     for tier in tiers {
-        let refuse = |what: &str| {
-            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("tier", &tier.name))
+        let refuse = |key: &str, what: &str| {
+            Err(Error::new(ErrorKind::Invalid, what).at("tier", &tier.name).at("key", key))
         };
         if !names.insert(&tier.name) {
-            return refuse("two tiers have one name");
+            return refuse("name", "two tiers have one name");
         }
         tier.limits().check()?;
         match (&tier.disk, tier.class) {
             (None, Class::Memory) => {}
-            (None, _) => return refuse("a tier that is not memory needs a path"),
+            (None, _) => return refuse("path", "a tier that is not memory needs a path"),
             (Some(disk), _) => {
                 let path = &disk.path;
                 if path.exists() && !path.is_dir() {

@@ -57,21 +57,21 @@ impl TierConfig {
 impl TierLimits {
     /// Refuses limits that make no sense.
     pub(crate) fn check(&self) -> Result<()> {
-        let refuse = |what: &str| {
-            Err(Error::new(ErrorKind::Invalid, what.to_owned()).at("tier", &self.name))
+        let refuse = |key: &str, what: &str| {
+            Err(Error::new(ErrorKind::Invalid, what).at("tier", &self.name).at("key", key))
         };
         if self.capacity == 0 {
-            return refuse("a tier of no capacity holds nothing");
+            return refuse("capacity", "a tier of no capacity holds nothing");
         }
         if let Some(marks) = self.watermarks
             && !(0.0 < marks.low && marks.low <= marks.high && marks.high <= 1.0)
         {
-            return refuse("watermarks must be 0 < low <= high <= 1");
+            return refuse("watermarks", "watermarks must be 0 < low <= high <= 1");
         }
         if let KeepFree::Share(share) = self.keep_free
             && !(0.0..1.0).contains(&share)
         {
-            return refuse("the share kept free must be at least 0 and below 1");
+            return refuse("keep_free", "the share kept free must be at least 0 and below 1");
         }
         Ok(())
     }

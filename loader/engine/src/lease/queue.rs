@@ -207,6 +207,7 @@ impl Queue {
         }
         if self.began != began {
             return Err(Error::new(ErrorKind::Invalid, "the ranks go on from different states")
+                .at("from", format!("{} and {}", from(self.began.as_ref()), from(began.as_ref())))
                 .advise("load one and the same state_dict() on every rank"));
         }
         Ok(())
@@ -432,4 +433,9 @@ impl Queue {
             self.open.remove(&turn);
         }
     }
+}
+
+/// Name of the position that a rank resumes from.
+fn from(began: Option<&(String, u64)>) -> String {
+    began.map_or_else(|| "the start".to_owned(), |(log, position)| format!("{log} at {position}"))
 }

@@ -332,6 +332,7 @@ impl Assembly {
                 let what = "the shard was replaced while a batch was read";
                 return Err(Error::new(ErrorKind::Unavailable, what)
                     .at("url", self.job.url(number))
+                    .at("reason", "changed")
                     .advise("run again; shards must not change while jobs read them"));
             }
             self.job.store.condemn(&shard, error).await;

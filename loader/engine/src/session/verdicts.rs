@@ -76,7 +76,7 @@ impl Verdicts {
                 && told.insert(*shard)
             {
                 *total += 1;
-                wrong.push(error.clone().advise(
+                wrong.push(error.clone().at("samples", "served").advise(
                     "samples of it that this job had before may be wrong: go back to a state from before them if that \
                      matters; nothing of it was kept, the next use fetches it anew, and if it stays so, upload it again",
                 ));
