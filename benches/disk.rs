@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_benches::dice::Dice;
+use forebay_bench::dice::Dice;
 use forebay_shard::checksum::crc32c;
 use forebay_uring::{
     Arena, DiskFile, Engine, EngineChoice, EngineConfig, Open, PageReport, Region,

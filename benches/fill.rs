@@ -10,7 +10,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod photos;
 mod tier;
 
 use std::ops::Range;
@@ -50,7 +49,7 @@ struct Arguments {
 async fn main() {
     let arguments = Arguments::parse();
     let mut shard = Vec::with_capacity(arguments.mib << 20);
-    photos::make_shard(&mut shard, arguments.mib << 20);
+    forebay_benches::make_shard(&mut shard, arguments.mib << 20);
     let shard = Arc::new(InMemory(shard));
     let bytes = shard.0.len() as u64;
     let mut ratios = Vec::new();

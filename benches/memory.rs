@@ -10,19 +10,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-mod photos;
 mod tier;
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Parser;
-use forebay_benches::dice::Dice;
+use forebay_bench::dice::Dice;
+use forebay_benches::MEMBER;
 use forebay_shard::Member;
 use forebay_source::Options;
 use forebay_store::{Lease, Shard, Urgency};
 use forebay_uring::{Arena, Region, Span};
-use photos::MEMBER;
 
 /// Compares the memory tier with memcpy.
 #[derive(Parser)]
@@ -50,7 +49,7 @@ async fn main() {
     let folder = tempfile::Builder::new().prefix("memory-bench-").tempdir_in(arguments.memory);
     let folder = folder.unwrap();
     let tar = folder.path().join("shard.tar");
-    photos::make_shard(std::fs::File::create(&tar).unwrap(), arguments.mib << 20);
+    forebay_benches::make_shard(std::fs::File::create(&tar).unwrap(), arguments.mib << 20);
     let store = tier::in_memory(tar.metadata().unwrap().len()).await;
     let url = format!("file://{}", tar.display());
     let lease = store.shard(&url, &Options::default(), Urgency::Needed).await.unwrap();

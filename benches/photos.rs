@@ -1,14 +1,19 @@
-//! A shard of members as large as photos.
+//! Shards of members as large as photos, for benchmarks.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that fails may panic")]
 
 use std::io::Write;
 
-use forebay_benches::dice::Dice;
+use forebay_bench::dice::Dice;
 
 /// Bytes of a member: a photo's.
-pub(crate) const MEMBER: usize = 110_000;
+pub const MEMBER: usize = 110_000;
 
 /// A tar of members that no drive compresses.
-pub(crate) fn make_shard(to: impl Write, bytes: usize) {
+///
+/// # Panics
+/// If the shard cannot be written.
+pub fn make_shard(to: impl Write, bytes: usize) {
     let mut archive = tar::Builder::new(to);
     let mut dice = Dice::new(1);
     for number in 0..bytes / MEMBER {

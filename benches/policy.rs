@@ -9,7 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark ends at a surprise")]
 
-use forebay_benches::scale::decision_seconds;
+use forebay_bench::scale::decision_seconds;
 use forebay_policy::Evict;
 
 /// Shards on the tier: 500 TB in shards of 500 MB.

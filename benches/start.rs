@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forebay_benches::scale::lay;
+use forebay_bench::scale::lay;
 use forebay_source::Options;
 use forebay_store::{FRAME_BYTES, Shard, Urgency};
 use forebay_uring::{Arena, Region};

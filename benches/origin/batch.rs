@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use forebay_benches::MEMBER;
 use forebay_engine::session::{Event, Host, Session, SlabMemory};
 use forebay_wire::message::{Begin, Open, Order, Shuffle, Tail};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 use crate::contest::spread;
 use crate::far::{Link, far_end};
 use crate::near::more;
-use crate::photos::MEMBER;
 use crate::run::Fresh;
 use crate::{BUCKET, Bench};
 

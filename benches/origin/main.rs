@@ -17,8 +17,6 @@ mod clients;
 mod contest;
 mod far;
 mod near;
-#[path = "../photos.rs"]
-mod photos;
 mod place;
 mod rivals;
 mod run;
@@ -101,7 +99,7 @@ fn main() {
     let root = root.unwrap();
     std::fs::create_dir(root.path().join(BUCKET)).unwrap();
     let shard = root.path().join(BUCKET).join(KEY);
-    photos::make_shard(std::fs::File::create(&shard).unwrap(), arguments.mib << 20);
+    forebay_benches::make_shard(std::fs::File::create(&shard).unwrap(), arguments.mib << 20);
     let bytes = std::fs::metadata(&shard).unwrap().len();
     let Arguments { directory, rounds, lanes, .. } = arguments;
     let bench = Bench { directory, root, bytes, rounds, lanes };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use forebay_daemon::LOOK_AFTER;
+use forebay_config::settings::LOOK_AFTER;
 use forebay_error::{ErrorKind, Result};
 use forebay_source::{Limits, Options, Rules, Sources};
 use forebay_store::{

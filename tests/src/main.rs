@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Some("once") => play_once(),
         _ => {
             let program = std::env::current_exe().expect("a process knows its program");
-            return forebay_daemon::cli::main(arguments, &[program.into_os_string()]);
+            return forebay_cli::main(arguments, &[program.into_os_string()]);
         }
     };
     match ended {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Address, Admin, Connection, Deadline};
-use forebay_daemon::{
-    AccessConfig, LOOK_AFTER, LeasesConfig, Listener, Node, NodeConfig, NodeTier, serve,
-};
+use forebay_config::settings::{AccessConfig, LOOK_AFTER, LeasesConfig, NodeConfig, NodeTier};
 use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_node::Node;
+use forebay_serve::{Listener, serve};
 use forebay_source::{Limits, Rules};
 use forebay_store::{Class, LocalFiles, Mode, Store, TierReport};
 use forebay_uring::EngineChoice;

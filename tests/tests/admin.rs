@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay_client::{Deadline, Next};
-use forebay_daemon::NodeConfig;
+use forebay_config::settings::NodeConfig;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Dataset, Evict, Mode};
 use forebay_tests::{

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_client::Loader;
-use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
 use forebay_store::{Class, Dataset, Evict, KeepFree, Watermarks};
 use forebay_tests::{Daemon, Mount, Origin, config, epoch, eventually, job, loader, play};

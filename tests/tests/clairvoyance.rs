@@ -46,7 +46,7 @@ impl Bench {
         let shard_bytes = (0..SHARDS).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64);
         let shard_bytes = shard_bytes.max().unwrap();
         let disk = Daemon::disk();
-        let config = forebay_daemon::NodeConfig {
+        let config = forebay_config::settings::NodeConfig {
             datasets,
             ..Daemon::config(disk.path(), room * shard_bytes)
         };

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::net::UnixStream;
 
+use forebay_admin::metrics_document;
 use forebay_client::{Address, Loader};
-use forebay_daemon::metrics_document;
 use forebay_testkit::shard;
 use forebay_tests::{
     Answer, Daemon, Installation, Installed, Origin, checkout, eventually, job, job_with, loader,

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_store::{Class, Condition, TierReport};
 use forebay_tests::{Daemon, Faulty, Mount, Origin, epoch, eventually, job, loader, play};
 use forebay_wire::message::Begin;

@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use forebay_admin::metrics_document;
 use forebay_client::{Address, Next};
-use forebay_daemon::metrics_document;
 use forebay_tests::{
     Answer, Daemon, Installation, Installed, Origin, checkout, daemon_status, eventually, job,
     loader, next, play, promtool, run,

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use forebay_daemon::NodeConfig;
+use forebay_config::settings::NodeConfig;
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Dataset, Evict, ShardName};
 use forebay_tests::{Daemon, Origin, epoch, eventually, flip, job, loader, play, resting};

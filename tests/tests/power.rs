@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use forebay_client::{Address, Next};
-use forebay_daemon::NodeConfig;
+use forebay_config::settings::NodeConfig;
 use forebay_store::fsck;
 use forebay_testkit::{Dice, Lost, UnsyncedFiles, for_seeds, say};
 use forebay_tests::{Catalog, Daemon, Epoch, PATIENCE, Rest, epoch, eventually, job, loader, next};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use forebay_daemon::{NodeTenant, NodeTier, TenantLimits};
+use forebay_config::settings::{NodeTenant, NodeTier, TenantLimits};
 use forebay_error::{Error, ErrorKind};
 use forebay_shard::{HEAD_BYTES, Head, Partial};
 use forebay_source::Options;

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use forebay_client::Loader;
-use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::{Error, ErrorKind};
 use forebay_store::{Class, Dataset, Evict, KeepFree, Mode, TierReport, Watermarks};
 use forebay_tests::{

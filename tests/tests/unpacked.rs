@@ -14,7 +14,7 @@ use crc_fast::CrcAlgorithm;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use forebay_client::Next;
-use forebay_daemon::{NodeConfig, NodeTier};
+use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_error::ErrorKind;
 use forebay_shard::{BLOCK_BYTES, Sidecar};
 use forebay_source::Options;

@@ -8,7 +8,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use forebay_daemon::Warming;
+use forebay_api::warm::Warming;
 use forebay_error::ErrorKind;
 use forebay_source::Limits;
 use forebay_testkit::shard;

@@ -26,7 +26,7 @@ use crate::interruptible::interruptible;
 pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsString>) -> u8 {
     let code = py.detach(|| {
         let arguments = std::iter::once("forebay".into()).chain(arguments);
-        forebay_daemon::cli::main(arguments, &launcher)
+        forebay_cli::main(arguments, &launcher)
     });
     // `ExitCode` does not tell its number, but compares.
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)

@@ -74,7 +74,7 @@ class Noting(forebay.dlio.ForebayDataLoader):
 
 
 # As the benchmark's own source has them.
-PROFILES = Path(__file__).parents[3] / "benches/src/starvation/profile.rs"
+PROFILES = Path(__file__).parents[3] / "cli/bench/src/starvation/profile.rs"
 PROFILE = re.compile(r'Profile \{ name: "(.+)", batch_size: (\d+), step_seconds: ([\d._]+),')
 
 

@@ -1,0 +1,222 @@
+//! `forebay dataset check`.
+//!
+//! Its rule: each shard is told by itself, in the order it was named; one that cannot be asked for keeps
+//! nothing of the others from being told.
+
+use std::collections::BTreeMap;
+
+use bytesize::ByteSize;
+use forebay_api::requests::{Check as Asked, Finding};
+use forebay_client::{Admin, Deadline};
+use forebay_error::{Error, ErrorKind, Problem, Result, shown};
+use forebay_source::Options;
+use forebay_store::Copy as Held;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Serialize, Serializer};
+
+use super::super::{ANSWER_TIMEOUT, Done, Launcher, Target, print, print_json, unexpected};
+use super::distinct;
+
+/// Compare what the cache has of shards with what their origin has now.
+///
+/// Each is whole, partial, arriving, absent (not cached), stale (the origin has another version), missing
+/// (the origin has none), broken (its archive breaks off) or unknown (the origin gives no answer). Exit code 1
+/// tells that one is stale, missing, broken, unknown, or wrong. Nothing is changed; a daemon is started if
+/// none runs.
+#[derive(Debug, clap::Args)]
+pub(in super::super) struct Check {
+    #[command(flatten)]
+    target: Target,
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
+    #[arg(required = true, value_name = "URLS")]
+    urls: Vec<String>,
+    /// Also read every whole copy and compare all of its bytes, and so each member, with the checksums of
+    /// what the origin sent.
+    #[arg(long)]
+    verify: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is told of a shard, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    Whole,
+    Partial,
+    Arriving,
+    Absent,
+    Stale,
+    Missing,
+    Broken,
+    Unknown,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Partial => "partial",
+            Self::Arriving => "arriving",
+            Self::Absent => "absent",
+            Self::Stale => "stale",
+            Self::Missing => "missing",
+            Self::Broken => "broken",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether origin and cache agree, as far as both are there.
+    fn is_right(self) -> bool {
+        matches!(self, Self::Whole | Self::Partial | Self::Arriving | Self::Absent)
+    }
+}
+
+/// What was found of a shard.
+#[derive(Debug, Serialize)]
+pub(super) struct Answer<'a> {
+    #[serde(serialize_with = "without_query")]
+    pub(super) url: &'a str,
+    pub(super) state: State,
+    /// The tier that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
+    /// Bytes of the origin's object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    /// Bytes that are here of one that is not whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    here_bytes: Option<u64>,
+    /// What differs from what the origin sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wrong: Option<String>,
+    /// Why the origin gives no version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn without_query<S: Serializer>(url: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&shown(url))
+}
+
+/// What is told of all.
+#[derive(Serialize)]
+struct Document<'a> {
+    shards: &'a [Answer<'a>],
+    summary: BTreeMap<&'static str, u64>,
+    wrong: u64,
+}
+
+impl<'a> Answer<'a> {
+    fn of(url: &'a str, found: Finding) -> Self {
+        let Finding { copy, tier, bytes, here_bytes, origin, flaw, error, .. } = found;
+        let error = origin.or(error).map(Problem::into_error);
+        let state = match (&error, copy) {
+            (Some(error), Some(_)) if error.kind() == ErrorKind::NotFound => State::Missing,
+            (Some(_), _) | (None, None) => State::Unknown,
+            (None, Some(Held::Whole)) => State::Whole,
+            (None, Some(Held::Partial)) => State::Partial,
+            (None, Some(Held::Arriving)) => State::Arriving,
+            (None, Some(Held::Broken)) => State::Broken,
+            (None, Some(Held::Stale)) => State::Stale,
+            (None, Some(Held::Absent)) => State::Absent,
+        };
+        let wrong = flaw.map(|flaw| flaw.into_error().to_string());
+        let error = error.map(|error| error.to_string());
+        Self { url, state, tier, bytes, here_bytes, wrong, error }
+    }
+
+    /// Bytes that a fetch would bring.
+    pub(super) fn missing_bytes(&self) -> Option<u64> {
+        Some(self.bytes?.saturating_sub(self.here_bytes.unwrap_or(0)))
+    }
+
+    fn line(&self) -> String {
+        let size = |bytes: u64| ByteSize(bytes).display().iec().to_string();
+        let mut line = format!("{}  {}", shown(self.url), self.state.word());
+        let on = self.tier.as_ref().map(|tier| format!(" on {tier}")).unwrap_or_default();
+        line += &match (self.state, &self.error) {
+            (State::Partial | State::Arriving, _) => {
+                let (here, all) = (self.here_bytes.unwrap_or(0), self.bytes.unwrap_or(0));
+                format!("{on}, {} of {}", size(here), size(all))
+            }
+            (State::Stale, _) => format!("{on}: the origin has another version"),
+            (State::Missing, _) if self.tier.is_some() => format!(" at its origin; a copy is{on}"),
+            (State::Missing, _) => " at its origin".to_owned(),
+            (State::Unknown, Some(error)) => format!(": {error}"),
+            (State::Absent, _) => ": not cached".to_owned(),
+            _ => on,
+        };
+        match &self.wrong {
+            Some(wrong) => format!("{line}, wrong: {wrong}"),
+            None => line,
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Check, launcher: &Launcher) -> Done {
+    let urls = distinct(&arguments.urls, &arguments.target, launcher)?;
+    let admin = arguments.target.admin(launcher)?;
+    let tell = |answer: &Answer<'_>| match arguments.json {
+        true => Ok(()),
+        false => print(&answer.line()),
+    };
+    let answers = ask(&admin, &urls, arguments.verify, tell)?;
+    let mut summary = BTreeMap::new();
+    for answer in &answers {
+        *summary.entry(answer.state.word()).or_default() += 1;
+    }
+    let wrong = answers.iter().filter(|answer| answer.wrong.is_some()).count() as u64;
+    let differ = answers.iter().filter(|answer| !answer.state.is_right() || answer.wrong.is_some());
+    let differ = differ.count();
+    if arguments.json {
+        print_json(&Document { shards: &answers, summary, wrong })?;
+    } else {
+        let counts = summary.iter().map(|(word, count): (_, &u64)| format!("{count} {word}"));
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        let verified = if arguments.verify { format!(", {wrong} wrong") } else { String::new() };
+        print(&format!("{} shards: {counts}{verified}", answers.len()))?;
+    }
+    if differ == 0 {
+        return Ok(());
+    }
+    let kind = if wrong > 0 { ErrorKind::Corrupt } else { ErrorKind::Invalid };
+    Err(Error::new(kind, "cache and origin do not agree on all shards")
+        .at("shards", differ)
+        .advise(
+            "stale copies are replaced when a job next wants them, or by `forebay dataset warm`; \
+             `forebay scrub` drops wrong ones",
+        )
+        .into())
+}
+
+/// Has the daemon look for every shard, several at once, and hands each answer to `tell` in the shards'
+/// order.
+pub(super) fn ask<'a>(
+    admin: &Admin,
+    urls: &'a [String],
+    verify: bool,
+    tell: impl Fn(&Answer<'a>) -> Result<()>,
+) -> Result<Vec<Answer<'a>>> {
+    let style = "{bar:40} {pos}/{len} shards  {elapsed} (left {eta})";
+    let style = ProgressStyle::with_template(style).expect("a constant, valid template");
+    let bar = ProgressBar::new(urls.len() as u64).with_style(style);
+    let mut answers = Vec::with_capacity(urls.len());
+    let note = |found: Finding| {
+        let url = urls.get(answers.len()).filter(|url| **url == found.url);
+        let answer = Answer::of(url.ok_or_else(unexpected)?, found);
+        bar.inc(1);
+        bar.suspend(|| tell(&answer))?;
+        answers.push(answer);
+        Ok(())
+    };
+    let asked = Asked { urls: urls.to_vec(), origin: Options::from_env().into_map(), verify };
+    admin.follow("/api/v1/checks", &asked, note, &Deadline::after(ANSWER_TIMEOUT))?;
+    bar.finish_and_clear();
+    if answers.len() < urls.len() {
+        return Err(unexpected());
+    }
+    Ok(answers)
+}

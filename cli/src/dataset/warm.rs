@@ -1,0 +1,292 @@
+//! `forebay dataset warm`.
+//!
+//! Its rule: what a person is told is what the daemon counts. The list travels once, in pieces; the daemon
+//! keeps it, and fetches.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use forebay_api::requests::WarmUp;
+use forebay_api::warm::Warming;
+use forebay_client::{Admin, Deadline};
+use forebay_config::Rate;
+use forebay_error::{Error, ErrorKind};
+use forebay_source::Options;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::super::{
+    ANSWER_TIMEOUT, CONNECT_TIMEOUT, Done, Failure, Launcher, Target, print, print_json, unexpected,
+};
+use super::check::{Answer, State, ask};
+use super::distinct;
+
+/// A daemon that runs has a list of a million shards, and begins, within this.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a wait goes on at another daemon: one that ends again and again needs looking after.
+const DAEMONS: usize = 5;
+
+/// How often a line is written where there is no terminal for a bar.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Fetch shards into the cache before a job wants them.
+///
+/// The daemon fetches what is not there behind everything that jobs want, and stops where it would push
+/// out what it fetched before. Without --wait the command ends at once and the daemon goes on by itself, for
+/// as long as it runs: `forebay status` shows how far it is. Shards whose fetch has begun when a warm-up is
+/// stopped still arrive. A daemon is started if none runs.
+#[derive(Debug, clap::Args)]
+pub(in super::super) struct Warm {
+    #[command(flatten)]
+    target: Target,
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs; or a data set's name, for what its
+    /// pattern matches.
+    #[arg(required_unless_present = "stop", value_name = "URLS")]
+    urls: Vec<String>,
+    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Rate>,
+    /// Wait for the end and show how far it is; Ctrl-C stops it. A daemon that is restarted meanwhile goes
+    /// on with what is missing. Exit code 1 tells that shards could not be had, and which.
+    #[arg(long)]
+    wait: bool,
+    /// Tell which shards would be fetched, and fetch none.
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+    /// Stop the warm-up of this number instead, as `forebay status` shows it.
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["urls", "bandwidth", "wait", "dry_run"])]
+    stop: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a rehearsal tells.
+#[derive(Serialize)]
+struct Plan<'a> {
+    dry_run: bool,
+    shards: usize,
+    fetch: Vec<&'a str>,
+    bytes: u64,
+}
+
+pub(super) fn run(arguments: &Warm, launcher: &Launcher) -> Done {
+    if let Some(number) = arguments.stop {
+        return stop(arguments, number);
+    }
+    let urls = distinct(&arguments.urls, &arguments.target, launcher)?;
+    if arguments.dry_run {
+        return rehearse(arguments, &urls, launcher);
+    }
+    if arguments.wait {
+        let told = wait(arguments, &urls, launcher)?;
+        return tell(&told, arguments.json);
+    }
+    let admin = arguments.target.admin(launcher)?;
+    let told: Warming = admin
+        .post("/api/v1/warm-ups", &asked(arguments, &urls), &Deadline::after(BEGIN_TIMEOUT))
+        .map_err(Failure::of_request)?;
+    if arguments.json {
+        return Ok(print_json(&told)?);
+    }
+    let Warming { number, shards, .. } = told;
+    Ok(print(&format!(
+        "warm-up {number} of {shards} shards goes on in the daemon\n\
+         `forebay status` shows how far it is, `forebay dataset warm --stop {number}` ends it; \
+         the same command with --wait waits for it"
+    ))?)
+}
+
+fn stop(arguments: &Warm, number: u64) -> Done {
+    let admin = arguments.target.admin_if_running()?;
+    let path = format!("/api/v1/warm-ups/{number}");
+    let stopped = admin.delete(&path, &Deadline::after(ANSWER_TIMEOUT));
+    let _: Warming = stopped.map_err(Failure::of_request)?;
+    if arguments.json {
+        return Ok(print_json(&serde_json::json!({ "number": number, "stopped": true }))?);
+    }
+    Ok(print(&format!("warm-up {number} is stopped"))?)
+}
+
+fn rehearse(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done {
+    let admin = arguments.target.admin(launcher)?;
+    let answers = ask(&admin, urls, false, |_| Ok(()))?;
+    let would = |answer: &&Answer<'_>| !matches!(answer.state, State::Whole | State::Broken);
+    let would: Vec<_> = answers.iter().filter(would).collect();
+    let bytes = would.iter().filter_map(|answer| answer.missing_bytes()).sum();
+    let fetch: Vec<_> = would.iter().map(|answer| answer.url).collect();
+    if arguments.json {
+        return Ok(print_json(&Plan { dry_run: true, shards: urls.len(), fetch, bytes })?);
+    }
+    for url in &fetch {
+        print(&format!("{}  would be fetched", forebay_error::shown(url)))?;
+    }
+    let size = ByteSize(bytes).display().iec();
+    Ok(print(&format!("{} of {} shards, {size}, would be fetched", fetch.len(), urls.len()))?)
+}
+
+fn asked(arguments: &Warm, urls: &[String]) -> WarmUp {
+    let bandwidth = arguments.bandwidth.map(|rate| rate.bytes());
+    WarmUp { urls: urls.to_vec(), origin: Options::from_env().into_map(), bandwidth }
+}
+
+/// Watches a warm-up to its end, at the next daemon if the first one ends before.
+fn wait(arguments: &Warm, urls: &[String], launcher: &Launcher) -> Done<Warming> {
+    let mut screen = Screen::new(urls.len());
+    let mut admin = arguments.target.admin(launcher)?;
+    let (mut before, mut daemons) = (Warming::default(), 1);
+    loop {
+        let (last, lost) = match follow(&admin, arguments, urls, &before, &mut screen) {
+            (last, None) => {
+                screen.clear();
+                return Ok(last);
+            }
+            (last, Some(error)) => (last, error),
+        };
+        before = last;
+        let is_gone = matches!(lost.kind(), ErrorKind::Closed | ErrorKind::Unavailable);
+        if !is_gone || daemons == DAEMONS {
+            screen.clear();
+            return Err(Failure::of_request(
+                lost.advise("what was fetched stays; the same command goes on with the rest"),
+            ));
+        }
+        daemons += 1;
+        screen.say("the daemon is gone; looking for it again, or for another");
+        admin = find_again(arguments, launcher)?;
+    }
+}
+
+/// What was told last, by this daemon and those before it, and why no more is, if it was not the end.
+fn follow(
+    admin: &Admin,
+    arguments: &Warm,
+    urls: &[String],
+    before: &Warming,
+    screen: &mut Screen,
+) -> (Warming, Option<Error>) {
+    let mut last = before.clone();
+    let show = |told: Warming| {
+        last = together(before, told);
+        screen.show(&last);
+        Ok(())
+    };
+    let asked = asked(arguments, urls);
+    let deadline = Deadline::after(BEGIN_TIMEOUT);
+    match admin.follow("/api/v1/warm-ups?follow=true", &asked, show, &deadline) {
+        Ok(()) if last.done => (last, None),
+        Ok(()) => (last, Some(unexpected())),
+        Err(error) => (last, Some(error)),
+    }
+}
+
+/// What two daemons did one after the other: what the first fetched, the second finds.
+fn together(before: &Warming, now: Warming) -> Warming {
+    Warming {
+        fetched: before.fetched + now.fetched,
+        cached: now.cached.saturating_sub(before.fetched),
+        bytes: before.bytes + now.bytes,
+        ..now
+    }
+}
+
+fn find_again(arguments: &Warm, launcher: &Launcher) -> Done<Admin> {
+    let mut last = None;
+    let found = Deadline::after(CONNECT_TIMEOUT).retry(|| match arguments.target.admin(launcher) {
+        Ok(admin) => Ok(Some(admin)),
+        Err(failure) => {
+            let error = failure.error().clone();
+            last = Some(failure);
+            if error.kind() == ErrorKind::PermissionDenied { Err(error) } else { Ok(None) }
+        }
+    });
+    match (found, last) {
+        (Ok(Some(admin)), _) => Ok(admin),
+        (_, Some(failure)) => Err(failure),
+        (Ok(None), None) => Err(unexpected().into()),
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+fn tell(told: &Warming, json: bool) -> Done {
+    if json {
+        print_json(told)?;
+    } else {
+        for failure in &told.failures {
+            print(&format!("{}: {}", failure.kind, failure.error))?;
+        }
+        print(&summary(told))?;
+    }
+    if told.failed + told.untried == 0 {
+        return Ok(());
+    }
+    let advice = match told.untried {
+        0 => "the list says why; run it again when that is mended",
+        _ => {
+            "so many failed in a row that the rest was not tried, or it was stopped; run it again when that is mended"
+        }
+    };
+    Err(Error::new(ErrorKind::Unavailable, "not all shards are in the cache")
+        .at("failed", told.failed)
+        .at("untried", told.untried)
+        .advise(advice)
+        .into())
+}
+
+fn summary(told: &Warming) -> String {
+    let size = ByteSize(told.bytes).display().iec();
+    let Warming { shards, fetched, cached, failed, untried, .. } = told;
+    let left = if *untried > 0 { format!(", {untried} not tried") } else { String::new() };
+    format!(
+        "{shards} shards: {fetched} fetched ({size}), {cached} here before, {failed} failed{left}"
+    )
+}
+
+/// A bar on a terminal; elsewhere a line now and then.
+struct Screen {
+    bar: ProgressBar,
+    begun: Instant,
+    line: Instant,
+}
+
+impl Screen {
+    fn new(shards: usize) -> Self {
+        let style = "{bar:40} {pos}/{len} shards  {msg}  {elapsed} (left {eta})";
+        let style = ProgressStyle::with_template(style).expect("a constant, valid template");
+        let bar = ProgressBar::new(shards as u64).with_style(style);
+        let now = Instant::now();
+        Self { bar, begun: now, line: now }
+    }
+
+    fn show(&mut self, told: &Warming) {
+        let done = told.fetched + told.cached + told.failed;
+        let seconds = self.begun.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        let size = ByteSize(told.bytes).display().iec();
+        let rate = ByteSize((told.bytes as f64 / seconds) as u64).display().iec();
+        let failed =
+            if told.failed > 0 { format!("  {} failed", told.failed) } else { String::new() };
+        let message = format!("{size}  {rate}/s{failed}");
+        if self.bar.is_hidden() {
+            if self.line.elapsed() >= LINE_EVERY && !told.done {
+                self.line = Instant::now();
+                self.say(&format!("{done} of {} shards  {message}", told.shards));
+            }
+            return;
+        }
+        self.bar.set_message(message);
+        self.bar.set_position(done);
+    }
+
+    fn say(&self, line: &str) {
+        // Nothing is left to tell it to if standard error is gone.
+        self.bar.suspend(|| {
+            let _ = writeln!(std::io::stderr(), "forebay: {line}");
+        });
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}

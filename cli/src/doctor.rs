@@ -1,0 +1,198 @@
+//! `forebay doctor`: is this machine ready for the daemon, and what mends it if not.
+//!
+//! One rule: it changes nothing of the machine, and a check that cannot look says so instead of guessing.
+//!
+//! ```text
+//!   Plan ── what the daemon would be            plan.rs
+//!   Machine ── what the kernel tells             machine.rs ┐
+//!   Trial ── what the daemon's own code can do   trial.rs   ├─► one finding a check ─► Report   finding.rs
+//!   Ground ── where a tier's directory lies      ground.rs  ┘
+//! ```
+
+mod audit;
+mod cgroup;
+mod clock;
+mod descriptors;
+mod direct;
+mod directory;
+mod disk;
+mod file_system;
+mod finding;
+mod ground;
+mod http;
+mod listen;
+mod machine;
+mod memlock;
+mod memory;
+mod pages;
+mod plan;
+mod ring;
+mod socket;
+mod space;
+mod trial;
+
+use std::path::{Path, PathBuf};
+
+use forebay_config::settings::NodeTier;
+use forebay_error::{Error, ErrorKind, Result};
+
+use self::clock::{Facts, Moment};
+use self::finding::{Finding, Report};
+use self::ground::Ground;
+use self::machine::Machine;
+use self::plan::{Plan, without_advice};
+use self::socket::Listener;
+use self::trial::Trial;
+use super::daemon::Io;
+use super::{Done, print, print_json};
+
+/// Tell whether this machine is ready for the daemon, and what mends it if not.
+///
+/// One line a check: `ok`; `warn`, which works, but slower or not for long; `wrong`, with which the
+/// daemon does not start, fails later or is of no use; `skipped`, with the reason. Below what is
+/// not in order stands what mends it: a command, or the file and line to change.
+///
+/// Limits (memlock, open files, control group) are those of the daemon if one answers, else those
+/// that one started from here would have: run it as the daemon's user, in its container. Nothing is
+/// changed, and no daemon started; on each disk one block is written to a file without a name, and
+/// read back.
+///
+/// Exit codes: 0 nothing is wrong, 1 something is.
+///
+/// Examples:
+///   forebay doctor                              what a daemon here would be, by its configuration
+///   sudo -u forebay forebay doctor --config FILE
+///   forebay doctor --cache /mnt/nvme0/me        a private daemon's cache, there
+///   forebay doctor --json | jq '.checks[] | select(.verdict != "ok")'
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Arguments {
+    /// The node daemon's configuration. Unset: /etc/forebay/forebay.toml if there is one, else what a
+    /// private daemon decides for itself.
+    #[arg(long, value_name = "FILE", conflicts_with = "cache")]
+    config: Option<PathBuf>,
+    /// Look at a private daemon whose cache is in this directory.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// The I/O engine that the daemon is to use.
+    #[arg(long, value_name = "ENGINE", env = "FOREBAY_IO", default_value = "auto")]
+    io: Io,
+    /// Measure each tier's disk: writes 256 MiB in sequence, reads them back and removes them.
+    #[arg(long)]
+    probe: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let report = Report::of(look(arguments)?);
+    if arguments.json {
+        print_json(&report)?;
+    } else {
+        print(&report.to_string())?;
+    }
+    match report.counts.wrong {
+        0 => Ok(()),
+        wrong => Err(Error::new(ErrorKind::Invalid, "this machine is not ready for the daemon")
+            .at("wrong", wrong)
+            .advise("see what mends it above")
+            .into()),
+    }
+}
+
+/// What is found of the machine by a configuration, in words.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub(super) fn report(config: Option<&Path>) -> Result<String> {
+    let config = config.map(Path::to_owned);
+    let arguments = Arguments { config, cache: None, io: Io::Auto, probe: false, json: false };
+    Ok(Report::of(look(&arguments)?).to_string())
+}
+
+fn look(arguments: &Arguments) -> Result<Vec<Finding>> {
+    let began = Moment::now();
+    let (plan, config) = Plan::make(arguments.config.as_deref(), arguments.cache.as_deref());
+    let asked = plan.socket.as_deref().map(socket::ask);
+    let machine = match &asked {
+        Some(Ok(Some(Listener { pid: Some(pid), .. }))) => Machine::this().with_daemon(*pid),
+        _ => Machine::this(),
+    };
+    let trial = Trial::start(arguments.io.into())?;
+    let engine = trial.engine();
+    let tiers: Vec<_> = plan
+        .on_disk()
+        .map(|(at, tier, path)| (at, tier, path, Ground::look(&machine, path)))
+        .collect();
+    let mut found = vec![
+        config,
+        ring::check(&machine, &engine),
+        memlock::check(&machine, &plan, &engine),
+        pages::check(&machine, plan.memory, &trial.pages()),
+        memory::check(&machine, &plan, in_memory(&tiers)),
+    ];
+    found.extend(cgroup::check(&machine, &plan));
+    found.push(descriptors::check(&machine, &plan));
+    for (at, tier, path, ground) in &tiers {
+        let ground = match ground {
+            Ok(ground) => ground,
+            Err(error) => {
+                let found_here = Finding::wrong(
+                    "directory",
+                    without_advice(error),
+                    format!("see `findmnt --target {}` and `dmesg`", path.display()),
+                );
+                found.push(found_here.of(&tier.name));
+                continue;
+            }
+        };
+        let others: Vec<(&NodeTier, &Ground)> = tiers
+            .iter()
+            .filter(|(other, ..)| other != at)
+            .filter_map(|(_, tier, _, ground)| Some((*tier, ground.as_ref().ok()?)))
+            .collect();
+        let mut of_tier = vec![
+            directory::check(&plan, *at, ground),
+            file_system::check(&plan, *at, ground),
+            space::check(&plan, *at, ground, &others),
+            disk::check(&machine, &plan, *at, ground),
+        ];
+        of_tier.extend(tried(&trial, ground, arguments.probe));
+        found.extend(of_tier.into_iter().map(|finding| finding.of(&tier.name)));
+    }
+    found.push(socket::check(&plan, asked.as_ref()));
+    found.extend(listen::check(&plan));
+    found.extend(http::check(&machine, &plan));
+    found.extend(audit::check(&plan, |folder| Ground::look(&machine, folder)));
+    found.extend(clock::check(&machine, &Facts::since(began)));
+    Ok(found)
+}
+
+/// What writing there comes to, where this user may.
+fn tried(trial: &Trial, ground: &Ground, probe: bool) -> Vec<Finding> {
+    if !ground.writable {
+        return vec![Finding::skipped("direct_io", "this user may not write there")];
+    }
+    if trial.engine().is_err() {
+        return vec![Finding::skipped(
+            "direct_io",
+            "there is no engine to write with: see io_uring",
+        )];
+    }
+    let mut found = vec![direct::check(&ground.nearest, &trial.direct(&ground.nearest))];
+    if probe {
+        found.push(direct::measured(&trial.measure(&ground.nearest)));
+    }
+    found
+}
+
+/// Bytes of tiers that turn out to lie in memory.
+fn in_memory<T, P>(tiers: &[(T, &NodeTier, P, Result<Ground>)]) -> u64 {
+    let lies_there = |ground: &Result<Ground>| {
+        let mount = ground.as_ref().ok().and_then(|ground| ground.mount.as_ref());
+        mount.is_some_and(ground::Mount::is_in_memory)
+    };
+    let there = tiers.iter().filter(|(_, _, _, ground)| lies_there(ground));
+    there.fold(0, |sum, (_, tier, ..)| sum.saturating_add(tier.capacity))
+}

@@ -1,0 +1,343 @@
+//! Where trainers find the daemon: the socket's folder, and whether one answers.
+//!
+//! One rule: no daemon is started for it, and no folder made.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use forebay_client::{Admin, Connection, Deadline};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{UnixCredentials, getsockopt};
+use rustix::fs::Access;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
+use serde_json::Value;
+
+use super::finding::Finding;
+use super::plan::{Plan, advice, without_advice};
+use crate::ANSWER_TIMEOUT;
+
+const CHECK: &str = "socket";
+
+/// The kernel takes paths up to here, an end included.
+const PATH_MAX: usize = 108;
+
+/// Of a folder's mode: anybody may write; unless it is sticky, anybody may put a socket of their own in
+/// the daemon's place.
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// Who listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listener {
+    /// Its process, if this namespace knows it.
+    pub(super) pid: Option<u32>,
+    /// Its user.
+    uid: u32,
+    /// What it said of itself; nothing, if it is another user's.
+    told: Option<Told>,
+}
+
+/// What a daemon says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    release: String,
+    /// Jobs connected to it.
+    jobs: usize,
+}
+
+/// Who listens at `path`, if anybody does.
+///
+/// # Errors
+/// If the socket cannot be reached, or a daemon of this user's does not answer.
+pub(super) fn ask(path: &Path) -> Result<Option<Listener>> {
+    let Some(credentials) = peer(path).map_err(|error| error.at("socket", path.display()))? else {
+        return Ok(None);
+    };
+    let (uid, pid) = (credentials.uid(), u32::try_from(credentials.pid()).ok());
+    // Another's daemon turns us away: no need to ask.
+    let told = if uid == geteuid().as_raw() { Some(tell(path)?) } else { None };
+    Ok(Some(Listener { pid: pid.filter(|pid| *pid > 0), uid, told }))
+}
+
+/// Who listens, by the kernel's word.
+fn peer(path: &Path) -> Result<Option<UnixCredentials>> {
+    let doing = "connect to the daemon";
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.doing("make a socket")?;
+    let address = SocketAddrUnix::new(path).doing(doing)?;
+    match connect(&socket, &address) {
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Ok(None),
+        // Its line is full, and stays so: one that is well takes everybody at once.
+        Err(Errno::AGAIN) => {
+            return Err(Error::new(ErrorKind::Unavailable, "the daemon takes nobody: it hangs"));
+        }
+        tried => tried.doing(doing)?,
+    }
+    let credentials = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
+    credentials.doing("ask who listens").map(Some)
+}
+
+/// Asks this user's own daemon what it is.
+fn tell(path: &Path) -> Result<Told> {
+    let deadline = Deadline::after(ANSWER_TIMEOUT);
+    let admin = Admin::of(Connection::open(path, &deadline)?)?;
+    let status: Value = admin.get("/api/v1/status", &deadline)?;
+    let release = status.get("release").and_then(Value::as_str).unwrap_or("unknown").to_owned();
+    let jobs = status.get("jobs").and_then(Value::as_array).map_or(0, Vec::len);
+    Ok(Told { release, jobs })
+}
+
+/// `asked`: what [`ask`] came to.
+pub(super) fn check(plan: &Plan, asked: Option<&Result<Option<Listener>>>) -> Finding {
+    let (Some(path), Some(asked)) = (&plan.socket, asked) else {
+        return Finding::wrong(
+            CHECK,
+            "there is no runtime directory that is this user's alone",
+            "set XDG_RUNTIME_DIR to a directory of mode 0700 that is this user's",
+        );
+    };
+    let place = || plan.place("daemon", 0, "socket");
+    let shown = path.display();
+    if path.as_os_str().len() >= PATH_MAX {
+        let found = format!("{shown} is longer than the {PATH_MAX} bytes that a socket's path has");
+        return Finding::wrong(CHECK, found, format!("{}: choose a shorter path", place()));
+    }
+    match asked {
+        Ok(Some(listener)) => somebody(path, listener),
+        Ok(None) => nobody(path, &place()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::skipped(
+            CHECK,
+            format!("this user may not reach it: {}", without_advice(error)),
+        ),
+        Err(error) => {
+            let hold = "`ss -xlp` names the process that holds the socket: end that one";
+            Finding::wrong(CHECK, without_advice(error), advice(error, hold))
+        }
+    }
+}
+
+/// Somebody listens: who.
+fn somebody(path: &Path, listener: &Listener) -> Finding {
+    let Listener { pid, uid, told } = listener;
+    let shown = path.display();
+    let whose = pid.map_or_else(|| "not of this namespace".to_owned(), |pid| format!("pid {pid}"));
+    let finding = match told {
+        None => Finding::ok(
+            CHECK,
+            format!("uid {uid}'s daemon listens at {shown}, {whose}; it tells only its user more"),
+        ),
+        Some(Told { release, jobs }) => {
+            let ours = env!("CARGO_PKG_VERSION");
+            let found =
+                format!("a daemon answers at {shown}: release {release}, {whose}, {jobs} jobs");
+            match release == ours {
+                true => Finding::ok(CHECK, found),
+                false => Finding::warn(
+                    CHECK,
+                    format!("{found}; installed is {ours}"),
+                    "restart it when jobs allow: `systemctl restart UNIT`; they reconnect",
+                ),
+            }
+            .figure("daemon_release", release.as_str())
+        }
+    };
+    finding.figure("pid", *pid).figure("uid", *uid)
+}
+
+/// Nobody answers: whether somebody could.
+fn nobody(path: &Path, place: &str) -> Finding {
+    if let Some(finding) = folder(CHECK, path, place) {
+        return finding;
+    }
+    let above = path.parent().unwrap_or(path).display();
+    match path.parent().and_then(|folder| fs::metadata(folder).ok()) {
+        None => Finding::ok(CHECK, format!("no daemon runs; one that starts makes {above}")),
+        Some(found) => Finding::ok(CHECK, format!("no daemon runs; {above} takes its socket"))
+            .figure("folder_mode", format!("{:o}", found.mode() & 0o7777)),
+    }
+}
+
+/// What stands in the way of a socket at `path`, if anything does.
+pub(super) fn folder(check: &'static str, path: &Path, place: &str) -> Option<Finding> {
+    let shown = path.display();
+    // A daemon that starts takes the place of a socket whose daemon is gone, and of nothing else.
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+        let found = format!("{shown} is there and is no socket");
+        return Some(Finding::wrong(
+            check,
+            found,
+            format!("`rm {shown}`, or {place}: name another"),
+        ));
+    }
+    let Some(folder) = path.parent() else {
+        return Some(Finding::wrong(check, format!("{shown} has no folder"), place.to_owned()));
+    };
+    let Ok(found) = fs::metadata(folder) else {
+        return unmade(check, folder);
+    };
+    let mode = found.mode();
+    if mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0 {
+        return Some(Finding::wrong(
+            check,
+            format!(
+                "anybody may put a socket of their own into {} (mode {:o})",
+                folder.display(),
+                mode & 0o7777
+            ),
+            format!("`chmod o-w {}`", folder.display()),
+        ));
+    }
+    if rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        return Some(Finding::warn(
+            check,
+            format!("this user may make no socket in {}", folder.display()),
+            format!("run as the daemon's user, or `chown USER {}`", folder.display()),
+        ));
+    }
+    None
+}
+
+/// The folder is not there: a daemon makes it, if it may.
+fn unmade(check: &'static str, folder: &Path) -> Option<Finding> {
+    let parent = forebay_config::embedded::existing(folder);
+    let shown = folder.display();
+    if rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
+        return None;
+    }
+    Some(Finding::wrong(
+        check,
+        format!("{shown} is not there, and this user may not make it in {}", parent.display()),
+        format!(
+            "`install -d -o USER {shown}` as root; under systemd: `systemctl edit UNIT`, [Service] \
+             RuntimeDirectory=forebay"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::super::finding::Verdict;
+    use super::super::plan::test_plan;
+    use super::*;
+
+    fn plan(socket: &Path) -> (Plan, tempfile::TempDir) {
+        test_plan(&format!(
+            "[daemon]\nsocket = '{}'\n[[tier]]\nname = 'a'\npath = '/mnt/a'\ncapacity = '1GiB'\n",
+            socket.display()
+        ))
+    }
+
+    fn of(socket: &Path) -> Finding {
+        let (plan, _folder) = plan(socket);
+        check(&plan, Some(&ask(socket)))
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_that_answers_is_named_and_an_older_one_is_to_be_restarted() {
+        let (plan, _folder) = plan("/run/f.sock".as_ref());
+        let listener = |release: Option<&str>| Listener {
+            pid: Some(7),
+            uid: 4242,
+            told: release.map(|release| Told { release: release.to_owned(), jobs: 2 }),
+        };
+        let of = |release| check(&plan, Some(&Ok(Some(listener(release)))));
+        let ours = of(Some(env!("CARGO_PKG_VERSION")));
+        assert_eq!(ours.verdict, Verdict::Ok);
+        assert!(ours.found.contains("pid 7, 2 jobs"), "{ours:?}");
+        let older = of(Some("0.0.1"));
+        assert_eq!(older.verdict, Verdict::Warn);
+        assert!(older.mend.unwrap().contains("restart"));
+        let others = of(None);
+        assert_eq!((others.verdict, &others.figures["pid"]), (Verdict::Ok, &7.into()));
+        assert!(others.found.contains("uid 4242's"), "{others:?}");
+        let closed = Error::new(ErrorKind::PermissionDenied, "Permission denied");
+        assert_eq!(check(&plan, Some(&Err(closed))).verdict, Verdict::Skipped);
+    }
+
+    #[test]
+    fn who_listens_is_the_kernels_word_and_one_that_hangs_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("f.sock");
+        let listening = UnixListener::bind(&socket).unwrap();
+        let credentials = peer(&socket).unwrap().unwrap();
+        assert_eq!(credentials.pid().unsigned_abs(), std::process::id());
+        // Nobody takes these connections: its line fills up.
+        rustix::net::listen(&listening, 0).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match peer_and_stay(&socket) {
+                Ok(stays) => waiting.push(stays),
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(full, Errno::AGAIN);
+        let finding = of(&socket);
+        assert_eq!(finding.verdict, Verdict::Wrong);
+        assert!(finding.mend.unwrap().contains("ss -xlp"));
+    }
+
+    fn peer_and_stay(path: &Path) -> std::result::Result<std::os::fd::OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(socket)
+    }
+
+    #[test]
+    fn a_folder_that_takes_a_socket_is_ok() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(of(&folder.path().join("f.sock")).verdict, Verdict::Ok);
+        let unmade = of(&folder.path().join("a/b/f.sock"));
+        assert_eq!(unmade.verdict, Verdict::Ok);
+        assert!(unmade.found.contains("makes"), "{unmade:?}");
+        assert!(!folder.path().join("a").exists());
+        // What a daemon that was killed leaves is in nobody's way.
+        let left = folder.path().join("left.sock");
+        drop(UnixListener::bind(&left).unwrap());
+        assert_eq!(of(&left).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn a_folder_that_anybody_writes_to_is_wrong_unless_it_is_sticky() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("f.sock");
+        mode(folder.path(), 0o777);
+        let open = of(&socket);
+        assert_eq!(open.verdict, Verdict::Wrong);
+        assert!(open.mend.unwrap().contains("chmod o-w"));
+        mode(folder.path(), 0o1777);
+        assert_eq!(of(&socket).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_is_no_socket_and_what_is_too_long_are_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f.sock");
+        fs::write(&file, "").unwrap();
+        let finding = of(&file);
+        assert_eq!(finding.verdict, Verdict::Wrong);
+        assert!(finding.mend.unwrap().contains("rm "));
+        let long = of(&folder.path().join("x".repeat(PATH_MAX)));
+        assert_eq!(long.verdict, Verdict::Wrong);
+        assert!(long.mend.unwrap().contains("forebay.toml:2"));
+    }
+
+    #[test]
+    fn nowhere_to_put_it_is_wrong() {
+        let (mut plan, _folder) = plan("/run/f.sock".as_ref());
+        plan.socket = None;
+        assert_eq!(check(&plan, None).verdict, Verdict::Wrong);
+    }
+}

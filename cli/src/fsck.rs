@@ -1,0 +1,70 @@
+//! `forebay fsck`.
+
+use std::path::PathBuf;
+
+use forebay_config::embedded;
+use forebay_error::{Error, ErrorKind};
+use forebay_store::{Checkup, FaultKind, fsck};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Done, print, print_json};
+
+/// Check a cache directory that no daemon uses.
+///
+/// Tells what a killed daemon left, shards that cannot be served, and files that are not Forebay's
+/// or of a newer release. Bytes of shards are `scrub`'s to check. Exit code 1 tells that something
+/// is wrong that was not repaired.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The cache directory. Unset: this user's own.
+    directory: Option<PathBuf>,
+    /// Remove what is of no use: leftovers, and shards that cannot be served.
+    #[arg(long)]
+    repair: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let directory = match &arguments.directory {
+        Some(directory) => directory.clone(),
+        None => embedded::cache_directory()?,
+    };
+    let bar = ProgressBar::new(0).with_style(
+        ProgressStyle::with_template("{bar:40} {pos}/{len} files  {elapsed} (left {eta})")
+            .expect("a constant, valid template"),
+    );
+    let checkup = fsck(&directory, arguments.repair, |done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    if arguments.json {
+        print_json(&checkup)?;
+    } else {
+        tell(&checkup)?;
+    }
+    match checkup.is_clean() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Corrupt, "the cache directory is not clean")
+            .at("directory", directory.display())
+            .advise("`forebay fsck --repair` removes what is of no use; a daemon's start does, too")
+            .into()),
+    }
+}
+
+fn tell(checkup: &Checkup) -> Done {
+    for fault in &checkup.faults {
+        let kind = match fault.kind {
+            FaultKind::Leftover => "leftover",
+            FaultKind::Broken => "broken",
+            FaultKind::Newer => "newer",
+            FaultKind::Foreign => "foreign",
+        };
+        let repaired = if fault.repaired { "  removed" } else { "" };
+        print(&format!("{kind}  {}  {}{repaired}", fault.file, fault.why))?;
+    }
+    let size = bytesize::ByteSize(checkup.bytes).display().iec();
+    Ok(print(&format!("{} shards, {size}, {} others", checkup.shards, checkup.faults.len()))?)
+}

@@ -1,0 +1,105 @@
+//! `forebay index`.
+
+use std::path::{Path, PathBuf};
+
+use forebay_client::Connection;
+use forebay_config::Rate;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_shard::{Commands, Manifest, ManifestShard};
+use forebay_source::Options;
+use forebay_wire::message::Request;
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::fs::{Access, access};
+use serde::Serialize;
+
+use super::{Done, Launcher, Target, print, print_json, shards};
+
+/// Count the samples of shards and write a manifest.
+///
+/// Several ranks and the lanes of a window shuffle need one. Shards pass through the cache, so
+/// training right after it starts warm; a daemon is started if none runs.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// Shards: URLs or paths, with braces (`{000..099}`) and globs.
+    #[arg(required = true)]
+    urls: Vec<String>,
+    /// The manifest to write.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Fetch at this rate at most, like `2Gbit/s` or `500MB/s`; what jobs want, too, comes as they need it.
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Rate>,
+    /// Run shards that are commands, as in `pipe:aws s3 cp s3://bucket/{00..09}.tar -`.
+    ///
+    /// They run here, by `/bin/sh` and with your rights; name none from a list that you do not trust.
+    #[arg(long)]
+    allow_pipe: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was counted.
+#[derive(Serialize)]
+struct Document<'a> {
+    manifest: &'a Path,
+    hash: &'a str,
+    shards: usize,
+    samples: u64,
+    bytes: u64,
+}
+
+pub(super) fn run(arguments: &Arguments, launcher: &Launcher) -> Done {
+    check_writable(&arguments.output)?;
+    let commands = if arguments.allow_pipe { Commands::Allowed } else { Commands::Refused };
+    let urls = shards(&arguments.urls, commands, &arguments.target, launcher)?;
+    let connection = arguments.target.connect(launcher)?;
+    if arguments.allow_pipe {
+        connection.allow_commands();
+    }
+    if let Some(rate) = arguments.bandwidth {
+        connection.send(&Request::Pace { bandwidth: rate.bytes() })?;
+    }
+    let manifest = Manifest::new(count(&connection, urls)?)?;
+    manifest.write(&arguments.output)?;
+    Ok(tell(arguments, &manifest)?)
+}
+
+/// Refuses a manifest that could not be written, before anything is fetched for it.
+fn check_writable(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let (target, doing) = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => {
+            return Err(Error::new(ErrorKind::Invalid, "the manifest's path is a folder")
+                .at("path", path.display()));
+        }
+        Ok(_) => (path, "write the manifest"),
+        Err(_) => (parent.unwrap_or(Path::new(".")), "write into the manifest's folder"),
+    };
+    access(target, Access::WRITE_OK).doing(doing).map_err(|error| error.at("path", path.display()))
+}
+
+fn tell(arguments: &Arguments, manifest: &Manifest) -> Result<()> {
+    let (shards, samples) = (manifest.shards().len(), manifest.samples());
+    if arguments.json {
+        let bytes = manifest.shards().iter().filter_map(|shard| shard.bytes).sum();
+        let (manifest, hash) = (arguments.output.as_path(), manifest.hash());
+        return print_json(&Document { manifest, hash, shards, samples, bytes });
+    }
+    print(&format!("{}: {shards} shards, {samples} samples", arguments.output.display()))
+}
+
+/// Has the daemon count every shard, several at once.
+fn count(connection: &Connection, urls: Vec<String>) -> Result<Vec<ManifestShard>> {
+    let bar = ProgressBar::new(urls.len() as u64).with_style(
+        ProgressStyle::with_template("{bar:40} {pos}/{len} shards  {elapsed} (left {eta})")
+            .expect("a constant, valid template"),
+    );
+    let origin = Options::from_env().into_map();
+    let counted = connection.count(&urls, &origin, || bar.inc(1))?;
+    bar.finish_and_clear();
+    let shard = |(url, (bytes, samples))| ManifestShard { url, samples, bytes: Some(bytes) };
+    Ok(urls.into_iter().zip(counted).map(shard).collect())
+}

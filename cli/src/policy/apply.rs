@@ -1,0 +1,84 @@
+//! `forebay policy apply`.
+//!
+//! One rule: the daemon decides. What this machine's user sees of groups and certificates may be another
+//! thing than what the daemon does.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_api::applied::Applied;
+use forebay_api::requests::{ConfigurationFile, Wish};
+use forebay_client::Deadline;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use serde_json::Value;
+
+use crate::{Done, Failure, Target, print};
+
+/// A daemon looks groups up and asks its disks how large they are, each of which may take some seconds.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Put a configuration in force in the running daemon, all of it or nothing.
+///
+/// Without FILE the daemon reads its own file again, as on SIGHUP. With FILE it goes by that one's
+/// contents from now on, while its own file stays as it is: `forebay status` tells that the two differ,
+/// and after a restart the daemon's own file counts again.
+///
+/// Jobs go on and feel the change at once: data sets, tenants, sources, daemon.groups, daemon.admin_group,
+/// and tiers' capacity, keep_free and watermarks. Everything else takes a restart: a configuration that differs in
+/// it is refused, and so is one with a mistake; then nothing changes.
+///
+/// What is here beyond a lower quota or capacity goes little by little, from under no reader. Try it with
+/// --dry-run, which tells what changes and how many bytes go.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The configuration; `.yaml`, `.yml` and `.json` are read as such, all else as TOML. Unset: the
+    /// daemon's own file.
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Only tell what would change.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let (json, applied) = ask(&arguments.target, arguments.file.as_deref(), arguments.dry_run)?;
+    print(&if arguments.json { json } else { applied.to_string() })?;
+    match applied.why_not() {
+        None => Ok(()),
+        Some(why) => {
+            let error = Error::new(ErrorKind::Invalid, why);
+            Err(error.at("config", applied.file.display()).into())
+        }
+    }
+}
+
+/// Has a running daemon apply a file, or its own; as JSON, too.
+pub(super) fn ask(target: &Target, file: Option<&Path>, dry: bool) -> Done<(String, Applied)> {
+    let wish = Wish { file: file.map(read).transpose()? };
+    let admin = target.admin_if_running()?;
+    let path = format!("/api/v1/policy?dry_run={dry}");
+    let answer = admin.post(&path, &wish, &Deadline::after(APPLY_TIMEOUT));
+    let document: Value = answer.map_err(Failure::of_request)?;
+    let json = document.to_string();
+    let applied = serde_json::from_value(document).map_err(|error| {
+        let what = format!("the daemon's answer cannot be read: {error}");
+        Error::new(ErrorKind::Invalid, what).advise("install the same release on both sides")
+    })?;
+    Ok((json, applied))
+}
+
+fn read(path: &Path) -> Result<ConfigurationFile> {
+    let at = |error: Error| error.at("config", path.display());
+    let bytes = std::fs::read(path).doing("read the configuration").map_err(at)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        at(Error::new(ErrorKind::Invalid, format!("the file is no text: {error}")))
+    })?;
+    // The daemon names it to others, who are elsewhere.
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Ok(ConfigurationFile { name: path.display().to_string(), text })
+}

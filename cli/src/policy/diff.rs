@@ -1,0 +1,73 @@
+//! `forebay policy diff`.
+//!
+//! One rule: both sides must be right; what differs only in how it is written is no difference.
+
+use std::path::{Path, PathBuf};
+
+use forebay_client::NODE_SOCKET;
+use forebay_config as config;
+use forebay_config::embedded;
+use forebay_config::{Change, Config};
+use forebay_error::{Error, ErrorKind};
+use serde::Serialize;
+
+use super::apply;
+use crate::{Done, Target, print, print_json};
+
+/// Tell what changes between two configurations, in words.
+///
+/// With one file, or none, the first is what the running daemon goes by; with none, the second is the
+/// daemon's own file: what a restart, or `forebay policy apply`, would change.
+///
+/// What is in effect is compared, defaults included. Exit code 0 whether they differ or not.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The configuration as it is. Unset: what the running daemon goes by.
+    #[arg(value_name = "OLD")]
+    first: Option<PathBuf>,
+    /// The configuration as it is to be; the two may be written in different languages.
+    #[arg(value_name = "NEW")]
+    second: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Serialize)]
+struct Document {
+    changes: Vec<Change>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let changes = match (&arguments.first, &arguments.second) {
+        (Some(old), Some(new)) => {
+            let (old, new) = (Config::read(old)?, Config::read(new)?);
+            config::diff(&old, &new, NODE_SOCKET, embedded::memory() as u64)
+        }
+        (new, _) => of_daemon(&arguments.target, new.as_deref())?,
+    };
+    if arguments.json {
+        return Ok(print_json(&Document { changes })?);
+    }
+    Ok(print(&words(&changes))?)
+}
+
+/// What a file, or its own, changes for a running daemon.
+pub(super) fn of_daemon(target: &Target, new: Option<&Path>) -> Done<Vec<Change>> {
+    let (_, applied) = apply::ask(target, new, true)?;
+    if let Some(mistake) = applied.mistakes.first() {
+        let error = Error::new(ErrorKind::Invalid, mistake.text.clone());
+        let file = applied.file.display();
+        return Err(error.advise(format!("see `forebay policy check {file}`")).into());
+    }
+    Ok(applied.changes)
+}
+
+pub(super) fn words(changes: &[Change]) -> String {
+    match changes {
+        [] => "nothing changes".to_owned(),
+        changes => changes.iter().map(Change::to_string).collect::<Vec<_>>().join("\n"),
+    }
+}

@@ -1,0 +1,373 @@
+//! `forebay policy simulate`: jobs on a node that is made up, once by every policy.
+
+mod plot;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::ValueEnum;
+use forebay_config::Rate;
+use forebay_engine::plan;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_policy::simulate::{Jitter, Order, Reader, Report, Trace, simulate_with};
+use forebay_policy::{Evict, Future, Remedy};
+use forebay_wire::message::{self, Shuffle, Tail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::{Done, Failure, print, print_json};
+
+/// Shards that are simulated at most: with more, each step would stand for several.
+const SHARDS_MAX: u32 = 10_000_000;
+
+/// Play jobs on a node through every policy, and tell how busy their GPUs are.
+///
+/// Jobs, cache and link are those of a trace, or made up by the options: equal shards that every
+/// job reads as its loader would, in an order of its own. Time is that of the simulation, so hours
+/// take a second. `clairvoyant` fetches and gives up by what jobs will read; the others fetch eight
+/// shards ahead and give up as their names say. One shard comes at a time, as fast as the link
+/// brings.
+///
+/// Examples:
+///   forebay policy simulate --data 640GiB --cache 300GiB --bandwidth 4Gbit/s --jobs 2
+///   forebay policy record trace.json && forebay policy simulate trace.json --plot policies.svg
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Arguments {
+    /// A trace as JSON: `capacity` (bytes), `bandwidth` (bytes a second), `shards` (bytes of each), `jobs` (`name`, `shards`,
+    /// `rate` in bytes a second, `epochs`, `order`, `window`, `seed`, `joins`), `warm_epochs`, `jitter`; or as `forebay policy record`
+    /// wrote it.
+    trace: Option<PathBuf>,
+    /// Bytes of the data set that all jobs read.
+    #[arg(long, value_name = "SIZE", default_value = "320GiB")]
+    data: ByteSize,
+    /// Bytes of a shard.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    shard: ByteSize,
+    /// Bytes of the cache. Unset: half of the data.
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<ByteSize>,
+    /// What the link brings.
+    #[arg(long, value_name = "RATE", default_value = "2Gbit/s")]
+    bandwidth: Rate,
+    /// How many jobs read the data.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    jobs: u16,
+    /// What each job reads while it does not wait. An H100 that trains a ResNet-50 reads 205 MB/s.
+    #[arg(long, value_name = "RATE", default_value = "205MB/s")]
+    rate: Rate,
+    /// How often each job reads the data, twice before it counts.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(3..=10_000))]
+    epochs: u64,
+    /// Whole shards that a job mixes at once, as `window=` of its loader.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    window: u32,
+    /// Streams that a job's order consists of, as `lanes=` of its loader. Unset: the loader's default for as many shards.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    lanes: Option<u32>,
+    /// Bytes of a sample. ImageNet's have 115 kB.
+    #[arg(long, value_name = "SIZE", default_value = "115kB")]
+    sample: ByteSize,
+    /// Of so many shards each epoch draws one; 1: it reads all.
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    one_in: u32,
+    /// Read in the same order in every epoch.
+    #[arg(long, conflicts_with = "one_in")]
+    fixed: bool,
+    /// Let steps vary by a third, and fetches threefold.
+    #[arg(long)]
+    jitter: bool,
+    /// The policies to play. Unset: all.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    policy: Vec<Name>,
+    /// Compare what `clairvoyant` decides with what the node did that TRACE was recorded on, as it stands in a trace that was
+    /// recorded on it later.
+    #[arg(long, value_name = "LATER", requires = "trace")]
+    against: Option<PathBuf>,
+    /// Draw the result to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A policy's name on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Name(Evict);
+
+impl ValueEnum for Name {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [Name; Evict::ALL.len()] = {
+            let mut all = [Name(Evict::Clairvoyant); Evict::ALL.len()];
+            let mut at = 0;
+            while at < all.len() {
+                all[at] = Name(Evict::ALL[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let trace = match &arguments.trace {
+        Some(path) => read(path)?,
+        None => arguments.made_up().map_err(Failure::Usage)?,
+    };
+    let plans = match &arguments.trace {
+        Some(_) => None,
+        None => arguments.plans(&trace).map_err(Failure::Usage)?,
+    };
+    let futures = |job: usize| match &plans {
+        Some(plans) => plans.future(job),
+        None => trace.future(job),
+    };
+    let policies: Vec<Evict> = match arguments.policy.is_empty() {
+        true => Evict::ALL.to_vec(),
+        false => arguments.policy.iter().map(|name| name.0).collect(),
+    };
+    let later = arguments.against.as_ref().map(read).transpose()?;
+    let bar = ProgressBar::new(policies.len() as u64 + 1);
+    bar.set_style(
+        ProgressStyle::with_template("{msg:12} {wide_bar} {pos}/{len}").expect("a template"),
+    );
+    let mut reports = Vec::new();
+    for policy in policies {
+        bar.set_message(policy.name());
+        reports.push((policy, simulate_with(&trace, policy, &futures)?));
+        bar.inc(1);
+    }
+    let agreement = later.map(|later| trace.agreement(&later)).transpose()?;
+    bar.set_message("remedies");
+    let remedy = trace.remedy_with(&futures)?;
+    bar.finish_and_clear();
+    if let Some(path) = &arguments.plot {
+        plot::draw(path, &trace, &reports)?;
+    }
+    if arguments.json {
+        let mut document = document(&trace, &reports, remedy);
+        document["agreement"] = json!(agreement);
+        return Ok(print_json(&document)?);
+    }
+    let mut text = table(&trace, &reports, remedy);
+    if let Some(agreement) = agreement {
+        let _ = writeln!(text, "\n{agreement}");
+    }
+    Ok(print(text.trim_end())?)
+}
+
+fn read(path: &PathBuf) -> Result<Trace> {
+    let text = fs::read_to_string(path)
+        .doing("read a trace")
+        .map_err(|error| error.at("file", path.display()))?;
+    let trace: Trace = serde_json::from_str(&text).map_err(|error| {
+        Error::new(ErrorKind::Invalid, format!("the trace cannot be read: {error}"))
+            .at("file", path.display())
+            .advise("`forebay policy simulate --help` lists what a trace has")
+    })?;
+    trace.check().map_err(|error| error.at("file", path.display()))?;
+    Ok(trace)
+}
+
+impl Arguments {
+    fn made_up(&self) -> Result<Trace> {
+        let wrong = |what: &str| Error::new(ErrorKind::Invalid, what.to_owned());
+        let shard = self.shard.as_u64();
+        let shards = self.data.as_u64().checked_div(shard).unwrap_or(0);
+        let shards = u32::try_from(shards).ok().filter(|shards| (2..=SHARDS_MAX).contains(shards));
+        let shards = shards.ok_or_else(|| {
+            wrong("the data is 2 to 10000000 shards").at("data", self.data).at("shard", self.shard)
+        })?;
+        let order = match (self.fixed, self.one_in) {
+            (true, _) => Order::Fixed,
+            (false, 0 | 1) => Order::Reshuffled,
+            (false, one_in) => Order::Drawn { one_in },
+        };
+        let reader = |number: u16| Reader {
+            name: format!("job {}", number + 1),
+            shards: (0..shards).collect(),
+            rate: self.rate.bytes() as f64,
+            order,
+            window: 1,
+            // As many bytes as whole epochs.
+            epochs: self.epochs.saturating_mul(u64::from(self.one_in.max(1))),
+            seed: u64::from(number),
+            joins: 0.0,
+            uses: Vec::new(),
+        };
+        let trace = Trace {
+            capacity: self.cache.map_or(self.data.as_u64() / 2, |cache| cache.as_u64()),
+            bandwidth: self.bandwidth.bytes() as f64,
+            shards: vec![shard; shards as usize],
+            jobs: (0..self.jobs).map(reader).collect(),
+            warm_epochs: 2 * u64::from(self.one_in.max(1)),
+            jitter: match self.jitter {
+                true => Jitter { step: 4.0 / 3.0, fetch: 3.0, seed: 1 },
+                false => Jitter::default(),
+            },
+            here: Vec::new(),
+            names: Vec::new(),
+            at: 0,
+            decisions: Vec::new(),
+        };
+        trace.check()?;
+        Ok(trace)
+    }
+}
+
+/// The orders of jobs that are made up: those of their loaders.
+struct Plans {
+    order: message::Order,
+    lanes: u32,
+    counts: Vec<u64>,
+    epochs: u64,
+    bytes: f64,
+}
+
+impl Plans {
+    fn future(&self, job: usize) -> Box<dyn Future> {
+        let order = message::Order { seed: job as u64, ..self.order.clone() };
+        let share = plan::Share::new(&order, self.lanes, 0);
+        let shards = (0..).take(self.counts.len()).collect();
+        let (lanes, epochs, counts) = (self.lanes, self.epochs, self.counts.clone());
+        let make = move |number| {
+            // As many as there are counts, which are fewer than four billion.
+            let shards = u32::try_from(counts.len()).ok().filter(|_| number < epochs)?;
+            let counts = Some(counts.clone());
+            Some(plan::Epoch::One(plan::Sequence::new(&order, shards, counts, lanes, number)))
+        };
+        plan::outlook(make, share, shards, self.bytes)
+    }
+}
+
+impl Arguments {
+    /// The plans of the jobs; none of those that draw from the data, as no loader does.
+    fn plans(&self, trace: &Trace) -> Result<Option<Plans>> {
+        if self.one_in > 1 {
+            return Ok(None);
+        }
+        let each = self.shard.as_u64().checked_div(self.sample.as_u64()).unwrap_or(0).max(1);
+        let order = message::Order {
+            shuffle: if self.fixed { Shuffle::None } else { Shuffle::Window },
+            window: self.window,
+            seed: 0,
+            lanes: self.lanes,
+            batch_size: 1,
+            rank: 0,
+            world_size: 1,
+            tail: Tail::Even,
+            epoch_samples: None,
+        };
+        let counts = vec![each; trace.shards.len()];
+        plan::check(&order, counts.len(), Some(&counts))?;
+        // As many as `u32` holds: checked when they were made up.
+        let lanes = plan::lanes(&order, counts.len() as u32, true)?;
+        let bytes = self.shard.as_u64() as f64 / each as f64;
+        Ok(Some(Plans { order, lanes, counts, epochs: self.epochs, bytes }))
+    }
+}
+
+/// What is said of the node before the table.
+fn summary(trace: &Trace) -> String {
+    let all: u64 = trace.shards.iter().sum();
+    let demand: f64 = trace.jobs.iter().map(|job| job.rate).sum();
+    let count = |number: usize, what: &str| {
+        format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    };
+    format!(
+        "{}, {}; cache {} ({:.0} %); link {}; {}, {} together",
+        count(trace.shards.len(), "shard"),
+        ByteSize(all),
+        ByteSize(trace.capacity),
+        100.0 * trace.capacity as f64 / all.max(1) as f64,
+        rate(trace.bandwidth),
+        count(trace.jobs.len(), "job"),
+        rate(demand),
+    )
+}
+
+fn table(trace: &Trace, reports: &[(Evict, Report)], remedy: Option<Remedy>) -> String {
+    let mut text = summary(trace);
+    let _ = write!(
+        text,
+        "\n\n{:<12} {:>7} {:>14} {:>10}  GPUs busy\n",
+        "policy", "hits", "from origin", ""
+    );
+    for (policy, report) in reports {
+        let busy = report.busy_share();
+        let _ = writeln!(
+            text,
+            "{:<12} {:>5.1} % {:>14} {:>8.1} %  {}",
+            policy.name(),
+            100.0 * report.hit_ratio,
+            ByteSize(report.origin_bytes).to_string(),
+            100.0 * busy,
+            "#".repeat((busy * 40.0).round() as usize),
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{:<12} {:>7} {:>14} {:>8.1} %  no policy can do better",
+        "bound",
+        "",
+        "",
+        100.0 * trace.bound()
+    );
+    let _ = writeln!(text, "\n{}", advice(remedy));
+    text
+}
+
+/// What would make every job busy, in an administrator's words.
+fn advice(remedy: Option<Remedy>) -> String {
+    let Some(remedy) = remedy else {
+        return "with clairvoyant no job waits".to_owned();
+    };
+    let cache = remedy.cache.map(|bytes| format!("+{} of cache", ByteSize(bytes)));
+    let bandwidth = remedy.bandwidth.map(|bytes| format!("+{} of link", rate(bytes)));
+    let all: Vec<_> = cache.into_iter().chain(bandwidth).collect();
+    match all.is_empty() {
+        true => "jobs wait with clairvoyant, too, and neither cache nor link would help".to_owned(),
+        false => format!("no job would wait with clairvoyant and {}", all.join(" or ")),
+    }
+}
+
+/// Bytes a second as links are sold.
+fn rate(bytes: f64) -> String {
+    let bits = bytes * 8.0;
+    if bits < 1e9 {
+        format!("{:.0} Mbit/s", bits / 1e6)
+    } else {
+        format!("{:.1} Gbit/s", bits / 1e9)
+    }
+}
+
+fn document(
+    trace: &Trace,
+    reports: &[(Evict, Report)],
+    remedy: Option<Remedy>,
+) -> serde_json::Value {
+    let policies = reports.iter().map(|(policy, report)| {
+        let mut one = json!(report);
+        one["policy"] = json!(policy.name());
+        let busy = report.busy.iter().map(|(job, busy)| json!({"job": job, "share": busy}));
+        one["busy"] = busy.collect();
+        one["busy_share"] = json!(report.busy_share());
+        one
+    });
+    json!({
+        "policies": policies.collect::<Vec<_>>(),
+        "bound": trace.bound(),
+        "capacity": trace.capacity,
+        "bandwidth": trace.bandwidth,
+        "shards": trace.shards.len(),
+        "lacks": remedy.map(|remedy| json!({"cache_bytes": remedy.cache, "bandwidth": remedy.bandwidth})),
+    })
+}

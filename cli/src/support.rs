@@ -1,0 +1,216 @@
+//! `forebay support-bundle`.
+//!
+//! One rule: what cannot be had is told in its place; one thing that is missing keeps nothing of the others
+//! from being packed.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use forebay_client::{Admin, Deadline, LOG_MAX, NODE_SOCKET, RuntimeDirectory};
+use forebay_config as config;
+use forebay_config::Config;
+use forebay_config::embedded;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use serde_json::{Value, json};
+
+use super::daemon::CONFIG;
+use super::{ANSWER_TIMEOUT, Done, Failure, Target, doctor, policy, print, print_json};
+
+/// What is asked of a daemon that runs, and what its file is called.
+const ASKED: [(&str, &str); 7] = [
+    ("status.json", "/api/v1/status"),
+    ("datasets.json", "/api/v1/datasets"),
+    ("jobs.json", "/api/v1/jobs"),
+    ("warm-ups.json", "/api/v1/warm-ups"),
+    ("scrubs.json", "/api/v1/scrubs"),
+    ("costs.json", "/api/v1/costs"),
+    ("ready.json", "/readyz"),
+];
+
+/// What systemd's journal has of the node daemon's unit, as docs/OPERATING.md calls it: so many lines are days of a daemon that is
+/// well, and the last hours of one that is not.
+const JOURNAL: [&str; 7] =
+    ["--unit", "forebayd", "--lines", "5000", "--output", "short-iso", "--no-pager"];
+
+/// A journal on a disk that hangs keeps nothing of the others from being packed.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the kernel says of the machine.
+const MACHINE: [(&str, &str); 4] = [
+    ("machine/version", "/proc/version"),
+    ("machine/meminfo", "/proc/meminfo"),
+    ("machine/mounts", "/proc/self/mountinfo"),
+    ("machine/pressure-io", "/proc/pressure/io"),
+];
+
+/// Pack what helps to find a fault into one file, to be sent to whoever looks.
+///
+/// The daemon's state, metrics and costs, its configuration as `forebay config show` prints it and what `forebay policy
+/// diff` says of it, what `forebay doctor` finds, the last lines of the node daemon's log (systemd's journal of forebayd) and
+/// of a private daemon's, and what the kernel says of memory and mounts. It names data sets, jobs and paths; passwords,
+/// tokens and what URLs may hide are left out, and so is the audit log. Read it before you send it: `tar xf FILE`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The file to write. Unset: forebay-support-SECONDS.tar here.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The node daemon's configuration.
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+    #[command(flatten)]
+    target: Target,
+    /// Tell what would be packed, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file of the bundle.
+struct Piece {
+    name: &'static str,
+    content: Result<Vec<u8>>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let pieces = collect(arguments);
+    let path = match (&arguments.output, arguments.dry_run) {
+        (_, true) => None,
+        (Some(path), _) => Some(path.clone()),
+        (None, _) => Some(format!("forebay-support-{}.tar", now()).into()),
+    };
+    if let Some(path) = &path {
+        pack(path, &pieces)?;
+    }
+    if arguments.json {
+        let told = |piece: &Piece| match &piece.content {
+            Ok(content) => json!({ "name": piece.name, "bytes": content.len() }),
+            Err(error) => json!({ "name": piece.name, "missing": error.to_string() }),
+        };
+        let files: Vec<_> = pieces.iter().map(told).collect();
+        return Ok(print_json(&json!({ "file": path, "files": files }))?);
+    }
+    for Piece { name, content } in &pieces {
+        match content {
+            Ok(content) => print(&format!("{name}  {} bytes", content.len()))?,
+            Err(error) => print(&format!("{name}  missing: {error}"))?,
+        }
+    }
+    match path {
+        Some(path) => Ok(print(&format!("{} is packed", path.display()))?),
+        None => Ok(()),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn collect(arguments: &Arguments) -> Vec<Piece> {
+    let about = json!({ "release": env!("CARGO_PKG_VERSION"), "made_at": now() });
+    let mut pieces = vec![Piece { name: "about.json", content: Ok(written(&about)) }];
+    let admin = arguments.target.admin_if_running();
+    for (name, path) in ASKED {
+        let asked = match &admin {
+            Ok(admin) => ask(admin, path),
+            Err(failure) => Err(failure.error().clone()),
+        };
+        pieces.push(Piece { name, content: asked.map(|answer| written(&answer)) });
+    }
+    let of_admin = |of: &dyn Fn(&Admin) -> Result<String>| match &admin {
+        Ok(admin) => of(admin).map(String::into_bytes),
+        Err(failure) => Err(failure.error().clone()),
+    };
+    let metrics = of_admin(&|admin| admin.text("/metrics", &Deadline::after(ANSWER_TIMEOUT)));
+    pieces.push(Piece { name: "metrics.txt", content: metrics });
+    let differs =
+        of_admin(&|_| policy::differences(&arguments.target).map_err(Failure::into_error));
+    pieces.push(Piece { name: "policy-diff.txt", content: differs });
+    let shown = Config::read(&arguments.config).map(|config| {
+        config::text(&config::document(&config, NODE_SOCKET, embedded::memory() as u64))
+            .into_bytes()
+    });
+    pieces.push(Piece { name: "config.toml", content: shown });
+    let found =
+        doctor::report(Some(&arguments.config).filter(|path| path.exists()).map(PathBuf::as_path));
+    pieces.push(Piece { name: "doctor.txt", content: found.map(String::into_bytes) });
+    pieces.push(Piece { name: "node-daemon.log", content: journal() });
+    let log = RuntimeDirectory::of_this_user().and_then(|runtime| end_of(&runtime.log()));
+    pieces.push(Piece { name: "private-daemon.log", content: log });
+    pieces.extend(MACHINE.map(|(name, path)| Piece { name, content: end_of(Path::new(path)) }));
+    pieces
+}
+
+fn ask(admin: &Admin, path: &str) -> Result<Value> {
+    admin.get(path, &Deadline::after(ANSWER_TIMEOUT))
+}
+
+fn written(document: &Value) -> Vec<u8> {
+    format!("{document:#}\n").into_bytes()
+}
+
+/// What the node's journal has of the daemon's log, as much as a log may have.
+fn journal() -> Result<Vec<u8>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let said = runtime.doing("start an async runtime")?.block_on(async {
+        let mut journal = tokio::process::Command::new("journalctl");
+        journal.args(JOURNAL).stdin(Stdio::null()).kill_on_drop(true);
+        tokio::time::timeout(JOURNAL_TIMEOUT, journal.output()).await
+    });
+    let silent = |_| Error::new(ErrorKind::Unavailable, "journalctl does not answer");
+    let said = said.map_err(silent)?.doing("run journalctl")?;
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        return Err(Error::new(ErrorKind::Unavailable, format!("journalctl failed: {why}")));
+    }
+    let mut lines = said.stdout;
+    let past = lines.len().saturating_sub(usize::try_from(LOG_MAX).unwrap_or(usize::MAX));
+    Ok(lines.split_off(past))
+}
+
+/// The end of a file, as much as a log may have.
+fn end_of(path: &Path) -> Result<Vec<u8>> {
+    let read = || {
+        let mut file = std::fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        if len > LOG_MAX {
+            file.seek(SeekFrom::Start(len - LOG_MAX))?;
+        }
+        let mut content = Vec::new();
+        file.take(LOG_MAX).read_to_end(&mut content)?;
+        Ok::<_, std::io::Error>(content)
+    };
+    read().doing("read a file").map_err(|error| error.at("path", path.display()))
+}
+
+fn pack(path: &Path, pieces: &[Piece]) -> Result<()> {
+    let at = |error: Error| error.at("file", path.display());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.doing("make the bundle").map_err(|error| match error.kind() {
+        ErrorKind::Invalid => at(error).advise("name a file that is not there yet"),
+        _ => at(error),
+    })?;
+    let mut bundle = tar::Builder::new(file);
+    for Piece { name, content } in pieces {
+        let missing;
+        let (name, content) = match content {
+            Ok(content) => ((*name).to_owned(), content.as_slice()),
+            Err(error) => {
+                missing = format!("{error}\n");
+                (format!("{name}.missing"), missing.as_bytes())
+            }
+        };
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(now());
+        let name = format!("forebay-support/{name}");
+        bundle.append_data(&mut header, name, content).doing("write the bundle").map_err(at)?;
+    }
+    bundle.finish().doing("write the bundle").map_err(at)
+}

@@ -1,0 +1,218 @@
+//! Why a shard is where it is, or is not cached, and what will happen to it next, in words.
+//!
+//! One rule: each sentence is of one fact that the store told; where nothing is known, it says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use bytesize::ByteSize;
+use forebay_api::requests::Explanation;
+use forebay_error::{Result, shown};
+use forebay_node::Node;
+use forebay_store::{Condition, Copy, Explained, Kept, Mode, Room};
+use serde::Deserialize;
+
+use super::access::Caller;
+use super::body::Query;
+use super::refusal::Refusal;
+
+/// Which shard.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// Its URL, as jobs name it.
+    url: String,
+}
+
+/// Why a shard is where it is, or is not cached, and what will happen to it next.
+#[utoipa::path(get, path = "/api/v1/shards", tag = "shards",
+    params(Which),
+    responses((status = 200, body = Explanation)))]
+pub(super) async fn explain(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Query(Which { url }): Query<Which>,
+) -> Result<Json<Explanation>, Refusal> {
+    let facts = caller.store(&node).explain(&url).await?;
+    let (why, next) = (why(&facts), next(&facts));
+    Ok(Json(Explanation { url: shown(&url), why, next, facts }))
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+fn time(seconds: u64) -> String {
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+fn why(facts: &Explained) -> Vec<String> {
+    let mut why = Vec::new();
+    why.push(match (&facts.dataset, &facts.matches) {
+        (Some(name), Some(pattern)) => {
+            format!(
+                "it belongs to data set {name}, whose pattern {pattern} is the first that matches"
+            )
+        }
+        _ => "no [[dataset]] matches it: it is kept by the defaults".to_owned(),
+    });
+    why.extend(facts.copies.iter().map(copy));
+    if facts.copies.is_empty() {
+        why.extend(why_not(facts));
+    }
+    why
+}
+
+/// A copy, in a sentence.
+fn copy(kept: &Kept) -> String {
+    let Kept { tier, bytes, age_seconds, uses, .. } = kept;
+    let (bytes, age) = (size(*bytes), time(*age_seconds));
+    let charged = match &kept.tenant {
+        Some(tenant) => format!(", charged to tenant {tenant}, who brought it in"),
+        None => String::new(),
+    };
+    match kept.state {
+        Copy::Arriving => format!("it is on its way to tier {tier}{charged}"),
+        Copy::Partial => {
+            format!("a part of it is on tier {tier}: its fetch ended early {age} ago{charged}")
+        }
+        Copy::Broken => {
+            format!(
+                "what is good of it is on tier {tier}: its origin's archive breaks off{charged}"
+            )
+        }
+        Copy::Whole | Copy::Stale | Copy::Absent => {
+            format!(
+                "it is on tier {tier} ({bytes}), fetched {age} ago and used {uses} times since{charged}"
+            )
+        }
+    }
+}
+
+/// Why there is no copy.
+fn why_not(facts: &Explained) -> Vec<String> {
+    if !facts.keeps {
+        return vec!["its data set says cache = \"never\": it is read where it lies".to_owned()];
+    }
+    let mut why = Vec::new();
+    let bytes = match &facts.origin {
+        None => {
+            why.push(
+                "nobody asked for it lately: shards come when a job or a warm-up wants them"
+                    .to_owned(),
+            );
+            None
+        }
+        Some(said) => {
+            let ago = time(said.seconds_ago as u64);
+            if let Some(error) = &said.error {
+                why.push(format!("its origin gave nothing when it was asked {ago} ago: {error}"));
+            } else {
+                why.push(format!(
+                    "it was asked for {ago} ago, and is not here: its fetch failed, it was evicted or dropped since"
+                ));
+            }
+            said.bytes
+        }
+    };
+    let takers: Vec<&Room> = facts.tiers.iter().filter(|tier| takes(tier)).collect();
+    if takers.is_empty() {
+        why.push("no tier takes it: each fails, is drained or disabled, or is not among those of its data set".to_owned());
+    }
+    if let (Some(bytes), Some(most)) = (bytes, takers.iter().map(|tier| tier.limit_bytes).max())
+        && bytes > most
+    {
+        why.push(format!("it has {}, and no tier may hold more than {}", size(bytes), size(most)));
+    }
+    for quota in &facts.quotas {
+        if bytes.is_some_and(|bytes| bytes > quota.max_bytes) {
+            why.push(format!(
+                "it is larger than all that {} may hold ({})",
+                quota.name,
+                size(quota.max_bytes)
+            ));
+        }
+    }
+    why
+}
+
+fn takes(tier: &Room) -> bool {
+    tier.allowed && tier.mode == Mode::Enabled && tier.condition == Condition::Normal
+}
+
+fn next(facts: &Explained) -> Vec<String> {
+    if facts.copies.is_empty() {
+        return vec![match facts.keeps {
+            true => next_without_a_copy(facts),
+            false => "nothing is kept of it".to_owned(),
+        }];
+    }
+    facts.copies.iter().map(|kept| next_of(kept, facts)).collect()
+}
+
+fn next_without_a_copy(facts: &Explained) -> String {
+    let Some(tier) = facts.tiers.iter().find(|tier| takes(tier)) else {
+        return "a job that wants it reads it from its origin: no tier takes it".to_owned();
+    };
+    let free = tier.limit_bytes.saturating_sub(tier.used_bytes);
+    let full = facts.quotas.iter().find(|quota| quota.used_bytes >= quota.max_bytes);
+    match full {
+        Some(quota) => format!(
+            "when a job wants it, {} gives up another shard for it: it holds all it may ({})",
+            quota.name,
+            size(quota.max_bytes)
+        ),
+        None => format!(
+            "it is fetched to tier {} when a job wants it; {} are free there",
+            tier.tier,
+            size(free)
+        ),
+    }
+}
+
+/// What becomes of a copy, by the first rule that says something of it.
+fn next_of(kept: &Kept, facts: &Explained) -> String {
+    let tier = &kept.tier;
+    let is_leaving = facts.tiers.iter().any(|of| of.tier == *tier && of.mode == Mode::Draining);
+    let mut next = if kept.state == Copy::Arriving {
+        format!("on {tier}: it arrives, and is served meanwhile")
+    } else if is_leaving {
+        format!("on {tier}: it moves to another tier, or goes: {tier} is being drained")
+    } else if kept.in_use {
+        format!("on {tier}: somebody reads it, so it stays until they are done")
+    } else if kept.pinned {
+        format!("on {tier}: it stays: an admin pinned it, until `forebay dataset unpin`")
+    } else if facts.pinned && !kept.passes {
+        format!("on {tier}: it stays: its data set is pinned")
+    } else if let Some(left) = kept.kept_for_seconds {
+        format!(
+            "on {tier}: it stays {} more at least, by its data set's dont_evict_time",
+            time(left)
+        )
+    } else if kept.passes {
+        format!("on {tier}: it is among the first to go: it was not admitted, or is not whole")
+    } else if kept.within_minimum {
+        format!(
+            "on {tier}: it goes for shards of its own data set and tenant only: a quota.min keeps it from others"
+        )
+    } else if kept.claimed {
+        format!("on {tier}: a job has it in its window: it goes only where nothing else can")
+    } else {
+        format!("on {tier}: it may go when room is needed, in the order of its data set's policy")
+    };
+    if let Some(until) = kept.needed_in_seconds {
+        next += &match until {
+            0.0 => "; a job needs it now".to_owned(),
+            until => format!("; a job needs it in some {}", time(until.ceil() as u64)),
+        };
+    }
+    if let Some(left) = kept.stale_in_seconds {
+        next += &match left {
+            0 => "; it is too old to be served, and is fetched anew when a job wants it".to_owned(),
+            left => format!("; in {} it is too old to be served", time(left)),
+        };
+    }
+    next
+}

@@ -1,0 +1,47 @@
+//! Families of bills: what was fetched and written for whom, by tenant and data set. Jobs come and go without a bound:
+//! `forebay cost` tells of those.
+
+use forebay_api::status::Status;
+use forebay_source::Billed;
+use forebay_store::Charged;
+
+use super::family::{Family, Sample};
+
+/// The name of what no tenant asked for.
+const NO_TENANT: &str = "(rest)";
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family::counter(
+        "forebay_bill_requests_total",
+        &["tenant", "dataset"],
+        "Requests to stores over a network, by who asked first; `(rest)` is what no tenant did, or what belongs to no data set.",
+        |status| each(status, |billed| billed.requests),
+    ),
+    Family::counter(
+        "forebay_bill_origin_bytes_total",
+        &["tenant", "dataset"],
+        "Payload bytes that stores sent over a network, by who asked first.",
+        |status| each(status, |billed| billed.origin_bytes),
+    ),
+    Family::counter(
+        "forebay_bill_file_bytes_total",
+        &["tenant", "dataset"],
+        "Bytes of files and of what commands say, by who asked first.",
+        |status| each(status, |billed| billed.file_bytes),
+    ),
+    Family::counter(
+        "forebay_bill_written_bytes_total",
+        &["tenant", "dataset"],
+        "Bytes written to tiers on disks, by who asked first; moves between tiers are nobody's.",
+        |status| each(status, |billed| billed.written_bytes),
+    ),
+];
+
+/// Something of each bill; those of one tenant and data set are added up where samples of one name are.
+fn each(status: &Status, of: fn(&Billed) -> u64) -> Vec<Sample> {
+    let sample = |(charged, billed): &(Charged, Billed)| {
+        let tenant = charged.tenant.as_deref().unwrap_or(NO_TENANT);
+        Sample::new([tenant, &charged.dataset], of(billed))
+    };
+    status.bills.iter().map(sample).collect()
+}

@@ -1,0 +1,344 @@
+//! Families of tiers: what they hold, what was found on them, and how their devices do.
+
+use forebay_api::status::Status;
+use forebay_histogram::Times;
+use forebay_store::{Class, Condition, Counters, Mode, Past, TierReport};
+use forebay_uring::{EngineKind, EngineReport};
+
+use super::family::{Family, Sample};
+
+/// The name of what no tier has a part in.
+const NO_TIER: &str = "none";
+
+pub(super) const FAMILIES: &[Family] = &[
+    Family::gauge(
+        "forebay_tier_info",
+        &["tier", "class", "device", "engine"],
+        "What a tier is made of, the block device under it, and what moves its bytes; the value is always 1.",
+        |status| {
+            let told = |tier: &TierReport| {
+                let engine = match tier.engine.as_ref().map(|engine| &engine.kind) {
+                    Some(EngineKind::Ring) => "io_uring",
+                    Some(_) => "threads",
+                    None => "memory",
+                };
+                let device = tier.device.as_deref().unwrap_or_default();
+                Sample::new([&tier.name, class(tier.class), device, engine], 1_u64)
+            };
+            status.tiers.iter().map(told).collect()
+        },
+    ),
+    Family::gauge(
+        "forebay_tier_mode",
+        &["tier", "mode"],
+        "1 for what the admin wants of the tier: enabled, draining or disabled; 0 for the others.",
+        |status| {
+            let modes = [
+                ("enabled", Mode::Enabled),
+                ("draining", Mode::Draining),
+                ("disabled", Mode::Disabled),
+            ];
+            let of = |tier: &TierReport| {
+                let mode = tier.mode;
+                let name = tier.name.clone();
+                modes.map(move |(word, is)| Sample::new([&name, word], mode == is))
+            };
+            status.tiers.iter().flat_map(of).collect()
+        },
+    ),
+    Family::gauge(
+        "forebay_tier_condition",
+        &["tier", "condition"],
+        "1 for what is thought of the tier's device: normal, read-only, unstable or down; 0 for the others.",
+        |status| {
+            let conditions = [
+                ("normal", Condition::Normal),
+                ("read-only", Condition::ReadOnly),
+                ("unstable", Condition::Unstable),
+                ("down", Condition::Down),
+            ];
+            let of = |tier: &TierReport| {
+                let condition = tier.condition;
+                let name = tier.name.clone();
+                conditions.map(move |(word, is)| Sample::new([&name, word], condition == is))
+            };
+            status.tiers.iter().flat_map(of).collect()
+        },
+    ),
+    Family::gauge(
+        "forebay_tier_capacity_bytes",
+        &["tier"],
+        "Bytes that the tier may hold.",
+        |status| each(status, |c| c.capacity_bytes),
+    ),
+    Family::gauge(
+        "forebay_tier_limit_bytes",
+        &["tier"],
+        "Bytes that it may hold now: less than its capacity where others fill the disk.",
+        |status| each(status, |c| c.limit_bytes),
+    ),
+    Family::gauge("forebay_tier_used_bytes", &["tier"], "Bytes reserved on the tier.", |status| {
+        each(status, |c| c.used_bytes)
+    }),
+    Family::gauge(
+        "forebay_tier_shards",
+        &["tier"],
+        "Shards on the tier, arriving ones included.",
+        |status| each(status, |c| c.shards as u64),
+    ),
+    Family::counter(
+        "forebay_tier_hits_total",
+        &["tier"],
+        "Shards opened that were on the tier.",
+        |status| each(status, |c| c.hits),
+    ),
+    Family::counter(
+        "forebay_tier_misses_total",
+        &["tier"],
+        "Shards opened that were on no tier, by the tier that they came to; `none` is what went past all tiers.",
+        |status| each_and_past(status, |c| c.misses, |past| past.misses),
+    ),
+    Family::counter(
+        "forebay_tier_fills_total",
+        &["tier"],
+        "Shards fetched whole, and kept.",
+        |status| each(status, |c| c.fills),
+    ),
+    Family::counter(
+        "forebay_tier_failed_fills_total",
+        &["tier"],
+        "Fetches of shards that ended in an error; `none` is of what went past all tiers.",
+        |status| each_and_past(status, |c| c.failed_fills, |past| past.failed_fills),
+    ),
+    Family::counter(
+        "forebay_tier_evictions_total",
+        &["tier"],
+        "Shards removed to make room.",
+        |status| each(status, |c| c.evictions),
+    ),
+    Family::counter(
+        "forebay_corruption_total",
+        &["tier"],
+        "Copies dropped because bytes at rest were wrong. None of them reached a trainer.",
+        |status| each(status, |c| c.corruptions),
+    ),
+    Family::counter(
+        "forebay_tier_origin_bytes_total",
+        &["tier"],
+        "Bytes fetched from origins of shards that came, or are on their way; of compressed ones, what their origin sent.",
+        |status| each(status, |c| c.origin_bytes),
+    ),
+    Family::counter(
+        "forebay_tier_resumed_bytes_total",
+        &["tier"],
+        "Bytes of whole shards that were there already, left by a fetch which did not end.",
+        |status| each(status, |c| c.resumed_bytes),
+    ),
+    Family::counter(
+        "forebay_tier_moved_shards_total",
+        &["tier"],
+        "Shards that came from another tier.",
+        |status| each(status, |c| c.moved_in),
+    ),
+    Family::counter(
+        "forebay_tier_moved_bytes_total",
+        &["tier"],
+        "Bytes of shards that came from another tier.",
+        |status| each(status, |c| c.moved_bytes),
+    ),
+    Family::counter(
+        "forebay_tier_written_bytes_total",
+        &["tier"],
+        "Bytes that came to the tier by fetches and moves: what wears its device, if it has one.",
+        |status| each(status, |c| c.written_bytes),
+    ),
+    Family::gauge(
+        "forebay_tier_writes_left_bytes",
+        &["tier"],
+        "Bytes that may be written now without anybody waiting for them, where `writes_per_day` is set; below 0 if overdrawn.",
+        |status| {
+            let left =
+                |tier: &TierReport| Some(Sample::new([&tier.name], tier.writes_left_bytes? as f64));
+            status.tiers.iter().filter_map(left).collect()
+        },
+    ),
+    Family::counter(
+        "forebay_tier_errors_total",
+        &["tier"],
+        "Operations that the tier's device failed.",
+        |status| each(status, |c| c.io_errors),
+    ),
+    Family::counter(
+        "forebay_tier_read_bytes_total",
+        &["tier"],
+        "Bytes read from the tier for batches and moves.",
+        |status| each(status, |c| c.tier_read_bytes),
+    ),
+    Family::counter(
+        "forebay_tier_copied_bytes_total",
+        &["tier"],
+        "Bytes for batches copied out of memory while their shard arrived; `none` is what went past all tiers.",
+        |status| each_and_past(status, |c| c.copied_bytes, |past| past.copied_bytes),
+    ),
+    Family::counter(
+        "forebay_through_shards_total",
+        &[],
+        "Shards opened that no tier took: indexed by one pass over them, and read from their origin.",
+        |status| Sample::only(status.cache.past.through),
+    ),
+    Family::counter(
+        "forebay_through_bytes_total",
+        &[],
+        "Bytes read from origins for batches past the cache, because no tier holds the shard.",
+        |status| Sample::only(status.cache.counters.through_bytes),
+    ),
+    Family::counter(
+        "forebay_cache_hit_bytes_total",
+        &["tier", "dataset"],
+        "Bytes for batches that were read from the tier, by data set; `(rest)` is what belongs to none.",
+        |status| traffic(status, |of| of.hit_bytes),
+    ),
+    Family::counter(
+        "forebay_cache_miss_bytes_total",
+        &["tier", "dataset"],
+        "Bytes for batches that the tier did not have: taken from memory while they arrived, or, as `none`, read past all tiers.",
+        |status| traffic(status, |of| of.miss_bytes),
+    ),
+    Family::histogram(
+        "forebay_io_duration_seconds",
+        &["tier", "operation"],
+        "How long reads, writes and syncs of the tier's device took, from when they were asked for.",
+        |status| {
+            let of = |tier: &TierReport, engine: &EngineReport| {
+                let times: [(&str, &Times); 3] = [
+                    ("read", &engine.durations.reads),
+                    ("write", &engine.durations.writes),
+                    ("sync", &engine.durations.syncs),
+                ];
+                times.map(|(operation, times)| Sample::new([&tier.name, operation], times)).into()
+            };
+            engines(status, of)
+        },
+    ),
+    Family::counter(
+        "forebay_io_bytes_total",
+        &["tier", "operation"],
+        "Bytes that the tier's engine read and wrote, for whatever purpose.",
+        |status| {
+            let of = |tier: &TierReport, engine: &EngineReport| {
+                let c = engine.counters;
+                [("read", c.bytes_read), ("write", c.bytes_written)]
+                    .map(|(operation, bytes)| Sample::new([&tier.name, operation], bytes))
+                    .into()
+            };
+            engines(status, of)
+        },
+    ),
+    Family::counter(
+        "forebay_io_short_total",
+        &["tier", "operation"],
+        "Reads and writes that the kernel carried out in part and the engine asked for again.",
+        |status| {
+            let of = |tier: &TierReport, engine: &EngineReport| {
+                let c = engine.counters;
+                [("read", c.short_reads), ("write", c.short_writes)]
+                    .map(|(operation, short)| Sample::new([&tier.name, operation], short))
+                    .into()
+            };
+            engines(status, of)
+        },
+    ),
+    Family::counter(
+        "forebay_io_errors_total",
+        &["tier"],
+        "Operations of the tier's engine that ended in an error.",
+        |status| engine(status, |engine| engine.counters.errors),
+    ),
+    Family::counter(
+        "forebay_io_fixed_operations_total",
+        &["tier"],
+        "Operations that used registered memory.",
+        |status| engine(status, |engine| engine.counters.fixed_ops),
+    ),
+    Family::counter(
+        "forebay_io_system_calls_total",
+        &["tier"],
+        "Calls of the tier's engine into the kernel.",
+        |status| engine(status, |engine| engine.counters.system_calls),
+    ),
+    Family::gauge(
+        "forebay_io_operations_limit",
+        &["tier"],
+        "Operations that the tier's engine has under way at once, at most.",
+        |status| engine(status, |engine| engine.in_flight_limit.into()),
+    ),
+    Family::gauge(
+        "forebay_io_memory_bytes",
+        &["tier", "registered"],
+        "Memory that the tier's engine reads into, registered with the kernel and not. What is not costs CPU: see `forebay doctor`.",
+        |status| {
+            let of = |tier: &TierReport, engine: &EngineReport| {
+                [("true", engine.registered_bytes), ("false", engine.unregistered_bytes)]
+                    .map(|(is, bytes)| Sample::new([&tier.name, is], bytes))
+                    .into()
+            };
+            engines(status, of)
+        },
+    ),
+    Family::gauge("forebay_io_files", &["tier"], "Open files of the tier's engine.", |status| {
+        engine(status, |engine| engine.files as u64)
+    }),
+    Family::gauge(
+        "forebay_io_registered_files",
+        &["tier"],
+        "Open files in the engine's own table.",
+        |status| engine(status, |engine| engine.registered_files as u64),
+    ),
+    Family::gauge(
+        "forebay_io_buffered_files",
+        &["tier"],
+        "Open files that go through the page cache, because their file system takes no direct reads.",
+        |status| engine(status, |engine| engine.buffered_files as u64),
+    ),
+];
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::Memory => "memory",
+        Class::Nvme => "nvme",
+        Class::Ssd => "ssd",
+        Class::Hdd => "hdd",
+    }
+}
+
+/// A count of each tier.
+fn each(status: &Status, of: fn(&Counters) -> u64) -> Vec<Sample> {
+    let tiers = status.tiers.iter();
+    tiers.map(|tier| Sample::new([&*tier.name], of(&tier.counters))).collect()
+}
+
+/// The same, and of what went past all tiers.
+fn each_and_past(status: &Status, of: fn(&Counters) -> u64, past: fn(&Past) -> u64) -> Vec<Sample> {
+    let mut samples = each(status, of);
+    samples.push(Sample::new([NO_TIER], past(&status.cache.past)));
+    samples
+}
+
+fn traffic(status: &Status, of: fn(&forebay_store::DatasetTraffic) -> u64) -> Vec<Sample> {
+    let tiers = status.tiers.iter().map(|tier| (&*tier.name, &tier.traffic));
+    let all = tiers.chain([(NO_TIER, &status.cache.past_tiers)]);
+    all.flat_map(|(tier, traffic)| {
+        traffic.iter().map(move |one| Sample::new([tier, &one.dataset], of(one)))
+    })
+    .collect()
+}
+
+fn engines(status: &Status, of: fn(&TierReport, &EngineReport) -> Vec<Sample>) -> Vec<Sample> {
+    let tiers = status.tiers.iter().filter_map(|tier| Some((tier, tier.engine.as_ref()?)));
+    tiers.flat_map(|(tier, engine)| of(tier, engine)).collect()
+}
+
+fn engine(status: &Status, of: fn(&EngineReport) -> u64) -> Vec<Sample> {
+    let tiers = status.tiers.iter().filter_map(|tier| Some((tier, tier.engine.as_ref()?)));
+    tiers.map(|(tier, engine)| Sample::new([&*tier.name], of(engine))).collect()
+}

@@ -1,0 +1,192 @@
+//! The API over TCP, where the kernel says nothing of who asks.
+//!
+//! One rule: a browser is not to be made an admin's unknowing hand. Whoever asks must mean this daemon by a
+//! name that is its own, and a page of another's may ask nothing.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use forebay_config::http::{Tls, Token};
+use forebay_config::settings::HttpConfig;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_node::Node;
+use forebay_node::audit::Entry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::Api;
+use super::access::Caller;
+use super::refusal::Refusal;
+
+/// Connections at once: some scrapers, some people, and room for those that hang.
+const CONNECTIONS: usize = 64;
+
+/// Pause, at most, after a connection that could not be taken: descriptors are used up, and the kernel gives
+/// no sign when one is free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound port.
+#[derive(Debug)]
+pub struct HttpListener {
+    listener: TcpListener,
+    gate: Arc<Gate>,
+    tls: Option<Tls>,
+}
+
+/// Who gets in.
+#[derive(Debug)]
+pub(super) struct Gate {
+    names: Vec<String>,
+    token: Option<Token>,
+}
+
+impl HttpListener {
+    /// Binds the port.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is taken, `PermissionDenied` if this user may not have it.
+    pub async fn bind(config: HttpConfig) -> Result<Self> {
+        let HttpConfig { address, names, token, tls } = config;
+        let at = |error: Error| error.at("http", address);
+        let listener = TcpListener::bind(address).await.doing("listen for HTTP").map_err(at)?;
+        let bound = listener.local_addr().doing("listen for HTTP").map_err(at)?;
+        let is_tls = tls.is_some();
+        tracing::info!(address = %bound, token = token.is_some(), tls = is_tls, "listening for HTTP");
+        if token.is_some() && !is_tls && !bound.ip().is_loopback() {
+            tracing::warn!(address = %bound, "the token crosses the network as it is: set `http_tls`");
+        }
+        let names = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
+        Ok(Self { listener, gate: Arc::new(Gate { names, token }), tls })
+    }
+
+    /// Serves whoever connects, until it is dropped.
+    pub async fn serve(self, node: Arc<Node>) {
+        let api = Api::new(&node).behind(&self.gate, &node);
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            tokio::select! {
+                accepted = self.listener.accept(), if connections.len() < CONNECTIONS => {
+                    match accepted {
+                        Ok((stream, from)) => {
+                            let (api, tls, node) = (api.clone(), self.tls.clone(), node.clone());
+                            connections.spawn(talk(api, tls, node, stream, from));
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "failed to take a connection for HTTP");
+                            // One that ends gives some back.
+                            let _ = tokio::time::timeout(ACCEPT_PAUSE, connections.join_next()).await;
+                        }
+                    }
+                }
+                // Room for one more.
+                _ = connections.join_next(), if connections.len() >= CONNECTIONS => {}
+            }
+        }
+    }
+}
+
+/// Serves a connection, inside of TLS where that is spoken.
+async fn talk(api: Api, tls: Option<Tls>, node: Arc<Node>, stream: TcpStream, from: SocketAddr) {
+    let caller = Caller::Anybody(from);
+    let Some(tls) = tls else { return api.serve(stream, caller).await };
+    match tls.accept(stream).await {
+        Ok((stream, None)) => api.serve(stream, caller).await,
+        Ok((stream, Some(who))) => api.serve(stream, Caller::Certified(from, who)).await,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            caller.note(&node, Entry::denied("connect", &error));
+        }
+        Err(error) => tracing::debug!(%from, %error, "ended an admin's connection"),
+    }
+}
+
+impl Gate {
+    /// Refuses what does not mean this daemon, and says whether an admin sends it.
+    fn judge(&self, request: &Request) -> Result<bool, Refusal> {
+        let host = self.host(request)?;
+        if let Some(origin) = request.headers().get(header::ORIGIN) {
+            let is_ours = ["http", "https"]
+                .iter()
+                .any(|scheme| origin.as_bytes() == format!("{scheme}://{host}").as_bytes());
+            if !is_ours {
+                let what = "a page of another's may not ask this daemon";
+                return Err(Error::new(ErrorKind::PermissionDenied, what).into());
+            }
+        }
+        let Some(shown) = one(request.headers(), &header::AUTHORIZATION)? else {
+            return Ok(false);
+        };
+        let bearer = shown.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
+        let is_known = bearer.is_some()
+            && self.token.as_ref().is_some_and(|token| token.is(shown[7..].trim_ascii()));
+        if is_known {
+            return Ok(true);
+        }
+        let error = Error::new(ErrorKind::PermissionDenied, "this is not the daemon's token")
+            .advise("send `Authorization: Bearer …` with what `token_file` holds");
+        Err(Refusal::with_status(&error, StatusCode::UNAUTHORIZED))
+    }
+
+    /// Whom the request means: an address, which no name service can turn to another's, `localhost`, or a
+    /// name that the administrator gave.
+    fn host(&self, request: &Request) -> Result<String, Refusal> {
+        let misdirected = |what: &str| {
+            let error = Error::new(ErrorKind::Invalid, what)
+                .advise("ask by address, or have the name in `http_names` of the configuration");
+            Refusal::with_status(&error, StatusCode::MISDIRECTED_REQUEST)
+        };
+        let said = one(request.headers(), &header::HOST)?;
+        let said = said.ok_or_else(|| misdirected("the request names no host"))?;
+        let nonsense = || misdirected("the host that the request names is none");
+        let said = std::str::from_utf8(said).map_err(|_| nonsense())?;
+        let meant: Authority = said.parse().map_err(|_| nonsense())?;
+        // One in the first line counts for more, and is to be the same.
+        if request.uri().authority().is_some_and(|authority| *authority != meant) {
+            return Err(misdirected("the request names two hosts"));
+        }
+        let name = meant.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        let is_ours =
+            name.parse::<IpAddr>().is_ok() || name == "localhost" || self.names.contains(&name);
+        if is_ours { Ok(said.to_owned()) } else { Err(misdirected("this daemon is not called so")) }
+    }
+}
+
+/// A header that may be there once.
+fn one<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Option<&'h [u8]>, Refusal> {
+    let mut all = headers.get_all(name).iter();
+    match (all.next(), all.next()) {
+        (_, Some(_)) => {
+            Err(Error::new(ErrorKind::Invalid, "a header is there twice").at("header", name).into())
+        }
+        (first, None) => Ok(first.map(|value| value.as_bytes())),
+    }
+}
+
+/// Lets through who means this daemon, and notes who it is.
+pub(super) async fn judged(
+    State((gate, node)): State<(Arc<Gate>, Arc<Node>)>,
+    Extension(caller): Extension<Caller>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match gate.judge(&request) {
+        Ok(is_admin) => {
+            if let (true, Caller::Anybody(from)) = (is_admin, &caller) {
+                request.extensions_mut().insert(Caller::Bearer(*from));
+            }
+            next.run(request).await
+        }
+        Err(refusal) => {
+            let what = format!("{} {}", request.method(), request.uri().path());
+            caller.note(&node, Entry::denied("http", &refusal.error()).what(&what));
+            refusal.into_response()
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What came of applying a configuration.
+
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use forebay_config::{Change, Told};
+use forebay_store::{Effects, ShareEffect};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What came of applying a configuration, or would come of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Applied {
+    /// The file that it was in.
+    pub file: PathBuf,
+    /// The daemon's own file, by which it goes after a restart.
+    pub own_file: PathBuf,
+    /// Whether it was only looked at.
+    pub dry_run: bool,
+    /// Whether the daemon goes by it now.
+    pub applied: bool,
+    /// What changes.
+    pub changes: Vec<Change>,
+    /// What of that cannot change while the daemon runs; then nothing changed.
+    pub refused: Vec<Change>,
+    /// What is wrong with it; then nothing changed.
+    pub mistakes: Vec<Told>,
+    /// What it means for what is here.
+    pub effects: Effects,
+    /// What the daemon went by when it was asked: tiers, sources, data sets and tenants.
+    pub running: Value,
+}
+
+impl Applied {
+    /// Whether nothing stands in the way.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.refused.is_empty() && self.mistakes.is_empty()
+    }
+
+    /// Why it was not applied, if something stands in the way.
+    #[must_use]
+    pub fn why_not(&self) -> Option<String> {
+        let count = |count: usize, one: &str| match count {
+            1 => format!("1 {one}"),
+            count => format!("{count} {one}s"),
+        };
+        match (self.mistakes.len(), self.refused.len()) {
+            (0, 0) => None,
+            (0, refused) => Some(format!(
+                "{} only as the daemon starts; nothing was changed",
+                match refused {
+                    1 => "1 of the changes takes effect".to_owned(),
+                    many => format!("{many} of the changes take effect"),
+                }
+            )),
+            (mistakes, _) => {
+                let mistakes = count(mistakes, "mistake");
+                Some(format!("the configuration has {mistakes}; nothing was changed"))
+            }
+        }
+    }
+}
+
+/// As people read it.
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        for mistake in &self.mistakes {
+            writeln!(text, "{}", mistake.text)?;
+        }
+        for change in &self.changes {
+            let restart =
+                if self.refused.contains(change) { " (only as the daemon starts)" } else { "" };
+            writeln!(text, "{change}{restart}")?;
+        }
+        if self.is_good() && self.changes.is_empty() {
+            writeln!(text, "nothing changes")?;
+        }
+        let Effects { datasets, tenants, tiers } = &self.effects;
+        for (noun, shares) in [("data set", datasets), ("tenant", tenants)] {
+            for share in shares {
+                let told = told(share);
+                if !told.is_empty() {
+                    writeln!(text, "{noun} {}: {}", share.name, told.join("; "))?;
+                }
+            }
+        }
+        for tier in tiers.iter().filter(|tier| tier.over_bytes > 0) {
+            let (name, over) = (&tier.name, size(tier.over_bytes));
+            writeln!(text, "tier {name}: {over} above its capacity move to slower tiers, or go")?;
+        }
+        let own = self.own_file.display();
+        match (self.is_good(), self.dry_run) {
+            (true, true) => writeln!(text, "nothing was changed: that was a dry run")?,
+            (true, false) if self.file != self.own_file => writeln!(
+                text,
+                "applied until the daemon reads its own file again: write it to {own} to keep it"
+            )?,
+            (true, false) => writeln!(text, "applied")?,
+            (false, _) => {}
+        }
+        f.write_str(text.trim_end())
+    }
+}
+
+/// What the rules mean for what a data set or a tenant holds, as far as that is another.
+fn told(share: &ShareEffect) -> Vec<String> {
+    let mut told = Vec::new();
+    match (share.before_bytes, share.after_bytes) {
+        (Some(before), None) if before > 0 => {
+            told.push(format!("its {} are others' now", size(before)));
+        }
+        (None, Some(after)) if after > 0 => {
+            told.push(format!("holds {} from the start", size(after)));
+        }
+        (Some(before), Some(after)) if before != after => {
+            told.push(format!("holds {} instead of {}", size(after), size(before)));
+        }
+        _ => {}
+    }
+    if share.over_bytes > 0 {
+        let max = size(share.max_bytes.unwrap_or(0));
+        told.push(format!(
+            "{} above its quota.max of {max} go, unless pinned",
+            size(share.over_bytes)
+        ));
+    }
+    if share.unwanted_bytes > 0 {
+        told.push(format!(
+            "{} lie where it may not any more: they move, or go",
+            size(share.unwanted_bytes)
+        ));
+    }
+    if share.stale_bytes > 0 {
+        told.push(format!(
+            "{} are older than its ttl: they are fetched anew",
+            size(share.stale_bytes)
+        ));
+    }
+    told
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+/// A configuration as somebody sent it.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// What its file is called: the ending says in which language it is.
+    pub name: String,
+    /// What the file says.
+    pub bytes: Vec<u8>,
+}

@@ -1,0 +1,110 @@
+//! GPUs of a node, as NVIDIA's driver reports them.
+
+mod lines;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A node's GPUs, as NVIDIA's driver says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GpuReport {
+    /// The node, as `dcgm-exporter` names it: `NODE_NAME` of the environment, else the host's name.
+    pub host: String,
+    /// The driver's release; none before it told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Why they cannot be read now: what else stands here was read before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
+    /// Seconds since they were read; none if they never were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_seconds_ago: Option<f64>,
+    /// Each, by its number.
+    pub devices: Vec<Gpu>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Gpu {
+    /// What it is, and always was.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Why it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
+    /// What it does.
+    #[serde(flatten)]
+    pub activity: Activity,
+    /// Jobs of this daemon whose trainers compute on it.
+    pub jobs: Vec<GpuJob>,
+    /// Other processes that do.
+    pub other_processes: usize,
+}
+
+/// What a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Identity {
+    /// Its number, in the driver's order.
+    pub index: u32,
+    /// What tells it from all other GPUs.
+    pub uuid: String,
+    /// Where it is on the bus.
+    pub pci_bus_id: String,
+    /// What it is sold as.
+    pub model: String,
+}
+
+/// What a GPU does. What its driver does not tell of such a model is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Activity {
+    /// Whether shares and rates are of the driver's performance monitoring (GPM, Hopper and later): exact over
+    /// `over_seconds`. Else they are its older figures: `sm_share` is of the time in which any kernel ran.
+    pub is_monitored: bool,
+    /// Seconds that monitored shares and rates are of: the stretch since it was read before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_seconds: Option<f64>,
+    /// Share of their time in which multiprocessors had work, over all of them, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_share: Option<f64>,
+    /// Share of its time in which each JPEG engine worked, 0 to 1.
+    #[serde(default)]
+    pub jpeg_shares: Vec<f64>,
+    /// Share of their time in which video decoders worked, the mean over all, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decoder_share: Option<f64>,
+    /// Bytes a second that came in over PCIe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_in_bytes_per_second: Option<f64>,
+    /// Bytes a second that went out over PCIe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_out_bytes_per_second: Option<f64>,
+    /// Bytes of its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Bytes of it in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_used_bytes: Option<u64>,
+}
+
+/// A job that computes on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuJob {
+    /// Its number.
+    pub session: u64,
+    /// Its name.
+    pub name: String,
+}
+
+impl Activity {
+    /// Share of their time in which JPEG engines worked, the mean over all; none if it is not known.
+    #[must_use]
+    pub fn jpeg_share(&self) -> Option<f64> {
+        mean(&self.jpeg_shares)
+    }
+}
+
+/// The mean of shares; none of none.
+#[must_use]
+pub fn mean(shares: &[f64]) -> Option<f64> {
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
+}

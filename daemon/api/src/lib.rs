@@ -1,0 +1,13 @@
+//! Documents of the admin API: what a daemon reports, and what an admin sends.
+//!
+//! Rule: types and their text; nothing here looks at a node.
+
+pub mod applied;
+pub mod configuration;
+pub mod costs;
+pub mod gpus;
+pub mod progress;
+pub mod requests;
+pub mod scrubs;
+pub mod status;
+pub mod warm;

@@ -1,0 +1,166 @@
+//! Requests and answers of the admin API that are no part of the status.
+
+use std::collections::BTreeMap;
+
+use forebay_error::{Error, Problem, Result};
+use forebay_store::{Checked, Copy, Explained};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A shard's story.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The shard, without what may be secret in its URL.
+    pub url: String,
+    /// Why it is where it is.
+    pub why: Vec<String>,
+    /// What will happen to it next.
+    pub next: Vec<String>,
+    /// What that is concluded from.
+    #[serde(flatten)]
+    pub facts: Explained,
+}
+
+/// What is to be pinned.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    /// URLs, as jobs name them; patterns of URLs (`*`, `**`, `[ab]`); names of data sets.
+    pub pins: Vec<String>,
+}
+
+/// A pin.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Pin {
+    /// What was asked to be pinned.
+    pub pin: String,
+    /// How many shards of it are here.
+    pub shards: u64,
+}
+
+/// What the daemon is to go by.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wish {
+    /// The file; none: the daemon's own, as it is now.
+    #[serde(default)]
+    pub file: Option<ConfigurationFile>,
+}
+
+/// A configuration file as somebody sends it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigurationFile {
+    /// What it is called: the ending says in which language it is.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// Shards that are here.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Shards {
+    /// URLs, as jobs name them; patterns of URLs (`*`, `**`, `[ab]`); names of data sets.
+    pub urls: Vec<String>,
+}
+
+/// What became of a shard's copies.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Evicted {
+    /// The shard.
+    pub url: String,
+    /// How many there were, on all tiers.
+    pub copies: u64,
+    /// Whether they are gone.
+    pub dropped: bool,
+}
+
+/// Shards to be compared with their origins.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// Shards, by their URLs.
+    #[schema(min_items = 1)]
+    pub urls: Vec<String>,
+    /// Endpoint and credentials to reach them, by the names of their environment variables.
+    #[serde(default)]
+    pub origin: BTreeMap<String, String>,
+    /// Every byte of whole copies is read, and compared with what the origin sent.
+    #[serde(default)]
+    pub verify: bool,
+}
+
+/// A shard, here and at its origin.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    /// The shard.
+    pub url: String,
+    /// What is here; where the origin does not tell its version, `stale` is any copy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy: Option<Copy>,
+    /// The tier that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// Bytes of the origin's object, if it told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Bytes that are here of one that is not whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub here_bytes: Option<u64>,
+    /// What the origin answered, if that was no version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Problem>,
+    /// What of the copy differs from what the origin sent, if that was looked for and found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flaw: Option<Problem>,
+    /// Why the shard cannot be asked for at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Problem>,
+}
+
+impl Finding {
+    /// The result of a comparison.
+    #[must_use]
+    pub fn of(url: String, found: Result<Checked>) -> Self {
+        let problem = |error: &Error| Problem::from(error);
+        match found {
+            Ok(Checked { copy, tier, bytes, here, origin, flaw }) => Self {
+                url,
+                copy: Some(copy),
+                tier,
+                bytes,
+                here_bytes: here,
+                origin: origin.as_ref().map(problem),
+                flaw: flaw.as_ref().map(problem),
+                error: None,
+            },
+            Err(error) => Self {
+                url,
+                copy: None,
+                tier: None,
+                bytes: None,
+                here_bytes: None,
+                origin: None,
+                flaw: None,
+                error: Some(problem(&error)),
+            },
+        }
+    }
+}
+
+/// What is to be fetched.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUp {
+    /// Shards, by their URLs.
+    #[schema(min_items = 1, max_items = 1_000_000)]
+    pub urls: Vec<String>,
+    /// Endpoint and credentials to reach them, by the names of their environment variables.
+    #[serde(default)]
+    pub origin: BTreeMap<String, String>,
+    /// Bytes a second, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000_000_000_000_u64)]
+    pub bandwidth: Option<u64>,
+}

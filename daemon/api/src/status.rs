@@ -1,0 +1,247 @@
+//! What an admin sees: one document, as JSON for scripts and as text for people.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_histogram::Times;
+use forebay_source::{Billed, FileCounts, LinkReport, MountReport};
+use forebay_store::{
+    Charged, Counters, DatasetTraffic, Fills, ForecastReport, Holdings, Past, TierReport,
+};
+use forebay_uring::PageReport;
+use forebay_wire::message::{BAD_NAMED, Bad, BadSample, DECODED_NAMED, Decoded};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::configuration::Configuration;
+use crate::costs::ByCause;
+use crate::gpus::GpuReport;
+use crate::progress::ProgressReport;
+use crate::warm::Warming;
+pub use text::{JobLines, Screen, TierLines, cut, is_kept_by_use, printable, why_not};
+
+/// A daemon's state.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Status {
+    /// Its release.
+    pub release: &'static str,
+    /// Its process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: f64,
+    /// What it goes by; none if it has no file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<Configuration>,
+    /// All tiers together.
+    pub cache: Cache,
+    /// Each tier, the fastest first.
+    pub tiers: Vec<TierReport>,
+    /// Endpoints that shards come from over the network.
+    pub sources: Vec<LinkReport>,
+    /// Mounts that shards are read from, and what reads there.
+    pub mounts: Vec<MountReport>,
+    /// What was read of files that clients open, by all of them together, those that are gone among them.
+    pub client_files: FileCounts,
+    /// Shards on their way in.
+    pub fills: Fills,
+    /// What jobs said they will read, and what was fetched by it.
+    pub foresight: ForecastReport,
+    /// Memory for bytes on their way in.
+    pub frames: Memory,
+    /// Bytes of all slabs, and the limit.
+    pub slab_bytes: usize,
+    /// Bytes all slabs together may have.
+    pub slab_limit_bytes: usize,
+    /// Jobs connected now.
+    pub jobs: Vec<Job>,
+    /// What the node's GPUs do; none without NVIDIA's driver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<GpuReport>,
+    /// Warm-ups that run, and the last that ended.
+    pub warm_ups: Vec<Warming>,
+    /// The audit log, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditReport>,
+    /// What was fetched and written, and for whom; metrics and `forebay cost` tell of it, the document does not.
+    #[serde(skip)]
+    pub bills: Vec<(Charged, Billed)>,
+    /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
+    #[serde(skip)]
+    pub shard_waits: Times,
+    /// How long shards took to come from their origin; likewise.
+    #[serde(skip)]
+    pub shard_fetches: Times,
+    /// What trainers waited since the daemon started, those that left among them; likewise.
+    #[serde(skip)]
+    pub waited_ns: ByCause,
+}
+
+/// A piece of pinned memory.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Memory {
+    /// Its size.
+    pub bytes: usize,
+    /// Bytes of it in use.
+    pub in_use_bytes: usize,
+    /// Bytes of it by page size: the rungs of the huge-page ladder.
+    pub pages: PageReport,
+}
+
+/// All tiers together.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[schema(as = AllTiers)]
+pub struct Cache {
+    /// What they counted.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// What they hold of each data set, and of each tenant.
+    #[serde(flatten)]
+    pub holdings: Holdings,
+    /// What went past all tiers, which is part of the counts above.
+    pub past: Past,
+    /// Bytes for batches of each data set that no tier had a part in.
+    pub past_tiers: Vec<DatasetTraffic>,
+}
+
+/// A job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Its number.
+    pub session: u64,
+    /// Its name.
+    pub name: String,
+    /// The tenant that is charged for what it brings in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Its trainer's process, if this daemon's namespace has a number for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Bytes of its slab.
+    pub slab_bytes: usize,
+    /// Batches the slab was sized for; below `prefetch` where memory is short.
+    pub slab_batches: u32,
+    /// Bytes of the slab in slots.
+    pub leased_bytes: usize,
+    /// Slots with the trainer.
+    pub lent_slots: usize,
+    /// Shards that turned out wrong after the job had samples of them.
+    #[serde(default)]
+    pub wrong_shards: u64,
+    /// How it gets on, as its trainer says; none before its first second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressReport>,
+    /// What its trainer says.
+    #[serde(flatten, default)]
+    pub told: Told,
+}
+
+/// What only a trainer knows of its job. It is that trainer's word, so it is bounded here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Told {
+    /// What it passed over.
+    #[serde(default)]
+    pub bad_samples: BadSamples,
+    /// Rows of images and arrays by who made them, and of those by why.
+    #[serde(default)]
+    pub decoders: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// What a trainer says that it could not use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BadSamples {
+    /// How many, by the kind of error.
+    pub counts: BTreeMap<String, u64>,
+    /// The last of them, the latest at the end.
+    pub last: Vec<Named>,
+}
+
+/// A sample or shard that a trainer could not use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BadSample)]
+pub struct Named {
+    /// The kind of error.
+    pub kind: String,
+    /// Its shard.
+    pub url: Option<String>,
+    /// Its key.
+    pub key: Option<String>,
+    /// The field that failed.
+    pub field: Option<String>,
+    /// Where in the shard, in bytes.
+    pub offset: Option<u64>,
+    /// What is wrong with it, and where, for people.
+    pub message: String,
+}
+
+impl BadSamples {
+    /// The bad samples that a trainer reported, bounded.
+    #[must_use]
+    pub fn told(bad: Bad) -> Self {
+        let mut counts = BTreeMap::<_, u64>::new();
+        for (kind, count) in bad.counts {
+            let of = counts.entry(kind.name().to_owned()).or_default();
+            *of = of.saturating_add(count);
+        }
+        let skipped = bad.last.len().saturating_sub(BAD_NAMED);
+        Self { counts, last: bad.last.into_iter().skip(skipped).map(Named::from).collect() }
+    }
+}
+
+impl From<BadSample> for Named {
+    fn from(bad: BadSample) -> Self {
+        Self {
+            kind: bad.kind.name().to_owned(),
+            url: bad.url.map(|url| cut(&url)),
+            key: bad.key.map(|key| cut(&key)),
+            field: bad.field.map(|field| cut(&field)),
+            offset: bad.offset,
+            message: cut(&bad.message),
+        }
+    }
+}
+
+/// Who made a job's rows, as its trainer says.
+pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut decoders = BTreeMap::<_, BTreeMap<_, u64>>::new();
+    for Decoded { by, why, rows } in told.into_iter().take(DECODED_NAMED) {
+        let of = decoders.entry(cut(&by)).or_default().entry(cut(&why)).or_default();
+        *of = of.saturating_add(rows);
+    }
+    decoders
+}
+
+/// How the log fares.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct AuditReport {
+    /// Its file.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Lines written since the start.
+    pub written: u64,
+    /// Lines that were not, for whatever reason.
+    pub lost: u64,
+    /// Why none can be written just now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text::TEXT_MAX;
+    use super::*;
+
+    #[test]
+    fn what_a_trainer_says_of_its_decoders_is_bounded() {
+        let one = |by: String, rows| Decoded { by, why: "\x1b[2J".repeat(1000), rows };
+        let many = (0..DECODED_NAMED + 5).map(|number| one(format!("decoder {number}"), 1));
+        let told = decoders(many.collect());
+        assert_eq!(told.len(), DECODED_NAMED);
+        let (why, rows) = told["decoder 0"].iter().next().unwrap();
+        assert!(why.starts_with('\u{fffd}') && why.chars().count() == TEXT_MAX, "{why}");
+        assert_eq!(*rows, 1);
+        let twice = decoders(vec![one("cpu".to_owned(), u64::MAX), one("cpu".to_owned(), 1)]);
+        assert_eq!(twice["cpu"].values().collect::<Vec<_>>(), [&u64::MAX]);
+    }
+}

@@ -1,0 +1,8 @@
+//! Secrets of the API over TCP: its token, its certificates, the key.
+
+mod secret;
+mod tls;
+mod token;
+
+pub use tls::{Fingerprint, Tls, TlsFiles};
+pub use token::Token;

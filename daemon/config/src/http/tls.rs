@@ -1,0 +1,177 @@
+//! TLS for the API over TCP, and certificates by which admins are known.
+//!
+//! One rule: a certificate makes an admin only if an authority signed it that the administrator named for that;
+//! who shows one of another's is not let in, who shows none is anybody.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
+use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::secret;
+
+/// How long a handshake may take: a few round trips around the world, and a busy client.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Bytes of certificates or of a key, at most: hundreds of the usual ones.
+const MOST: u64 = 1 << 20;
+
+/// What is spoken inside.
+const HTTP: &[u8] = b"http/1.1";
+
+/// Where the daemon's certificate, its key and the authority of admins lie, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The daemon's certificate, and those that lead to an authority.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who signs admins' certificates; none: no certificate makes an admin.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// How the daemon speaks TLS. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls(TlsAcceptor);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+/// An admin's certificate, by its SHA-256: what `openssl x509 -fingerprint -sha256` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint(Arc<str>);
+
+impl Fingerprint {
+    fn of(certificate: &CertificateDer<'_>) -> Self {
+        let pairs = Sha256::digest(certificate)
+            .iter()
+            .map(|byte| format!("{byte:02X}"))
+            .collect::<Vec<_>>();
+        Self(pairs.join(":").into())
+    }
+
+    /// The fingerprint as OpenSSL prints it.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if others may read the key; `Invalid` for what is no certificate, no key, or not the key of
+    /// the certificate.
+    pub fn read(files: &TlsFiles) -> Result<Self> {
+        let TlsFiles { cert, key, client_ca } = files;
+        let chain = certificates(cert, "cert")?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let wrong_key = |error: &dyn fmt::Display| {
+            let error = Error::new(
+                ErrorKind::Invalid,
+                format!("this is no key for the certificate: {error}"),
+            );
+            let error = error.at("key", key.display()).at("cert", cert.display());
+            error.advise(
+                "name the PEM file that was made with the certificate, of an unencrypted key",
+            )
+        };
+        let bytes = secret::read(key, "key", MOST)?;
+        let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong_key(&error))?;
+        let verifier = match client_ca {
+            None => WebPkiClientVerifier::no_client_auth(),
+            Some(path) => {
+                let at = |error: &dyn fmt::Display| {
+                    let what = format!("no admin's certificate can be judged by this: {error}");
+                    let error =
+                        Error::new(ErrorKind::Invalid, what).at("client_ca", path.display());
+                    error
+                        .advise("name a PEM file of the authorities that sign admins' certificates")
+                };
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(path, "client_ca")? {
+                    roots.add(authority).map_err(|error| at(&error))?;
+                }
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+                // Who shows none may show the token.
+                verifier.allow_unauthenticated().build().map_err(|error| at(&error))?
+            }
+        };
+        let config = ServerConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().map_err(std::io::Error::other);
+        let config = config.doing("set TLS up")?.with_client_cert_verifier(verifier);
+        let mut config =
+            config.with_single_cert(chain, private).map_err(|error| wrong_key(&error))?;
+        config.alpn_protocols = vec![HTTP.to_vec()];
+        // Who is an admin is asked at each handshake: none goes on with what an earlier one found.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self(Arc::new(config).into()))
+    }
+
+    /// The connection inside of another, and whose it is, where an admin's certificate says so.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a certificate that makes no admin; `Unavailable` for whoever speaks no TLS, or too slowly.
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, Option<Fingerprint>)> {
+        let shaken = tokio::time::timeout(HANDSHAKE_WITHIN, self.0.accept(stream)).await;
+        let late = |_| Error::new(ErrorKind::Unavailable, "a handshake took too long");
+        let stream = shaken.map_err(late)?.map_err(|error| judged(&error))?;
+        // It was verified, or there would be none.
+        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let who = shown.map(Fingerprint::of);
+        Ok((stream, who))
+    }
+}
+
+/// What ended a handshake.
+fn judged(error: &std::io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            let what = format!("this certificate makes no admin: {why}");
+            Error::new(ErrorKind::PermissionDenied, what)
+                .advise("show one that an authority of `client_ca` signed, for clients, and that is not over")
+        }
+        _ => Error::new(ErrorKind::Unavailable, format!("no TLS came about: {error}")),
+    }
+}
+
+/// All certificates of a file, one at least.
+fn certificates(path: &Path, key: &'static str) -> Result<Vec<CertificateDer<'static>>> {
+    let at = |error: Error| error.at(key, path.display());
+    let found = std::fs::metadata(path).doing("look at a certificate").map_err(at)?;
+    if !found.is_file() || found.len() > MOST {
+        let what = "this is no file of certificates";
+        return Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")));
+    }
+    let bytes = std::fs::read(path).doing("read a certificate").map_err(at)?;
+    let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match read {
+        Ok(all) if !all.is_empty() => Ok(all),
+        read => {
+            let why =
+                read.err().map_or_else(|| "there is none in it".to_owned(), |why| why.to_string());
+            let what = format!("these are no certificates: {why}");
+            Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")))
+        }
+    }
+}

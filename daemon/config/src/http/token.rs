@@ -1,0 +1,97 @@
+//! The token by which admins are known over TCP.
+//!
+//! One rule: it lies in a file that nobody else may read, is compared in constant time, and is shown nowhere.
+
+use std::fmt;
+use std::path::Path;
+
+use forebay_error::{Error, ErrorKind, Result};
+use subtle::ConstantTimeEq;
+
+use super::secret;
+
+/// Characters that it has at least: 128 bits written as hexadecimal digits.
+const LEAST: usize = 32;
+
+/// Bytes that its file has at most.
+const MOST: u64 = 4096;
+
+/// A secret that admins show.
+#[derive(Clone)]
+pub struct Token(Box<[u8]>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Token {
+    /// What a file holds, without the spaces around it.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if others may read it or write it, `Invalid` for what is no token.
+    pub fn read(path: &Path) -> Result<Self> {
+        let at = |error: Error| error.at("token_file", path.display());
+        let bytes = secret::read(path, "token_file", MOST)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let token = text.trim();
+        let is_one = token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_one || text.len() as u64 > MOST {
+            let what = format!("a token has {LEAST} characters or more, and no spaces");
+            return Err(at(Error::new(ErrorKind::Invalid, what)
+                .advise("make one: `openssl rand -hex 32 > FILE`")));
+        }
+        Ok(Self(token.as_bytes().into()))
+    }
+
+    /// Whether this is it.
+    #[must_use]
+    pub fn is(&self, shown: &[u8]) -> bool {
+        self.0.ct_eq(shown).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_long_and_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = |text: &str, mode: u32| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Token::read(&path)
+        };
+        let good = "0123456789abcdef0123456789abcdef";
+        for mode in [0o600, 0o400, 0o640] {
+            let token = read(&format!(" {good}\n"), mode).unwrap();
+            assert!(token.is(good.as_bytes()));
+            for other in ["", "0", &good[1..], "0123456789abcdef0123456789abcdeF"] {
+                assert!(!token.is(other.as_bytes()), "{other}");
+            }
+            assert!(!format!("{token:?}").contains("0123"));
+        }
+        for mode in [0o644, 0o604, 0o660, 0o601] {
+            assert_eq!(
+                read(good, mode).unwrap_err().kind(),
+                ErrorKind::PermissionDenied,
+                "{mode:o}"
+            );
+        }
+        for text in [
+            "",
+            "short",
+            "0123456789abcdef 0123456789abcdef",
+            "é".repeat(40).as_str(),
+            &"x".repeat(5000),
+        ] {
+            assert_eq!(read(text, 0o600).unwrap_err().kind(), ErrorKind::Invalid, "{text}");
+        }
+        assert_eq!(Token::read(folder.path()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}

@@ -1,0 +1,83 @@
+//! What a configuration file says, whatever language it is written in, and where it says it.
+//!
+//! One rule: every value and every key knows its line and column; what a file means is not known here.
+
+use std::fmt;
+
+/// Where in a file, both counted from 1; columns in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+}
+
+impl Place {
+    /// Where a file begins.
+    pub(super) const START: Self = Self { line: 1, column: 1 };
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// A key of a table.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) text: String,
+    pub(super) place: Place,
+}
+
+/// A value.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+/// What a value is.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// Nothing, where a language has a word for it.
+    Null,
+    Bool(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    /// In the order of the file; no key twice.
+    Table(Vec<(Key, Node)>),
+}
+
+impl Node {
+    /// An entry of a table, if it is one and has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        let Value::Table(entries) = &self.value else { return None };
+        entries.iter().find(|(have, _)| have.text == key).map(|(_, node)| node)
+    }
+
+    /// A key of a table, if it is one and has it.
+    pub(super) fn key(&self, key: &str) -> Option<&Key> {
+        let Value::Table(entries) = &self.value else { return None };
+        entries.iter().map(|(have, _)| have).find(|have| have.text == key)
+    }
+
+    /// The elements of a list, if it is one.
+    pub(super) fn elements(&self) -> &[Self] {
+        match &self.value {
+            Value::List(elements) => elements,
+            _ => &[],
+        }
+    }
+
+    /// The text, if it is one.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}

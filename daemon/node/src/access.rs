@@ -1,0 +1,196 @@
+//! Who may do what: told by the kernel's word on a peer, and by the socket that it came by.
+//!
+//! One rule: whom nobody named may nothing. Users and groups are numbers here; names were looked up when the
+//! configuration was read, so no connection waits for a name service.
+//!
+//! ```text
+//!   datasets    which data set a URL belongs to, and who may read it
+//!   limits      how many jobs a tenant or a user may have, and open
+//!   permit      the same questions, as a connection's sources ask them
+//! ```
+
+mod datasets;
+mod limits;
+mod permit;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use forebay_config::settings::{
+    AccessConfig, Allow, Door, NodeTenant, TenantLimits, Who, overflow,
+};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_store::Dataset;
+use forebay_wire::peer::Credentials;
+use tokio::sync::watch;
+use xxhash_rust::xxh3::xxh3_64;
+
+use datasets::Datasets;
+pub use limits::{Holder, Place, Usage};
+pub use permit::Rights;
+
+/// A peer that may come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// Whether it may administer, and read what the daemon may.
+    pub is_admin: bool,
+    /// The tenant whose jobs its jobs are.
+    pub tenant: Option<String>,
+    /// What tells its user from all others, whichever way they came: queues of leased shards and what
+    /// commands say are one user's.
+    pub owner: u64,
+    who: Who,
+}
+
+/// What is decided by, in one piece: it is taken for another as a whole.
+#[derive(Debug)]
+pub struct Policy {
+    /// The node is its own user's alone.
+    private: bool,
+    groups: Vec<u32>,
+    admin_group: Option<u32>,
+    tenants: Vec<NodeTenant>,
+    datasets: Datasets,
+}
+
+impl Policy {
+    /// The rules of a node; `private`: it serves its own user alone.
+    #[must_use]
+    pub fn new(
+        private: bool,
+        tenants: Vec<NodeTenant>,
+        datasets: &[Dataset],
+        config: AccessConfig,
+    ) -> Self {
+        let AccessConfig { groups, admin_group, allow } = config;
+        let datasets = Datasets::new(datasets, allow);
+        Self { private, groups, admin_group, tenants, datasets }
+    }
+
+    /// Whether others than the daemon's own user are served by its own socket.
+    pub fn serves_others(&self) -> bool {
+        let has_members =
+            |name: &String| self.tenant(name).is_some_and(|one| !one.groups.is_empty());
+        let names_somebody = |allow: &Allow| {
+            let Allow { users, groups, tenants } = allow;
+            !users.is_empty() || !groups.is_empty() || tenants.iter().any(has_members)
+        };
+        !self.private
+            && (!self.groups.is_empty()
+                || self.admin_group.is_some()
+                || self.datasets.allows().any(names_somebody))
+    }
+
+    fn tenant(&self, name: &str) -> Option<&NodeTenant> {
+        self.tenants.iter().find(|tenant| tenant.rule.name == name)
+    }
+
+    fn admits(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
+        if let Some(name) = &door.tenant {
+            let tenant = self.tenant(name).ok_or_else(|| {
+                let what =
+                    "the tenant whose socket this is has been taken out of the configuration";
+                Error::new(ErrorKind::PermissionDenied, what).at("tenant", name)
+            })?;
+            let (tenant, groups) = (Some(name.clone()), tenant.groups.clone());
+            let owner = owner_behind(name, peer.uid);
+            let who = Who { uid: None, groups, tenant: tenant.clone() };
+            return Ok(Admitted { is_admin: false, tenant, owner, who });
+        }
+        let is_own = peer.uid == rustix::process::geteuid().as_raw();
+        let is_named =
+            !self.private && (peer.uid == 0 || self.admin_group.is_some_and(|gid| peer.is_in(gid)));
+        let is_admin = door.admin && (is_own || is_named);
+        let is_its = |tenant: &&NodeTenant| tenant.groups.iter().any(|gid| peer.is_in(*gid));
+        let tenant = self.tenants.iter().find(is_its).map(|tenant| tenant.rule.name.clone());
+        let groups = std::iter::once(peer.gid).chain(peer.groups.iter().copied()).collect();
+        let who = Who { uid: Some(peer.uid), groups, tenant: tenant.clone() };
+        let is_served = !self.private
+            && (self.groups.iter().any(|gid| peer.is_in(*gid))
+                || self.datasets.allows().any(|allow| allow.names(&who)));
+        if !is_admin && !is_served {
+            let what = "this daemon does not serve this user";
+            return Err(Error::new(ErrorKind::PermissionDenied, what).at("uid", peer.uid).advise(
+                "have one of its groups named in [daemon] groups, or in the `allow` of a [[dataset]]",
+            ));
+        }
+        Ok(Admitted { is_admin, tenant, owner: u64::from(peer.uid), who })
+    }
+
+    /// How many jobs the tenant may have, and open.
+    pub fn limits(&self, tenant: Option<&str>) -> TenantLimits {
+        tenant
+            .and_then(|name| self.tenant(name))
+            .map_or_else(TenantLimits::default, |one| one.limits)
+    }
+
+    /// Refuses a URL that this peer may not have read.
+    pub fn may_read(&self, peer: &Admitted, url: &str) -> Result<()> {
+        match peer.is_admin {
+            true => Ok(()),
+            false => self.datasets.may_read(&peer.who, url),
+        }
+    }
+
+    /// Refuses a pattern that can mean nothing that this peer may have read.
+    pub fn may_list(&self, peer: &Admitted, pattern: &str) -> Result<()> {
+        match peer.is_admin {
+            true => Ok(()),
+            false => self.datasets.may_list(&peer.who, pattern),
+        }
+    }
+}
+
+/// Tells a user behind a tenant's socket from those of this machine, and of other tenants, who have the same
+/// number.
+fn owner_behind(tenant: &str, uid: u32) -> u64 {
+    /// No user of this machine's.
+    const ELSEWHERE: u64 = 1 << 63;
+    ELSEWHERE | (xxh3_64(tenant.as_bytes()) & !u64::from(u32::MAX)) | u64::from(uid)
+}
+
+/// Decides by what is in force now.
+#[derive(Debug)]
+pub struct Access {
+    policy: watch::Sender<Arc<Policy>>,
+    overflow_uid: u32,
+}
+
+impl Access {
+    /// Puts a policy in force.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self { policy: watch::Sender::new(Arc::new(policy)), overflow_uid: overflow(0) }
+    }
+
+    /// What is in force now.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.borrow().clone()
+    }
+
+    /// What is in force, and when it is another.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Policy>> {
+        self.policy.subscribe()
+    }
+
+    /// Puts another policy in force; who is connected feels it with what it next asks for.
+    pub fn replace(&self, tenants: Vec<NodeTenant>, datasets: &[Dataset], config: AccessConfig) {
+        let private = self.policy.borrow().private;
+        self.policy.send_replace(Arc::new(Policy::new(private, tenants, datasets, config)));
+    }
+
+    /// As whom a peer may come in.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for one that may not.
+    pub fn admit(&self, peer: &Credentials, door: &Door) -> Result<Admitted> {
+        if peer.uid == self.overflow_uid {
+            let what = "this machine does not know the user";
+            return Err(Error::new(ErrorKind::PermissionDenied, what)
+                .at("uid", peer.uid)
+                .advise("run the job as a user that the daemon's namespace knows, too"));
+        }
+        self.policy().admits(peer, door)
+    }
+}

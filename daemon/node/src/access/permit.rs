@@ -1,0 +1,121 @@
+//! What one connection may do, asked again and again while it is there.
+//!
+//! One rule: who the peer is was settled when it connected, what that allows is asked of the policy in force
+//! now; every refusal is noted where it is made.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::Permit;
+use forebay_wire::peer::Credentials;
+
+use super::{Access, Admitted, Door, Policy};
+use crate::audit::{Audit, Entry, Whom};
+
+/// The rights of a peer.
+pub struct Rights {
+    access: Arc<Access>,
+    audit: Arc<Audit>,
+    peer: Credentials,
+    door: Arc<Door>,
+    /// As whom it came in by the policy that was asked last.
+    standing: Mutex<(Arc<Policy>, Arc<Admitted>)>,
+}
+
+impl Rights {
+    /// Of a peer that may come in.
+    ///
+    /// # Errors
+    /// As [`Access::admit`].
+    pub fn of(
+        access: &Arc<Access>,
+        audit: &Arc<Audit>,
+        peer: Credentials,
+        door: &Arc<Door>,
+    ) -> Result<Self> {
+        let admitted = access.admit(&peer, door).inspect_err(|error| {
+            let whom = Whom::of(&peer, door.tenant.as_deref(), &door.path);
+            audit.note(Entry::denied("connect", error).by(&whom));
+        })?;
+        let standing = Mutex::new((access.policy(), Arc::new(admitted)));
+        let (access, audit, door) = (access.clone(), audit.clone(), door.clone());
+        Ok(Self { access, audit, peer, door, standing })
+    }
+
+    /// As whom the peer counts now.
+    ///
+    /// # Errors
+    /// As [`Access::admit`], if it would not be let in any more.
+    pub fn now(&self) -> Result<(Arc<Policy>, Arc<Admitted>)> {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = self.access.policy();
+        if !Arc::ptr_eq(&policy, &standing.0) {
+            *standing = (policy, Arc::new(self.access.admit(&self.peer, &self.door)?));
+        }
+        Ok(standing.clone())
+    }
+
+    /// The same when it came in, or was asked last.
+    pub fn last(&self) -> Arc<Admitted> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Refuses what only admins may do: `what`, which the audit log calls `event`.
+    pub fn administers(&self, event: &'static str, what: &str) -> Result<()> {
+        let refused = match self.now() {
+            Ok((_, admitted)) if admitted.is_admin => return Ok(()),
+            Ok(_) => {
+                let what = "this daemon lets other users run jobs, and nothing else";
+                Error::new(ErrorKind::PermissionDenied, what).advise(
+                    "ask as a member of its admin_group, or as its own user, by its own socket",
+                )
+            }
+            Err(error) => error,
+        };
+        self.note(Entry::denied(event, &refused).what(what));
+        Err(refused)
+    }
+
+    /// Refuses a job by the first of its URLs that this peer may not read.
+    pub fn read_all(&self, urls: &[String]) -> Result<()> {
+        let (policy, admitted) = self.now().map_err(|error| self.refused("open", error))?;
+        let refused = urls.iter().find_map(|url| policy.may_read(&admitted, url).err());
+        refused.map_or(Ok(()), |error| Err(self.refused("open", error)))
+    }
+
+    /// Notes that something was refused.
+    pub fn refused(&self, event: &'static str, error: Error) -> Error {
+        self.audit.note(Entry::denied(event, &error).by(&self.whom()));
+        error
+    }
+
+    /// Notes what the peer did, or failed to do.
+    pub fn note(&self, entry: Entry) {
+        self.audit.note(entry.by(&self.whom()));
+    }
+
+    /// The peer's process, for people who look.
+    pub fn pid(&self) -> Option<u32> {
+        self.peer.pid
+    }
+
+    fn whom(&self) -> Whom {
+        Whom::of(&self.peer, self.last().tenant.as_deref(), &self.door.path)
+    }
+}
+
+impl Permit for Rights {
+    fn read(&self, url: &str) -> Result<()> {
+        let asked = self.now().and_then(|(policy, admitted)| policy.may_read(&admitted, url));
+        asked.map_err(|error| self.refused("read", error))
+    }
+
+    fn list(&self, pattern: &str) -> Result<()> {
+        let asked = self.now().and_then(|(policy, admitted)| policy.may_list(&admitted, pattern));
+        asked.map_err(|error| self.refused("list", error))
+    }
+
+    fn shows(&self, url: &str) -> bool {
+        self.now().is_ok_and(|(policy, admitted)| policy.may_read(&admitted, url).is_ok())
+    }
+}

@@ -1,0 +1,206 @@
+//! One line of the audit log.
+//!
+//! One rule: what a peer says is quoted, cut and stripped of what terminals act on; of URLs only what may be
+//! shown is written.
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use forebay_error::{Error, Result, shown};
+use forebay_wire::peer::Credentials;
+use serde::{Serialize, Serializer};
+
+/// Characters of one field, at most: a URL's worth.
+const FIELD: usize = 1024;
+
+/// How something ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It may not be.
+    Denied,
+    /// It is done, or has begun.
+    Done,
+    /// It may be, and could not.
+    Failed,
+}
+
+/// Who did something.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Whom {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its user, by the kernel.
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its group, by the kernel.
+    pub gid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its process, by the kernel.
+    pub pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Its tenant.
+    pub tenant: Option<String>,
+    /// The certificate that he showed, by its SHA-256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// Which way he came: a socket's path, an address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Whom {
+    /// A user of whom nothing else is known.
+    #[cfg(test)]
+    pub fn user(uid: u32) -> Self {
+        Self { uid: Some(uid), ..Self::default() }
+    }
+
+    /// Somebody over TCP.
+    pub fn from(address: SocketAddr) -> Self {
+        Self { by: Some(address.to_string()), ..Self::default() }
+    }
+
+    /// A peer of a socket.
+    pub fn of(peer: &Credentials, tenant: Option<&str>, by: &std::path::Path) -> Self {
+        Self {
+            uid: Some(peer.uid),
+            gid: Some(peer.gid),
+            pid: peer.pid,
+            tenant: tenant.map(str::to_owned),
+            certificate: None,
+            by: Some(by.display().to_string()),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+pub struct Entry {
+    #[serde(serialize_with = "rfc3339")]
+    time: SystemTime,
+    event: &'static str,
+    outcome: Outcome,
+    #[serde(flatten)]
+    whom: Whom,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dataset: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+fn rfc3339<S: Serializer>(time: &SystemTime, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_str(&humantime::format_rfc3339_micros(*time))
+}
+
+impl Entry {
+    /// Something that ended so.
+    pub fn new(event: &'static str, outcome: Outcome) -> Self {
+        Self {
+            time: SystemTime::now(),
+            event,
+            outcome,
+            whom: Whom::default(),
+            what: None,
+            url: None,
+            dataset: None,
+            count: None,
+            reason: None,
+        }
+    }
+
+    /// Something that was refused, by the error that says so.
+    pub fn denied(event: &'static str, error: &Error) -> Self {
+        Self::new(event, Outcome::Denied).because(error)
+    }
+
+    /// Something that was done, or failed.
+    pub fn of<T>(event: &'static str, outcome: &Result<T>) -> Self {
+        match outcome {
+            Ok(_) => Self::new(event, Outcome::Done),
+            Err(error) => Self::new(event, Outcome::Failed).because(error),
+        }
+    }
+
+    /// Lines that there are none of.
+    pub(super) fn lost(count: u64) -> Self {
+        let reason = "more was to be noted than could be written, or than is noted of one user";
+        let lost = Self::new("lost", Outcome::Failed);
+        Self { count: Some(count), reason: Some(reason.to_owned()), ..lost }
+    }
+
+    /// Who did it.
+    pub fn by(self, whom: &Whom) -> Self {
+        let tenant = whom.tenant.as_deref().map(bounded);
+        Self { whom: Whom { tenant, ..whom.clone() }, ..self }
+    }
+
+    /// What it was, in a few words.
+    pub fn what(self, what: &str) -> Self {
+        Self { what: Some(bounded(what)).filter(|what| !what.is_empty()), ..self }
+    }
+
+    /// The shard, or pattern, that it was about.
+    pub fn url(self, url: &str) -> Self {
+        Self { url: Some(bounded(&shown(url))), ..self }
+    }
+
+    fn because(self, error: &Error) -> Self {
+        let place = |name: &str| error.place(name).map(bounded);
+        Self {
+            url: place("url").or(place("urls")),
+            dataset: place("dataset"),
+            reason: Some(bounded(error.message())),
+            ..self
+        }
+    }
+
+    pub(super) fn is_denial(&self) -> bool {
+        self.outcome == Outcome::Denied
+    }
+
+    /// A number for whoever did it: behind a tenant's socket all users are one.
+    pub(super) fn user(&self) -> u64 {
+        match (&self.whom.tenant, self.whom.uid) {
+            (Some(tenant), _) => (1 << 63) | xxhash_rust::xxh3::xxh3_64(tenant.as_bytes()),
+            (None, uid) => uid.map_or(1 << 32, u64::from),
+        }
+    }
+
+    /// The same for the daemon's own log.
+    pub(super) fn log(&self) {
+        let Self { event, whom, what, url, dataset, reason, .. } = self;
+        let Whom { uid, tenant, by, .. } = whom;
+        match self.outcome {
+            Outcome::Denied => {
+                tracing::warn!(event, uid, tenant, by, what, url, dataset, reason, "denied");
+            }
+            Outcome::Failed => {
+                tracing::warn!(event, uid, tenant, by, what, url, dataset, reason, "failed");
+            }
+            Outcome::Done => tracing::info!(event, uid, tenant, by, what, url, "done"),
+        }
+    }
+
+    /// As it is written.
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("numbers and strings always encode");
+        line.push(b'\n');
+        line
+    }
+}
+
+/// No longer than a field may be, and without what terminals act on.
+fn bounded(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let mut bounded: String = text.chars().take(FIELD).map(plain).collect();
+    if text.chars().nth(FIELD).is_some() {
+        bounded.push('…');
+    }
+    bounded
+}

@@ -1,0 +1,77 @@
+//! Who keeps the queues of jobs that lease their shards: this daemon, or a Redis server that several share.
+//!
+//! One rule: a node daemon goes only where its configuration says; an embedded one, which is its jobs' own
+//! user's, goes where they do.
+
+mod local;
+mod log;
+mod redis;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_config::settings::LeasesConfig;
+use forebay_engine::lease::Leases;
+use forebay_error::{Error, ErrorKind, Result};
+
+use local::Local;
+use redis::Redis;
+
+/// Servers that an embedded daemon's jobs may name, all together: each is a connection.
+const SERVERS_MAX: usize = 16;
+
+/// What keeps queues.
+pub struct Keepers {
+    config: LeasesConfig,
+    local: Arc<Local>,
+    servers: Mutex<HashMap<String, Arc<Redis>>>,
+}
+
+impl Keepers {
+    /// Keepers by these settings.
+    #[must_use]
+    pub fn new(config: LeasesConfig) -> Self {
+        let local = Arc::new(Local::new(config.directory.clone()));
+        Self { config, local, servers: Mutex::default() }
+    }
+
+    /// What keeps the queues of a job that names `asked`.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if a job may not name it, `Invalid` if it is no server's URL, or if none is named
+    /// for a job that `is_spread` over nodes.
+    pub fn of(&self, asked: Option<&str>, is_spread: bool) -> Result<Arc<dyn Leases>> {
+        let url = match (&self.config.redis, asked) {
+            (Some(configured), asked) if asked.is_none_or(|asked| asked == configured) => {
+                configured
+            }
+            (None, None) if is_spread => {
+                let what = "the ranks of this job are on several nodes, and nothing there keeps their leases";
+                return Err(Error::new(ErrorKind::Invalid, what).advise(
+                    "name a Redis server: [leases] redis of the nodes' daemons, or FOREBAY_LEASES",
+                ));
+            }
+            (None, None) => return Ok(self.local.clone()),
+            (None, Some(asked)) if self.config.named_by_jobs => asked,
+            (_, _) => {
+                let what = "this daemon does not keep leases where the job says";
+                return Err(Error::new(ErrorKind::PermissionDenied, what)
+                    .advise("unset FOREBAY_LEASES, or have the server named in [leases] redis"));
+            }
+        };
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = servers.get(url) {
+            return Ok(server.clone());
+        }
+        if servers.len() >= SERVERS_MAX {
+            return Err(Error::new(
+                ErrorKind::Full,
+                "jobs of this daemon name too many servers for leases",
+            )
+            .at("servers", servers.len()));
+        }
+        let server = Arc::new(Redis::new(url)?);
+        servers.insert(url.to_owned(), server.clone());
+        Ok(server)
+    }
+}

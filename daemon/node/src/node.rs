@@ -1,0 +1,164 @@
+//! The parts of a node, put together. The only file that names concrete ones.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_config::settings::{NodeConfig, NodeTier};
+use forebay_engine::session::{Host, SlabMemory};
+use forebay_error::{Error, ErrorKind, Result};
+use forebay_source::{Readers, Sources};
+use forebay_store::{Class, DiskConfig, FRAME_BYTES, Store, StoreConfig, TierConfig};
+use forebay_uring::{Arena, Engine, EngineConfig, Region};
+
+use crate::access::{Access, Policy, Usage};
+use crate::audit::Audit;
+use crate::costs::Costs;
+use crate::gpus::Gpus;
+use crate::leases::Keepers;
+use crate::reload::Reload;
+use crate::scrubs::Scrubs;
+use crate::sessions::Sessions;
+use crate::warm::WarmUps;
+
+/// A running node.
+pub struct Node {
+    /// Its cache.
+    pub store: Store,
+    /// Rights on it.
+    pub access: Arc<Access>,
+    /// Jobs of each tenant and user.
+    pub usage: Usage,
+    /// Its audit log.
+    pub audit: Arc<Audit>,
+    /// What reads shards that are files.
+    pub readers: Readers,
+    /// Memory for bytes on their way in.
+    pub frames: Arena,
+    /// Memory of slabs.
+    pub slabs: SlabMemory,
+    /// Its start.
+    pub started: Instant,
+    /// Its scrubs.
+    pub scrubs: Scrubs,
+    /// Its warm-ups.
+    pub warm_ups: WarmUps,
+    /// Keepers of queues of leased shards.
+    pub leases: Keepers,
+    /// Its sessions.
+    pub sessions: Sessions,
+    /// Its configuration.
+    pub reload: Reload,
+    /// What jobs cost that are gone.
+    pub costs: Costs,
+    /// Its GPUs.
+    pub gpus: Gpus,
+}
+
+impl Node {
+    /// Starts the engines, maps the frames and opens the tiers.
+    ///
+    /// # Errors
+    /// If a tier's directory or the memory cannot be had.
+    pub async fn start(config: NodeConfig) -> Result<Arc<Self>> {
+        let memory = config.memory;
+        let too_small = |wanted: u64| {
+            Error::new(ErrorKind::Invalid, "the daemon's memory is too small")
+                .at("memory", memory)
+                .at("frames", FRAME_BYTES)
+                .at("tiers_in_memory", wanted)
+                .advise("give it at least 512 MiB more than its tiers in memory hold")
+        };
+        let left = |tiers: u64| {
+            let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);
+            let left = memory.checked_sub(FRAME_BYTES)?.checked_sub(tiers)?;
+            Some(left).filter(|left| *left > 0)
+        };
+        // Asked before a byte is mapped; what turns out to lie on tmpfs is asked for below.
+        let plain = config.tiers.iter().filter(|tier| tier.path.is_none());
+        let plain = plain.fold(0_u64, |sum, tier| sum.saturating_add(tier.capacity));
+        left(plain).ok_or_else(|| too_small(plain))?;
+        let region = tokio::task::spawn_blocking(|| Region::create("forebay-frames", FRAME_BYTES))
+            .await
+            .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
+        let mut tiers = Vec::with_capacity(config.tiers.len());
+        for tier in config.tiers.clone() {
+            tiers.push(open_tier(tier, &config)?);
+        }
+        let frames = Arena::new(region.clone());
+        let sources = Sources::new(config.reader, config.limits)?
+            .lending(config.lender, config.own)
+            .ruled(config.sources)?;
+        let sources = if config.opens_named { sources } else { sources.opening_by_rule() };
+        let readers = sources.readers().clone();
+        let (datasets, look_after) = (config.datasets, config.look_after);
+        let audit = Audit::open(config.audit)?;
+        let policy = Policy::new(config.own, config.tenants.clone(), &datasets, config.access);
+        let tenants: Vec<_> = config.tenants.into_iter().map(|tenant| tenant.rule).collect();
+        let store = StoreConfig { tiers, datasets, tenants, look_after };
+        let store = Store::open(store, sources, frames.clone()).await?;
+        for engine in store.engines() {
+            engine.attach(&region).await?;
+        }
+        let in_memory = store.tiers().into_iter().filter(|tier| tier.class == Class::Memory);
+        let in_memory = in_memory.map(|tier| tier.counters.capacity_bytes).sum();
+        let slab_bytes = left(in_memory).ok_or_else(|| too_small(in_memory))?;
+        Ok(Arc::new(Self {
+            store,
+            access: Arc::new(Access::new(policy)),
+            usage: Usage::default(),
+            audit: Arc::new(audit),
+            readers,
+            frames,
+            slabs: SlabMemory::new(slab_bytes),
+            started: Instant::now(),
+            scrubs: Scrubs::default(),
+            warm_ups: WarmUps::new(),
+            leases: Keepers::new(config.leases),
+            sessions: Sessions::default(),
+            reload: Reload::default(),
+            costs: Costs::default(),
+            gpus: Gpus::default(),
+        }))
+    }
+
+    /// The tiers, for those who compose a node themselves.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The store for a tenant's jobs, or for those of none.
+    pub fn store_for(&self, tenant: Option<&str>) -> Store {
+        self.store.for_tenant(tenant)
+    }
+
+    /// What a session needs that uses the cache through `store`.
+    pub fn host(&self, store: Store) -> Host {
+        Host { store, slabs: self.slabs.clone() }
+    }
+}
+
+/// Opens a tier for the store, with an I/O engine of its own.
+fn open_tier(tier: NodeTier, config: &NodeConfig) -> Result<TierConfig> {
+    let NodeTier { name, class, path, capacity, keep_free, watermarks, writes_per_day } = tier;
+    let disk = match path {
+        None => None,
+        Some(path) => {
+            let engine = EngineConfig {
+                name: name.clone(),
+                choice: config.io,
+                near: Some(path.clone()),
+                ..EngineConfig::default()
+            };
+            let engine = Engine::start(engine)?;
+            let engine = match &config.faults {
+                Some(faults) => engine.with_faults(faults.clone()),
+                None => engine,
+            };
+            tracing::info!(tier = name, engine = ?engine.kind(), "started an I/O engine");
+            let files = config.files.clone();
+            Some(DiskConfig { path, keep_free, writes_per_day, engine, files })
+        }
+    };
+    Ok(TierConfig { name, class, capacity, watermarks, disk })
+}

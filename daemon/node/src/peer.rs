@@ -1,0 +1,557 @@
+//! One connection: greet, register a job, carry events out and releases in.
+//!
+//! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
+//! an error to it and the end of its connection.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use forebay_api::status;
+use forebay_api::status::BadSamples;
+use forebay_engine::session::{Event, Session};
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_source::{Client, Ending, Handover, Options, Permit, Rate};
+use forebay_store::{Listener, Store, Urgency};
+use forebay_uring::Region;
+use forebay_wire::clock::now_ns;
+use forebay_wire::frame::{self, Receiver};
+use forebay_wire::leases::Sharing;
+use forebay_wire::message::{Begin, Came, Extent, Open, Reply, Request, Stream, Work};
+use forebay_wire::{PROTOCOL, PROTOCOL_OLDEST, PROTOCOL_POSITIONS, commands};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::Node;
+use crate::access::{Holder, Place, Rights};
+use crate::sessions::RegisteredSession;
+
+/// Frames queued for a peer that reads slowly. Batches are bounded by slots before that.
+const OUTGOING: usize = 8;
+
+/// Shards indexed at once for one peer; more requests wait in the socket.
+const INDEXING: usize = 8;
+
+/// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
+const LISTED: usize = 4096;
+
+/// How often a shard is asked for once more that did not come through another client's files.
+const OTHERS: u32 = 8;
+
+/// URLs of a job that are looked at in passing; more take longer than other connections should wait.
+const LONG_LIST: usize = 10_000;
+
+/// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
+/// matter of milliseconds.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A frame to send, with what rides on it.
+type Outgoing = (Vec<u8>, Option<Rider>);
+
+/// What has a descriptor that rides on a frame.
+enum Rider {
+    Slab(Arc<Region>),
+    /// A reader's, to the client.
+    Socket(OwnedFd),
+    /// What takes a command's output, and the line on which its end is told.
+    Command {
+        output: OwnedFd,
+        line: OwnedFd,
+    },
+}
+
+impl Rider {
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Slab(region) => vec![region.fd()],
+            Self::Socket(socket) => vec![socket.as_fd()],
+            Self::Command { output, line } => vec![output.as_fd(), line.as_fd()],
+        }
+    }
+}
+
+/// The way to a client for what it opens and runs. It keeps no connection open.
+struct ToClient {
+    outgoing: mpsc::WeakSender<Outgoing>,
+}
+
+impl ToClient {
+    async fn send(&self, reply: &Reply, rider: Rider) -> Result<()> {
+        let gone = || Error::new(ErrorKind::Closed, "the job that names the shard is gone");
+        let outgoing = self.outgoing.upgrade().ok_or_else(gone)?;
+        outgoing.send((frame::encode(reply)?, Some(rider))).await.map_err(|_| gone())
+    }
+}
+
+#[async_trait]
+impl Handover for ToClient {
+    async fn hand(&self, socket: OwnedFd) -> Result<()> {
+        self.send(&Reply::Reader, Rider::Socket(socket)).await
+    }
+
+    async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending> {
+        let (near, far) = UnixStream::pair().doing("make a line to a client")?;
+        let far = far.into_std().doing("make a line to a client")?;
+        far.set_nonblocking(false).doing("make a line to a client")?;
+        let reply = Reply::Command { url: url.to_owned() };
+        self.send(&reply, Rider::Command { output, line: far.into() }).await?;
+        Ok(Box::pin(async move {
+            let mut line = commands::Line::default();
+            received(&near, || line.try_hear(near.as_fd())).await?
+        }))
+    }
+}
+
+/// Serves one peer to its end.
+pub async fn serve(node: Arc<Node>, stream: Arc<UnixStream>, rights: Arc<Rights>) {
+    let (outgoing, queue) = mpsc::channel(OUTGOING);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(send_all(stream.clone(), queue));
+    let mut peer = Peer {
+        // Before a word is heard: what it asks for is charged.
+        store: node.store_for(rights.last().tenant.as_deref()),
+        rights,
+        place: None,
+        node: node.clone(),
+        stream,
+        receiver: Receiver::default(),
+        outgoing,
+        tasks,
+        indexing: Arc::new(Semaphore::new(INDEXING)),
+        pace: None,
+        session: None,
+        protocol: PROTOCOL_OLDEST,
+        streams: Vec::new(),
+        extent: None,
+        traces: false,
+        telling: None,
+    };
+    if let Err(error) = peer.run().await
+        && error.kind() != ErrorKind::Closed
+    {
+        let session = peer.session.as_ref();
+        let (number, tenant) = (session.map(|of| of.number), peer.store.tenant());
+        let job = session.map(|of| status::cut(of.lock().name()));
+        let dataset = session.map(|of| &*of.datasets);
+        tracing::warn!(session = number, job, tenant, dataset, %error, "ended a connection");
+        // The peer may be gone; if it is not, it learns why.
+        let _ = peer.reply(&Reply::Failed { run: None, error }).await;
+    }
+    peer.leave().await;
+}
+
+struct Peer {
+    node: Arc<Node>,
+    /// The cache as the peer's tenant uses it.
+    store: Store,
+    stream: Arc<UnixStream>,
+    receiver: Receiver,
+    outgoing: mpsc::Sender<Outgoing>,
+    tasks: JoinSet<()>,
+    indexing: Arc<Semaphore>,
+    /// What is fetched for tools comes at this rate at most.
+    pace: Option<Arc<Rate>>,
+    session: Option<RegisteredSession>,
+    /// What both sides speak.
+    protocol: u32,
+    /// Of the next job, if it mixes several data sets.
+    streams: Vec<Stream>,
+    /// Of the next job, if it says so.
+    extent: Option<Extent>,
+    /// Whether the next job wants to hear what comes in of its shards.
+    traces: bool,
+    /// Who tells it.
+    telling: Option<AbortHandle>,
+    /// What it may do.
+    rights: Arc<Rights>,
+    /// Its job's, among those of its tenant or user.
+    place: Option<Place>,
+}
+
+impl Peer {
+    async fn run(&mut self) -> Result<()> {
+        let Request::Hello { protocol, .. } = self.receive().await? else {
+            return Err(Error::new(ErrorKind::Invalid, "a connection starts with a greeting"));
+        };
+        if protocol < PROTOCOL_OLDEST {
+            return Err(Error::new(ErrorKind::Invalid, "the client's protocol is too old")
+                .at("protocol", protocol)
+                .at("oldest", PROTOCOL_OLDEST)
+                .advise("install the same release on both sides"));
+        }
+        self.protocol = protocol.min(PROTOCOL);
+        self.reply(&Reply::Welcome {
+            protocol: self.protocol,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+        })
+        .await?;
+        let who = self.rights.last();
+        self.store = self.store.for_client(&Client {
+            name: format!("connection {}", self.node.sessions.next_client()),
+            user: who.owner,
+            permit: (!who.is_admin).then(|| self.rights.clone() as Arc<dyn Permit>),
+            handover: Arc::new(ToClient { outgoing: self.outgoing.downgrade() }),
+        });
+        loop {
+            match self.receive().await? {
+                Request::Hello { .. } => {
+                    return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
+                }
+                Request::Open(open) => self.open(*open).await?,
+                Request::Start { run, epoch, batch } => {
+                    self.begins()?;
+                    self.session()?.lock().start(run, Begin::at(epoch, batch));
+                }
+                Request::Play { run, begin } => {
+                    self.begins()?;
+                    self.session()?.lock().start(run, begin);
+                }
+                Request::Mix { streams } => self.streams = streams,
+                Request::Extent(extent) => self.extent = Some(extent),
+                Request::Trace => self.traces = true,
+                Request::Pick { run, samples } => {
+                    self.begins()?;
+                    self.session()?.lock().pick(run, samples);
+                }
+                Request::Bad(bad) => self.session()?.told().bad_samples = BadSamples::told(bad),
+                Request::Progress(mut progress) => {
+                    let session = self.session()?;
+                    let decoded = std::mem::take(&mut progress.decoded);
+                    session.told().decoders = status::decoders(decoded);
+                    session.pace().heard(*progress, Instant::now());
+                }
+                Request::Share { run, sharing } => {
+                    self.begins()?;
+                    self.share(run, *sharing).await?;
+                }
+                Request::Acknowledge { run, number, batch, marks } => {
+                    self.session()?.lock().acknowledge(run, number, batch, &marks)?;
+                }
+                Request::Release { slab, slot } => self.session()?.lock().release(slab, slot),
+                Request::Index { url, origin } => self.index(url, Options::from(origin)).await?,
+                Request::List { pattern, origin } => {
+                    self.list(pattern, Options::from(origin)).await?;
+                }
+                Request::Pace { bandwidth } => {
+                    self.pace = Some(Arc::new(Rate::new(bandwidth)));
+                }
+            }
+        }
+    }
+
+    /// A run of the job's begins.
+    fn begins(&self) -> Result<()> {
+        self.session()?.pace().begins();
+        Ok(())
+    }
+
+    fn session(&self) -> Result<&RegisteredSession> {
+        let none = || Error::new(ErrorKind::Invalid, "no job is open on this connection");
+        self.session.as_ref().ok_or_else(none)
+    }
+
+    /// Registers the job. A job that makes no sense is told so; the connection lives on.
+    async fn open(&mut self, open: Open) -> Result<()> {
+        if self.session.is_some() {
+            return Err(Error::new(ErrorKind::Invalid, "a connection carries one job"));
+        }
+        let (streams, extent) = (std::mem::take(&mut self.streams), self.extent.take());
+        let place = match self.may_open(&open) {
+            Ok(place) => place,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        // It may be another's by the policy in force now.
+        self.store = self.store.for_tenant(self.rights.last().tenant.as_deref());
+        let number = self.node.sessions.next_session();
+        let host = self.node.host(self.store.for_job(number).named(&status::cut(&open.job)));
+        // Before it begins, so that nothing of it is missed.
+        let traced =
+            std::mem::take(&mut self.traces).then(|| (self.store.listen(), open.urls.clone()));
+        let datasets = self.store.datasets_of(open.urls.iter().take(LONG_LIST)).join(", ");
+        let (session, events) = match Session::open(number, open, streams, extent.as_ref(), host) {
+            Ok(opened) => opened,
+            Err(error) => return self.reply(&Reply::Failed { run: None, error }).await,
+        };
+        let opened = session.opened();
+        let tenant = self.store.tenant().map(str::to_owned);
+        let job = status::cut(session.name());
+        tracing::info!(session = number, job, tenant, dataset = datasets, "opened a job");
+        let session = Arc::new(Mutex::new(session));
+        let (told, pace) = Default::default();
+        let pid = self.rights.pid();
+        let registered = RegisteredSession { number, tenant, pid, datasets, session, told, pace };
+        self.node.sessions.lock().await.push(registered.clone());
+        (self.session, self.place) = (Some(registered), place);
+        self.reply(&Reply::Opened(opened)).await?;
+        if let Some((listener, urls)) = traced {
+            let telling = tell_what_comes(listener, urls, self.outgoing.clone());
+            self.telling = Some(self.tasks.spawn(telling));
+        }
+        self.tasks.spawn(forward(events, self.outgoing.clone(), self.protocol));
+        Ok(())
+    }
+
+    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose jobs are no
+    /// tenant's have as many as they like.
+    fn may_open(&self, open: &Open) -> Result<Option<Place>> {
+        let (policy, admitted) =
+            self.rights.now().map_err(|error| self.rights.refused("open", error))?;
+        let holder = match (&admitted.tenant, admitted.is_admin) {
+            (Some(tenant), _) => Some(Holder::Tenant(tenant.clone())),
+            (None, false) => Some(Holder::User(admitted.owner)),
+            (None, true) => None,
+        };
+        let limits = policy.limits(admitted.tenant.as_deref());
+        let place = holder.map(|holder| self.node.usage.open(holder, limits)).transpose();
+        let place = place.map_err(|error| self.rights.refused("open", error))?;
+        match open.urls.len() > LONG_LIST {
+            // Other connections are not to wait for it.
+            true => tokio::task::block_in_place(|| self.rights.read_all(&open.urls))?,
+            false => self.rights.read_all(&open.urls)?,
+        }
+        Ok(place)
+    }
+
+    /// Begins a run of leased shards, in a queue of this peer's user.
+    async fn share(&mut self, run: u64, sharing: Sharing) -> Result<()> {
+        let owner = self.rights.last().owner;
+        match self.node.leases.of(sharing.keeper.as_deref(), sharing.is_spread) {
+            Ok(leases) => self.session()?.lock().share(run, sharing, leases, owner),
+            Err(error) => self.reply(&Reply::Failed { run: Some(run), error }).await?,
+        }
+        Ok(())
+    }
+
+    /// Indexes a shard beside everything else; at the limit, requests wait.
+    async fn index(&mut self, url: String, origin: Options) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let store = self.store.paced(self.pace.clone());
+        let outgoing = self.outgoing.clone();
+        self.tasks.spawn(async move {
+            let reply = match count(&store, &url, &origin).await {
+                Ok((bytes, samples)) => Reply::Shard { url, bytes, samples },
+                Err(error) => Reply::Failed { run: None, error },
+            };
+            // A peer that left does not want it any more.
+            let _ = send(&outgoing, &reply).await;
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    /// Lists what a pattern means beside everything else; at the limit, requests wait.
+    async fn list(&mut self, pattern: String, origin: Options) -> Result<()> {
+        while self.tasks.try_join_next().is_some() {}
+        let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
+        let permit = self.indexing.clone().acquire_owned().await.map_err(closed)?;
+        let (store, outgoing) = (self.store.clone(), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let told = match store.list(&pattern, &origin).await {
+                Ok(urls) => tell(&outgoing, &urls).await,
+                Err(error) => send(&outgoing, &Reply::Failed { run: None, error }).await,
+            };
+            // A peer that left does not want it any more.
+            drop((told, permit));
+        });
+        Ok(())
+    }
+
+    async fn reply(&self, reply: &Reply) -> Result<()> {
+        send(&self.outgoing, reply).await
+    }
+
+    async fn receive(&mut self) -> Result<Request> {
+        received(&self.stream, || self.receiver.try_receive(self.stream.as_fd())).await
+    }
+
+    /// Ends the job. What is queued for the peer is still sent if it takes it at once.
+    async fn leave(mut self) {
+        self.place = None;
+        if let Some(left) = self.session.take() {
+            let (whose, waited) = left.waited();
+            let (job, tenant) = &whose;
+            tracing::info!(
+                session = left.number,
+                job,
+                tenant,
+                dataset = left.datasets,
+                "a job left"
+            );
+            let mut sessions = self.node.sessions.lock().await;
+            sessions.retain(|other| other.number != left.number);
+            // While nobody can look: it is told of once.
+            self.node.costs.left(whose, &waited);
+        }
+        if let Some(telling) = self.telling.take() {
+            telling.abort();
+        }
+        drop(self.outgoing);
+        let sent = async { while self.tasks.join_next().await.is_some() {} };
+        // Whoever no longer reads gets a reset instead of tasks that wait for ever.
+        if tokio::time::timeout(LINGER, sent).await.is_err() {
+            self.tasks.shutdown().await;
+        }
+    }
+}
+
+/// What comes over a socket, once `try_receive` has all of it.
+async fn received<T>(
+    socket: &UnixStream,
+    mut try_receive: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    // It may be here already, behind the one before.
+    let mut received = try_receive();
+    loop {
+        if let Some(received) = received? {
+            return Ok(received);
+        }
+        socket.readable().await.doing("wait for the peer")?;
+        let mut tried = Ok(None);
+        // What it says is that the socket was found empty, so that `readable` waits again.
+        let _ = socket.try_io(Interest::READABLE, || {
+            tried = try_receive();
+            match tried {
+                Ok(None) => Err(std::io::ErrorKind::WouldBlock.into()),
+                _ => Ok(()),
+            }
+        });
+        received = tried;
+    }
+}
+
+async fn send(outgoing: &mpsc::Sender<Outgoing>, reply: &Reply) -> Result<()> {
+    let gone = |_| Error::new(ErrorKind::Closed, "the peer is gone");
+    outgoing.send((frame::encode(reply)?, None)).await.map_err(gone)
+}
+
+/// Sends a list in pieces.
+async fn tell(outgoing: &mpsc::Sender<Outgoing>, urls: &[String]) -> Result<()> {
+    let mut left = urls.len();
+    for piece in urls.chunks(LISTED) {
+        left -= piece.len();
+        send(outgoing, &Reply::Listed { urls: piece.to_vec(), more: left > 0 }).await?;
+    }
+    Ok(())
+}
+
+/// The bytes and samples of a shard, fetched if need be.
+async fn count(store: &Store, url: &str, origin: &Options) -> Result<(u64, u64)> {
+    let mut others = OTHERS;
+    loop {
+        let shard = store.shard(url, origin, Urgency::Needed).await?;
+        match shard.wait(u64::MAX).await {
+            Ok(progress) => return Ok((shard.len(), progress.samples)),
+            // With this client's own files there is another chance.
+            Err(_) if others > 0 && store.came_through_another(&shard) => others -= 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Tells a job what comes in of its shards, whoever wanted them.
+async fn tell_what_comes(
+    mut listener: Listener,
+    urls: Vec<String>,
+    outgoing: mpsc::Sender<Outgoing>,
+) {
+    let shards: HashMap<String, u32> = urls.into_iter().zip(0..).collect();
+    let mut missed = 0;
+    while let Some((happened, before)) = listener.next().await {
+        missed += before;
+        let Some(shard) = shards.get(&*happened.url) else { continue };
+        let ago = |moment: Instant| {
+            let ago = moment.elapsed().as_nanos();
+            now_ns().saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
+        };
+        let work = match happened.work {
+            forebay_store::Work::Fetched(Range { start: from, end: until }) => {
+                Work::Fetched { from, until }
+            }
+            forebay_store::Work::Kept(tier) => Work::Kept { tier: tier.to_string() },
+        };
+        let came = Came {
+            shard: *shard,
+            work,
+            start_ns: ago(happened.since),
+            end_ns: ago(happened.until),
+            missed: std::mem::take(&mut missed),
+        };
+        if send(&outgoing, &Reply::Came(came)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Carries a session's events to its peer, which speaks `protocol`.
+async fn forward(
+    mut events: mpsc::Receiver<Event>,
+    outgoing: mpsc::Sender<Outgoing>,
+    protocol: u32,
+) {
+    while let Some(event) = events.recv().await {
+        let (reply, rider) = match event {
+            Event::Slab { slab, region, batches } => {
+                let len = region.len() as u64;
+                (Reply::Slab { slab, len, batches }, Some(Rider::Slab(region)))
+            }
+            // A client of the release before knows no such word.
+            Event::Learnt { .. } if protocol < PROTOCOL_POSITIONS => continue,
+            Event::Learnt { run, counts } => (Reply::Learnt { run, counts }, None),
+            Event::Batch { batch, offsets } if protocol >= PROTOCOL_POSITIONS => {
+                (Reply::Placed { batch, offsets }, None)
+            }
+            Event::Batch { batch, .. } => (Reply::Batch(batch), None),
+            Event::End { run, batches, samples, errors } => {
+                (Reply::End { run, batches, samples, errors }, None)
+            }
+            Event::Failed { run, error } => (Reply::Failed { run: Some(run), error }, None),
+            Event::Acknowledged { run, number, place } => {
+                (Reply::Acknowledged { run, number, place }, None)
+            }
+        };
+        let run = match &reply {
+            Reply::Batch(batch) | Reply::Placed { batch, .. } => Some(batch.run),
+            Reply::End { run, .. } => Some(*run),
+            _ => None,
+        };
+        // A batch too large for a frame ends its run with the reason.
+        let frame = frame::encode(&reply)
+            .or_else(|error| frame::encode(&Reply::Failed { run, error }))
+            .expect("an error fits a frame");
+        if outgoing.send((frame, rider)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends frames in order until the queue ends or the peer is gone.
+async fn send_all(stream: Arc<UnixStream>, mut queue: mpsc::Receiver<Outgoing>) {
+    while let Some((frame, rider)) = queue.recv().await {
+        let mut sent = 0;
+        while sent < frame.len() {
+            let rider = rider.as_ref().filter(|_| sent == 0);
+            let riders = rider.map(Rider::descriptors).unwrap_or_default();
+            let some = stream
+                .async_io(Interest::WRITABLE, || {
+                    frame::send(stream.as_fd(), &frame[sent..], &riders)
+                })
+                .await;
+            match some {
+                Ok(some) => sent += some,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the peer is gone");
+                    return;
+                }
+            }
+        }
+    }
+}

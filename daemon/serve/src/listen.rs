@@ -1,0 +1,344 @@
+//! Listening: Unix sockets, one task per connection, nobody but whom the node serves. Trainers and admins come
+//! to the same ones, each with a language of their own.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use forebay_admin as admin;
+use forebay_admin::Api;
+use forebay_config::settings::Door;
+use forebay_config::settings::ListenConfig;
+use forebay_error::{Doing, Error, ErrorKind, Result};
+use forebay_node::Node;
+use forebay_node::access::Rights;
+use forebay_node::audit;
+use forebay_node::audit::{Outcome, Whom};
+use forebay_node::peer;
+use forebay_wire::frame;
+use forebay_wire::message::Reply;
+use forebay_wire::peer::Credentials;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use crate::language;
+use crate::language::Language;
+
+/// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
+const PEERS: usize = 1024;
+
+/// Of those, connections of others than admins together: who administers gets in however many there are.
+const PEERS_OF_OTHERS: usize = PEERS - 64;
+
+/// Connections of one user other than admins: what its ranks and tools need, several times over. A few users
+/// that take all they can leave others theirs.
+const PEERS_OF_A_USER: usize = 128;
+
+/// Connections by one tenant's socket, where all users are one: a few users' worth.
+const PEERS_OF_A_TENANT: usize = 4 * PEERS_OF_A_USER;
+
+/// Who may write to a socket, which is to connect: the daemon's user.
+const PRIVATE: u32 = 0o600;
+
+/// Anybody: who is then served is decided by who it is.
+const EVERYBODY: u32 = 0o666;
+
+/// Pause, at most, after a connection that could not be taken. The usual reason is that descriptors
+/// are used up, and the kernel gives no sign when one is free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound socket; its file goes when the listener does.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    door: Arc<Door>,
+    /// The daemon's own: its mode follows from who is served.
+    is_main: bool,
+}
+
+impl Listener {
+    /// Binds the daemon's own socket at `path`, replacing one that nobody listens on any more.
+    ///
+    /// # Errors
+    /// `Invalid` if something else lies there or another daemon answers.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let listener = bind(path)?;
+        Ok(Self { listener, door: Arc::new(Door::main(path.to_owned())), is_main: true })
+    }
+
+    /// Binds a socket beside the daemon's own. Its folder is made if it is not there.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`]; `PermissionDenied` if the daemon may not give its file to the group.
+    pub fn bind_beside(config: ListenConfig) -> Result<Self> {
+        let ListenConfig { door, group, mode } = config;
+        let at = |error: Error| error.at("socket", door.path.display());
+        if let Some(folder) = door.path.parent() {
+            fs::create_dir_all(folder).doing("make the socket's directory").map_err(at)?;
+        }
+        let listener = bind(&door.path)?;
+        let listener = Self { listener, door: Arc::new(door), is_main: false };
+        let path = listener.path();
+        let at = |error: Error| error.at("socket", path.display());
+        if let Some(gid) = group {
+            let given = std::os::unix::fs::chown(path, None, Some(gid));
+            given
+                .doing("give the socket to its group")
+                .map_err(|error| at(error).at("gid", gid))?;
+        }
+        let opened = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        opened.doing("set the socket's mode").map_err(at)?;
+        if let Some(tenant) = listener.door.tenant.as_deref().filter(|_| is_open(path, mode)) {
+            tracing::warn!(
+                socket = %path.display(),
+                tenant,
+                "every user of this machine can come by this socket, and is this tenant then: give it a \
+                 group, or a folder above it that only root enters"
+            );
+        }
+        Ok(listener)
+    }
+
+    fn path(&self) -> &Path {
+        &self.door.path
+    }
+
+    /// Lets any user connect, or none but the daemon's own. Who is then served is decided by who it is.
+    fn let_knock(&self, everybody: bool) {
+        let mode = fs::Permissions::from_mode(if everybody { EVERYBODY } else { PRIVATE });
+        if let Err(error) = fs::set_permissions(self.path(), mode) {
+            tracing::error!(%error, everybody, "the mode of the daemon's socket cannot be set");
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Already gone is as good as removed.
+        let _ = fs::remove_file(self.path());
+    }
+}
+
+/// Whether anybody may connect to a socket of this mode, as far as folders decide.
+#[must_use]
+pub fn is_open(path: &Path, mode: u32) -> bool {
+    /// What others may do with a file: write to it; with a folder: pass through it.
+    const OTHERS: (u32, u32) = (0o002, 0o001);
+    let passes = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & OTHERS.1 != 0)
+    };
+    mode & OTHERS.0 != 0 && path.ancestors().skip(1).all(passes)
+}
+
+/// A socket at `path` that nobody but the daemon's user can connect to.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let at = |error: Error| error.at("socket", path.display());
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(at(Error::new(ErrorKind::Invalid, "another daemon listens there")));
+            }
+            fs::remove_file(path).doing("remove a dead socket").map_err(at)?;
+        }
+        Ok(_) => {
+            return Err(at(Error::new(ErrorKind::Invalid, "the socket's path is taken")
+                .advise("remove what lies there, or name another path")));
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).doing("bind the socket").map_err(at)?;
+    let private = fs::Permissions::from_mode(PRIVATE);
+    fs::set_permissions(path, private).doing("make the socket private").map_err(at)?;
+    Ok(listener)
+}
+
+/// The next connection, and by which socket it came; `next` is the one that is looked at first, so that none
+/// is left waiting behind another that never rests.
+async fn accept(
+    listeners: &[Listener],
+    next: &mut usize,
+) -> (std::io::Result<UnixStream>, Arc<Door>) {
+    std::future::poll_fn(|context| {
+        for step in 0..listeners.len() {
+            let at = (*next + step) % listeners.len();
+            if let Poll::Ready(accepted) = listeners[at].listener.poll_accept(context) {
+                *next = at + 1;
+                let stream = accepted.map(|(stream, _)| stream);
+                return Poll::Ready((stream, listeners[at].door.clone()));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Serves whoever comes by these sockets until `stop` completes, or until nobody was connected for `idle`.
+pub async fn serve(
+    node: Arc<Node>,
+    listeners: Vec<Listener>,
+    idle: Option<Duration>,
+    stop: impl Future<Output = ()>,
+) {
+    let mut peers = JoinSet::new();
+    let mut count = node.sessions.watch_users();
+    let mut policy = node.access.subscribe();
+    // Seen at once.
+    policy.mark_changed();
+    node.audit.note(audit::Entry::new("start", Outcome::Done));
+    let (users, mut next) = (Users::default(), 0);
+    let api = Api::new(&node);
+    tokio::pin!(stop);
+    loop {
+        while peers.try_join_next().is_some() {}
+        let quiet = idle_for(&mut count, idle);
+        tokio::select! {
+            () = &mut stop => break,
+            // The sender lives in the node.
+            _ = policy.changed() => {
+                let others = policy.borrow_and_update().serves_others();
+                let main = listeners.iter().filter(|listener| listener.is_main);
+                main.for_each(|main| main.let_knock(others));
+            }
+            () = quiet => {
+                tracing::info!("nobody needs this daemon any more");
+                break;
+            }
+            (accepted, door) = accept(&listeners, &mut next), if peers.len() < PEERS => {
+                match accepted {
+                    Ok(stream) => {
+                        if let Some((rights, place)) = admit(&node, &users, &stream, &door) {
+                            let (node, api) = (node.clone(), api.clone());
+                            peers.spawn(async move {
+                                talk(node, &api, stream, rights).await;
+                                drop(place);
+                            });
+                        }
+                    }
+                    // One peer's connection: the jobs that run are not to suffer for it.
+                    Err(error) => {
+                        tracing::error!(%error, "failed to take a connection");
+                        // A peer that leaves gives some back.
+                        let mut left = node.sessions.watch_users();
+                        let _ = tokio::time::timeout(ACCEPT_PAUSE, left.changed()).await;
+                    }
+                }
+            }
+            // Room for one more connection.
+            _ = peers.join_next(), if peers.len() >= PEERS => {}
+        }
+    }
+    // New trainers must not find a socket that nobody serves.
+    drop(listeners);
+    peers.shutdown().await;
+    node.store.close().await;
+    node.audit.note(audit::Entry::new("stop", Outcome::Done));
+    node.audit.close().await;
+}
+
+/// Serves a peer in its own language, to its end.
+async fn talk(node: Arc<Node>, api: &Api, stream: UnixStream, rights: Arc<Rights>) {
+    let present = node.sessions.enter();
+    match language::spoken(&stream).await {
+        Some(Language::Frames) => peer::serve(node, Arc::new(stream), rights).await,
+        Some(Language::Http) => api.serve(stream, admin::Caller::Peer(rights)).await,
+        None => {}
+    }
+    drop(present);
+}
+
+/// Completes once nobody was connected for `idle`; never without a limit.
+async fn idle_for(count: &mut tokio::sync::watch::Receiver<usize>, idle: Option<Duration>) {
+    let Some(idle) = idle else { return std::future::pending().await };
+    loop {
+        // The sender lives in the node: the waits cannot fail.
+        let _ = count.wait_for(|peers| *peers == 0).await;
+        if tokio::time::timeout(idle, count.wait_for(|peers| *peers > 0)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Connections of each user that is no admin, and of each tenant with a socket.
+type Users = Arc<Mutex<HashMap<Caller, usize>>>;
+
+/// Whose connections are counted together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Caller {
+    /// A user of this machine's.
+    User(u32),
+    /// Whoever comes by this tenant's socket.
+    Tenant(String),
+}
+
+/// A connection among its user's, until dropped.
+struct Place {
+    users: Users,
+    caller: Caller,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut connections) = users.entry(self.caller.clone()) {
+            *connections.get_mut() -= 1;
+            if *connections.get() == 0 {
+                connections.remove();
+            }
+        }
+    }
+}
+
+/// Tells a peer why it is not served, if it can be told at once.
+fn turn_away<T>(stream: &UnixStream, error: Error) -> Option<T> {
+    let refusal = frame::encode(&Reply::Failed { run: None, error });
+    // A peer that is gone, or that asks no questions, needs no answer.
+    refusal.ok().and_then(|refusal| stream.try_write(&refusal).ok());
+    None
+}
+
+/// The rights and the place of a peer, if it is served: who it is, the kernel says.
+fn admit(
+    node: &Node,
+    users: &Users,
+    stream: &UnixStream,
+    door: &Arc<Door>,
+) -> Option<(Arc<Rights>, Option<Place>)> {
+    let turned_away = |error: Error| turn_away(stream, error);
+    let peer = match Credentials::of(stream.as_fd()) {
+        Ok(peer) => peer,
+        Err(error) => {
+            node.audit.note(audit::Entry::denied("connect", &error));
+            return turned_away(error);
+        }
+    };
+    let (uid, whom) = (peer.uid, Whom::of(&peer, door.tenant.as_deref(), &door.path));
+    let rights = match Rights::of(&node.access, &node.audit, peer, door) {
+        Ok(rights) => Arc::new(rights),
+        Err(error) => return turned_away(error),
+    };
+    if rights.last().is_admin {
+        return Some((rights, None));
+    }
+    let (caller, limit) = match &door.tenant {
+        Some(tenant) => (Caller::Tenant(tenant.clone()), PEERS_OF_A_TENANT),
+        None => (Caller::User(uid), PEERS_OF_A_USER),
+    };
+    let mut counted = users.lock().unwrap_or_else(PoisonError::into_inner);
+    let all: usize = counted.values().sum();
+    let connections = counted.get(&caller).copied().unwrap_or_default();
+    let reached = [(connections, limit), (all, PEERS_OF_OTHERS)];
+    if let Some((_, limit)) = reached.into_iter().find(|(count, limit)| count >= limit) {
+        let error = Error::new(ErrorKind::Unavailable, "there are as many connections as may be");
+        let error = error.at("limit", limit).advise("run fewer jobs at once");
+        node.audit.note(audit::Entry::denied("connect", &error).by(&whom));
+        return turned_away(error);
+    }
+    counted.insert(caller.clone(), connections + 1);
+    Some((rights, Some(Place { users: users.clone(), caller })))
+}

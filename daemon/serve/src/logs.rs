@@ -1,0 +1,41 @@
+//! The daemon's own log, on standard error: lines for people, or objects for machines.
+//!
+//! Its rule: what a line is about has one name wherever it is: `job`, `session`, `tenant`, `dataset`, `url` (without what may be secret in
+//! it), `tier`, `endpoint`, `error`. In JSON those are members of the line's object, beside `timestamp`, `level`, `target` and `message`.
+
+use std::io::Stderr;
+
+use forebay_config::settings::LogFormat;
+use forebay_error::{Error, ErrorKind, Result};
+use tracing_subscriber::EnvFilter;
+
+/// What says how much is logged.
+const LEVELS: &str = "FOREBAY_LOG";
+
+/// Begins to log, as much as `FOREBAY_LOG` asks for.
+///
+/// # Errors
+/// `Invalid` if that makes no sense.
+pub fn begin(format: LogFormat, log: fn() -> Stderr) -> Result<()> {
+    let filter = match std::env::var_os(LEVELS).filter(|levels| !levels.is_empty()) {
+        Some(levels) => EnvFilter::try_new(levels.to_string_lossy()).map_err(|error| {
+            let what = format!("{LEVELS} does not say how much to log: {error}");
+            Error::new(ErrorKind::Invalid, what)
+                .at("levels", levels.display())
+                .advise("write debug, info, warn or error, or e.g. info,forebay_store=debug")
+        })?,
+        None => EnvFilter::new("info"),
+    };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false);
+    // A second subscriber in one process is a test's business.
+    let _ = match format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .try_init(),
+    };
+    Ok(())
+}
