@@ -52,7 +52,7 @@ fi
 install_packages "${system[@]}"
 # Packages come over the network while processors compile.
 has_wheel && has_origin ||
-    start_build build --release --locked --bins -p forebay-daemon -p forebay-testkit
+    start_build build --release --locked --bins -p forebay-cli -p forebay-testkit
 if ! is_done packages "$packages"; then
     free_kb=$(df --output=avail . | tail -n 1)
     [ "$free_kb" -ge "$DISK_NEEDED_KB" ] || [ -d "$VENV" ] || fail \
