@@ -14,8 +14,8 @@ from pathlib import Path
 
 # The package of the compiler; scripts/requirements-tests.txt pins its release.
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
-# The oldest architecture that this release compiles for without a warning. A driver translates it for
-# its own device.
+# The oldest architecture that this release compiles for without a warning. A driver translates it
+# for its own device.
 ARCHITECTURE = "compute_70"
 KERNELS = Path(__file__).parents[1] / "loader/decode/src/cuda"
 
