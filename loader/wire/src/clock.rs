@@ -1,4 +1,4 @@
-//! The clock both processes share, so that a wait in one can be booked to a stage in the other.
+//! Clock shared by both processes, so that a wait in one can be charged to a stage in the other.
 //!
 //! `CLOCK_MONOTONIC` counts from boot and reads the same in every process of a node.
 

@@ -1,11 +1,11 @@
 //! Commands that a trainer runs for its daemon, in its own process and with its own rights.
 //!
-//! The daemon makes a pipe for what the command says, and a line on which it hears of the command's end; one
-//! end of each rides on [`crate::message::Reply::Command`].
+//! The daemon makes a pipe for the command's output, and a socket for its exit status; one end of
+//! each is attached to [`crate::message::Reply::Command`].
 //!
-//! Its rule: the daemon takes nothing of the trainer's but bytes. Both descriptors that it keeps are its own,
-//! so nothing that a trainer hands over can hang it; and whichever side goes away, the other finds its end
-//! of the line closed.
+//! Rule: the daemon takes nothing from the trainer but bytes. It made both descriptors that it
+//! keeps, so no descriptor of the trainer's can hang it. If either side goes away, the other sees
+//! its end closed.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -18,10 +18,10 @@ use crate::frame::{self, Receiver};
 /// The largest message: errors are a few lines.
 const FRAME_MAX: usize = 64 << 10;
 
-/// What became of a command: that it succeeded, or why not.
+/// Outcome of a command.
 type Ended = Result<(), Error>;
 
-/// The daemon's end of a line.
+/// The daemon's end of the status socket.
 #[derive(Debug)]
 pub struct Line {
     receiver: Receiver,
@@ -34,10 +34,10 @@ impl Default for Line {
 }
 
 impl Line {
-    /// What became of the command, from a socket that does not block; `None` while it runs.
+    /// Reads the command's outcome from a non-blocking socket; `None` while it runs.
     ///
     /// # Errors
-    /// `Unavailable` if the trainer is gone, or does not keep to the protocol.
+    /// `Unavailable` if the trainer is gone or violates the protocol.
     pub fn try_hear(&mut self, socket: impl AsFd) -> Result<Option<Result<()>>> {
         let heard = self.receiver.try_receive::<Ended>(socket).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "the job that ran the command is gone")
@@ -47,12 +47,12 @@ impl Line {
     }
 }
 
-/// Tells the daemon what became of a command, over the trainer's end of its line.
+/// Reports a command's outcome to the daemon, over the trainer's end of the status socket.
 ///
 /// # Errors
-/// `Closed` if nobody wants to know any more.
+/// `Closed` if the daemon is gone.
 pub fn tell(line: &UnixStream, ended: Result<()>) -> Result<()> {
-    frame::send_whole(line, &ended, &[], "tell of a command's end")
+    frame::send_whole(line, &ended, &[], "report the end of a command")
 }
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
         for (ended, kind) in [
             (Ok(()), None),
             (failed(), Some(ErrorKind::NotFound)),
-            // A trainer says nothing of what others' shards are like.
+            // A trainer's report must not declare a shard bad for others.
             (broken(), Some(ErrorKind::Unavailable)),
         ] {
             let (near, far) = UnixStream::pair().unwrap();

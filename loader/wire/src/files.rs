@@ -1,11 +1,11 @@
 //! Files that a trainer opens for its daemon, with its own rights.
 //!
-//! A process that reads for the daemon has a socket of its own to the trainer. It asks for one file at a
-//! time, by its path; the answer is the descriptor, which rides on it, or why there is none.
+//! A process that reads for the daemon has a socket of its own to the trainer. It asks for one file
+//! at a time, by path. The answer carries the descriptor, or the reason for its absence.
 //!
-//! Its rule: neither side trusts the other. The trainer opens what its own job names and nothing else;
-//! who asks takes one descriptor for one question, believes a refusal only as far as it can be one, and
-//! waits for no answer longer than [`PATIENCE`].
+//! Rule: neither side trusts the other. The trainer opens only what its own job names. The asking
+//! side takes one descriptor per question, limits the kinds of rejections it accepts, and waits no
+//! longer than [`PATIENCE`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -16,23 +16,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{self, Receiver};
 
-/// How long a trainer may take to open a file. Longer than a file system that is only slow needs, and
-/// half of what the daemon leaves one that hangs, so that whoever waits is told which of both it is.
+/// Time a trainer may take to open a file. Longer than a slow file system needs, and half of the
+/// time the daemon gives a hanging one, so that the error can name the side at fault.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The largest message: the kernel takes no path beyond 4 KiB, and errors are a few lines.
+/// Largest message: the kernel accepts no path beyond 4 KiB, and errors are a few lines.
 const FRAME_MAX: usize = 64 << 10;
 
-/// The question.
+/// Question.
 #[derive(Debug, Serialize, Deserialize)]
 struct Wanted {
     path: String,
 }
 
-/// The answer; a descriptor rides on it if it is one.
+/// Answer; a success carries a descriptor.
 type Handed = Result<(), Error>;
 
-/// The side that asks.
+/// The asking side.
 #[derive(Debug)]
 pub struct Asking {
     socket: UnixStream,
@@ -41,32 +41,32 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Asks at `socket`.
+    /// Asks over `socket`.
     ///
     /// # Errors
-    /// If the socket is none.
+    /// The system call's error if the descriptor is not a socket.
     pub fn new(socket: UnixStream) -> Result<Self> {
-        socket.set_nonblocking(false).doing("set the socket's mode")?;
+        socket.set_nonblocking(false).doing("set the socket to blocking mode")?;
         socket.set_read_timeout(Some(PATIENCE)).doing("limit the wait for a job")?;
         socket.set_write_timeout(Some(PATIENCE)).doing("limit the wait for a job")?;
         Ok(Self { socket, receiver: Receiver::limited(FRAME_MAX), is_lost: false })
     }
 
-    /// The descriptor of the file at `path`, whatever it is a descriptor of.
+    /// Returns the descriptor of the file at `path`; its type is not checked.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` or `Unavailable`, as the trainer says or if it does not answer;
-    /// `Closed` from then on.
+    /// `NotFound`, `PermissionDenied` or `Unavailable`, as reported by the trainer or if it does
+    /// not answer; `Closed` from then on.
     pub fn open(&mut self, path: &str) -> Result<OwnedFd> {
         if self.is_lost {
-            return Err(Error::new(ErrorKind::Closed, "the job answers no more"));
+            return Err(Error::new(ErrorKind::Closed, "the job no longer answers"));
         }
-        // What is left of a broken answer would be taken for the next one.
+        // The rest of a broken answer would be read as the next one.
         self.is_lost = true;
         let asked = self.ask(path).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "the job does not open its file for the daemon")
                 .at("because", error)
-                .advise("see whether the job still runs, and whether its file system answers it")
+                .advise("check that the job still runs, and that its file system answers it")
         });
         let (handed, descriptors) = asked?;
         self.is_lost = false;
@@ -89,7 +89,8 @@ impl Asking {
     }
 }
 
-/// A refusal as a trainer may give one: it says nothing of the shard itself.
+/// Limits a rejection to the kinds that a trainer may report: it says nothing about the shard
+/// itself.
 pub(crate) fn refusal(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::Unavailable => error,
@@ -98,14 +99,14 @@ pub(crate) fn refusal(error: Error) -> Error {
 }
 
 fn odd() -> Error {
-    Error::new(ErrorKind::Unavailable, "the job sent another number of descriptors than one")
+    Error::new(ErrorKind::Unavailable, "the job did not send exactly one descriptor")
         .advise("install the same release on both sides")
 }
 
-/// Answers at `socket` until its other end closes; `open` opens a file if the job names it.
+/// Answers on `socket` until its other end closes; `open` opens a file if the job names it.
 ///
 /// # Errors
-/// If the other end does not keep to the protocol.
+/// The protocol error of the other end.
 pub fn answer(socket: &UnixStream, open: impl Fn(&str) -> Result<OwnedFd>) -> Result<()> {
     let mut receiver = Receiver::limited(FRAME_MAX);
     loop {
@@ -125,7 +126,7 @@ pub fn answer(socket: &UnixStream, open: impl Fn(&str) -> Result<OwnedFd>) -> Re
 }
 
 fn send(socket: &UnixStream, message: &impl Serialize, riders: &[BorrowedFd<'_>]) -> Result<()> {
-    frame::send_whole(socket, message, riders, "hand a file over")
+    frame::send_whole(socket, message, riders, "send a file descriptor")
 }
 
 #[cfg(test)]
@@ -151,7 +152,7 @@ mod tests {
         trainer.join().unwrap().unwrap();
     }
 
-    /// What a trainer may send that is no answer; the next question is not asked.
+    /// Invalid answers of a trainer; no further question is asked.
     #[test]
     fn a_trainer_that_breaks_the_protocol_is_asked_no_more() {
         let file = opened("/dev/null").unwrap();
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A trainer says nothing of what others' shards are like.
+    /// A trainer's report must not declare a shard bad for others.
     #[test]
     fn a_refusal_is_never_more_than_one() {
         let (near, far) = UnixStream::pair().unwrap();

@@ -1,11 +1,14 @@
-//! Which process this is, among those that forks make of one.
+//! Identity of this process among its forks.
 //!
-//! Its rule: a fork makes everything before it another process's. What has threads, sockets or locks notes
-//! its [`Generation`] when it is made, and leaves them alone once that is not the present one: in the child
-//! the threads are not there, and the sockets are the parent's.
+//! Rule: after a fork, everything made before it belongs to another process. Objects with threads,
+//! sockets or locks record
+//! their [`Generation`] when made, and stay unused in a later one: in the child the threads do not
+//! exist, and the sockets are
+//! the parent's.
 //!
-//! The count is raised by `pthread_atfork`, in the child, before `fork` returns there: asking costs no
-//! system call, and no process id can come again.
+//! `pthread_atfork` raises the count in the child before `fork` returns there. Reading it costs no
+//! system call, and process
+//! ids may repeat without harm.
 //!
 //! ```
 //! use forebay_wire::fork::Generation;
@@ -16,42 +19,42 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Forks between the process that first asked and this one.
+/// Forks between the first process that asked and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 static REGISTERED: Once = Once::new();
 
-/// A process, as what was made in it knows it.
+/// Identity of a process among its forks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// That of this process.
+    /// Returns that of this process.
     #[must_use]
     pub fn now() -> Self {
         REGISTERED.call_once(|| {
             // SAFETY: the handler is a plain function of this library, which is never unloaded; it only
             // raises a counter, which is allowed in a child of a process with threads.
             let registered = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
-            // It fails only for want of a few bytes of memory, at the first use of the library.
-            assert_eq!(registered, 0, "there is no memory to note forks with");
+            // It fails only for lack of a few bytes of memory, at the first use of the library.
+            assert_eq!(registered, 0, "no memory to register a fork handler");
         });
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether it is that of this process.
+    /// True if it is that of this process.
     #[must_use]
     pub fn is_now(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 
-    /// That of its child.
+    /// Returns that of its child.
     #[must_use]
     pub fn child(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// Forks between the process that first asked and this one.
+    /// Forks between the first process that asked and this one.
     #[must_use]
     pub fn forks(self) -> u64 {
         self.0
@@ -66,7 +69,8 @@ extern "C" fn in_the_child() {
 mod tests {
     use super::*;
 
-    /// The child's answer comes as its exit status: after a fork of a process with threads it may do no more.
+    /// The child answers by its exit status: after a fork of a multithreaded process it may do no
+    /// more.
     fn in_a_child(body: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls nothing but the body, which allocates nothing, and `_exit`.
         let child = unsafe { libc::fork() };

@@ -1,8 +1,8 @@
-//! Frames: a length, a message, and the descriptors that ride on it.
+//! Frames: a length, a message, and the descriptors attached to it.
 //!
 //! Layout: `u32` little-endian length of the body, then the body in postcard. A frame's length is
-//! checked against [`MAX_FRAME`] before anything is allocated for it, and a descriptor is taken
-//! out of the stream in the order it was sent.
+//! checked against [`MAX_FRAME`] before anything is allocated for it, and descriptors are taken in
+//! the order they were sent.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,22 +15,23 @@ use rustix::net::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The largest body accepted: a list of a million shard URLs of 200 bytes, with room to spare.
+/// Largest body accepted: a list of a million shard URLs of 200 bytes, with room to spare.
 pub const MAX_FRAME: usize = 256 << 20;
 
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
-/// What one `recvmsg` asks for: a typical batch message (256 samples of two members) is 16 KiB.
+/// Bytes requested by one `recvmsg`: a typical batch message (256 samples of two members) is 16
+/// KiB.
 const RECEIVE: usize = 64 << 10;
 
-/// Descriptors that ride on one frame at most: a command's output, and the line that its end is told on.
+/// Descriptors attached to one frame at most: a command's output and its status socket.
 const RIDERS: usize = 2;
 
 /// Descriptors accepted with one `recvmsg`.
 const DESCRIPTORS: usize = 4;
 
-/// Descriptors kept until a message asks for them. Each rides on the frame that announces it, so
+/// Descriptors kept until a message asks for them. Each comes with the frame that announces it, so
 /// more than a few are an attack on the descriptor table.
 const DESCRIPTORS_KEPT: usize = 8;
 
@@ -46,9 +47,12 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
     match u32::try_from(body) {
         Ok(len) if body <= MAX_FRAME => frame[..PREFIX].copy_from_slice(&len.to_le_bytes()),
         _ => {
-            return Err(Error::new(ErrorKind::Invalid, "the message is larger than a frame")
-                .at("bytes", body)
-                .at("limit", MAX_FRAME));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the message is larger than the largest frame",
+            )
+            .at("bytes", body)
+            .at("limit", MAX_FRAME));
         }
     }
     Ok(frame)
@@ -62,15 +66,15 @@ fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     postcard::from_bytes(body).map_err(|error| {
         Error::new(
             ErrorKind::Invalid,
-            format!("the peer sent no message of this protocol: {error}"),
+            format!("the peer sent a message outside this protocol: {error}"),
         )
     })
 }
 
-/// Reads a frame's length, refusing one beyond `limit`.
+/// Reads a frame's length, and rejects one beyond `limit`.
 ///
 /// # Errors
-/// `Invalid` if it is.
+/// `Invalid` if it is too long.
 fn body_len(prefix: [u8; PREFIX], limit: usize) -> Result<usize> {
     let len = u32::from_le_bytes(prefix) as usize;
     if len > limit {
@@ -81,8 +85,8 @@ fn body_len(prefix: [u8; PREFIX], limit: usize) -> Result<usize> {
     Ok(len)
 }
 
-/// Sends as much of `bytes` as the socket takes, `riders` riding on the first of them: two descriptors at
-/// most.
+/// Sends as much of `bytes` as the socket takes, with `riders` (at most two descriptors) attached
+/// to the first of them.
 ///
 /// # Errors
 /// The system call's own, `WouldBlock` included.
@@ -90,12 +94,12 @@ pub fn send(socket: impl AsFd, bytes: &[u8], riders: &[BorrowedFd<'_>]) -> io::R
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIDERS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !riders.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(riders)) {
-        return Err(io::Error::other("no room for so many descriptors"));
+        return Err(io::Error::other("too many descriptors for one message"));
     }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-/// Sends one message over a socket that blocks; `doing` says what for.
+/// Sends one message over a blocking socket; `doing` names the operation in errors.
 ///
 /// # Errors
 /// As [`encode`]; `Closed` if the peer is gone.
@@ -132,23 +136,29 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// One that accepts no body beyond `limit` bytes.
+    /// Makes a receiver that accepts no body beyond `limit` bytes.
     #[must_use]
     pub fn limited(limit: usize) -> Self {
         Self { buffer: Vec::new(), descriptors: VecDeque::new(), limit }
     }
 
-    /// Blocks until one whole message is here.
+    /// Blocks until one whole message has arrived.
     ///
     /// # Errors
-    /// `Closed` at the end of the stream, `Unavailable` when the socket's receive timeout passed
-    /// first, `Invalid` for a frame outside the protocol.
+    /// `Closed` at the end of the stream, `Unavailable` after the socket's receive timeout,
+    /// `Invalid` for a frame outside the protocol.
     pub fn receive<T: DeserializeOwned>(&mut self, socket: impl AsFd) -> Result<T> {
-        let late = || Error::new(ErrorKind::Unavailable, "the peer sent no whole message in time");
+        let late = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the peer sent no complete message in \
+                                                          time",
+            )
+        };
         self.try_receive(socket)?.ok_or_else(late)
     }
 
-    /// Takes what a socket that does not block has; `None` while the message is not whole.
+    /// Takes the bytes that a non-blocking socket has; `None` while the message is incomplete.
     ///
     /// # Errors
     /// As [`Receiver::receive`].
@@ -167,7 +177,7 @@ impl Receiver {
         message.map(Some)
     }
 
-    /// The oldest descriptor received and not yet taken.
+    /// Takes the oldest descriptor received.
     ///
     /// # Errors
     /// `Invalid` if the peer sent none.
@@ -177,16 +187,17 @@ impl Receiver {
         })
     }
 
-    /// Every descriptor received and not yet taken.
+    /// Takes every descriptor received.
     pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         self.descriptors.drain(..).collect()
     }
 
-    /// Receives until `wanted` bytes are here; false if the socket gives no more for now.
+    /// Receives until `wanted` bytes have arrived; false if the socket has no more for now.
     fn fill(&mut self, socket: impl AsFd, wanted: usize) -> Result<bool> {
         while self.buffer.len() < wanted {
             let have = self.buffer.len();
-            // As much again as is here, not what the peer announced: memory has to be sent for.
+            // Grows by the bytes already received, not by the announced length: a peer has to send
+            // bytes to make memory grow.
             self.buffer.resize(have + (wanted - have).clamp(RECEIVE, RECEIVE.max(have)), 0);
             let received = self.receive_some(&socket, have);
             self.buffer.truncate(have + *received.as_ref().unwrap_or(&0));
@@ -196,7 +207,7 @@ impl Receiver {
                 }
                 Ok(_) if self.descriptors.len() > DESCRIPTORS_KEPT => {
                     self.descriptors.clear();
-                    let message = "the peer sends descriptors that nobody asked for";
+                    let message = "the peer sent unexpected descriptors";
                     return Err(Error::new(ErrorKind::Invalid, message));
                 }
                 Ok(_) => {}
@@ -295,7 +306,7 @@ mod tests {
         let mut receiver = Receiver::default();
         let error = receiver.receive::<Request>(&far).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        // Its last copy is gone: the other end sees the end.
+        // The last copy is gone, so the other end sees the end of the stream.
         drop(theirs);
         let mut byte = [0];
         assert_eq!(rustix::io::read(&ours, &mut byte).unwrap(), 0);

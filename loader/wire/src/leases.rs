@@ -1,36 +1,36 @@
-//! What daemon and trainer say about an epoch whose shards are leased.
+//! Messages about an epoch with `split="dynamic"`, in which ranks take shards from a queue.
 //!
-//! One rule: every number here is the queue's. Shards are named by their *turn*, the place in the
-//! epoch's order in which they are dealt; a turn's samples have an order of their own, which is the
-//! same whoever leases it, so that how far one came is a single number.
+//! Rule: every number here is the queue's. A shard is named by its *turn*, its place in the order
+//! in which shards are dealt. A turn's samples have one order for every rank, so progress within a
+//! shard is a single number.
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::Batch;
 
-/// Bits of a position that count samples within a turn; those above name the turn.
+/// Bits of a position that count samples within a turn; the higher bits name the turn.
 const PLACE_BITS: u32 = 32;
 
-/// Samples that a shard may have to be leased.
+/// Largest number of samples of a shard in the queue.
 pub const TURN_SAMPLES_MAX: u64 = 1 << PLACE_BITS;
 
-/// How far somebody came with a shard: its first `upto` samples, in the turn's order.
+/// Progress within a shard: its first `upto` samples, in the turn's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Mark {
-    /// Which shard of the epoch's order.
+    /// The shard's turn.
     pub turn: u32,
     /// Samples of it, from the first on.
     pub upto: u64,
 }
 
 impl Mark {
-    /// The position that stands for sample `place` of turn `turn`.
+    /// Returns the position of sample `place` of turn `turn`.
     #[must_use]
     pub fn position(turn: u32, place: u64) -> u64 {
         (u64::from(turn) << PLACE_BITS) | place
     }
 
-    /// How far a batch of leased shards comes with each of them.
+    /// Returns the progress that a batch makes in each of its shards.
     #[must_use]
     pub fn of(batch: &Batch) -> Vec<Self> {
         let mut marks: Vec<Self> = Vec::new();
@@ -46,50 +46,50 @@ impl Mark {
     }
 }
 
-/// Where a lease log stands: all that is needed to go on from there.
+/// State of a queue's log, enough to continue from there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The log.
+    /// Name of the log.
     pub log: String,
-    /// Its entries.
+    /// Number of its entries.
     pub position: u64,
-    /// Turns that were dealt: those before this one.
+    /// The next turn to deal; all turns before it were dealt.
     pub next: u32,
-    /// Of those, the ones that are not done, and what of each is.
+    /// Dealt turns that are not finished, with their progress.
     pub open: Vec<Mark>,
 }
 
-/// A trainer's part in an epoch whose shards are leased.
+/// A trainer's part in an epoch with a shared queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sharing {
-    /// Names the job and what it reads, alike on all its ranks: letters, digits, `-` and `_`.
+    /// Identity of the job and its data, equal on all its ranks: letters, digits, `-` and `_`.
     pub group: String,
-    /// This trainer among `world_size`.
+    /// Rank of this trainer, below `world_size`.
     pub rank: u32,
     /// Trainers of the job.
     pub world_size: u32,
-    /// Whether its trainers are on several nodes, as far as this one knows.
+    /// True if the job's trainers are known to be on several nodes.
     pub is_spread: bool,
     /// The epoch to play.
     pub epoch: u64,
-    /// How often this trainer began the epoch before.
+    /// Number of earlier starts of this epoch by this trainer.
     pub take: u64,
-    /// Names this run of this trainer; drawn at random.
+    /// Random identity of this run of this trainer.
     pub member: u64,
     /// The number of the first batch wanted.
     pub batch: u64,
-    /// The number of the first batch that its consumer is not done with.
+    /// The number of the first batch that its consumer has not finished.
     pub done: u64,
-    /// What the epoch begins with, if not with its first shard.
+    /// Start of the epoch, if not its first shard.
     pub from: Option<Place>,
-    /// The log to go on with, if this trainer has its part in one.
+    /// Log to continue, if this trainer takes part in one.
     pub log: Option<String>,
-    /// Of that log, what was acknowledged and not confirmed,
+    /// Progress acknowledged in that log and not confirmed.
     pub acknowledged: Vec<Mark>,
-    /// what was received,
+    /// Progress received in that log.
     pub received: Vec<Mark>,
-    /// and the last acknowledgement's number.
+    /// Number of the last acknowledgement in that log.
     pub number: u64,
-    /// Where the log is kept, if not by the daemon itself: `redis://…`.
+    /// Server that keeps the log, if not the daemon itself: `redis://…`.
     pub keeper: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! The messages of trainers and daemons.
+//! Messages between trainers and daemons.
 //!
-//! One rule: a message carries facts and ranges, never payload. Sizes are bytes, times are
-//! nanoseconds of [`crate::clock`], positions count samples of the epoch's global sequence.
+//! Rule: a message carries facts and ranges, never payload. Sizes are bytes, times are nanoseconds
+//! of [`crate::clock`], positions count samples of the epoch's global sequence.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::leases::{Mark, Place, Sharing};
 
-/// From trainer to daemon. A variant's place is its name on the wire: what a protocol has stays where it is,
-/// and what a later one brought stands where admins' requests were, before they went over HTTP.
+/// Messages from trainer to daemon. A variant's index is its identity on the wire: variants of a
+/// released protocol keep theirs, and later ones take the indexes of admin requests that moved to
+/// HTTP.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
     /// The first message on every connection.
     Hello {
-        /// The newest protocol the client speaks.
+        /// Newest protocol of the client.
         protocol: u32,
         /// The client's release, for logs.
         release: String,
     },
-    /// Registers a job: what it reads and how. Answered by [`Reply::Opened`].
+    /// Registers a job: its data and options. Answered by [`Reply::Opened`].
     Open(Box<Open>),
-    /// Starts (or restarts) delivery; batches of an older run still in flight are void. What
-    /// [`Request::Play`] is to clients before [`crate::PROTOCOL_POSITIONS`].
+    /// Starts (or restarts) delivery; batches of an older run still in flight are void. Replaced by
+    /// [`Request::Play`] since [`crate::PROTOCOL_POSITIONS`].
     Start {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
@@ -34,9 +35,9 @@ pub enum Request {
         /// The first batch wanted.
         batch: u64,
     },
-    /// Gives a slot back.
+    /// Returns a slot.
     Release {
-        /// The slab the slot lies in.
+        /// The slot's slab.
         slab: u32,
         /// The slot.
         slot: u64,
@@ -45,7 +46,7 @@ pub enum Request {
     Play {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
-        /// Where it begins.
+        /// Its start.
         begin: Begin,
     },
     /// Asks for one shard's size and sample count; answered by [`Reply::Shard`].
@@ -55,114 +56,116 @@ pub enum Request {
         /// Endpoint and credentials to reach it.
         origin: BTreeMap<String, String>,
     },
-    /// Says that the shards of the next [`Request::Open`] are those of several data sets, one after the
-    /// other.
+    /// Declares that the shards of the next [`Request::Open`] belong to several data sets, one
+    /// after the other.
     Mix {
         /// The data sets.
         streams: Vec<Stream>,
     },
-    /// Asks for these samples as one run of one batch, in this order.
+    /// Requests these samples as one run of one batch, in this order.
     Pick {
         /// Chosen by the client, larger than any before it; stamps the batch.
         run: u64,
         /// The samples.
         samples: Vec<Picked>,
     },
-    /// Says how large the shards of the next [`Request::Open`] are, so that a job whose window the cache
-    /// has no room for is refused.
+    /// Declares the sizes of the next [`Request::Open`]'s shards, so that a job whose window
+    /// exceeds its share of the cache is rejected.
     Extent(Extent),
-    /// Asks which shards a pattern of a remote store means; answered by [`Reply::Listed`], in pieces.
+    /// Asks for the shards that match a pattern of a remote store; answered by [`Reply::Listed`],
+    /// in pieces.
     List {
-        /// As in `s3://bucket/train-*.tar`.
+        /// Pattern, as in `s3://bucket/train-*.tar`.
         pattern: String,
         /// Endpoint and credentials to reach it.
         origin: BTreeMap<String, String>,
     },
-    /// From now on, what [`Request::Index`] asks for on this connection comes at this rate at most,
-    /// all together; what others want, too, comes as they need it.
+    /// Limits the rate of all further [`Request::Index`] fetches of this connection together.
+    /// Shards that others need as well come at their rate.
     Pace {
-        /// Bytes a second.
+        /// Bytes per second.
         bandwidth: u64,
     },
-    /// Tells what of its job the trainer could not use so far. It takes the place of what was told before.
+    /// Reports the samples of its job that the trainer could not use so far. Replaces the earlier
+    /// report.
     Bad(Bad),
-    /// Tells how far the trainer came, what it waited for, and who made its images and arrays. It takes the
-    /// place of what was told before.
+    /// Reports the trainer's progress, its waits, and the decoders of its images and arrays.
+    /// Replaces the earlier report.
     Progress(Box<Progress>),
-    /// Starts (or goes on with) delivery of shards that this trainer leases, one after the other, from a
-    /// queue that it shares with others. Answered by [`Reply::Acknowledged`], before the first batch.
+    /// Starts (or continues) delivery of shards that this trainer takes, one after the other, from
+    /// a queue shared with others. Answered by [`Reply::Acknowledged`], before the first batch.
     Share {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
-        /// Its part.
+        /// The trainer's part.
         sharing: Box<Sharing>,
     },
-    /// Says how far the consumer came with leased shards; answered by [`Reply::Acknowledged`].
+    /// Reports the consumer's progress in shards of the queue; answered by [`Reply::Acknowledged`].
     Acknowledge {
         /// The run.
         run: u64,
         /// Chosen by the client, larger than any before it in the run.
         number: u64,
-        /// The first batch that it is not done with: no more are sent beyond it than are to be ready.
+        /// The first batch that it has not finished; bounds the batches sent ahead.
         batch: u64,
-        /// How far it came with each shard since the last.
+        /// Progress in each shard since the last report.
         marks: Vec<Mark>,
     },
-    /// The next [`Request::Open`]'s job wants to hear what comes in of its shards ([`Reply::Came`]).
+    /// Requests events about the shards of the next [`Request::Open`]'s job ([`Reply::Came`]).
     Trace,
 }
 
-/// A piece of work on one of a job's shards, told to a job that follows its batches.
+/// A piece of work on one of a job's shards, reported to a job that traces its batches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Came {
     /// The shard, as an index into [`Open::urls`].
     pub shard: u32,
-    /// What was done.
+    /// The work.
     pub work: Work,
-    /// From when,
+    /// Its start.
     pub start_ns: u64,
-    /// until when.
+    /// Its end.
     pub end_ns: u64,
-    /// How much was not told before this, of whichever job's shards.
+    /// Events dropped before this one, of any job's shards.
     pub missed: u64,
 }
 
-/// What is done for a shard that comes in.
+/// Work on an arriving shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// Bytes of its object came from the origin.
+    /// Bytes of its object arrived from the origin.
     Fetched {
-        /// The first of them.
+        /// First byte.
         from: u64,
-        /// The first after them.
+        /// First byte after them.
         until: u64,
     },
-    /// All of it was made durable and visible on a tier.
+    /// The whole shard was committed to a tier.
     Kept {
         /// The tier.
         tier: String,
     },
 }
 
-/// What of a job's shards lies open on one node: see [`Request::Extent`].
+/// The part of a job's shards that one node reads: see [`Request::Extent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// Bytes of each shard, in the order of [`Open::urls`].
     pub bytes: Vec<u64>,
-    /// The first of the job's ranks on this node, and how many there are: one after the other.
+    /// First of the job's ranks on this node, and their number; ranks are consecutive.
     pub ranks: (u32, u32),
 }
 
-/// What a job could not use: all of it counted, the last of it by name.
+/// Samples and shards that a job could not use: all counted, the last ones named.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bad {
-    /// How many samples and shards, by the kind of error.
+    /// Number of samples and shards by kind of error.
     pub counts: Vec<(ErrorKind, u64)>,
-    /// The last of them, the latest at the end; [`BAD_NAMED`] at most.
+    /// The last ones, the latest at the end; at most [`BAD_NAMED`].
     pub last: Vec<BadSample>,
 }
 
-/// What a trainer took of its job, over all its epochs, and what it waited for.
+/// A trainer's progress and waits over all its epochs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Batches.
@@ -171,32 +174,32 @@ pub struct Progress {
     pub samples: u64,
     /// Payload bytes in them.
     pub bytes: Bytes,
-    /// Nanoseconds that it waited for them, by the cause, in the order of [`Cause::ALL`].
+    /// Nanoseconds waited for them, by cause, in the order of [`Cause::ALL`].
     pub waited_ns: [u64; Cause::ALL.len()],
-    /// Nanoseconds that it has waited by now for the batch to come; 0 if it does not wait.
+    /// Nanoseconds that the present wait has lasted; 0 if there is none.
     pub waiting_ns: u64,
-    /// Who made its images and arrays.
+    /// Decoders of its images and arrays.
     pub decoded: Vec<Decoded>,
-    /// How long it waited for each of its batches.
+    /// Distribution of waits per batch.
     pub waits: Times,
 }
 
-/// How many rows of images and arrays a trainer had made by one decoder, for one reason.
+/// Number of rows that one decoder made for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decoded {
     /// The decoder.
     pub by: String,
-    /// Why it made them.
+    /// Reason for this decoder.
     pub why: String,
-    /// How many.
+    /// Number of rows.
     pub rows: u64,
 }
 
-/// Ways to a row that a trainer tells of: more than there are, and a screen's worth.
+/// Entries of decoders per trainer: more than exist, and one screen.
 pub const DECODED_NAMED: usize = 64;
 
-/// Bad samples that are kept by name: a screen of them tells what is wrong with a data set, and a job
-/// whose every sample is bad costs no more than this.
+/// Bad samples kept by name: one screen shows the fault of a data set, and a job of only bad
+/// samples costs no more.
 pub const BAD_NAMED: usize = 16;
 
 /// A sample or shard that a trainer could not use.
@@ -204,72 +207,73 @@ pub const BAD_NAMED: usize = 16;
 pub struct BadSample {
     /// The kind of error.
     pub kind: ErrorKind,
-    /// Its shard, as errors show it.
+    /// The shard, as errors show it.
     pub url: Option<String>,
-    /// Its key.
+    /// The sample's key.
     pub key: Option<String>,
     /// The field that failed.
     pub field: Option<String>,
-    /// Where in the shard, in bytes.
+    /// Byte offset in the shard.
     pub offset: Option<u64>,
-    /// What is wrong with it, and where, for people.
+    /// Description of the error and its place, for people.
     pub message: String,
 }
 
-/// A sample that is asked for by its place.
+/// A sample requested by its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Picked {
-    /// What draws of crops and flips take for its position.
+    /// Position used by random draws of crops and flips.
     pub position: u64,
-    /// Its shard, as an index into [`Open::urls`].
+    /// The shard, as an index into [`Open::urls`].
     pub shard: u32,
-    /// Its place in the shard.
+    /// Place in the shard.
     pub ordinal: u64,
 }
 
 /// One data set of a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
-    /// Its shards: the next of the job's list, after those of the streams before it.
+    /// Number of its shards: the next ones of the job's list, after those of earlier streams.
     pub shards: u32,
-    /// How much of the mixture it is.
+    /// Its share of the mixture.
     pub proportion: Proportion,
 }
 
-/// How much of a mixture a stream is.
+/// A stream's share of a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Proportion {
-    /// Its weight over all weights, in an epoch of `epoch_samples`.
+    /// Weight, relative to the sum of weights, in an epoch of `epoch_samples`.
     Weight(f64),
-    /// How often an epoch plays it: 2 plays every sample twice, 0.5 half of the samples once.
+    /// Repetitions per epoch: 2 plays every sample twice, 0.5 half of the samples once.
     Repeat(f64),
 }
 
-/// Where a run begins, and which of its batches are wanted.
+/// Start of a run, and the batches wanted of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// The epoch to play.
     pub epoch: u64,
-    /// The position in the epoch's global sequence with which batch 0 of the run begins.
+    /// Position in the epoch's global sequence of the run's batch 0.
     pub base: u64,
     /// The first batch wanted.
     pub batch: u64,
-    /// Of the batches from there on every so many-th is wanted; 1 for all of them.
+    /// Stride of wanted batches from there on; 1 for all.
     pub step: u64,
 }
 
 impl Begin {
-    /// All batches of `epoch` from `batch` on, counted from the epoch's begin.
+    /// Returns a start at batch `batch` of `epoch`, with all batches from there on.
     #[must_use]
     pub fn at(epoch: u64, batch: u64) -> Self {
         Self { epoch, base: 0, batch, step: 1 }
     }
 }
 
-/// What [`Reply::Slab`] says of a slab in which one batch lies and no other ever will: all of it may be kept.
+/// Value of `batches` in [`Reply::Slab`] for a slab that holds a single batch for ever: all of it
+/// may be kept.
 pub const NO_OTHERS: u32 = 0;
 
-/// From daemon to trainer.
+/// Messages from daemon to trainer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Reply {
     /// Answers [`Request::Hello`].
@@ -283,18 +287,17 @@ pub enum Reply {
     },
     /// Answers [`Request::Open`].
     Opened(Opened),
-    /// A new slab; its descriptor rides on this frame. Slots of older slabs stay valid.
+    /// A new slab; its descriptor is attached to this frame. Slots of older slabs stay valid.
     Slab {
         /// Names the slab within the session.
         slab: u32,
         /// Its length.
         len: u64,
-        /// Batches it was sized for; below the wanted `prefetch` where memory is short. Where it is
-        /// not, no batch needs more than its share of the slab unless memory is short by then.
-        /// [`NO_OTHERS`] for a slab that one batch has to itself.
+        /// Batches it is sized for; below the wanted `prefetch` if memory is short. Otherwise no
+        /// batch needs more than its share of the slab. [`NO_OTHERS`] for a slab of a single batch.
         batches: u32,
     },
-    /// A batch rests in a slot; without the places of its samples.
+    /// A batch is ready in a slot; without the offsets of its samples.
     Batch(Box<Batch>),
     /// The run is over: every batch was sent.
     End {
@@ -304,17 +307,17 @@ pub enum Reply {
         batches: u64,
         /// Samples in the whole epoch over all ranks.
         samples: u64,
-        /// Shards that ended early after the last batch.
+        /// Shards that broke off after the last batch.
         errors: Vec<Error>,
     },
-    /// The request failed; during a run the run is over.
+    /// The request failed; a run ends with it.
     Failed {
-        /// The run that failed, if one did.
+        /// The run that failed, if any.
         run: Option<u64>,
-        /// Why.
+        /// Reason.
         error: Error,
     },
-    /// A run that was begun without a manifest has passed every shard, and none was broken; its end follows.
+    /// A run without a manifest has read every shard, and none was broken; its end follows.
     Learnt {
         /// The run.
         run: u64,
@@ -325,136 +328,139 @@ pub enum Reply {
     Shard {
         /// The shard.
         url: String,
-        /// Its length; of a compressed shard, that of the tar in it.
+        /// Its length; for a compressed shard, that of the unpacked tar.
         bytes: u64,
         /// Its sample count.
         samples: u64,
     },
-    /// A batch rests in a slot. What [`Reply::Batch`] is to clients before
-    /// [`crate::PROTOCOL_POSITIONS`], which are not told where samples lie.
+    /// A batch is ready in a slot. Replaces [`Reply::Batch`], which older clients get, since
+    /// [`crate::PROTOCOL_POSITIONS`]; those clients do not receive offsets.
     Placed {
         /// The batch.
         batch: Box<Batch>,
-        /// Where each of its samples begins in its shard, in bytes.
+        /// Byte offset of each sample in its shard.
         offsets: Vec<u64>,
     },
-    /// Answers [`Request::Share`] and [`Request::Acknowledge`], once for several that came together.
+    /// Answers [`Request::Share`] and [`Request::Acknowledge`], once for several received together.
     Acknowledged {
         /// The run.
         run: u64,
-        /// The number of the last of them.
+        /// The number of the last one answered.
         number: u64,
-        /// Where the log stands with it.
+        /// State of the log after it.
         place: Place,
     },
-    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    /// A former answer to admins, who use HTTP now. Never sent; keeps the indexes of later
+    /// variants.
     Vacant10,
     /// Answers [`Request::List`].
     Listed {
         /// Shards, in order.
         urls: Vec<String>,
-        /// Whether more of them follow.
+        /// True if more follow.
         more: bool,
     },
-    /// A process that reads files for this connection's jobs; a socket rides on this frame, over which it
-    /// asks for the files that they name ([`crate::files`]).
+    /// A reader process for this connection's jobs; the attached socket carries its questions for
+    /// files ([`crate::files`]).
     Reader,
-    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    /// A former answer to admins, who use HTTP now. Never sent; keeps the indexes of later
+    /// variants.
     Vacant13,
-    /// Once an answer to admins, who ask over HTTP. It is never sent, and keeps the places of what follows.
+    /// A former answer to admins, who use HTTP now. Never sent; keeps the indexes of later
+    /// variants.
     Vacant14,
-    /// A command that one of this connection's jobs names is to be run. Two descriptors ride on this frame:
-    /// the pipe that takes what it says, and the line on which its end is told ([`crate::commands`]).
+    /// Asks the trainer to run a command that one of its jobs names. Two descriptors are attached:
+    /// the pipe for its output, and the status socket ([`crate::commands`]).
     Command {
         /// The shard, as in `pipe:cat /data/000.tar`.
         url: String,
     },
-    /// Something came in of one of the job's shards; for one that asked ([`Request::Trace`]).
+    /// An event about one of the job's shards, for a job that asked for them ([`Request::Trace`]).
     Came(Came),
 }
 
-/// What a job reads and how.
+/// A job's data and options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// The name admins see.
+    /// Name shown to admins.
     pub job: String,
     /// Every shard, in list order.
     pub urls: Vec<String>,
-    /// Samples per shard, in the order of `urls`, where a manifest is at hand.
+    /// Samples per shard, in the order of `urls`, if a manifest is at hand.
     pub counts: Option<Vec<u64>>,
     /// Endpoint and credentials (an allow-list of the client's environment).
     pub origin: BTreeMap<String, String>,
     /// Order and share.
     pub order: Order,
-    /// Fields to deliver, each a list of alternatives of which the first present is taken;
-    /// `None` delivers every field.
+    /// Fields to deliver, each a list of alternatives in order of preference; `None` delivers every
+    /// field.
     pub fields: Option<Vec<Vec<String>>>,
     /// Batches to keep ready.
     pub prefetch: u32,
-    /// How long a job that has begun waits for a store that does not answer, in milliseconds: less than
-    /// its trainer waits, who then learns why: the client cuts it to that.
+    /// Milliseconds that a job which has started waits for a store that does not answer. The client
+    /// keeps it below the trainer's own timeout, so that the trainer learns the reason.
     pub patience_ms: u64,
 }
 
-/// How samples are ordered and dealt: the options the order is a function of.
+/// Order and distribution of samples: the options that the order is a function of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// How samples are mixed.
+    /// Kind of shuffle.
     pub shuffle: Shuffle,
     /// Shards mixed at once over all lanes together.
     pub window: u32,
-    /// The key of every draw.
+    /// Key of every random draw.
     pub seed: u64,
-    /// Canonical streams; `None` takes the default for the number of shards.
+    /// Parallel streams of shards; `None` takes the default for the number of shards.
     pub lanes: Option<u32>,
     /// Samples per rank and batch.
     pub batch_size: u32,
-    /// This trainer's place among `world_size`.
+    /// Rank of this trainer, below `world_size`.
     pub rank: u32,
     /// Trainers that share the epoch.
     pub world_size: u32,
-    /// What becomes of the last, incomplete global batch.
+    /// Treatment of the last, incomplete global batch.
     pub tail: Tail,
-    /// Samples an epoch has, if not the data set's own number.
+    /// Samples per epoch, if not the data set's own number.
     pub epoch_samples: Option<u64>,
 }
 
-/// How samples are mixed.
+/// Kind of shuffle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shuffle {
     /// The list's order.
     None,
-    /// Exactly, over `window` whole shards at a time.
+    /// Exact, over `window` whole shards at a time.
     Window,
-    /// Exactly, over the whole data set.
+    /// Exact, over the whole data set.
     Global,
 }
 
-/// What becomes of the last, incomplete global batch.
+/// Treatment of the last, incomplete global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tail {
     /// Split evenly; an empty rank repeats one sample as invalid.
     Even,
     /// Dropped.
     Drop,
-    /// Filled up with repeated samples marked invalid.
+    /// Filled with repeated samples marked invalid.
     Pad,
 }
 
-/// A job as the daemon sees it.
+/// An opened job, as the daemon sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The job's number on this daemon.
     pub session: u64,
     /// Lanes in use.
     pub lanes: u32,
-    /// Samples in an epoch over all ranks, where known.
+    /// Samples per epoch over all ranks, if known.
     pub samples: Option<u64>,
-    /// Batches in an epoch for this rank, where known.
+    /// Batches per epoch for this rank, if known.
     pub batches: Option<u64>,
 }
 
-/// One batch and where each of its members lies.
+/// One batch and the place of each of its members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Batch {
     /// The run it belongs to.
@@ -465,32 +471,32 @@ pub struct Batch {
     pub slab: u32,
     /// The slot to release.
     pub slot: u64,
-    /// Names that `Member::field` counts into.
+    /// Names indexed by `Member::field`.
     pub fields: Vec<String>,
     /// The samples, in order.
     pub samples: Vec<Sample>,
-    /// Shards that ended early before this batch: samples after the fault are not in the epoch.
+    /// Shards that broke off before this batch: samples after the fault are not in the epoch.
     pub errors: Vec<Error>,
-    /// What the daemon did for this batch, and when.
+    /// The daemon's work on this batch, with times.
     pub stages: Vec<Stage>,
-    /// Where the bytes came from.
+    /// Payload bytes by where they were read.
     pub bytes: Bytes,
 }
 
 /// One sample of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Its place in the epoch's global sequence.
+    /// Position in the epoch's global sequence.
     pub position: u64,
-    /// Its shard, as an index into [`Open::urls`].
+    /// The shard, as an index into [`Open::urls`].
     pub url: u32,
-    /// Its key.
+    /// Key of the sample.
     pub key: String,
-    /// False where the sample is padding.
+    /// False for padding.
     pub valid: bool,
-    /// Its members, or why there are none.
+    /// Its members, or the reason for their absence.
     pub members: Result<Vec<Member>, Error>,
-    /// Where a field that was asked for is missing, or the sample is bad: the names of those it has.
+    /// Names of the fields present, if a requested one is missing or the sample is bad.
     pub has: Vec<String>,
 }
 
@@ -499,35 +505,35 @@ pub struct Sample {
 pub struct Member {
     /// Index into [`Batch::fields`].
     pub field: u32,
-    /// Where it starts in the slab.
+    /// Start in the slab.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// Payload bytes of a batch by the place they were read from.
+/// Payload bytes of a batch by where they were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bytes {
     /// Read from a tier.
     pub tier: u64,
-    /// Copied from frames of a shard still arriving from its origin.
+    /// Copied from frames of a shard still arriving.
     pub origin: u64,
 }
 
-/// What a batch waited for.
+/// Cause of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Cause {
-    /// Bytes were on their way from the origin.
+    /// Bytes were in flight from the origin.
     Origin,
-    /// The shard's index was being read, or where the batch's samples lie was being worked out.
+    /// The shard's index was being read, or the batch's samples were being located.
     Index,
     /// A tier was being read and the members checked.
     TierRead,
-    /// No stage was busy: the batch was on its way from one process to the other, or had no slot.
+    /// No stage was busy: the batch was in transit between processes, or had no slot.
     RingEmpty,
     /// Members were being decoded, or waited for a decode thread.
     Decode,
-    /// Bytes were on their way to a device, or it still read the slots of batches before.
+    /// Bytes were being copied to a device, or it still read the slots of earlier batches.
     H2d,
 }
 
@@ -536,7 +542,7 @@ impl Cause {
     pub const ALL: [Self; 6] =
         [Self::Origin, Self::Index, Self::TierRead, Self::RingEmpty, Self::Decode, Self::H2d];
 
-    /// The cause's name in reports and metric labels.
+    /// Returns the cause's name in reports and metric labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -550,14 +556,14 @@ impl Cause {
     }
 }
 
-/// A stretch of time in which a batch was worked on.
+/// A time interval in which a batch was worked on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
-    /// By which stage.
+    /// The stage at work.
     pub cause: Cause,
-    /// From when.
+    /// Start.
     pub start_ns: u64,
-    /// Until when.
+    /// End.
     pub end_ns: u64,
 }
 
@@ -565,7 +571,7 @@ pub struct Stage {
 mod tests {
     use super::*;
 
-    /// A peer of protocol 3 knows messages by these places.
+    /// A peer of protocol 3 identifies messages by these indexes.
     #[test]
     fn messages_stay_where_they_were() {
         fn place<T: Serialize>(message: &T) -> u8 {

@@ -1,7 +1,7 @@
-//! Who is at the other end of a Unix socket, by the kernel's word.
+//! Identity of the peer at the other end of a Unix socket, as the kernel reports it.
 //!
-//! Its rule: nothing the peer sends is asked. The kernel notes user and groups of whoever connects, at
-//! that instant; what the process becomes later, or hands the socket to, changes nothing.
+//! Rule: nothing the peer sends counts. The kernel notes user and groups when the peer connects.
+//! Later changes of the process, or of the socket's holder, have no effect.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -9,45 +9,46 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 
-/// Groups that most users are in fewer of: one call then tells all.
+/// Number of groups that most users stay below: one call then returns all.
 const GROUPS_USUAL: usize = 32;
 
-/// Groups a process may be in: Linux's `NGROUPS_MAX`.
+/// Largest number of groups of a process: Linux's `NGROUPS_MAX`.
 const GROUPS_MAX: usize = 65_536;
 
 /// User and groups of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its effective user.
+    /// Effective user.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group.
     pub gid: u32,
-    /// Its supplementary groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Its process, if this namespace has a number for it: for people who look, never to decide by.
+    /// Process id, if it is visible in this namespace; for display, never for decisions.
     pub pid: Option<u32>,
 }
 
 impl Credentials {
-    /// Of whoever connected `socket`.
+    /// Returns the credentials of the peer that connected `socket`.
     ///
     /// # Errors
-    /// If the kernel does not tell: the socket is none of Unix's, or the kernel is older than 4.13.
+    /// The system call's error if the socket is not a Unix socket, or the kernel is older than
+    /// 4.13.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self> {
-        // Not rustix's: its process ids are never zero, and the kernel's may be.
+        // Not rustix's call: its process ids are never zero, and the kernel's may be.
         let peer = getsockopt(&socket, PeerCredentials).map_err(std::io::Error::from);
-        let peer = peer.doing("ask who the peer is")?;
+        let peer = peer.doing("read the peer's credentials")?;
         let groups = groups(socket)?;
         Ok(Self {
             uid: peer.uid(),
             gid: peer.gid(),
             groups,
-            // Zero: of a namespace that this one does not see.
+            // Zero: the process is in a namespace that this one does not see.
             pid: u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0),
         })
     }
 
-    /// Whether the peer is in a group, be it its own or a supplementary one.
+    /// True if the peer is in a group, primary or supplementary.
     #[must_use]
     pub fn is_in(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
@@ -60,9 +61,9 @@ fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
         let mut groups: Vec<libc::gid_t> = vec![0; room];
         let bytes = size_of_val(groups.as_slice());
         let mut len = libc::socklen_t::try_from(bytes).expect("bounded by GROUPS_MAX");
-        // rustix asks for SO_PEERCRED, but not for this.
-        // SAFETY: the descriptor is borrowed and so open; `groups` is writable for `len` bytes, which is
-        // all that the kernel writes there, and any bits are a gid; `len` outlives the call.
+        // rustix supports SO_PEERCRED, but not this. SAFETY: the descriptor is borrowed and so
+        // open; `groups` is writable for `len` bytes, the most the kernel writes there, and any
+        // bits are a gid; `len` outlives the call.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -72,7 +73,7 @@ fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
                 &raw mut len,
             )
         };
-        // What it wrote, or would have to.
+        // Bytes it wrote, or would need.
         let told = len as usize / size_of::<libc::gid_t>();
         if result == 0 {
             groups.truncate(told);
@@ -80,10 +81,10 @@ fn groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
         }
         let error = std::io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::ERANGE) {
-            return Err(error).doing("ask for the peer's groups");
+            return Err(error).doing("read the peer's groups");
         }
         if told <= room || told > GROUPS_MAX {
-            let what = "the kernel names more groups than a process may be in";
+            let what = "the kernel reports more groups than a process may have";
             return Err(Error::new(ErrorKind::Invalid, what).at("groups", told));
         }
         room = told;
@@ -110,7 +111,7 @@ mod tests {
         assert!(!peer.is_in(u32::MAX), "nobody is in the group that is none");
     }
 
-    /// More groups than the first call has room for, set for this thread alone.
+    /// Sets more groups than the first call has room for, in this thread alone.
     #[test]
     fn many_groups_are_told_to_the_last() {
         if !rustix::process::geteuid().is_root() {

@@ -1,7 +1,8 @@
-//! The trainer's read-only view of a slab, and the lease that keeps a slot from being refilled.
+//! The trainer's read-only view of a slab.
 //!
-//! One rule: a byte of the map is read only through [`Slab::get`], which checks the range, and only
-//! while a lease on its slot is held; the daemon rewrites a slot only after its lease came back.
+//! Rule: a byte of the map is read only through [`Slab::get`], which checks the range, and only
+//! while a guard of its slot is held. The daemon rewrites a slot only after that guard was
+//! returned.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// A slab mapped read-only; unmapped when its last lease is gone.
+/// A slab mapped read-only; unmapped when its last guard is gone.
 pub struct Slab {
     start: NonNull<u8>,
     len: usize,
@@ -28,14 +29,14 @@ impl Slab {
     /// Maps a descriptor that came with a slab message.
     ///
     /// # Errors
-    /// `Invalid` if the descriptor is smaller than announced, else what `mmap` failed with.
+    /// `Invalid` if the descriptor is smaller than announced; otherwise the error of `mmap`.
     pub fn map(descriptor: OwnedFd, len: u64) -> Result<Arc<Self>> {
         let held = rustix::fs::fstat(&descriptor).doing("stat the slab")?.st_size;
         let len = usize::try_from(len)
             .ok()
             .filter(|len| *len > 0 && u64::try_from(held).is_ok_and(|held| held >= *len as u64))
             .ok_or_else(|| {
-                Error::new(ErrorKind::Invalid, "the slab is not of the announced size")
+                Error::new(ErrorKind::Invalid, "the slab does not have the announced size")
                     .at("announced", len)
                     .at("held", held)
             })?;
@@ -49,7 +50,7 @@ impl Slab {
         Ok(Arc::new(Self { start, len }))
     }
 
-    /// The bytes of a range the daemon named.
+    /// Returns the bytes of a range that the daemon named.
     ///
     /// # Errors
     /// `Invalid` if the range leaves the slab.
@@ -67,24 +68,25 @@ impl Slab {
             .at("len", len));
         };
         // SAFETY: the range was checked to lie inside the mapping, which lives as long as `self`;
-        // the caller holds the slot's lease, so the daemon does not write these bytes.
+        // the caller holds the slot's guard, so the daemon does not write these bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset), len) })
     }
 
-    /// Where it lies: for whoever tells a device to copy from it, which reads only what a lease is held on.
+    /// Returns the mapped addresses, for copies to a device, which may read only ranges of held
+    /// slots.
     #[must_use]
     pub fn addresses(&self) -> Range<usize> {
         let start = self.start.as_ptr() as usize;
         start..start + self.len
     }
 
-    /// The slab's length in bytes.
+    /// Returns the slab's length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never true: an empty slab is refused when it is mapped.
+    /// Never true: an empty slab is rejected when it is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
