@@ -1,11 +1,13 @@
-//! Shards that ranks lease from a queue they share, so that a slow rank reads less.
+//! Shards that ranks take from a shared queue, so that a slow rank reads less.
 //!
-//! One rule: the queue decides, and whoever keeps it only keeps it. Every transition is a method of
-//! [`Queue`], pure and without I/O; a keeper ([`Leases`]) says where its state lies and makes one
-//! change after another, so that a daemon's memory and a server that several daemons share behave alike.
+//! Rule: the queue decides, and its keeper only stores it. Every transition is a method of
+//! [`Queue`],
+//! pure and without I/O. A keeper ([`Leases`]) holds the state and applies one change after
+//! another,
+//! so a daemon's memory and a server shared by several daemons behave alike.
 //!
 //! ```text
-//!   turns 0 … n    │ done │ open: upto k, held by a │ done │ open: given back │ next │ …  │
+//!   turns 0 … n    │ done │ open: upto k, held by a │ done │ open: returned │ next │ …  │
 //!   log            joined a · joined b · taken 0 by a · done 0 upto 64 · left a · taken 0 by b · …
 //! ```
 
@@ -20,16 +22,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use forebay_error::Result;
 
-/// Which queue: one for each epoch of a job, and for each time the job begins it.
+/// Identity of a queue: one for each epoch of a job, and for each start of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// Whose job it is: what tells a user from all others, by the kernel's word.
+    /// The job's user, as the kernel identifies it.
     pub owner: u64,
-    /// The job and what it reads.
+    /// The job and its data.
     pub group: String,
     /// The epoch.
     pub epoch: u64,
-    /// How often it was begun before.
+    /// Number of earlier starts.
     pub take: u64,
 }
 
@@ -39,30 +41,31 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A change of a queue, which may not be there yet; `now` is the keeper's clock, in milliseconds. It may
-/// be made several times over, of which the last counts.
+/// A change of a queue, which may not exist yet; `now` is the keeper's clock in milliseconds. It
+/// may run several times, and only the last run counts.
 pub type Change<'a> = dyn FnMut(&mut Option<Queue>, u64) -> Result<()> + Send + 'a;
 
-/// Keeps queues.
+/// Keeper of queues.
 #[async_trait]
 pub trait Leases: Send + Sync {
-    /// Makes a change as if nobody else made one meanwhile. One that fails changes nothing.
+    /// Applies a change atomically. A change that fails has no effect.
     ///
     /// # Errors
-    /// What the change says, or why the queue cannot be reached.
+    /// The change's error, or the reason the queue cannot be reached.
     async fn change(&self, name: &Name, change: &mut Change<'_>) -> Result<()>;
 
-    /// Waits until the log is longer than `position`, or until time itself may have changed the queue;
-    /// coming back too early is no harm.
+    /// Waits until the log is longer than `position`, or time alone may have changed the queue. May
+    /// return early.
     ///
     /// # Errors
-    /// Why the queue cannot be reached.
+    /// The reason the queue cannot be reached.
     async fn changed(&self, name: &Name, position: u64) -> Result<()>;
 
-    /// How long a member is believed in that says nothing; `None` where its end is always seen.
+    /// Time after which a silent member is removed; `None` if the end of a member is always
+    /// noticed.
     fn believes(&self) -> Option<Duration>;
 
-    /// Whether every member reads through this daemon's cache.
+    /// True if every member reads through this daemon's cache.
     fn is_near(&self) -> bool;
 }
 

@@ -1,13 +1,13 @@
-//! How bytes become batches: the plan, and the session that fills slots by it.
+//! From bytes to batches: the plan, and the session that fills slots by it.
 //!
 //! ```text
-//!   plan      position → (shard, sample)                       pure, no I/O      plan.rs
-//!   lease     shards that ranks take from a shared queue, and give back        lease.rs
+//!   plan      position → (shard, sample)                        pure, no I/O     plan.rs
+//!   lease     shards that ranks take from a shared queue, and return             lease.rs
 //!   session   one job: its runs, its slots, its look-ahead                       session.rs
-//!     ├─ producer   batch k → located samples → leased slot    in batch order    session/producer.rs
+//!     ├─ producer   batch k → located samples → slot           in batch order    session/producer.rs
 //!     ├─ assembly   runs of neighbouring samples → O_DIRECT reads into the slot  session/assembly.rs
 //!     ├─ slots      the slab: spans lent to the trainer                          session/slots.rs
-//!     └─ ahead      shards wanted soon: fetched and claimed                      session/ahead.rs
+//!     └─ ahead      shards needed soon: fetched and claimed                      session/ahead.rs
 //! ```
 
 pub mod lease;

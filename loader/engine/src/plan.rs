@@ -1,7 +1,7 @@
-//! The plan: which sample comes at which position of an epoch, and which rank reads it when.
+//! The plan: the sample at each position of an epoch, and the rank and time of its read.
 //!
-//! One rule: everything here is a pure function of (shard list, sample counts, seed, epoch,
-//! options). Nothing depends on time, on what is cached, or on who asks. World size and batch size
+//! Rule: everything here is a pure function of (shard list, sample counts, seed, epoch,
+//! options). Nothing depends on time, on cached shards, or on the caller. World size and batch size
 //! enter only in [`share`], after the order is fixed.
 //!
 //! ```text
@@ -10,11 +10,12 @@
 //!   global position p  =  lane p mod L, place p div L  ◀──────── interleave ───────────────┘
 //!   global batch k     =  positions base + kG … base + (k+1)G − 1,  G = batch_size · world_size
 //! ```
-//! With counts known beforehand every step of this is a closed form ([`deal`], [`lane`]): a position
-//! is found, not played to. Counts may be unknown (no manifest): then there is one lane
-//! ([`learning`]), and [`Sequence::locate`] says whose count it needs next. Learning a count never
-//! changes the order, only how far it is known. Several data sets are several sequences, and
-//! [`mix`] says whose turn it is.
+//! With counts known beforehand every step is a closed form ([`deal`], [`lane`]): a position is
+//! computed, not played to. Without counts (no manifest) there is one lane ([`learning`]), and
+//! [`Sequence::locate`] names the shard whose count it needs next. Learning a count never changes
+//! the order, only how far it is known. Several data sets are several sequences, and [`mix`]
+//! decides
+//! which stream is next.
 
 mod deal;
 mod epoch;
@@ -38,34 +39,33 @@ pub use share::Share;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::message::{Order, Shuffle};
 
-/// The version of the order: which sample comes at which position, given all it is a function of.
-/// A saved position is worth something only while that stays, so whatever changes the order raises
-/// this; golden sequences in the tests say when.
+/// Version of the order. Saved positions depend on it, so any change of the order raises it; golden
+/// sequences in the tests detect a change.
 pub const ORDER_VERSION: u32 = 1;
 
 /// Lane counts tried from the largest down: highly composite, so that common world sizes divide
 /// them and ranks can take whole lanes.
 const LANE_LADDER: [u32; 8] = [96, 48, 24, 12, 8, 4, 2, 1];
 
-/// Samples in a batch of one rank, at most: the message of such a batch is some 60 MB, and whatever
-/// a client asks for, no more is allocated for it.
+/// Largest number of samples in a batch of one rank: the message of such a batch is some 60 MB,
+/// which bounds the allocation a client can cause.
 pub(crate) const BATCH_MAX: u32 = 1 << 20;
 
-/// Samples in an epoch, at most: a million a second for nine years. What is counted in positions
-/// has room above it.
+/// Largest number of samples in an epoch: a million per second for nine years. Arithmetic on
+/// positions has room above it.
 const SAMPLES_MAX: u64 = 1 << 48;
 
-/// Lanes, at most: each is looked at with every batch. Beyond the ladder's they only serve worlds
-/// that do not divide its numbers.
+/// Largest number of lanes: each is visited with every batch. More lanes than the ladder's serve
+/// only worlds that do not divide its numbers.
 const LANES_MAX: u32 = 4096;
 
-/// A lane shorter than this many shards would mix too little and fetch too many shared shards.
+/// Fewest shards per lane: a shorter lane would mix too little and fetch too many shared shards.
 const SHARDS_PER_LANE: u32 = 4;
 
-/// The number of lanes an order uses over `shards` shards.
+/// Returns the number of lanes of an order over `shards` shards.
 ///
-/// Without counts lanes cannot be cut equally, and without shuffling users expect the list's
-/// order: both take one lane unless `lanes` says otherwise.
+/// Without counts lanes cannot be cut equally, and without shuffling users expect the list's order:
+/// both take one lane unless `lanes` is given.
 ///
 /// # Errors
 /// `Invalid` for zero lanes, more lanes than shards or than 4096, or several lanes without counts
@@ -80,12 +80,13 @@ pub fn lanes(order: &Order, shards: u32, counts_known: bool) -> Result<u32> {
             invalid("there are more lanes than shards", "lower lanes, or leave it unset")
         }
         Some(lanes) if lanes > LANES_MAX => invalid(
-            &format!("{lanes} lanes are more than {LANES_MAX}"),
+            &format!("{lanes} lanes exceed the maximum of {LANES_MAX}"),
             "lower lanes, or leave it unset",
         ),
         Some(lanes) if lanes > 1 && order.shuffle == Shuffle::Global => invalid(
-            "a global shuffle is one permutation of all samples, and lanes would each have their own",
-            "leave lanes unset, or mix over a window of shards",
+            "a global shuffle is one permutation of all samples and cannot use several \
+                     lanes",
+            "leave lanes unset, or shuffle over a window of shards",
         ),
         Some(lanes) if lanes > 1 && !counts_known => invalid(
             "several lanes need the sample counts of a manifest",
@@ -99,10 +100,10 @@ pub fn lanes(order: &Order, shards: u32, counts_known: bool) -> Result<u32> {
     }
 }
 
-/// Refuses orders that make no sense, before anything is fetched for them.
+/// Rejects invalid orders before anything is fetched for them.
 ///
 /// # Errors
-/// `Invalid`, naming the option and what to do.
+/// `Invalid`, naming the option and the fix.
 pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()> {
     let invalid =
         |message: String, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
@@ -119,7 +120,7 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
     if order.world_size == 0 || order.rank >= order.world_size {
         let (rank, world) = (order.rank, order.world_size);
         return invalid(
-            format!("rank {rank} does not exist in a world of {world}"),
+            format!("rank {rank} is not below world_size {world}"),
             "check rank and world_size, or RANK and WORLD_SIZE",
         );
     }
@@ -140,7 +141,8 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
     }
     if order.world_size > 1 && counts.is_none() && order.epoch_samples.is_none() {
         return invalid(
-            "several ranks need to know how many samples an epoch has, or some would wait for ever"
+            "several ranks need the number of samples of an epoch; otherwise some would \
+                     wait for ever"
                 .into(),
             "give manifest= (make one with `forebay index URLS -o manifest.json`) or epoch_samples=",
         );
@@ -148,7 +150,7 @@ pub fn check(order: &Order, shards: usize, counts: Option<&[u64]>) -> Result<()>
     Ok(())
 }
 
-/// Refuses counts that are not those of `shards` shards, or more than positions can count.
+/// Rejects counts that are not those of `shards` shards, or exceed the range of positions.
 fn check_counts(counts: &[u64], shards: usize) -> Result<()> {
     let invalid = |message: String| {
         Err(Error::new(ErrorKind::Invalid, message).advise("index the shards again"))

@@ -1,7 +1,7 @@
-//! One job: it plays epochs into slots until its trainer goes away.
+//! One job: it plays epochs into slots until its trainer leaves.
 //!
-//! One rule: a session can be dropped at any instant. Every task of it dies with it, every span it
-//! lent returns to its arena, and memory the kernel still writes stays alive in the I/O engine.
+//! Rule: a session can be dropped at any instant. Every task of it dies with it, every span it lent
+//! returns to its arena, and memory the kernel still writes stays alive in the I/O engine.
 
 mod ahead;
 mod assembly;
@@ -41,32 +41,33 @@ use slots::{Hold, Slots};
 pub use slots::{Memory, SlabMemory};
 use verdicts::Verdicts;
 
-/// Events a connection may lag behind; batches are bounded by slots, so this only smooths.
+/// Events a connection may lag behind; slots bound the batches, so this only smooths.
 const EVENTS: usize = 4;
 
-/// Jobs in a row through whose files a shard did not come, before that counts as this job's own trouble.
+/// Consecutive failures of a shard through other jobs' files before it counts as this job's own
+/// failure.
 const OTHERS: u32 = 8;
 
-/// What a session tells its trainer.
+/// Events of a session for its trainer.
 #[derive(Debug)]
 pub enum Event {
     /// A new slab to map.
     Slab {
-        /// Its number.
+        /// Number of the slab.
         slab: u32,
-        /// Its memory.
+        /// Memory of the slab.
         region: Arc<Region>,
-        /// Batches it was sized for, or [`forebay_wire::message::NO_OTHERS`].
+        /// Batches it is sized for, or [`forebay_wire::message::NO_OTHERS`].
         batches: u32,
     },
     /// A batch in a slot.
     Batch {
         /// The batch.
         batch: Box<Batch>,
-        /// Where each of its samples begins in its shard, in bytes.
+        /// Byte offset of each sample in its shard.
         offsets: Vec<u64>,
     },
-    /// The run passed every shard, and none was broken: told before its end.
+    /// The run read every shard, and none was broken; sent before its end.
     Learnt {
         /// The run.
         run: u64,
@@ -81,31 +82,31 @@ pub enum Event {
         batches: u64,
         /// Samples in the epoch over all ranks.
         samples: u64,
-        /// Shards that ended early after the last batch.
+        /// Shards that broke off after the last batch.
         errors: Vec<Error>,
     },
     /// The run ended early.
     Failed {
         /// The run.
         run: u64,
-        /// Why.
+        /// Reason.
         error: Error,
     },
-    /// What was acknowledged is noted.
+    /// An acknowledgement was recorded.
     Acknowledged {
         /// The run.
         run: u64,
         /// The last acknowledgement's number.
         number: u64,
-        /// Where the lease log stands.
+        /// State of the queue's log.
         place: leases::Place,
     },
 }
 
-/// What every run of a job shares.
+/// Data shared by every run of a job.
 pub(crate) struct Job {
     pub(crate) spec: Open,
-    /// Of a mixture, its data sets; none of one data set alone.
+    /// Data sets of a mixture; empty for a single data set.
     pub(crate) streams: Vec<Stream>,
     pub(crate) origin: Options,
     pub(crate) lanes: u32,
@@ -113,7 +114,7 @@ pub(crate) struct Job {
     pub(crate) slots: Slots,
     pub(crate) patience: Patience,
     pub(crate) verdicts: Verdicts,
-    /// Bytes of each shard, where the trainer knew them.
+    /// Bytes of each shard, if the trainer knew them.
     pub(crate) bytes: Option<Vec<u64>>,
     pub(crate) outlook: Outlook,
 }
@@ -123,22 +124,23 @@ impl Job {
         &self.spec.urls[shard as usize]
     }
 
-    /// The order of an epoch.
+    /// Makes the order of an epoch.
     ///
     /// # Errors
-    /// `Invalid` for a mixture that makes no sense.
+    /// `Invalid` for an invalid mixture.
     pub(crate) fn epoch(&self, epoch: u64) -> Result<Epoch> {
         order_of(&self.spec, &self.streams, self.lanes, epoch)
     }
 
-    /// The orders of its epochs, by their numbers, for somebody who may outlive it; none for one that makes no sense.
+    /// Returns a function from epoch numbers to orders that may outlive the job; it gives `None`
+    /// for an invalid order.
     pub(crate) fn order(&self) -> impl Fn(u64) -> Option<Epoch> + Send + use<> {
         let (spec, streams, lanes) = (self.spec.clone(), self.streams.clone(), self.lanes);
         move |epoch| order_of(&spec, &streams, lanes, epoch).ok()
     }
 
-    /// Whether a shard did not come because another job that reads it went away, or does not open it: then
-    /// it is asked for once more, through this job's own files. Says so a bounded number of times.
+    /// True if a shard failed because another job that reads it went away or does not open it. The
+    /// shard is then requested once more through this job's own files, a bounded number of times.
     fn is_anothers_fault(&self, shard: &Lease, error: &Error, others: &mut u32) -> bool {
         let may_be = matches!(
             error.kind(),
@@ -151,7 +153,7 @@ impl Job {
         may_be && *others <= OTHERS && self.store.came_through_another(shard)
     }
 
-    /// What turned out wrong of the samples that it had up to batch `batch`, for the log and to be told.
+    /// Returns the errors found in samples delivered up to batch `batch`, and logs them.
     fn wrong_shards(&self, batch: u64) -> Vec<Error> {
         let wrong = self.verdicts.wrong(batch);
         for error in &wrong {
@@ -164,7 +166,7 @@ impl Job {
                 dataset,
                 url,
                 %error,
-                "a shard turned out wrong after a job had samples of it"
+                "a shard was found wrong after a job had samples of it"
             );
         }
         wrong
@@ -175,17 +177,17 @@ impl Job {
 pub struct Session {
     number: u64,
     job: Arc<Job>,
-    /// Samples of an epoch, where known beforehand.
+    /// Samples of an epoch, if known beforehand.
     samples: Option<u64>,
     events: mpsc::Sender<Event>,
     run: Option<JoinHandle<()>>,
-    /// Whether an admin stopped it: no run delivers anything from then on.
+    /// Set when an admin stops the job: no run delivers anything from then on.
     stopped: watch::Sender<bool>,
-    /// Of a run that leases its shards.
+    /// The trainer's side of a run with a shared queue.
     leasing: Option<Trainer>,
 }
 
-/// The order of an epoch of a job.
+/// Makes the order of a job's epoch.
 fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<Epoch> {
     let counts = spec.counts.as_deref();
     let shards = u32::try_from(spec.urls.len()).expect("checked when the job was opened");
@@ -195,7 +197,7 @@ fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<E
     }
     let all = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
     if all != Some(shards) {
-        let what = "the streams of a mixture are not the shards of the job";
+        let what = "the streams of the mixture do not match the job's shards";
         return Err(Error::new(ErrorKind::Invalid, what).at("shards", shards));
     }
     let mut first = 0;
@@ -208,20 +210,20 @@ fn order_of(spec: &Open, streams: &[Stream], lanes: u32, epoch: u64) -> Result<E
     Mixed::new(&spec.order, &mixed.collect::<Vec<_>>(), epoch).map(Epoch::Mixed)
 }
 
-/// What a session needs from its daemon.
+/// Parts of the daemon that a session needs.
 pub struct Host {
     /// The tiers, whose engines read into slabs.
     pub store: Store,
-    /// Memory all sessions share for their slabs.
+    /// Slab memory shared by all sessions.
     pub slabs: SlabMemory,
 }
 
 impl Session {
-    /// Registers a job, of these data sets if it mixes several; events come out of the receiver.
-    /// `extent`: how large its shards are, where that is known.
+    /// Opens a job, over these data sets if it mixes several; its events come from the receiver.
+    /// `extent` has the sizes of its shards, if known.
     ///
     /// # Errors
-    /// `Invalid` if the job makes no sense, `Full` if the cache has no room for what it mixes at once.
+    /// `Invalid` if the job is invalid, `Full` if its window exceeds its share of the cache.
     pub fn open(
         number: u64,
         spec: Open,
@@ -233,13 +235,13 @@ impl Session {
         if spec.prefetch == 0 {
             return Err(Error::new(ErrorKind::Invalid, "prefetch is 0").advise("give at least 1"));
         }
-        let shards = u32::try_from(spec.urls.len()).expect("checked just above");
+        let shards = u32::try_from(spec.urls.len()).expect("checked above");
         // Streams have lanes of their own.
         let lanes = match streams.is_empty() {
             true => plan::lanes(&spec.order, shards, spec.counts.is_some())?,
             false => 1,
         };
-        // One data set is not dealt for that: its run does it.
+        // A single data set is not dealt here, only in its run.
         let samples = match streams.is_empty() {
             true => {
                 let all = || spec.counts.as_ref().map(|counts| counts.iter().sum());
@@ -271,7 +273,7 @@ impl Session {
         Ok((Self { number, job, samples, events, run: None, stopped, leasing: None }, receiver))
     }
 
-    /// The job as its trainer sees it.
+    /// Returns the job as its trainer sees it.
     #[must_use]
     pub fn opened(&self) -> Opened {
         let samples = self.samples;
@@ -284,37 +286,37 @@ impl Session {
         }
     }
 
-    /// The name admins see.
+    /// Returns the name shown to admins.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.job.spec.job
     }
 
-    /// Slab memory and slots in use.
+    /// Returns slab memory and slots in use.
     #[must_use]
     pub fn memory(&self) -> Memory {
         self.job.slots.memory()
     }
 
-    /// Shards that turned out wrong after the job had samples of them.
+    /// Returns the number of shards found wrong after the job had samples of them.
     #[must_use]
     pub fn wrong_shards(&self) -> u64 {
         self.job.verdicts.total()
     }
 
-    /// Plays an epoch from somewhere on, ending whatever run was under way.
+    /// Plays an epoch from a position on, ending the current run.
     pub fn start(&mut self, run: u64, begin: Begin) {
         let (job, events) = (self.job.clone(), self.events.clone());
         self.run(run, async move { play(job, run, begin, &events).await });
     }
 
-    /// Delivers these samples as one batch, ending whatever run was under way.
+    /// Delivers these samples as one batch, ending the current run.
     pub fn pick(&mut self, run: u64, samples: Vec<Picked>) {
         let (job, events) = (self.job.clone(), self.events.clone());
         self.run(run, async move { pick(job, run, &samples, &events).await });
     }
 
-    /// Delivers what this trainer takes from a queue of `owner`'s, ending whatever run was under way.
+    /// Delivers shards that this trainer takes from a queue of `owner`, ending the current run.
     pub fn share(&mut self, run: u64, sharing: Sharing, leases: Arc<dyn Leases>, owner: u64) {
         let (job, events) = (self.job.clone(), self.events.clone());
         let acknowledgements = Arc::<Acknowledgements>::default();
@@ -327,17 +329,17 @@ impl Session {
         self.leasing = Some(Trainer { run, acknowledgements });
     }
 
-    /// Notes how far the consumer of a run that leases its shards came, `batch` being the first that it is
-    /// not done with.
+    /// Records the consumer's progress in a run with a shared queue; `batch` is the first it has
+    /// not finished.
     ///
     /// # Errors
-    /// `Invalid` for more than it can have to say.
+    /// `Invalid` for more marks than a trainer can have.
     pub fn acknowledge(&self, run: u64, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
         match &self.leasing {
             Some(trainer) if trainer.run == run => {
                 trainer.acknowledgements.add(number, batch, marks)
             }
-            // Of a run that is over: what was not noted of it, others read.
+            // The run is over: others read everything it did not record.
             _ => Ok(()),
         }
     }
@@ -356,7 +358,7 @@ impl Session {
         let delivering = async move {
             tokio::select! {
                 biased;
-                // The sender may go with the session, and the run with it.
+                // The sender ends with the session, and the run with it.
                 Ok(_) = stopped.wait_for(|stopped| *stopped) => Err(stopped_by_admin()),
                 delivered = delivering => delivered,
             }
@@ -365,26 +367,26 @@ impl Session {
             let last = match Box::pin(AssertUnwindSafe(delivering).catch_unwind()).await {
                 Ok(Ok(Outcome { batches, samples, errors, counts })) => {
                     if let Some(counts) = counts.filter(|_| errors.is_empty()) {
-                        // A receiver that is gone took the session with it.
+                        // A dropped receiver ended the session.
                         let _ = events.send(Event::Learnt { run, counts }).await;
                     }
                     Event::End { run, batches, samples, errors }
                 }
                 Ok(Err(error)) => Event::Failed { run, error },
-                // What the run shares with others is behind locks that recover; the panic itself
-                // was printed when it happened.
+                // The run's shared state is behind locks that recover from poison; the panic itself
+                // was printed.
                 Err(_) => {
-                    let error = Error::new(ErrorKind::Invalid, "the daemon failed on this job")
+                    let error = Error::new(ErrorKind::Invalid, "the daemon failed in this job")
                         .advise("report it as a bug, with the daemon's log");
                     Event::Failed { run, error }
                 }
             };
-            // A receiver that is gone took the session with it.
+            // A dropped receiver ended the session.
             let _ = events.send(last).await;
         }));
     }
 
-    /// Ends what runs, and whatever would be started later, with an error that says so.
+    /// Ends the current run, and every later one, with an error that says so.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
     }
@@ -405,11 +407,10 @@ impl Drop for Session {
 
 fn stopped_by_admin() -> Error {
     Error::new(ErrorKind::Closed, "an admin stopped this job")
-        .at("reason", "stopped")
-        .advise("ask them why; a state saved before resumes where it was")
+        .at("reason", "stopped").advise("ask an admin for the reason; a state saved before resumes the job")
 }
 
-/// Delivers batches in order; several are being read while the next is located.
+/// Delivers batches in order; several are read while the next one is located.
 async fn play(
     job: Arc<Job>,
     run: u64,
@@ -417,7 +418,7 @@ async fn play(
     events: &mpsc::Sender<Event>,
 ) -> Result<Outcome> {
     if begin.step == 0 {
-        return Err(Error::new(ErrorKind::Invalid, "a run takes no step from batch to batch")
+        return Err(Error::new(ErrorKind::Invalid, "the stride of a run's batches is 0")
             .advise("give at least 1"));
     }
     let depth = job.spec.prefetch as usize;
@@ -433,11 +434,11 @@ async fn play(
     });
     let handed = |index| job.outlook.handed(&job, begin.epoch, after(index));
     deliver(&job, located.boxed(), depth, events, handed).await?;
-    let outcome = outcome.get().expect("a producer that ended said how").clone();
+    let outcome = outcome.get().expect("a finished producer has an outcome").clone();
     Ok(settled(&job, outcome).await)
 }
 
-/// Delivers batches of leased shards.
+/// Delivers batches of shards from a shared queue.
 async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> Result<Outcome> {
     let depth = job.spec.prefetch as usize;
     job.verdicts.begin();
@@ -447,11 +448,11 @@ async fn share(job: Arc<Job>, leased: Leased, events: &mpsc::Sender<Event>) -> R
         Ok::<_, Error>(next.map(|assembly| (assembly, leased)))
     });
     deliver(&job, located.boxed(), depth, events, |_| {}).await?;
-    let outcome = outcome.get().expect("one that ended said how").clone();
+    let outcome = outcome.get().expect("a finished run has an outcome").clone();
     Ok(settled(&job, outcome).await)
 }
 
-/// Delivers samples of the trainer's choice as one batch.
+/// Delivers chosen samples as one batch.
 async fn pick(
     job: Arc<Job>,
     run: u64,
@@ -460,10 +461,10 @@ async fn pick(
 ) -> Result<Outcome> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
     if samples.is_empty() || samples.len() > plan::BATCH_MAX as usize {
-        return invalid("a batch has at least one sample, and 1048576 at most");
+        return invalid("a batch needs 1 to 1048576 samples");
     }
     if samples.iter().any(|sample| sample.shard as usize >= job.spec.urls.len()) {
-        return invalid("the job has no such shard");
+        return invalid("the job does not have this shard");
     }
     job.verdicts.begin();
     let place = |sample: &Picked| Place {
@@ -481,7 +482,8 @@ async fn pick(
     Ok(settled(&job, outcome).await)
 }
 
-/// Reads batches, several at once, and hands them out in their order, each of which is then told by its number to `handed`.
+/// Reads several batches at once and delivers them in order; `handed` is called with the number of
+/// each delivered batch.
 async fn deliver(
     job: &Arc<Job>,
     gathered: BoxStream<'_, Result<Assembly>>,
@@ -492,8 +494,8 @@ async fn deliver(
     let mut ready = gathered.map_ok(read_aside).try_buffered(depth).boxed();
     while let Some((mut batch, offsets, hold)) = ready.try_next().await? {
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
-        // No await between lending and sending: a run that is ended in between would leave a slot
-        // that nobody gives back.
+        // No await between lending and sending: a run that ended in between would leave a slot that
+        // nobody returns.
         let place = events.reserve().await.map_err(gone)?;
         batch.errors.extend(job.wrong_shards(batch.index));
         job.slots.lend(&batch, hold);
@@ -505,9 +507,9 @@ async fn deliver(
     Ok(())
 }
 
-/// Reads a batch in a task of its own: of several, copies and checksums take as many cores.
+/// Reads a batch in a task of its own, so that copies and checksums of several use as many cores.
 fn read_aside(assembly: Assembly) -> impl Future<Output = Result<(Batch, Vec<u64>, Hold)>> {
-    // Ends with whoever waits for it.
+    // The task ends when its future is dropped.
     let mut reading = JoinSet::new();
     reading.spawn(assembly.read());
     async move {
@@ -519,7 +521,7 @@ fn read_aside(assembly: Assembly) -> impl Future<Output = Result<(Batch, Vec<u64
     }
 }
 
-/// All samples are handed out; now there is time to hear whether they are right.
+/// Waits, after all samples are delivered, until it is known that they are right.
 async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
     if job.patience.bound(job.verdicts.settled()).await.is_none() {
         let (name, shards) = (&job.spec.job, job.verdicts.pending());
@@ -528,7 +530,7 @@ async fn settled(job: &Arc<Job>, mut outcome: Outcome) -> Outcome {
             job = name,
             tenant = job.store.tenant(),
             shards,
-            "a run ends before it is known whether all its samples are right"
+            "a run ends before all of its samples are verified"
         );
     }
     outcome.errors.extend(job.wrong_shards(u64::MAX));

@@ -1,7 +1,7 @@
 //! A trainer's part in a queue.
 //!
-//! Its rule: every call is one change of the queue, complete in itself; what was going on when it was cut
-//! off, nobody needs to know.
+//! Rule: every call is one complete change of the queue, so an interrupted caller leaves nothing to
+//! undo.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use super::{Joining, Leases, Name, Queue};
 pub struct Lease {
     /// Its turn.
     pub turn: u32,
-    /// The first of its samples that is wanted, in the turn's order.
+    /// First wanted sample, in the turn's order.
     pub from: u64,
 }
 
-/// What there is to be read.
+/// Answer of the queue to a member that asks for a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// This.
+    /// A shard.
     Lease {
-        /// What.
+        /// The shard.
         lease: Lease,
-        /// The turn that is dealt next.
+        /// The turn to be dealt next.
         next: u32,
     },
-    /// Nothing now: ask again when the log is longer than that.
+    /// None for now: ask again when the log is longer.
     Nothing {
-        /// Entries of the log.
+        /// Entries of the log so far.
         position: u64,
     },
-    /// Nothing any more: every sample is acknowledged.
+    /// None any more: every sample is acknowledged.
     Over,
 }
 
-/// One that takes part.
+/// A member of a queue.
 pub struct Member {
     leases: Arc<dyn Leases>,
     name: Name,
@@ -47,10 +47,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Takes part; with the shards that it holds from before.
+    /// Joins a queue; returns the shards that the member still holds.
     ///
     /// # Errors
-    /// As [`Queue::join`], or why the queue cannot be reached.
+    /// As [`Queue::join`], or the reason the queue cannot be reached.
     pub async fn join(
         leases: Arc<dyn Leases>,
         name: Name,
@@ -66,14 +66,14 @@ impl Member {
             })
             .await?;
         let held = held.iter().map(|mark| Lease { turn: mark.turn, from: mark.upto }).collect();
-        let place = place.expect("whoever joined has a queue");
+        let place = place.expect("a joined member has a queue");
         Ok((Self { leases, name, number: who.member }, held, place))
     }
 
-    /// Leases the next shard, if there is one.
+    /// Takes the next shard, if there is one.
     ///
     /// # Errors
-    /// `Closed` if this member was given up, or why the queue cannot be reached.
+    /// `Closed` if this member was removed, or the reason the queue cannot be reached.
     pub async fn take(&self) -> Result<Taken> {
         let number = self.number;
         self.change(|queue| {
@@ -88,7 +88,7 @@ impl Member {
         .await
     }
 
-    /// Notes how many samples a shard has: with the last of them it is done.
+    /// Records the sample count of a shard, which is done with its last sample.
     ///
     /// # Errors
     /// As [`Member::take`].
@@ -97,7 +97,7 @@ impl Member {
         self.change(|queue| queue.count(number, turn, samples)).await
     }
 
-    /// Notes what was delivered for good.
+    /// Records final progress.
     ///
     /// # Errors
     /// As [`Member::take`].
@@ -110,18 +110,18 @@ impl Member {
         .await
     }
 
-    /// Waits until there may be something to take.
+    /// Waits until there may be a shard to take.
     ///
     /// # Errors
-    /// Why the queue cannot be reached.
+    /// The reason the queue cannot be reached.
     pub async fn changed(&self, position: u64) -> Result<()> {
         self.leases.changed(&self.name, position).await
     }
 
-    /// Gives back what it holds.
+    /// Returns its shards to the queue.
     ///
     /// # Errors
-    /// Why the queue cannot be reached; then what it holds comes back when nobody believes in it any more.
+    /// The reason the queue cannot be reached; its shards then return when the member expires.
     pub async fn leave(&self) -> Result<()> {
         let number = self.number;
         self.change(|queue| {
@@ -131,14 +131,14 @@ impl Member {
         .await
     }
 
-    /// How often it must say that it is there, if its end would not be seen.
+    /// Interval of heartbeats, if the end of this member would go unnoticed.
     #[must_use]
     pub fn heartbeat(&self) -> Option<std::time::Duration> {
-        // Three in a row may be lost.
+        // Three heartbeats in a row may be lost.
         self.leases.believes().map(|believes| believes / 4)
     }
 
-    /// Whether every member reads through this daemon's cache.
+    /// True if every member reads through this daemon's cache.
     #[must_use]
     pub fn is_near(&self) -> bool {
         self.leases.is_near()
@@ -159,7 +159,7 @@ impl Member {
                 Ok(())
             })
             .await?;
-        Ok(outcome.expect("a change that was made has an outcome"))
+        Ok(outcome.expect("an applied change has an outcome"))
     }
 }
 

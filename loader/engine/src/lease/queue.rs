@@ -1,7 +1,7 @@
-//! The queue of one epoch, and the log that it is made by.
+//! Queue of one epoch, and the log it is made from.
 //!
-//! Its rule: [`Queue::apply`] alone changes what is dealt and done, by one entry of the log at a time;
-//! whoever repeats the entries has the queue.
+//! Rule: [`Queue::apply`] alone changes the state, by one entry of the log at a time. Replaying the
+//! entries gives the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,39 +9,39 @@ use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::leases::{Mark, Place};
 use serde::{Deserialize, Serialize};
 
-/// One line of the log.
+/// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// A trainer takes part.
+    /// A trainer joined.
     Joined {
-        /// Its name in the log.
+        /// Its member number.
         member: u64,
         /// Its rank.
         rank: u32,
     },
-    /// It does no longer: what it holds comes back.
+    /// A trainer left: its shards return.
     Left {
-        /// Who.
+        /// Its member number.
         member: u64,
     },
-    /// A turn is leased, from where it was left on.
+    /// A turn was taken, at its present progress.
     Taken {
-        /// Which.
+        /// The turn.
         turn: u32,
-        /// By whom.
+        /// The member.
         by: u64,
     },
-    /// A turn's samples are counted.
+    /// A turn's samples were counted.
     Counted {
-        /// Which.
+        /// The turn.
         turn: u32,
-        /// How many.
+        /// Its sample count.
         samples: u64,
     },
-    /// So many of a turn's samples are delivered for good.
+    /// Samples of a turn were finally delivered.
     Done {
-        /// Which.
+        /// The turn.
         turn: u32,
         /// Samples, from the first on.
         upto: u64,
@@ -56,21 +56,21 @@ struct Open {
     by: Option<u64>,
 }
 
-/// Somebody who takes part.
+/// A present member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Seat {
     rank: u32,
-    /// When it is given up, by the keeper's clock; `None` while its end would be seen.
+    /// Expiry by the keeper's clock; `None` if its end would be noticed.
     until: Option<u64>,
-    /// Its daemon was lost, and it did not come back so far.
+    /// True if its daemon was lost and it has not come back.
     #[serde(default)]
     awaited: bool,
 }
 
-/// Who wants to take part, and with what.
+/// A member that wants to join.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    /// Its name in the log.
+    /// Its member number.
     pub member: u64,
     /// Its rank.
     pub rank: u32,
@@ -78,36 +78,36 @@ pub struct Joining {
     pub world_size: u32,
     /// Shards of an epoch.
     pub shards: u32,
-    /// What the epoch begins with, if not with its first shard.
+    /// Start of the epoch, if not its first shard.
     pub from: Option<Place>,
-    /// The log that it has a part in already.
+    /// The log it already takes part in.
     pub log: Option<String>,
-    /// Of that log, what it acknowledged,
+    /// Progress it acknowledged in that log.
     pub acknowledged: Vec<Mark>,
-    /// and what it received.
+    /// Progress it received in that log.
     pub received: Vec<Mark>,
-    /// The name of the log that begins if none goes on.
+    /// Name of a new log, if none continues.
     pub fresh: String,
 }
 
-/// What there is to be had.
+/// A shard available to a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
     /// This turn.
     Turn(u32),
-    /// Nothing now; others hold what is left.
+    /// None for now; others hold the rest.
     Nothing,
-    /// Nothing any more.
+    /// None any more.
     Over,
 }
 
-/// What to say where there is no queue any more.
+/// Error for a queue that no longer exists.
 pub(super) fn gone() -> Error {
-    Error::new(ErrorKind::NotFound, "the lease log of this epoch is gone")
-        .advise("begin anew from the last state_dict(), on every rank")
+    Error::new(ErrorKind::NotFound, "the queue of this epoch no longer exists")
+        .advise("resume from the last state_dict(), on every rank")
 }
 
-/// The queue of one epoch.
+/// Queue of one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     log: String,
@@ -117,11 +117,11 @@ pub struct Queue {
     next: u32,
     open: BTreeMap<u32, Open>,
     seats: BTreeMap<u64, Seat>,
-    /// Who ever took part.
+    /// Ranks that ever joined.
     ranks: BTreeSet<u32>,
-    /// The place in another log that it began with.
+    /// Position in another log that it started from.
     began: Option<(String, u64)>,
-    /// Entries since [`Queue::entries`] was asked.
+    /// Entries since the last call of [`Queue::entries`].
     #[serde(skip)]
     fresh: Vec<Entry>,
 }
@@ -146,10 +146,10 @@ impl Queue {
             if !fits {
                 return Err(Error::new(
                     ErrorKind::Invalid,
-                    "the state names shards that the job has not",
+                    "the state names shards that the job does not have",
                 )
                 .at("shards", who.shards)
-                .advise("give the state of a loader over the same shards"));
+                .advise("load the state of a loader over the same shards"));
             }
             queue.next = from.next;
             let open = |mark: &Mark| (mark.turn, Open { upto: mark.upto, ..Open::default() });
@@ -159,14 +159,14 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Takes part, in the log that goes on or in one that begins; what it holds already comes back.
+    /// Joins an existing log or starts one; returns the progress of shards the member still holds.
     ///
-    /// A rank that comes anew while none of the others is there begins the epoch anew; every other one
-    /// joins.
+    /// A rank that joins anew while no other member is present restarts the epoch; every other one
+    /// continues it.
     ///
     /// # Errors
-    /// `NotFound` if the log to go on with is gone, `Closed` if others have what it received, `Invalid` if
-    /// the ranks do not agree on what they read.
+    /// `NotFound` if the log to continue is gone, `Closed` if others hold what it received,
+    /// `Invalid` if the ranks disagree on their data.
     pub fn join(
         slot: &mut Option<Self>,
         who: &Joining,
@@ -188,7 +188,7 @@ impl Queue {
         if !goes_on {
             *slot = Some(Self::new(who)?);
         }
-        let queue = slot.as_mut().expect("made just above, if there was none");
+        let queue = slot.as_mut().expect("created above if there was none");
         queue.agrees(who)?;
         queue.sit(who, until);
         Ok(Vec::new())
@@ -197,18 +197,16 @@ impl Queue {
     fn agrees(&self, who: &Joining) -> Result<()> {
         let began = who.from.as_ref().map(|from| (from.log.clone(), from.position));
         if (self.shards, self.world_size) != (who.shards, who.world_size) {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "the ranks of one job read different things",
-            )
-            .at("shards", format!("{} and {}", self.shards, who.shards))
-            .at("world_size", format!("{} and {}", self.world_size, who.world_size))
-            .advise("give every rank the same arguments, or jobs names of their own (job=)"));
+            return Err(Error::new(ErrorKind::Invalid, "the ranks of one job read different data")
+                .at("shards", format!("{} and {}", self.shards, who.shards))
+                .at("world_size", format!("{} and {}", self.world_size, who.world_size))
+                .advise(
+                    "give every rank the same arguments, or give each job its own name (job=)",
+                ));
         }
         if self.began != began {
-            return Err(Error::new(ErrorKind::Invalid, "the ranks go on from different states")
-                .at("from", format!("{} and {}", from(self.began.as_ref()), from(began.as_ref())))
-                .advise("load one and the same state_dict() on every rank"));
+            return Err(Error::new(ErrorKind::Invalid, "the ranks resume from different states")
+                .at("from", format!("{} and {}", from(self.began.as_ref()), from(began.as_ref()))).advise("load the same state_dict() on every rank"));
         }
         Ok(())
     }
@@ -220,7 +218,7 @@ impl Queue {
         self.believe(who.member, until);
     }
 
-    /// Comes back after its daemon was lost, or begins another run of the same epoch.
+    /// Rejoins after its daemon was lost, or for another run of the same epoch.
     fn rejoin(&mut self, who: &Joining, until: Option<u64>) -> Result<Vec<Mark>> {
         for mark in who.acknowledged.iter().chain(&who.received) {
             let is_safe = match self.open.get(&mark.turn) {
@@ -228,10 +226,10 @@ impl Queue {
                 None => mark.turn < self.next,
             };
             if !is_safe {
-                let what = "this rank was away for so long that others have what it held";
+                let what = "this rank was away so long that others took its shards";
                 return Err(Error::new(ErrorKind::Closed, what)
                     .at("turn", mark.turn)
-                    .advise("begin anew from the last state_dict(), on every rank"));
+                    .advise("resume from the last state_dict(), on every rank"));
             }
         }
         self.sit(who, until);
@@ -246,9 +244,9 @@ impl Queue {
             .collect())
     }
 
-    /// What `member` may have next: what came back first, then the next shard. Beyond its first a member
-    /// gets one only while it holds less than each rank's share of what is left (guided self-scheduling), so
-    /// that who comes first or is slow does not hoard what others wait for.
+    /// Chooses the next shard for `member`: returned ones first, then the next turn. After its
+    /// first shard, a member gets one only while it holds less than a rank's share of the rest
+    /// (guided self-scheduling), so that an early or slow member does not hoard shards.
     pub(super) fn offer(&self, member: u64) -> Offer {
         if let Some((turn, _)) = self.open.iter().find(|(_, open)| open.by.is_none()) {
             return Offer::Turn(*turn);
@@ -262,10 +260,10 @@ impl Queue {
         if left == 0 && self.open.is_empty() { Offer::Over } else { Offer::Nothing }
     }
 
-    /// Leases what there is to be had, with how far it was delivered.
+    /// Takes the available shard; returns it with its progress.
     ///
     /// # Errors
-    /// `Closed` if `member` takes no part any more.
+    /// `Closed` if `member` is no longer part of the queue.
     pub(super) fn take(&mut self, member: u64) -> Result<(Offer, u64)> {
         self.is_seated(member)?;
         let offer = self.offer(member);
@@ -274,10 +272,10 @@ impl Queue {
         Ok((offer, self.open.get(&turn).map_or(0, |open| open.upto)))
     }
 
-    /// Notes a turn's samples.
+    /// Records a turn's sample count.
     ///
     /// # Errors
-    /// `Closed` if `member` takes no part any more.
+    /// `Closed` if `member` is no longer part of the queue.
     pub(super) fn count(&mut self, member: u64, turn: u32, samples: u64) -> Result<()> {
         self.is_seated(member)?;
         if self.open.get(&turn).is_some_and(|open| open.samples != Some(samples)) {
@@ -286,10 +284,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Notes how far `member` came with what it holds. What it does not hold is none of its business.
+    /// Records progress of `member` in its shards; marks of other shards are ignored.
     ///
     /// # Errors
-    /// `Closed` if `member` takes no part any more.
+    /// `Closed` if `member` is no longer part of the queue.
     pub(super) fn acknowledge(&mut self, member: u64, marks: &[Mark]) -> Result<()> {
         self.is_seated(member)?;
         for &Mark { turn, upto } in marks {
@@ -301,20 +299,20 @@ impl Queue {
         Ok(())
     }
 
-    /// Believes in `member` until then; whether it takes part at all.
+    /// Extends the expiry of `member`; returns true if it is part of the queue.
     pub(super) fn believe(&mut self, member: u64, until: Option<u64>) -> bool {
         let seat = self.seats.get_mut(&member);
         seat.map(|seat| (seat.until, seat.awaited) = (until, false)).is_some()
     }
 
-    /// Takes what `member` holds back.
+    /// Returns the shards of `member` to the queue.
     pub(super) fn leave(&mut self, member: u64) {
         if self.seats.contains_key(&member) {
             self.add(Entry::Left { member });
         }
     }
 
-    /// Takes back what those hold in whom nobody believes any more.
+    /// Returns the shards of expired members to the queue.
     pub fn expire(&mut self, now: u64) {
         let is_over = |seat: &Seat| seat.until.is_some_and(|until| until <= now);
         let gone = self.seats.iter().filter(|(_, seat)| is_over(seat)).map(|(member, _)| *member);
@@ -323,43 +321,43 @@ impl Queue {
         }
     }
 
-    /// Of a queue that was read from where it is kept: everybody has until then to say that it is there.
+    /// Gives every member of a queue loaded from its keeper until `until` to report.
     pub fn await_all(&mut self, until: u64) {
         for seat in self.seats.values_mut() {
             (seat.until, seat.awaited) = (Some(until), true);
         }
     }
 
-    /// When somebody will be given up next.
+    /// Returns the next expiry of a member.
     #[must_use]
     pub fn expiry(&self) -> Option<u64> {
         self.seats.values().filter_map(|seat| seat.until).min()
     }
 
-    /// Whether nobody takes part.
+    /// True if there are no members.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.seats.is_empty()
     }
 
-    /// The log's name.
+    /// Returns the log's name.
     #[must_use]
     pub fn log(&self) -> &str {
         &self.log
     }
 
-    /// Entries of the log.
+    /// Returns the number of entries of the log.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Turns that were dealt: those before this one.
+    /// Returns the next turn to deal; all turns before it were dealt.
     pub(super) fn next(&self) -> u32 {
         self.next
     }
 
-    /// Where the log stands.
+    /// Returns the log's state.
     #[must_use]
     pub fn place(&self) -> Place {
         let open = self.open.iter().map(|(turn, open)| Mark { turn: *turn, upto: open.upto });
@@ -371,7 +369,7 @@ impl Queue {
         }
     }
 
-    /// The entries since this was last asked.
+    /// Returns the entries since the last call.
     pub fn entries(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.fresh)
     }
@@ -379,12 +377,11 @@ impl Queue {
     fn is_seated(&self, member: u64) -> Result<()> {
         match self.seats.contains_key(&member) {
             true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Closed,
-                "this rank was given up, and others have what it held",
-            )
-            .at("log", &self.log)
-            .advise("begin anew from the last state_dict(), on every rank")),
+            false => {
+                Err(Error::new(ErrorKind::Closed, "this rank expired, and others took its shards")
+                    .at("log", &self.log)
+                    .advise("resume from the last state_dict(), on every rank"))
+            }
         }
     }
 
@@ -393,7 +390,7 @@ impl Queue {
         self.fresh.push(entry);
     }
 
-    /// Does what an entry of the log says.
+    /// Applies an entry of the log.
     pub fn apply(&mut self, entry: &Entry) {
         self.position += 1;
         match *entry {
@@ -426,7 +423,7 @@ impl Queue {
         }
     }
 
-    /// A turn is done when all its samples are.
+    /// Closes a turn whose samples are all delivered.
     fn settle(&mut self, turn: u32) {
         let is_done = |open: &Open| open.samples.is_some_and(|samples| open.upto >= samples);
         if self.open.get(&turn).is_some_and(is_done) {

@@ -1,22 +1,21 @@
-//! One pass dealt to lanes, where every count is known beforehand.
+//! One pass dealt to lanes, with every count known beforehand.
 //!
-//! Its rule: what a place holds is found by search, never by playing what comes before. Kept are
-//! only the permuted shards and where each begins in the row of all samples; twelve bytes a shard.
+//! Rule: the sample at a place is found by search, never by replaying earlier places. Only the
+//! permuted shards and their starts in the row are kept: twelve bytes per shard.
 //!
-//! Shards stand in a row in permuted order, those without samples left out, and the row is cut
-//! into one run of samples per lane, at lengths that differ by at most one; a shard on a border is
-//! cut.
+//! Shards stand in a row in permuted order, without empty ones. The row is cut into one run of
+//! samples per lane, of lengths that differ by at most one. A shard on a border is cut.
 
 use forebay_wire::message::Shuffle;
 
 use super::lane::{Lane, Mixing};
 use super::permute::{Key, permute};
 
-/// The shards of a pass in a row.
+/// Shards of a pass in a row.
 #[derive(Debug)]
 pub(super) struct Row {
     shards: Vec<u32>,
-    /// The first sample of each shard in the row, and the row's length at the end.
+    /// First sample of each shard in the row, and at the end the row's length.
     starts: Vec<u64>,
 }
 
@@ -39,15 +38,15 @@ impl Row {
     }
 
     fn len(&self) -> u64 {
-        *self.starts.last().expect("it holds the row's length at least")
+        *self.starts.last().expect("the row holds at least its length")
     }
 
-    /// Which place in the row's order the shard of sample `at` has.
+    /// Returns the place in the row of the shard that holds sample `at`.
     pub(super) fn index(&self, at: u64) -> u64 {
         (self.starts.partition_point(|start| *start <= at) - 1) as u64
     }
 
-    /// The first sample of the shard at place `index`.
+    /// Returns the first sample of the shard at place `index`.
     pub(super) fn start(&self, index: u64) -> u64 {
         self.starts[to_usize(index)]
     }
@@ -57,9 +56,9 @@ impl Row {
     }
 }
 
-/// Shard numbers in the order in which a pass takes them.
+/// Returns shard numbers in the order of a pass.
 pub(super) fn permuted(shuffle: Shuffle, key: Key, shards: u32) -> impl Iterator<Item = u32> {
-    // No lane has this number, so that the shards' key is none of theirs.
+    // No lane has this number, so the key of the shards differs from every lane's.
     let key = key.with(u64::MAX);
     (0..shards).map(move |i| match shuffle {
         Shuffle::None => i,
@@ -70,22 +69,22 @@ pub(super) fn permuted(shuffle: Shuffle, key: Key, shards: u32) -> impl Iterator
     })
 }
 
-/// A place in the row's order, which never outgrows the memory that holds it.
+/// Converts a place in the row, which is bounded by memory, to `usize`.
 fn to_usize(index: u64) -> usize {
     usize::try_from(index).expect("an index into memory")
 }
 
-/// A pass, dealt.
+/// A dealt pass.
 #[derive(Debug)]
 pub(super) struct Deal {
     row: Row,
     lanes: Vec<Lane>,
-    /// Where in the epoch the pass begins.
+    /// First position of the pass in the epoch.
     before: u64,
 }
 
 impl Deal {
-    /// Deals the pass that begins at position `before`; `key` is the pass's.
+    /// Deals the pass that starts at position `before`, under the pass's `key`.
     pub(super) fn new(mixing: Mixing, lanes: u32, key: Key, counts: &[u64], before: u64) -> Self {
         let row = Row::new(mixing.shuffle, key, counts);
         let lanes = u64::from(lanes);
@@ -101,15 +100,15 @@ impl Deal {
         Self { row, lanes, before }
     }
 
-    /// The sample at `position`; `None` outside of the pass.
+    /// Returns the sample at `position`; `None` outside the pass.
     pub(super) fn locate(&self, position: u64) -> Option<(u32, u64)> {
         let (lane, place) = self.place(position)?;
         let lane = &self.lanes[lane];
         (place < lane.len()).then(|| lane.locate(place, &self.row))
     }
 
-    /// The shards of one lane that are needed from `position` on, each with the first position
-    /// that may need it.
+    /// Returns the shards of one lane needed from `position` on, each with the first position that
+    /// may need it.
     pub(super) fn upcoming(
         &self,
         lane: u32,
@@ -117,15 +116,15 @@ impl Deal {
     ) -> impl Iterator<Item = (u64, u32)> + '_ {
         let lanes = self.lanes.len() as u64;
         let offset = turn(u64::from(lane), self.before, lanes);
-        // The first place of this lane at or after the position.
+        // First place of this lane at or after the position.
         let place = position.saturating_sub(self.before + offset).div_ceil(lanes);
         self.lanes[lane as usize]
             .upcoming(place, &self.row)
             .map(move |(place, shard)| (self.before + offset + place * lanes, shard))
     }
 
-    /// From which position on one lane needs a shard, up to which, and which; a shard comes once for each of its
-    /// pieces.
+    /// Returns the spans (first position, end, shard) in which one lane needs its shards; a shard
+    /// comes once for each of its pieces.
     pub(super) fn spans(&self, lane: u32) -> impl Iterator<Item = (u64, u64, u32)> + '_ {
         let lanes = self.lanes.len() as u64;
         let first = self.before + turn(u64::from(lane), self.before, lanes);
@@ -142,8 +141,8 @@ impl Deal {
     }
 }
 
-/// When it is lane `lane`'s turn in each round of a pass that begins at `before`: the lane of a
-/// position is position mod lanes in every pass, so that a rank keeps its lanes.
+/// Returns the offset of lane `lane` in each round of a pass that starts at `before`. The lane of a
+/// position is position mod lanes in every pass, so a rank keeps its lanes.
 fn turn(lane: u64, before: u64, lanes: u64) -> u64 {
     (lane + lanes - before % lanes) % lanes
 }

@@ -1,8 +1,8 @@
-//! An epoch's order, be it over one data set or over a mixture.
+//! Order of an epoch, over one data set or a mixture.
 
 use super::{Known, Located, Mixed, Sequence, Share, Span};
 
-/// One epoch's order. Ask in ascending order for speed; any order is right.
+/// Order of one epoch. Ascending queries are fastest; any order of queries is right.
 #[derive(Debug)]
 pub enum Epoch {
     /// Over one data set.
@@ -12,7 +12,7 @@ pub enum Epoch {
 }
 
 impl Epoch {
-    /// Which sample is at `position`: see [`Sequence::locate`].
+    /// Returns the sample at `position`: see [`Sequence::locate`].
     pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
         match self {
             Self::One(sequence) => sequence.locate(position, known),
@@ -20,7 +20,7 @@ impl Epoch {
         }
     }
 
-    /// Samples in the epoch over all ranks, where known beforehand.
+    /// Returns the samples in the epoch over all ranks, if known beforehand.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         match self {
@@ -29,7 +29,7 @@ impl Epoch {
         }
     }
 
-    /// The lanes that ranks may share: one for a mixture, which no single deal covers.
+    /// Returns the lanes that ranks may share: one for a mixture, which no single deal covers.
     #[must_use]
     pub fn lanes(&self) -> u32 {
         match self {
@@ -38,7 +38,7 @@ impl Epoch {
         }
     }
 
-    /// Shards that a rank has open at once: see [`Sequence::open`].
+    /// Returns the number of shards a rank has open at once: see [`Sequence::open`].
     #[must_use]
     pub fn open(&self, share: &Share) -> u64 {
         match self {
@@ -47,8 +47,8 @@ impl Epoch {
         }
     }
 
-    /// From where to where a rank needs each shard, in the order in which that begins; a shard comes as often as it is
-    /// needed anew. None where sample counts are learnt on the way.
+    /// Returns the spans in which a rank needs its shards, ordered by start; a shard comes once per
+    /// need. None if sample counts are learnt on the way.
     #[must_use]
     pub fn spans(&self, share: &Share) -> Option<Vec<Span>> {
         match self {
@@ -57,7 +57,7 @@ impl Epoch {
         }
     }
 
-    /// The shards that a rank needs next, at most `limit`: see [`Sequence::upcoming`].
+    /// Returns the shards that a rank needs next, at most `limit`: see [`Sequence::upcoming`].
     #[must_use]
     pub fn upcoming(&self, position: u64, limit: usize, share: &Share) -> Vec<u32> {
         match self {

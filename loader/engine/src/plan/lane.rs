@@ -1,6 +1,6 @@
 //! One lane: a run of samples out of the row of all shards, in blocks that are permuted exactly.
 //!
-//! Its rule: blocks have a closed form, so that a lane of any length is a few numbers.
+//! Rule: blocks have a closed form, so a lane of any length is a few numbers.
 //!
 //! ```text
 //!   samples of the row     │ a: cut by the border │  b  │  c  │ …  │  z: cut by the border │
@@ -8,17 +8,20 @@
 //!   blocks                 │64│128│256…│    1     │  2 shards  │  4 shards  │ W − s │ W │ W │ …
 //! ```
 //! **Blocks ramp**: 64, 128, 256 … samples of the first piece, then 1, 2, 4 … pieces, up to the
-//! window of W, so that the first batch of a cold epoch needs little. The ramp is part of the order
-//! whether anything is cached or not.
+//! window of W, so that the first batch of a cold epoch needs little. The ramp is part of the
+//! order,
+//! cached or not.
 //!
-//! **Edges are staggered**, so that lanes do not all change shards at once: those of lane l of L
+//! **Edges are staggered**, so that lanes do not all change shards at once: the edges of lane l of
+//! L
 //! come l/L of a window earlier than lane 0's. Of l·W/L pieces the whole ones are left out of the
 //! first full window. The fraction is cut from the end of the first piece, and this rest is played
-//! as the lane's last piece. So a lane of W = 1 is staggered too, and every window still mixes whole
-//! pieces: the one shard in two pieces is the first. Its rest is needed at the same time as the end
-//! of the lane before, which is of the same shard if their border cuts it. So a cache that keeps no
-//! shard from the start of an epoch to its end fetches L − 1 shards once more than there are, and one
-//! more for each pair of neighbouring lanes that are on two nodes.
+//! as the lane's last piece. So a lane of W = 1 is staggered too, and every window still mixes
+//! whole
+//! pieces: only the first shard is in two pieces. Its rest is needed at the same time as the end
+//! of the lane before, which is of the same shard if their border cuts it. A cache that keeps no
+//! shard for a whole epoch therefore fetches L − 1 shards twice, and one more for each pair of
+//! neighbouring lanes on two nodes.
 //!
 //! In list order a lane is one run; a global shuffle is one block.
 
@@ -27,10 +30,10 @@ use forebay_wire::message::Shuffle;
 use super::deal::Row;
 use super::permute::{Key, permute};
 
-/// Samples in the first block: small enough that a first batch comes after a fraction of a shard.
+/// Samples in the first block: small enough for a first batch after a fraction of a shard.
 pub(super) const FIRST_BLOCK: u64 = 64;
 
-/// How lanes mix.
+/// Mixing parameters of lanes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mixing {
     pub(super) shuffle: Shuffle,
@@ -41,7 +44,7 @@ pub(super) struct Mixing {
 }
 
 impl Mixing {
-    /// Shards that `lanes` lanes have open at once, of `shards` in all.
+    /// Returns the shards that `lanes` lanes have open at once, out of `shards`.
     pub(super) fn open(self, lanes: u64, shards: u32) -> u64 {
         match self.shuffle {
             Shuffle::None => lanes,
@@ -56,9 +59,9 @@ impl Mixing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     number: u64,
-    /// Its pieces, from the first to one past the last.
+    /// Range of its pieces.
     pieces: (u64, u64),
-    /// Its places in the lane, likewise.
+    /// Range of its places in the lane.
     places: (u64, u64),
 }
 
@@ -67,21 +70,21 @@ pub(super) struct Lane {
     shuffle: Shuffle,
     key: Key,
     window: u64,
-    /// Pieces the first full window is short of.
+    /// Pieces missing from the first full window.
     short: u64,
-    /// Where it begins in the row, and its samples.
+    /// Start in the row.
     start: u64,
     len: u64,
-    /// The place of its first shard in the row, and how many shards it has a part of.
+    /// Place of its first shard in the row.
     first: u64,
     shards: u64,
-    /// Samples of the first piece, and of its shard those that come last.
+    /// Samples of the first piece.
     head: u64,
     rest: u64,
 }
 
 impl Lane {
-    /// Lane number `lane` of a pass with `key`: `len` samples of `row` from `start` on.
+    /// Makes lane `lane` of a pass with `key`: `len` samples of `row` from `start` on.
     pub(super) fn new(
         mixing: Mixing,
         lane: u64,
@@ -120,7 +123,7 @@ impl Lane {
         self.len
     }
 
-    /// The shard and ordinal of the sample at `place`, which is one of the lane's.
+    /// Returns shard and ordinal of the sample at `place`, which must be in the lane.
     pub(super) fn locate(&self, place: u64, row: &Row) -> (u32, u64) {
         let at = match self.shuffle {
             Shuffle::None => place,
@@ -134,7 +137,7 @@ impl Lane {
         (row.shard(index), at - row.start(index))
     }
 
-    /// The shards needed from `place` on, each with the first place that may need it.
+    /// Returns the shards needed from `place` on, each with the first place that may need it.
     pub(super) fn upcoming<'a>(
         &'a self,
         place: u64,
@@ -148,7 +151,8 @@ impl Lane {
         self.spans(first, row).map(|(from, _, shard)| (from, shard))
     }
 
-    /// Its pieces from `piece` on: the first place that may need each, one past the last, and its shard.
+    /// Returns its pieces from `piece` on: the first place that may need each, its end, and its
+    /// shard.
     pub(super) fn spans<'a>(
         &'a self,
         piece: u64,
@@ -169,12 +173,12 @@ impl Lane {
         })
     }
 
-    /// Pieces, the rest of the first shard among them.
+    /// Returns the number of pieces, including the rest of the first shard.
     fn pieces(&self) -> u64 {
         self.shards + u64::from(self.rest > 0)
     }
 
-    /// Where in the row the sample lies that has this place while nothing is permuted.
+    /// Returns the sample of the row at this unpermuted place.
     fn in_row(&self, place: u64) -> u64 {
         self.start
             + if place < self.head {
@@ -186,7 +190,7 @@ impl Lane {
             }
     }
 
-    /// The piece that holds the sample of this place while nothing is permuted.
+    /// Returns the piece that holds this unpermuted place.
     fn piece(&self, place: u64, row: &Row) -> u64 {
         if place >= self.len - self.rest {
             return self.shards;
@@ -194,7 +198,7 @@ impl Lane {
         row.index(self.in_row(place)) - self.first
     }
 
-    /// The first place of a piece, or the lane's end for one past the last.
+    /// Returns the first place of a piece; for one past the last, the lane's end.
     fn place(&self, piece: u64, row: &Row) -> u64 {
         if piece == 0 {
             0
@@ -225,11 +229,11 @@ impl Lane {
         }
     }
 
-    /// Which of the blocks after the first piece holds `piece`: its number, its first piece and one
-    /// past its last.
+    /// Returns the block after the first piece that holds `piece`: its number, its first piece and
+    /// its end.
     fn window_around(&self, piece: u64) -> (u64, u64, u64) {
-        // Blocks of 1, 2, 4 … pieces begin at pieces 1, 2, 4 …; the first that would be as large
-        // as the window is the first full window.
+        // Blocks of 1, 2, 4 … pieces start at pieces 1, 2, 4 …; the first one as large as the
+        // window is the first full window.
         let full = self.window.next_power_of_two();
         let doublings = u64::from(full.ilog2());
         if piece < full {
@@ -248,17 +252,17 @@ impl Lane {
     }
 }
 
-/// Which of the blocks of 64, 128, 256 … samples holds sample `at` of the first piece.
+/// Returns the block of 64, 128, 256 … samples that holds sample `at` of the first piece.
 fn ramp_block(at: u64) -> u64 {
     u64::from((at / FIRST_BLOCK + 1).ilog2())
 }
 
-/// The first sample of such a block.
+/// Returns the first sample of such a block.
 fn ramp_start(number: u64) -> u64 {
     FIRST_BLOCK * ((1 << number) - 1)
 }
 
-/// `of · part / parts`, without outgrowing what holds it on the way.
+/// Returns `of · part / parts` without overflow on the way.
 fn share_of(of: u64, part: u64, parts: u64) -> u64 {
     let share = u128::from(of) * u128::from(part) / u128::from(parts);
     u64::try_from(share).expect("part is below parts")

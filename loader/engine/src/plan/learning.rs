@@ -1,7 +1,7 @@
 //! One pass whose counts are learnt on the way: a single lane that closes block after block.
 //!
-//! Its rule: it gives what [`super::deal`] gives for one lane, never asking for a count before the
-//! order needs it. Each block that was closed is kept.
+//! Rule: it gives the same order as [`super::deal`] with one lane, and never asks for a count
+//! before the order needs it. Closed blocks are kept.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::lane::FIRST_BLOCK;
 use super::permute::{Key, permute};
 use super::sequence::Known;
 
-/// What the lane needs before it can say more.
+/// Count that the lane needs before it can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) shard: u32,
@@ -40,9 +40,9 @@ pub(super) struct Learning {
     /// Whole shards mixed at once.
     window: u64,
     key: Key,
-    /// Shards of no block yet. One without samples is in none: it goes when that is known.
+    /// Shards in no block yet. Empty shards are dropped once their count is known.
     shards: VecDeque<u32>,
-    /// How many of them, from the first, have counts that were asked for and learnt.
+    /// Number of them, from the first, with known counts.
     learnt: usize,
     ramp: Ramp,
     blocks: Vec<Block>,
@@ -68,7 +68,7 @@ impl Learning {
         }
     }
 
-    /// The sample at `place`: `Ok(None)` past the end, `Err` while too little is known.
+    /// Returns the sample at `place`: `Ok(None)` past the end, `Err` while too little is known.
     pub(super) fn locate(
         &mut self,
         place: u64,
@@ -92,7 +92,7 @@ impl Learning {
         Ok(self.closed(place))
     }
 
-    /// The sample at `place`, if its block is closed.
+    /// Returns the sample at `place`, if its block is closed.
     pub(super) fn closed(&self, place: u64) -> Option<(u32, u64)> {
         let at = self.blocks.partition_point(|block| block.start + block.len <= place);
         let block = self.blocks.get(at)?;
@@ -108,13 +108,13 @@ impl Learning {
         Some((shard, from + (drawn - before)))
     }
 
-    /// Samples known to be in the lane so far.
+    /// Returns the number of samples known to be in the lane.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The shards needed from `place` on, each with a place that is not beyond its first: those of
-    /// closed blocks, then those whose counts come next, then those that wait for these.
+    /// Returns the shards needed from `place` on, each with a place not beyond its first: those of
+    /// closed blocks, then those whose counts come next, then the rest.
     pub(super) fn upcoming(&self, place: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let at = self.blocks.partition_point(|block| block.start + block.len <= place);
         let blocked = self.blocks[at..].iter().flat_map(move |block| {
@@ -127,7 +127,7 @@ impl Learning {
         blocked.chain(next.chain(learnt).map(|shard| (self.len, *shard)))
     }
 
-    /// Closes one more block; false at the end. `place` is the one being looked for.
+    /// Closes one more block, on the way to `place`; false at the end.
     fn grow(&mut self, place: u64, known: &dyn Fn(u32) -> Known) -> Result<bool, Need> {
         while let Some(shard) = self.shards.front().copied()
             && known(shard) == Known::Exactly(0)
@@ -149,7 +149,7 @@ impl Learning {
         Ok(true)
     }
 
-    /// A block of `size` samples inside the first shard.
+    /// Closes a block of `size` samples inside the first shard.
     fn close_ramp(
         &mut self,
         shard: u32,
@@ -158,7 +158,7 @@ impl Learning {
         known: &dyn Fn(u32) -> Known,
     ) -> Result<(), Need> {
         let len = match known(shard) {
-            // A shard replaced by a shorter one under way ends early.
+            // A shard replaced by a shorter one meanwhile ends early.
             Known::Exactly(count) => size.min(count.saturating_sub(taken)),
             Known::AtLeast(have) if have < taken + size => {
                 return Err(Need { shard, at_least: taken + size });
@@ -174,7 +174,7 @@ impl Learning {
         Ok(())
     }
 
-    /// A block of the next `count` shards that have samples, or of what is left.
+    /// Closes a block of the next `count` non-empty shards, or of the remaining ones.
     fn close_shards(
         &mut self,
         count: u64,

@@ -1,14 +1,14 @@
-//! Which stream of a mixture is at which position, and which of its samples.
+//! Stream and sample of each position of a mixture.
 //!
-//! Its rule: after any number of positions each stream has had its exact share of them to within
-//! one sample. So sample n of a stream that has m of every M positions has to come after position
-//! ⌊nM/m⌋ begins and before position ⌈(n+1)M/m⌉ does, and of the streams that may come the one with
-//! the earliest deadline does, at a tie the first in the list. Unit jobs with whole releases and
-//! deadlines that can be met at all are met this way (Baruah and others 1996, "Proportionate
-//! progress"); they can, for giving each stream its share of every instant would. The stream with the
-//! largest deficit, which is simpler, is not within one sample for more than two streams.
+//! Rule: after any number of positions each stream has had its exact share of them to within one
+//! sample. So sample n of a stream that has m of every M positions comes after position ⌊nM/m⌋
+//! begins and before position ⌈(n+1)M/m⌉ does. Among the streams that may come, the one with the
+//! earliest deadline does, and at a tie the first in the list. Unit jobs with whole releases and
+//! feasible deadlines are met this way (Baruah and others 1996, "Proportionate progress"); these
+//! are feasible, since giving each stream its share of every instant would meet them. The simpler
+//! rule of the largest deficit is not within one sample for more than two streams.
 //!
-//! Everything is whole numbers, and repeats after M positions.
+//! All arithmetic is on whole numbers, and repeats after M positions.
 
 mod streams;
 
@@ -19,29 +19,32 @@ use forebay_error::{Error, ErrorKind, Result};
 
 use super::SAMPLES_MAX;
 
-/// Positions after which a mixture by weights repeats, at most: shares that are not whole numbers
-/// of this many are rounded to them. To jump in a mixture costs as many steps as its rarest stream
-/// has positions between two samples, so at most this many: some ten milliseconds.
+/// Largest period of a mixture by weights: other shares are rounded to multiples of its reciprocal.
+/// A jump takes as many steps as the rarest stream has positions between two samples, so at most
+/// this many: some ten milliseconds.
 const WEIGHT_PARTS: u64 = 1_000_000;
 
-/// Decimals that weights may have to be taken as they are: as many as `WEIGHT_PARTS` can tell.
+/// Decimals of weights that are taken exactly: as many as `WEIGHT_PARTS` resolves.
 const WEIGHT_DECIMALS: u32 = 6;
 
-/// A decimal written as a binary fraction is off by less than this after scaling.
+/// Bound on the error of a decimal stored as a binary fraction, after scaling.
 const DECIMAL_ERROR: f64 = 1e-6;
 
-/// How many samples each stream gives of every period, from weights.
+/// Returns the samples of each stream per period, from weights.
 ///
 /// Weights of up to six decimals whose sum is at most a million of their unit are exact; others
-/// become millionths of their sum, with the rounding spread so that they stay one sum.
+/// become millionths of their sum, with the rounding distributed so that the sum stays the same.
 ///
 /// # Errors
-/// `Invalid` for a weight that is no positive number, or one below a millionth of the sum.
+/// `Invalid` for a weight that is not a positive number, or below a millionth of the sum.
 pub fn weights(weights: &[f64]) -> Result<Vec<u64>> {
     let invalid =
         |message: String, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
     if let Some(weight) = weights.iter().find(|weight| !(weight.is_finite() && **weight > 0.0)) {
-        return invalid(format!("weight {weight} is no share"), "give numbers above 0");
+        return invalid(
+            format!("weight {weight} is not a positive number"),
+            "give numbers above 0",
+        );
     }
     let exact = (0..=WEIGHT_DECIMALS).find_map(|decimals| as_whole(weights, decimals));
     let parts = exact.unwrap_or_else(|| rounded(weights));
@@ -54,7 +57,7 @@ pub fn weights(weights: &[f64]) -> Result<Vec<u64>> {
     }
 }
 
-/// The weights in units of 10^−decimals, if that makes them whole and few enough.
+/// Returns the weights in units of 10^−decimals, if that makes them whole and few enough.
 fn as_whole(weights: &[f64], decimals: u32) -> Option<Vec<u64>> {
     let unit = f64::from(10_u32.pow(decimals));
     let mut parts = Vec::with_capacity(weights.len());
@@ -71,9 +74,10 @@ fn as_whole(weights: &[f64], decimals: u32) -> Option<Vec<u64>> {
     (sum <= WEIGHT_PARTS && !parts.contains(&0)).then_some(parts)
 }
 
-/// The weights as shares of `WEIGHT_PARTS`; those that lost most by rounding down get what is left.
+/// Returns the weights as shares of `WEIGHT_PARTS`; the remainder goes to those that lost most by
+/// rounding down.
 fn rounded(weights: &[f64]) -> Vec<u64> {
-    // The largest weight is taken out first: the sum of finite numbers need not be one.
+    // Divides by the largest weight first: the sum of finite numbers may be infinite.
     let largest = weights.iter().copied().fold(0.0, f64::max);
     let sum: f64 = weights.iter().map(|weight| weight / largest).sum();
     let exact = weights.iter().map(|weight| weight / largest / sum * WEIGHT_PARTS as f64);
@@ -88,26 +92,30 @@ fn rounded(weights: &[f64]) -> Vec<u64> {
     parts
 }
 
-/// How many samples each stream gives of every epoch: `samples · repeat`, to the nearest whole one.
+/// Returns the samples of each stream per epoch: `samples · repeat`, rounded to the nearest whole
+/// number.
 ///
 /// # Errors
-/// `Invalid` for a repeat that is no positive number or leaves a stream no sample, or
-/// more samples than an epoch may have.
+/// `Invalid` for a repeat that is not a positive number or leaves a stream no sample, or more
+/// samples than an epoch may have.
 pub fn repeats(streams: &[(u64, f64)]) -> Result<Vec<u64>> {
     let invalid =
         |message: String, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
     let mut parts = Vec::with_capacity(streams.len());
     for (samples, repeat) in streams {
         if !(repeat.is_finite() && *repeat > 0.0) {
-            return invalid(format!("repeat {repeat} is no number of times"), "give one above 0");
+            return invalid(
+                format!("repeat {repeat} is not a positive number"),
+                "give one above 0",
+            );
         }
         let part = (*samples as f64 * repeat).round();
         if part < 1.0 {
-            let message = format!("{repeat} times {samples} samples are none");
+            let message = format!("{repeat} times {samples} samples gives no sample");
             return invalid(message, "raise repeat, or leave the stream out");
         }
         if part > SAMPLES_MAX as f64 {
-            let message = format!("{repeat} times {samples} samples are more than {SAMPLES_MAX}");
+            let message = format!("{repeat} times {samples} samples exceed {SAMPLES_MAX}");
             return invalid(message, "lower repeat");
         }
         parts.push(part as u64);
@@ -115,47 +123,50 @@ pub fn repeats(streams: &[(u64, f64)]) -> Result<Vec<u64>> {
     Ok(parts)
 }
 
-/// A place in a mixture. Ask in ascending order for speed; any order is right.
+/// A position in a mixture. Ascending queries are fastest; any order of queries is right.
 #[derive(Debug, Clone)]
 pub struct Mix {
     streams: Vec<Due>,
     /// Positions after which everything repeats.
     period: u64,
-    /// Positions a stream's sample may lie in, for the stream with the most.
+    /// Positions a sample may lie in, for the stream with the most.
     widest: u64,
-    /// Periods that are over, and the position in the one under way.
+    /// Finished periods.
     periods: u64,
     at: u64,
 }
 
-/// A stream, and the sample of it that comes next.
+/// A stream and its next sample.
 #[derive(Debug, Clone)]
 struct Due {
     /// Its samples in a period.
     part: u64,
-    /// Positions from one sample to the next, and what is left over, in parts.
+    /// Positions from one sample to the next: the whole positions, and the remainder in parts.
     step: u64,
     over: u64,
-    /// Samples that came in this period.
+    /// Its samples so far in this period.
     taken: u64,
-    /// The first position of the next sample: the whole positions, and what is left over.
+    /// First position of the next sample: the whole positions, and the remainder.
     release: u64,
     excess: u64,
-    /// The position before which it comes.
+    /// Position before which the sample comes.
     deadline: u64,
 }
 
 impl Mix {
-    /// A mixture in which of every `parts` together each stream has its part.
+    /// Makes a mixture in which each stream has its part of every period.
     ///
     /// # Errors
-    /// `Invalid` for no parts, a part of 0, or more in all than an epoch has samples.
+    /// `Invalid` for no parts, a part of 0, or a larger sum than an epoch has samples.
     pub fn new(parts: &[u64]) -> Result<Self> {
         let divisor = parts.iter().copied().fold(0, gcd);
         let sum = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
         let Some(sum @ 1..=SAMPLES_MAX) = sum else {
-            return Err(Error::new(ErrorKind::Invalid, "a mixture of too few or too many samples")
-                .advise("give streams of 1 to 2^48 samples in all"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a mixture has too few or too many samples",
+            )
+            .advise("give streams of 1 to 2^48 samples in all"));
         };
         if parts.contains(&0) {
             return Err(Error::new(ErrorKind::Invalid, "a stream has no part of its mixture")
@@ -168,7 +179,7 @@ impl Mix {
         Ok(Self { streams, period, widest, periods: 0, at: 0 })
     }
 
-    /// The stream at `position`, and which of its samples comes there.
+    /// Returns the stream at `position`, and the number of its sample there.
     pub fn at(&mut self, position: u64) -> (usize, u64) {
         self.seek(position);
         let stream = self.pick(self.at).expect("the shares of all streams fill every position");
@@ -176,13 +187,13 @@ impl Mix {
         (stream, self.periods * due.part + due.taken)
     }
 
-    /// How many samples of each stream come before `position`.
+    /// Returns the number of samples of each stream before `position`.
     pub fn before(&mut self, position: u64) -> Vec<u64> {
         self.seek(position);
         self.streams.iter().map(|due| self.periods * due.part + due.taken).collect()
     }
 
-    /// Positions between two samples of `stream`, times `samples`.
+    /// Returns the positions that `samples` samples of `stream` span.
     fn distance(&self, stream: usize, samples: u64) -> u64 {
         let part = self.streams[stream].part;
         let distance = u128::from(samples) * u128::from(self.period) / u128::from(part);
@@ -205,7 +216,7 @@ impl Mix {
         }
     }
 
-    /// To the next position.
+    /// Advances to the next position.
     fn step(&mut self) {
         let stream = self.pick(self.at).expect("the shares of all streams fill every position");
         self.streams[stream].take();
@@ -217,20 +228,20 @@ impl Mix {
         }
     }
 
-    /// The stream whose next sample comes at `at`, if one may come.
+    /// Returns the stream whose next sample comes at `at`, if one may come.
     fn pick(&self, at: u64) -> Option<usize> {
         let ready = self.streams.iter().enumerate().filter(|(_, due)| due.release <= at);
         ready.min_by_key(|(_, due)| due.deadline).map(|(stream, _)| stream)
     }
 
-    /// To a position of this period, without what comes before it.
+    /// Jumps to a position of this period without replaying earlier ones.
     ///
-    /// Before it came, of each stream, all samples whose deadline is not past it, and no sample
-    /// that may only come later: per stream one sample is in doubt at most. So many of these came as
-    /// there are positions left. Which: those with the earliest deadlines among all sets that their
-    /// releases allow, as for any queue in which priorities never change. Releases can only forbid a
-    /// set through positions that lie after the earliest release of a sample in doubt; samples
-    /// released before it change nothing there. So the queue is played from there, without those.
+    /// Before it come, of each stream, all samples whose deadline is not past it, and no sample
+    /// that may only come later: at most one sample per stream is in doubt. As many of these come
+    /// as positions remain: those with the earliest deadlines among all sets that their releases
+    /// allow, as in any queue of fixed priorities. Releases forbid a set only through positions
+    /// after the earliest release of a sample in doubt; samples released before it change nothing
+    /// there. So the queue is replayed from there, without those.
     fn jump(&mut self, at: u64) {
         let period = self.period;
         self.at = at;
@@ -290,7 +301,7 @@ impl Due {
         self.deadline = self.deadline();
     }
 
-    /// The release of the sample after the next.
+    /// Returns the release of the sample after the next.
     fn next(&self) -> (u64, u64) {
         let excess = self.excess + self.over;
         match excess.checked_sub(self.part) {
@@ -305,7 +316,7 @@ impl Due {
     }
 }
 
-/// `⌊of · part / parts⌋` for a part of the parts.
+/// Returns `⌊of · part / parts⌋`.
 fn share(of: u64, part: u64, parts: u64) -> u64 {
     let share = u128::from(of) * u128::from(part) / u128::from(parts);
     u64::try_from(share).expect("part is not above parts")

@@ -1,14 +1,15 @@
-//! What an order has open at once, in bytes: the room its node's cache must have for it.
+//! Bytes that an order has open at once: the room its node's cache must have.
 //!
-//! Its rule: the answer holds for every epoch, so it takes the largest shards, which may meet in
-//! one window, and it counts a lane's window whole, also while its ramp or its end is shorter.
+//! Rule: the answer holds for every epoch, so it assumes the largest shards in one window, and a
+//! whole window per lane even where its ramp or end is shorter.
 
 use forebay_wire::message::{Order, Shuffle};
 
 use super::lane::Mixing;
 use super::{LANE_LADDER, Share};
 
-/// Whole shards that one of `lanes` lanes mixes at once, of `window` over all of them together.
+/// Returns the whole shards that one of `lanes` lanes mixes at once, out of `window` over all of
+/// them.
 pub(super) fn window_per_lane(window: u32, lanes: u32) -> u64 {
     u64::from(window.div_ceil(lanes))
 }
@@ -24,10 +25,10 @@ pub struct Part {
 }
 
 impl Part {
-    /// Shards of `bytes` dealt to `lanes` lanes, of which a node with `ranks` ranks of the order reads its
-    /// share.
+    /// Describes shards of `bytes` dealt to `lanes` lanes, of which a node with `ranks` ranks reads
+    /// its share.
     ///
-    /// Ranks that take slices read every lane, so one such rank reads what all do.
+    /// Ranks that take slices read every lane, so one such rank reads as much as all of them.
     #[must_use]
     pub fn new(order: &Order, lanes: u32, ranks: u32, bytes: &[u64]) -> Self {
         let share = Share::new(order, lanes, 0);
@@ -35,7 +36,7 @@ impl Part {
         Self::with_lanes(lanes, each.saturating_mul(u64::from(ranks)), bytes)
     }
 
-    /// The same for a stream of a mixture: each rank reads all lanes of it.
+    /// Describes a stream of a mixture: each rank reads all of its lanes.
     #[must_use]
     pub fn stream(lanes: u32, bytes: &[u64]) -> Self {
         Self::with_lanes(lanes, u64::from(lanes), bytes)
@@ -56,7 +57,7 @@ impl Part {
         u32::try_from(self.sums.len()).expect("checked when the job was opened")
     }
 
-    /// Bytes that are open at once, at their highest.
+    /// Returns the peak of bytes open at once.
     fn needs(&self, shuffle: Shuffle, window: u32) -> u64 {
         let window = window_per_lane(window, self.lanes);
         let mixing = Mixing { shuffle, window, lanes: u64::from(self.lanes) };
@@ -65,34 +66,34 @@ impl Part {
         last.map_or(0, |last| self.sums[last])
     }
 
-    /// The window that mixes all of it.
+    /// Returns the window that mixes all of it.
     fn whole(&self) -> u32 {
         self.shards().div_ceil(self.lanes).saturating_mul(self.lanes)
     }
 }
 
-/// What the ranks of one node have open at once.
+/// Need of the ranks of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes at their highest.
+    /// Peak of bytes open at once.
     pub bytes: u64,
-    /// The largest window whose bytes fit the budget; `None` where none does.
+    /// Largest window whose bytes fit the budget; `None` if none does.
     pub window: Option<u32>,
-    /// The largest number of lanes, of those that are taken by default, that fit with a window of a shard
-    /// each; `None` where not even one shard does.
+    /// Largest default number of lanes that fits with a window of a shard each; `None` if not even
+    /// one shard fits.
     pub lanes: Option<u32>,
 }
 
-/// The peak need of an order over `parts`, and what of it `budget` bytes have room for.
+/// Returns the peak need of an order over `parts`, and the settings for which `budget` bytes
+/// suffice.
 ///
-/// For a global shuffle, which has all shards open, the window is that of a window shuffle over as many
-/// lanes.
+/// A global shuffle has all shards open; its window is that of a window shuffle over as many lanes.
 #[must_use]
 pub fn need(order: &Order, parts: &[Part], budget: u64) -> Need {
     let of = |shuffle, window| {
         parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.needs(shuffle, window)))
     };
-    // It grows with the window: so halving finds the largest that fits.
+    // The need grows with the window, so bisection finds the largest that fits.
     let (mut fits, mut exceeds) = (0, parts.iter().map(Part::whole).max().unwrap_or(0));
     exceeds = exceeds.saturating_add(1);
     while exceeds - fits > 1 {

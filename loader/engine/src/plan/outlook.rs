@@ -1,11 +1,12 @@
-//! All that a rank will read, epoch after epoch, as foresight wants it: shards by when they are needed.
+//! Future reads of a rank, epoch after epoch, as the forecast takes them: shards by time of need.
 
 use forebay_policy::{Epoch as Foreseen, Epochs, Future, Shard, Use};
 
 use super::{Epoch, Share};
 
-/// What a rank will read of epochs that `make` gives by their number, from 0 on; none is the end, as is one of which nothing is
-/// known beforehand. Positions stand for `bytes` bytes each; `shards` are foresight's numbers of the list's shards.
+/// Returns the future reads of a rank in epochs that `make` gives by number, from 0 on; `None`, or
+/// an epoch unknown beforehand, is the end. Positions stand for `bytes` bytes each; `shards` are
+/// the forecast's numbers of the listed shards.
 #[must_use]
 pub fn outlook(
     mut make: impl FnMut(u64) -> Option<Epoch> + Send + 'static,
@@ -25,7 +26,7 @@ pub fn outlook(
     }))
 }
 
-/// Where a position of an epoch is, in bytes that were read before it.
+/// Returns the bytes read in an epoch before a position.
 #[must_use]
 pub fn place(position: u64, bytes: f64) -> u64 {
     (position as f64 * bytes) as u64

@@ -1,10 +1,10 @@
-//! Permutations that need no memory: where does item i of n go under this key?
+//! Permutations without memory: the place of item i of n under a key.
 //!
 //! A balanced Feistel network over the smallest even number of bits that holds n, walked until it
 //! lands inside [0, n) (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). The walk
 //! is short: the domain is less than four times n. Rounds mix with the finaliser of SplitMix64
 //! (Steele, Lea, Flood 2014). The functions are frozen: golden vectors in the tests pin them,
-//! because a saved state is only worth something while they stay.
+//! because saved states depend on them.
 
 /// Feistel rounds: four make a pseudorandom permutation in theory (Luby and Rackoff 1988); small
 /// domains have few bits per round, so twice as many are used.
@@ -18,13 +18,13 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct Key(u64);
 
 impl Key {
-    /// The key of a seed.
+    /// Makes the key of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(mix(seed.wrapping_add(GOLDEN)))
     }
 
-    /// The key for `part` under this key.
+    /// Derives the key for `part` from this key.
     #[must_use]
     pub fn with(self, part: u64) -> Self {
         Self(mix(self.0 ^ mix(part.wrapping_add(GOLDEN))))
@@ -37,10 +37,10 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Where item `i` of `n` goes: a bijection of [0, n).
+/// Returns the place of item `i` of `n`: a bijection of [0, n).
 ///
 /// # Panics
-/// If `i` is not below `n`: the caller holds a position it was never given.
+/// If `i` is not below `n`: the caller uses an invalid position.
 #[must_use]
 pub fn permute(key: Key, i: u64, n: u64) -> u64 {
     assert!(i < n, "item {i} of {n} does not exist");

@@ -1,7 +1,7 @@
-//! The global sequence of an epoch: lanes interleaved sample by sample, pass after pass.
+//! Global sequence of an epoch: lanes interleaved sample by sample, pass after pass.
 //!
-//! One rule: with counts known beforehand any position is found without what comes before it; where
-//! they are learnt on the way, the sequence is the same, only played up to there.
+//! Rule: with counts known beforehand any position is found without earlier ones; with learnt
+//! counts the sequence is the same, but played up to there.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -14,40 +14,41 @@ use super::learning::{Learning, Need};
 use super::need::window_per_lane;
 use super::permute::Key;
 
-/// What is known of a shard's sample count.
+/// Knowledge of a shard's sample count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The shard is still being read and has this many samples or more.
+    /// The shard is still being read and has at least this many samples.
     AtLeast(u64),
     /// The shard has this many samples.
     Exactly(u64),
 }
 
-/// The answer to "which sample is at this position?".
+/// Answer to a query for the sample at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Located {
-    /// This one.
+    /// A sample.
     Sample {
         /// The shard, as an index into the list.
         shard: u32,
         /// The sample's place in its shard.
         ordinal: u64,
     },
-    /// Ask again once shard `shard` is known to hold `at_least` samples, or its exact count is.
+    /// Unknown: ask again once shard `shard` is known to hold `at_least` samples, or its exact
+    /// count is known.
     Need {
         /// The shard, as an index into the list.
         shard: u32,
-        /// Samples that would do (or the exact count, whichever comes first).
+        /// Number of samples that suffices (or the exact count, whichever comes first).
         at_least: u64,
     },
-    /// None: the epoch has `total` samples.
+    /// Past the end: the epoch has `total` samples.
     End {
         /// Samples in the epoch over all ranks.
         total: u64,
     },
 }
 
-/// A shard that is needed from one position on, up to another.
+/// Positions between which a shard is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// The shard, as an index into the list.
@@ -58,14 +59,15 @@ pub struct Span {
     pub end: u64,
 }
 
-/// Spans of an epoch that are told, at most: four million, as of a hundred thousand shards read forty times.
+/// Largest number of spans returned of an epoch: four million, as for a hundred thousand shards
+/// read forty times.
 const SPANS_MAX: usize = 1 << 22;
 
-/// Positions looked at for each shard that [`Sequence::upcoming`] may name, where it goes by
-/// positions: enough to meet nine in ten of as many shards as there are when they come at random.
+/// Positions examined per shard that [`Sequence::upcoming`] may return, where it goes by positions:
+/// enough to meet nine in ten of as many shards when they come at random.
 const LOOKS_PER_SHARD: u64 = 3;
 
-/// One epoch's sequence. Ask in ascending order for speed; any order is right.
+/// Sequence of one epoch. Ascending queries are fastest; any order of queries is right.
 #[derive(Debug)]
 pub struct Sequence {
     passes: Passes,
@@ -73,11 +75,11 @@ pub struct Sequence {
     form: Form,
 }
 
-/// What makes a pass, but for its number.
+/// Parameters of a pass, except its number.
 #[derive(Debug)]
 struct Passes {
     mixing: Mixing,
-    /// The key of the epoch, in which each pass has its own.
+    /// Key of the epoch, from which each pass derives its own.
     key: Key,
     shards: u32,
     lanes: u32,
@@ -102,14 +104,14 @@ struct Dealt {
 #[derive(Debug)]
 struct Learnt {
     pass: u64,
-    /// Samples in the passes that are over.
+    /// Samples in finished passes.
     before: u64,
     lane: Learning,
 }
 
 impl Sequence {
-    /// The sequence of `epoch` over `shards` shards dealt to `lanes` lanes: those that
-    /// [`super::lanes`] gives for what [`super::check`] took.
+    /// Makes the sequence of `epoch` over `shards` shards dealt to `lanes` lanes: those that
+    /// [`super::lanes`] gives for an order that passed [`super::check`].
     #[must_use]
     pub fn new(
         order: &Order,
@@ -144,11 +146,11 @@ impl Sequence {
         Self { passes, epoch_samples: order.epoch_samples, form }
     }
 
-    /// Which sample is at `position`, `known` telling what is known of each shard where counts are
-    /// not known beforehand.
+    /// Returns the sample at `position`; `known` gives the knowledge of each shard's count if
+    /// counts are not known beforehand.
     ///
-    /// There, positions of earlier passes of a data set shorter than `epoch_samples` are found by
-    /// starting over.
+    /// In that case, positions in earlier passes of a data set shorter than `epoch_samples` are
+    /// found by starting over.
     pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
         if let Some(total) = self.epoch_samples
             && position >= total
@@ -162,7 +164,7 @@ impl Sequence {
         }
     }
 
-    /// Samples in the epoch over all ranks, where counts are known beforehand.
+    /// Returns the samples in the epoch over all ranks, if counts are known beforehand.
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         self.epoch_samples.or(match &self.form {
@@ -171,25 +173,24 @@ impl Sequence {
         })
     }
 
-    /// The lanes it is dealt to.
+    /// Returns the number of lanes.
     #[must_use]
     pub fn lanes(&self) -> u32 {
         self.passes.lanes
     }
 
-    /// How many shards the lanes for which `mine` holds have open at once: those that the next batch
-    /// may read of. All of them for a global shuffle.
+    /// Returns the number of shards that the lanes selected by `mine` have open at once, which the
+    /// next batch may read. All of them for a global shuffle.
     #[must_use]
     pub fn open(&self, mine: impl Fn(u32) -> bool) -> u64 {
         let own = (0..self.passes.lanes).filter(|lane| mine(*lane)).count() as u64;
         self.passes.mixing.open(own, self.passes.shards)
     }
 
-    /// Shards in the order in which they are first needed from `position` on, without repeats, at
-    /// most `limit` of them, of the lanes for which `mine` holds: those of the pass that was asked
-    /// for last.
+    /// Returns the shards in the order of their first need from `position` on, without repeats, at
+    /// most `limit`, of the lanes selected by `mine`, in the pass queried last.
     ///
-    /// Where more shards are open at once than `limit`, they come as the next samples need them.
+    /// If more shards than `limit` are open at once, they come in the order of the next samples.
     #[must_use]
     pub fn upcoming(&self, position: u64, limit: usize, mine: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut seen = HashSet::new();
@@ -200,8 +201,7 @@ impl Sequence {
             .collect()
     }
 
-    /// The same with the position at which each is first needed, or from which on it may be;
-    /// repeats are left in.
+    /// Returns the same with the first position that needs, or may need, each shard; with repeats.
     pub(super) fn needs<'a>(
         &'a self,
         position: u64,
@@ -228,8 +228,8 @@ impl Sequence {
         }))
     }
 
-    /// From where to where the lanes for which `mine` holds need shards; none where counts are learnt. Of an epoch of
-    /// very many passes the first [`SPANS_MAX`].
+    /// Returns the spans in which the lanes selected by `mine` need shards; none if counts are
+    /// learnt. Of an epoch of very many passes the first [`SPANS_MAX`].
     pub(super) fn spans(&self, mine: impl Fn(u32) -> bool) -> Option<Vec<Span>> {
         let Form::Dealt(Dealt { counts, total, .. }) = &self.form else { return None };
         let end = self.epoch_samples.unwrap_or(*total);
@@ -253,7 +253,7 @@ impl Sequence {
         Some(spans)
     }
 
-    /// The shard at a position of the pass under way, if that is known.
+    /// Returns the shard at a position of the current pass, if known.
     fn at(&self, position: u64) -> Option<u32> {
         let found = match &self.form {
             Form::Dealt(dealt) => dealt.deal.locate(position),
@@ -262,7 +262,8 @@ impl Sequence {
         found.map(|(shard, _)| shard)
     }
 
-    /// The shards of a lane from `position` on, with the position from which each may be needed.
+    /// Returns the shards of a lane from `position` on, each with the position from which it may be
+    /// needed.
     fn ahead(&self, lane: u32, position: u64) -> Box<dyn Iterator<Item = (u64, u32)> + '_> {
         match &self.form {
             Form::Dealt(dealt) => Box::new(dealt.deal.upcoming(lane, position)),
@@ -282,14 +283,14 @@ impl Passes {
     fn learn(&self, pass: u64) -> Learning {
         let key = self.key.with(pass);
         let order = permuted(self.mixing.shuffle, key, self.shards);
-        // The key of the lane, as if it were dealt to: the first of one.
+        // The key of the first of one lane, as if shards were dealt.
         Learning::new(self.mixing.shuffle, self.mixing.window, key.with(0), order)
     }
 }
 
 impl Dealt {
     fn locate(&mut self, passes: &Passes, again: bool, position: u64) -> Located {
-        // An empty data set never fills an epoch, however often it is played.
+        // An empty data set never fills an epoch, however often it repeats.
         let Some(pass) = position.checked_div(self.total) else { return Located::End { total: 0 } };
         if pass > 0 && !again {
             return Located::End { total: self.total };
@@ -322,7 +323,7 @@ impl Learnt {
                 Ok(None) => {}
             }
             let over = self.before + self.lane.len();
-            // Nor does one that turns out to be empty.
+            // The same for one that turns out to be empty.
             if !again || self.lane.len() == 0 {
                 return Located::End { total: over };
             }

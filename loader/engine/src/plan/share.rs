@@ -1,16 +1,17 @@
-//! A rank's share: which positions of a global batch are its own.
+//! A rank's share: its positions of a global batch.
 //!
-//! One rule: all ranks together read exactly the positions of the global batch, whoever cuts it.
-//! Where world | lanes | G every rank takes whole lanes (a node then reads only its lanes'
-//! shards); else ranks take contiguous slices. A run begins at any position, its *base*: batch k is
-//! positions base + kG … base + (k+1)G − 1. By lanes that stays even, for the lane of a position is
-//! position mod lanes in every pass, and so any G positions in a row hold G / lanes of each lane.
+//! Rule: all ranks together read exactly the positions of the global batch, however it is cut.
+//! Where world | lanes | G every rank takes whole lanes, so a node reads only its lanes' shards;
+//! else ranks take contiguous slices. A run begins at any position, its *base*: batch k is
+//! positions base + kG … base + (k+1)G − 1. By lanes that stays even, because the lane of a
+//! position is position mod lanes in every pass, so any G positions in a row hold G / lanes of each
+//! lane.
 
 use std::ops::Range;
 
 use forebay_wire::message::{Order, Tail};
 
-/// How global batches are dealt to one rank.
+/// Distribution of global batches to one rank.
 #[derive(Debug, Clone)]
 pub struct Share {
     batch_size: u64,
@@ -22,10 +23,9 @@ pub struct Share {
 }
 
 impl Share {
-    /// The share of `order.rank` in a run that begins at position `base` of the epoch.
+    /// Makes the share of `order.rank` in a run that begins at position `base` of the epoch.
     ///
-    /// `lanes` are those of the sequence that is shared; 1 where there is no one dealing for all of
-    /// it, as in a mixture.
+    /// `lanes` are those of the shared sequence; 1 if no single deal covers it, as in a mixture.
     #[must_use]
     pub fn new(order: &Order, lanes: u32, base: u64) -> Self {
         Self {
@@ -38,20 +38,22 @@ impl Share {
         }
     }
 
-    /// Samples in a global batch.
+    /// Returns the number of samples in a global batch.
     #[must_use]
     pub fn global_batch(&self) -> u64 {
         self.batch_size * self.world
     }
 
-    /// The position with which batch `k` of the run is over for all ranks, if the epoch does not end before.
+    /// Returns the position after batch `k` of the run for all ranks, if the epoch does not end
+    /// before.
     #[must_use]
     pub fn after(&self, k: u64) -> u64 {
         let batches = k.saturating_add(1).saturating_mul(self.global_batch());
         self.base.saturating_add(batches)
     }
 
-    /// Batches left from the base on in an epoch of `total` samples: the same for every rank.
+    /// Returns the batches from the base to the end of an epoch of `total` samples: the same for
+    /// every rank.
     #[must_use]
     pub fn batches(&self, total: u64) -> u64 {
         let left = total.saturating_sub(self.base);
@@ -61,28 +63,29 @@ impl Share {
         }
     }
 
-    /// Whether this rank reads lane `lane` in whole batches.
+    /// True if this rank reads lane `lane` in whole batches.
     #[must_use]
     pub fn owns(&self, lane: u32) -> bool {
         !self.by_lane() || self.own_lanes().contains(&u64::from(lane))
     }
 
-    /// This rank's positions in batch `k` of the run, each with whether it is valid (not padding).
+    /// Returns this rank's positions in batch `k` of the run, each with its validity (false for
+    /// padding).
     ///
-    /// `total` is the epoch's length where known; without it the batch is taken as full, and the
-    /// caller finds the end by asking for the samples.
+    /// `total` is the epoch's length if known; without it the batch is assumed full, and the caller
+    /// finds the end by asking for the samples.
     pub fn positions(
         &self,
         k: u64,
         total: Option<u64>,
     ) -> Box<dyn Iterator<Item = (u64, bool)> + Send + '_> {
-        // Past what can be counted there is no sample either.
+        // Positions beyond the countable range hold no sample either.
         let start = self.base.saturating_add(k.saturating_mul(self.global_batch()));
         let end = start.saturating_add(self.global_batch());
         match total {
             Some(total) if total < end => Box::new(self.tail_positions(start, total).into_iter()),
             _ if self.by_lane() => {
-                // Round by round over all lanes: the first and the last round may be cut.
+                // Round by round over all lanes: the first and last rounds may be cut.
                 let (own, lanes) = (self.own_lanes(), self.lanes);
                 let rounds = start / lanes..=end.saturating_sub(1) / lanes;
                 let mine = rounds.flat_map(move |round| {
@@ -105,7 +108,8 @@ impl Share {
             && self.global_batch().is_multiple_of(self.lanes)
     }
 
-    /// Neighbouring lanes share a shard at most, and neighbouring ranks a node, most often.
+    /// Returns consecutive lanes: neighbouring lanes share at most a shard, and neighbouring ranks
+    /// usually share a node.
     fn own_lanes(&self) -> Range<u64> {
         let each = self.lanes / self.world;
         self.rank * each..(self.rank + 1) * each
@@ -122,7 +126,8 @@ impl Share {
         let mut positions: Vec<_> = (from..from + mine).map(|position| (position, true)).collect();
         let wanted = match self.tail {
             Tail::Pad => self.batch_size,
-            // A rank with nothing repeats one sample, so that every rank steps equally often.
+            // A rank with nothing repeats one sample, so that every rank has the same number of
+            // steps.
             _ => mine.max(1),
         };
         let mut repeat = (start..total).cycle();

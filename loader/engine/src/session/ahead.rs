@@ -1,10 +1,11 @@
-//! Looking ahead: shards the plan needs soon are fetched before they are asked for, and claimed so
-//! that nothing pushes them out in between.
+//! Look-ahead: shards the plan needs soon are fetched early and claimed, so that nothing evicts
+//! them in between.
 //!
-//! Where the node knows what its jobs will read, it fetches for them itself; a job then only has come what its next batch needs.
+//! Where the node knows the future reads of its jobs, it fetches for them itself, and a job
+//! requests only the samples of its next batch.
 //!
-//! One rule: what the next batch needs comes first. Of all its shards those samples are waited for at once,
-//! not shard by shard; and before the first batch is there, nothing else is fetched.
+//! Rule: the next batch comes first. The samples of all its shards are awaited at once, not shard
+//! by shard; before the first batch is ready, nothing else is fetched.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,35 +19,36 @@ use super::Job;
 use super::assembly::Place;
 use super::gather::samples_of;
 
-/// Shards fetched beyond those that are open at once: two rounds of the fills that run at once.
+/// Shards fetched beyond those open at once: two rounds of concurrent fills.
 const BEYOND_OPEN: usize = 2 * forebay_store::FILLS;
 
-/// Shards of a batch that are waited for at once: for each fill that runs, some whose identity and room are
-/// there when their turn comes.
+/// Shards of a batch awaited at once: enough that identity and room of several are ready when each
+/// concurrent fill frees up.
 const EXPECTED: usize = 4 * forebay_store::FILLS;
 
-/// Of the shards that are open at once, how many are looked at: the list is made anew with every
-/// batch. Where more are open, as with a global shuffle, the next samples say which come first.
+/// Largest number of open shards considered, since the list is made anew with every batch. With
+/// more open shards, as in a global shuffle, the next samples decide which come first.
 const OPEN_MAX: u64 = 1024;
 
-/// The look-ahead of one run.
+/// Look-ahead of one run.
 pub(super) struct Ahead {
     job: Arc<Job>,
     limit: usize,
     claims: Arc<Mutex<HashMap<u32, Option<Claim>>>>,
     tasks: JoinSet<()>,
     last: Vec<u32>,
-    /// What the next batch waits for.
+    /// Shards that the next batch waits for.
     expecting: JoinSet<()>,
-    /// Shards that were found to be here: they are not looked for again.
+    /// Shards known to be cached: they are not looked up again.
     here: Arc<Mutex<HashSet<u32>>>,
     has_begun: bool,
-    /// The epoch, if the run is one of an order that is known.
+    /// The epoch, if the run follows a known order.
     epoch: Option<u64>,
 }
 
 impl Ahead {
-    /// The look-ahead of a run that has `open` shards open at once; of an `epoch`, where its order is that of one.
+    /// Makes the look-ahead of a run with `open` shards open at once; `epoch` is set if its order
+    /// is that of an epoch.
     pub(super) fn new(job: Arc<Job>, open: u64, epoch: Option<u64>) -> Self {
         if epoch.is_none() {
             job.outlook.begins(&job, None);
@@ -65,20 +67,21 @@ impl Ahead {
         }
     }
 
-    /// Whether a batch is there, or on its way.
+    /// True if a batch is ready or being made.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Has the samples of the next batch come, of all its shards at once. Who gathers the batch meets what
-    /// goes wrong with them.
+    /// Requests the samples of the next batch from all its shards at once. Errors surface where the
+    /// batch is gathered.
     pub(super) async fn expect(&mut self, places: &[Place]) {
         if self.begin_to_expect(places) {
             self.job.outlook.is_told().await;
         }
     }
 
-    /// The same, without waiting for anything; whether what the job will read is only now being told.
+    /// Does the same without waiting; returns true if the job's future reads are still being
+    /// announced.
     fn begin_to_expect(&mut self, places: &[Place]) -> bool {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         if is_first {
@@ -86,7 +89,7 @@ impl Ahead {
             self.job.outlook.begins(&self.job, at);
         }
         let is_being_told = is_first && self.epoch.is_some();
-        // Of the batch before, all is there.
+        // All samples of the batch before have arrived.
         self.expecting.abort_all();
         while self.expecting.try_join_next().is_some() {}
         let mut samples = samples_of(places);
@@ -109,7 +112,7 @@ impl Ahead {
                         }
                         Ok(false) => {}
                         Err(error) => {
-                            tracing::debug!(url = job.url(shard), %error, "failed to expect samples");
+                            tracing::debug!(url = job.url(shard), %error, "failed to request samples");
                         }
                     }
                 }
@@ -120,12 +123,12 @@ impl Ahead {
         is_being_told
     }
 
-    /// How many shards to look ahead.
+    /// Returns the number of shards to look ahead.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Fetches and claims what of `upcoming` is not claimed yet, and lets go of everything else.
+    /// Fetches and claims the unclaimed shards of `upcoming`, and releases all others.
     pub(super) fn look(&mut self, mut upcoming: Vec<u32>) {
         while self.tasks.try_join_next().is_some() {}
         self.job.outlook.leave(&mut upcoming);
@@ -154,8 +157,8 @@ impl Ahead {
                         }
                     }
                     Err(error) => {
-                        // Whoever needs the shard meets the error and reports it; a full tier may
-                        // have room by the next look.
+                        // The error is reported where the shard is needed; a full tier may have
+                        // room at the next look.
                         if error.kind() != ErrorKind::Full {
                             tracing::debug!(url = job.url(shard), %error, "failed to fetch ahead");
                         } else {

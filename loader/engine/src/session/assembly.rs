@@ -1,8 +1,8 @@
 //! One batch: neighbouring members become runs, runs become O_DIRECT reads into the slot, and every
-//! member is checked before the trainer is told where it lies.
+//! member is checked before the trainer learns its place.
 //!
-//! One rule: a shard is held while it is read, not before and not after. What the batch needs to
-//! know of a sample is copied when its bytes have arrived.
+//! Rule: a shard is held only while it is read. The facts that the batch needs about a sample are
+//! copied when its bytes have arrived.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use super::Job;
 use super::gather::{WORTH_NOTING_NS, opening};
 use super::slots::{Hold, Slot};
 
-/// Two members this close on disk are read at once: what lies between (headers, padding, a small
-/// member not asked for) costs less than another request.
+/// Members this close on disk are read together: the gap (headers, padding, a small unneeded
+/// member) costs less than another request.
 const MERGE_GAP: u64 = 16 << 10;
 
-/// Field names told where one is missing: a sample has a handful, a hostile one any number.
+/// Field names shown when one is missing: a sample has a handful, a hostile one any number.
 const NAMES_SHOWN: usize = 16;
 
-/// What names begin with that are the batch's own.
+/// Prefix of names reserved for the batch itself.
 const RESERVED: &str = "__";
 
-/// A run stops growing here, so that one batch keeps several requests under way.
+/// Longest run, so that one batch keeps several requests in flight.
 const RUN_LIMIT: u64 = 4 << 20;
 
-/// Copies of a shard read for one batch, the last of which tells what is wrong with it.
+/// Copies of a shard read for one batch before its error is reported.
 const WRONG_COPIES: u32 = 2;
 
-/// The same where copies are lost that only a fetch brings back: a device is let alone after three errors,
-/// and the next copy goes elsewhere.
+/// The same for copies that only a fetch can replace: a device pauses after three errors, and the
+/// next copy goes elsewhere.
 const LOST_COPIES: u32 = 5;
 
-/// A sample of the batch and where the plan found it.
+/// A sample of the batch, located by the plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) position: u64,
@@ -47,26 +47,27 @@ pub(super) struct Place {
     pub(super) ordinal: u64,
 }
 
-/// What the batch knows of one of its samples.
+/// Facts about one sample of the batch.
 #[derive(Debug)]
 struct Record {
     place: Place,
     key: String,
-    /// Where it begins in its shard.
+    /// Byte offset in its shard.
     offset: u64,
-    /// The members asked for, each with its field's number in the batch, or why there are none.
+    /// Requested members, each with its field's number in the batch, or the reason for their
+    /// absence.
     members: Result<Vec<(u32, Member)>>,
-    /// Names of the sample's fields, where one asked for is missing or the sample is bad.
+    /// Names of the sample's fields, if a requested one is missing or the sample is bad.
     has: Vec<String>,
 }
 
 impl Record {
-    /// The members asked for; none of a sample that is bad.
+    /// Returns the requested members; none of a bad sample.
     fn wanted(&self) -> &[(u32, Member)] {
         self.members.as_deref().unwrap_or_default()
     }
 
-    /// What the trainer is told of each member before any was read: of empty ones, all there is.
+    /// Returns the trainer's view of each member before reading, which is final for empty ones.
     fn unread(&self) -> Vec<Result<message::Member>> {
         self.wanted()
             .iter()
@@ -77,7 +78,7 @@ impl Record {
     }
 }
 
-/// One of the members asked for: the sample's place in the batch, the member's in the sample.
+/// A requested member: its sample's place in the batch, and its own place in the sample.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     sample: usize,
@@ -89,12 +90,12 @@ struct Part {
 struct Run {
     shard: u32,
     range: Range<u64>,
-    /// Bytes the read transfers: `range` grown to what every disk is content with.
+    /// Bytes the read transfers: `range` widened to an alignment that every disk accepts.
     footprint: usize,
     parts: Vec<Part>,
 }
 
-/// A run in its slot: where each of its parts lies in the slab, or why not.
+/// A run in its slot: the place of each of its parts in the slab, or an error.
 struct Checked {
     run: usize,
     placed: Placed,
@@ -108,17 +109,17 @@ pub(super) struct Assembly {
     fields: Vec<String>,
     records: Vec<Record>,
     runs: Vec<Run>,
-    /// On what the batch knows of its shards.
+    /// Verdicts on the facts that the batch has about its shards.
     verdicts: Vec<(u32, Verdict)>,
     errors: Vec<Error>,
     slot: Option<Slot>,
     stages: Vec<Stage>,
-    /// Since when it has its slot, and could be read.
+    /// Time at which it got its slot and could be read.
     since_ns: u64,
 }
 
 impl Assembly {
-    /// Batch `index` of `run`, of which nothing but the places is known yet.
+    /// Makes batch `index` of `run`, of which only the places are known yet.
     pub(super) fn new(job: Arc<Job>, run: u64, index: u64, places: &[Place]) -> Self {
         let missing = || Error::new(ErrorKind::Corrupt, "the shard ends before this sample");
         let record = |place: &Place| Record {
@@ -143,12 +144,12 @@ impl Assembly {
         }
     }
 
-    /// Which batch of the run it is.
+    /// Returns its number in the run.
     pub(super) fn index(&self) -> u64 {
         self.index
     }
 
-    /// Notes where the batch's samples of `shard` lie, or that it is `broken`.
+    /// Records the places of the batch's samples of `shard`, or that it is `broken`.
     pub(super) fn capture(&mut self, number: u32, shard: &Shard, broken: Option<&Error>) {
         self.verdicts.push((number, shard.verdict().clone()));
         let index = shard.index();
@@ -191,12 +192,12 @@ impl Assembly {
         }
     }
 
-    /// Groups what the batch needs into runs; `errors` are told with the batch. A sample that alone needs
-    /// more than `limit` bytes of memory is bad: no smaller batch would bring it.
+    /// Groups the requested members into runs; `errors` travel with the batch. A sample that alone
+    /// needs more than `limit` bytes of memory is bad, since no smaller batch would help.
     pub(super) fn plan_reads(&mut self, errors: Vec<Error>, limit: usize) {
         self.errors = errors;
         for (sample, record) in self.records.iter_mut().enumerate() {
-            // Beside each member a gap at most, and its ends, which are smaller.
+            // Each member adds at most a gap, and its ends, which are smaller.
             let most = |(_, member): &(u32, Member)| member.len.saturating_add(2 * MERGE_GAP);
             if record.wanted().iter().map(most).sum::<u64>() <= limit as u64 {
                 continue;
@@ -205,20 +206,20 @@ impl Assembly {
             if bytes > limit {
                 record.members = Err(Error::new(
                     ErrorKind::BadSample,
-                    "the sample needs more memory than all batches together may have",
+                    "the sample alone needs more memory than all batches may use",
                 )
                 .at("bytes", bytes)
                 .at("limit", limit)
                 .at("url", self.job.url(record.place.shard))
                 .at("key", &record.key)
                 .at("offset", record.offset)
-                .advise("raise the daemon's memory, or ask for fewer of its fields"));
+                .advise("raise the daemon's memory, or request fewer fields"));
             }
         }
         let records = self.records.iter().enumerate();
         self.runs = runs_of(records.flat_map(|(sample, record)| parts(sample, record)).collect());
         if self.job.spec.fields.is_none() && self.fields.is_empty() {
-            // Not one of its samples is good: it has the columns that these would have had.
+            // No sample is good: the batch gets the columns that these would have had.
             for name in self.records.iter().flat_map(|record| &record.has) {
                 if !name.starts_with(RESERVED) {
                     number_of(&mut self.fields, name);
@@ -227,7 +228,7 @@ impl Assembly {
         }
     }
 
-    /// Slab memory the batch needs.
+    /// Returns the slab memory that the batch needs.
     pub(super) fn bytes(&self) -> usize {
         footprint(&self.runs)
     }
@@ -238,11 +239,11 @@ impl Assembly {
         self.since_ns = now_ns();
     }
 
-    /// Reads and checks everything; where each sample begins in its shard, and the slot's memory, come back
-    /// beside the batch.
+    /// Reads and checks everything; returns the batch, each sample's byte offset in its shard, and
+    /// the slot's memory.
     ///
     /// # Errors
-    /// If a shard cannot be had any more; what is wrong with a sample is told in its place.
+    /// If a shard can no longer be read; the error of a sample is stored in its place.
     pub(super) async fn read(mut self) -> Result<(Batch, Vec<u64>, Hold)> {
         let slot = self.slot.take().expect("a batch is read after it got its slot");
         let mut bytes = Bytes::default();
@@ -299,8 +300,8 @@ impl Assembly {
         Ok((checked.into_iter().flatten().collect(), waited.into_iter().flatten().collect()))
     }
 
-    /// Reads runs of one shard and checks them. A copy that fails is dropped, and what failed of it
-    /// read once more from a fresh one.
+    /// Reads and checks runs of one shard. A copy that fails is dropped, and its failed runs are
+    /// read again from a fresh one.
     async fn read_shard(
         &self,
         number: u32,
@@ -327,7 +328,7 @@ impl Assembly {
                 all.extend(bad);
                 break;
             };
-            // The object was replaced since, and this is a copy of what it is now.
+            // The object was replaced meanwhile, and this is a copy of the new version.
             if bad.iter().any(|bad| !self.is_known_to(&shard, bad.run)) {
                 let what = "the shard was replaced while a batch was read";
                 return Err(Error::new(ErrorKind::Unavailable, what)
@@ -343,7 +344,7 @@ impl Assembly {
         Ok((all, stages))
     }
 
-    /// Whether this copy has the members of a run where the batch knows them.
+    /// True if this copy has the members of a run where the batch expects them.
     fn is_known_to(&self, shard: &Lease, run: usize) -> bool {
         let index = shard.index();
         self.runs[run].parts.iter().all(|part| {
@@ -356,15 +357,15 @@ impl Assembly {
         })
     }
 
-    /// Whether bytes differ because what the batch knows of their shard is itself wrong: then no copy is to
-    /// blame.
+    /// True if bytes differ because the batch's own facts about the shard are wrong: then the copy
+    /// is good.
     fn is_misled(&self, number: u32, error: &Error) -> bool {
         let mut of = self.verdicts.iter().filter(|(shard, _)| *shard == number);
         error.kind() == ErrorKind::Corrupt && of.any(|(_, on)| on.is_wrong())
     }
 
-    /// The shard, with the bytes of these runs there; what was waited for is added to `stages`. A copy that went
-    /// meanwhile is fetched again.
+    /// Opens the shard with the bytes of these runs present, and adds its waits to `stages`. A copy
+    /// evicted meanwhile is fetched again.
     async fn open(&self, shard: u32, runs: &[usize], stages: &mut Vec<Stage>) -> Result<Lease> {
         let parts = runs.iter().flat_map(|run| &self.runs[*run].parts);
         let last = parts.map(|part| self.records[part.sample].place.ordinal).max().unwrap_or(0);
@@ -380,7 +381,7 @@ impl Assembly {
                 Ok(open) => match open.wait(last + 1).await {
                     Ok(_) => {
                         stages.push(origin_since(start_ns));
-                        // It may be another copy than the one that the batch knows.
+                        // This may be another copy than the one the batch's facts are from.
                         self.job.verdicts.note(shard, &open, self.index);
                         return Ok(self.job.store.by_own_files(open));
                     }
@@ -414,13 +415,13 @@ impl Assembly {
     }
 }
 
-/// A wait for an origin that ends now.
+/// Makes the stage of a wait for an origin that ends now.
 fn origin_since(start_ns: u64) -> Stage {
     Stage { cause: Cause::Origin, start_ns, end_ns: now_ns() }
 }
 
-/// What the time from `start_ns` to `end_ns` went to: the stretches in which a shard was `waited` for to what that
-/// was, the rest to the tier. Where several overlap, the one that began first has the time until it ends.
+/// Divides the time from `start_ns` to `end_ns`: the `waited` intervals keep their causes, the rest
+/// goes to the tier. Where intervals overlap, the earlier one has the time until its end.
 fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stage>) -> Vec<Stage> {
     waited.retain(|stage| stage.end_ns.saturating_sub(stage.start_ns) >= WORTH_NOTING_NS);
     waited.sort_by_key(|stage| stage.start_ns);
@@ -441,7 +442,7 @@ fn cut(start_ns: u64, end_ns: u64, mut waited: Vec<Stage>) -> Vec<Stage> {
     stages
 }
 
-/// What is to be read of a sample, which is the batch's `sample`-th. Of an empty member there is nothing.
+/// Returns the parts to read of the batch's `sample`-th sample; empty members have none.
 fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64>, Part)> {
     let members = record.wanted().iter().enumerate();
     members.filter(|(_, (_, wanted))| wanted.len > 0).map(move |(member, (_, wanted))| {
@@ -449,7 +450,7 @@ fn parts(sample: usize, record: &Record) -> impl Iterator<Item = (u32, Range<u64
     })
 }
 
-/// Reads that bring all parts, in the order of shards and offsets.
+/// Groups all parts into reads, in the order of shards and offsets.
 fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>) -> Vec<Run> {
     parts.sort_by_key(|(shard, range, _)| (*shard, range.start));
     let mut runs: Vec<Run> = Vec::new();
@@ -474,12 +475,12 @@ fn runs_of(mut parts: Vec<(u32, Range<u64>, Part)>) -> Vec<Run> {
     runs
 }
 
-/// Slab memory that runs need.
+/// Returns the slab memory that runs need.
 fn footprint(runs: &[Run]) -> usize {
     runs.iter().map(|run| run.footprint).sum()
 }
 
-/// The number of a field in the batch; a new name gets the next one.
+/// Returns the number of a field in the batch; a new name gets the next one.
 fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
     let at = fields.iter().position(|have| have == name).unwrap_or_else(|| {
         fields.push(name.to_owned());
@@ -488,13 +489,13 @@ fn number_of(fields: &mut Vec<String>, name: &str) -> u32 {
     u32::try_from(at).expect("a shard counts its fields in u32")
 }
 
-/// The names of a sample's fields, as many as a message shows.
+/// Returns the names of a sample's fields, as many as a message shows.
 fn names(fields: &[String], members: &[Member]) -> Vec<String> {
     let members = members.iter().take(NAMES_SHOWN);
     members.map(|member| fields[member.field as usize].clone()).collect()
 }
 
-/// The members the job asked for, of each list of alternatives the first one present; and whether
+/// Returns the members the job requested, the first present alternative of each list, and true if
 /// each list had one.
 fn wanted_members<'a>(
     names: &'a [String],

@@ -1,7 +1,7 @@
-//! What a job will read, and how far it is, told to the node.
+//! Announcement of a job's future reads and progress to the node.
 //!
-//! One rule: it is told while the job reads, and changes nothing of what it gets. A job of which too little is known beforehand
-//! (its sample counts, the sizes of its shards) is not foreseen, and looks ahead for itself.
+//! Rule: announcing happens in parallel with reading and never changes the samples a job gets. A
+//! job with unknown sample counts or shard sizes is not announced, and looks ahead for itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,37 +13,38 @@ use tokio::task::JoinHandle;
 use super::Job;
 use crate::plan::{self, Share};
 
-/// How long a job's first batch waits at most for it to be told what the job will read, while its bytes come: less than a person sees,
-/// and more than a hundred thousand shards take. Until then the node does not know what is to stay.
+/// Longest delay of a job's first batch for the announcement, while its bytes arrive: below human
+/// perception, and enough for a hundred thousand shards. Before the announcement the node does not
+/// know which shards to keep.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What the node was told of a job.
+/// State of a job's announcement to the node.
 #[derive(Default)]
 pub(crate) struct Outlook {
     state: Mutex<State>,
-    /// Set when it was told for the first time, or there was nothing to tell.
+    /// Set at the first announcement, or when there is nothing to announce.
     told: SetOnce<()>,
 }
 
 #[derive(Default)]
 enum State {
-    /// Nothing yet.
+    /// Nothing announced yet.
     #[default]
     Untold,
-    /// It is being told; meanwhile the job began this epoch.
+    /// An announcement is being made; meanwhile the job began this epoch.
     Telling {
         telling: JoinHandle<()>,
         begun: u64,
     },
     Told(Told),
-    /// There is nothing to tell.
+    /// There is nothing to announce.
     Unknown,
 }
 
-/// The future that was told: epochs from `first` on.
+/// An announced future: epochs from `first` on.
 struct Told {
     first: u64,
-    /// The last epoch that was begun of it.
+    /// Last epoch of it that was started.
     latest: u64,
     epoch_bytes: u64,
     sample_bytes: f64,
@@ -51,20 +52,20 @@ struct Told {
 }
 
 impl Told {
-    /// Where a position of an epoch is in that future; none if it lies before.
+    /// Returns the place of an epoch's position in that future; `None` if it lies before.
     fn place(&self, epoch: u64, position: u64) -> Option<u64> {
         let epochs = epoch.checked_sub(self.first)?;
         let before = epochs.saturating_mul(self.epoch_bytes);
         Some(before.saturating_add(plan::place(position, self.sample_bytes)))
     }
 
-    /// Whether an epoch is one of those that were begun, or the next. To one further on the node would walk through all uses that
-    /// lie between, and there may be millions.
+    /// True if an epoch is a started one or the next. Skipping further would make the node walk
+    /// through all uses in between, possibly millions.
     fn leads_to(&self, epoch: u64) -> bool {
         (self.first..=self.latest.saturating_add(1)).contains(&epoch)
     }
 
-    /// Goes on at a position of an epoch; not if that lies behind, or too far ahead.
+    /// Continues at a position of an epoch; returns false if that lies behind, or too far ahead.
     fn goes_on(&mut self, epoch: u64, position: u64) -> bool {
         if !self.leads_to(epoch) {
             return false;
@@ -87,8 +88,8 @@ impl Outlook {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves of these shards those that the job fetches for itself. While the node is being told, none: they might take the place
-    /// of what the job needs sooner.
+    /// Keeps of these shards the ones that the job fetches for itself. During the announcement that
+    /// is none: they might displace shards the job needs sooner.
     pub(super) fn leave(&self, shards: &mut Vec<u32>) {
         match &*self.lock() {
             State::Telling { .. } => shards.clear(),
@@ -97,14 +98,14 @@ impl Outlook {
         }
     }
 
-    /// Waits until it is told, but not for long.
+    /// Waits for the announcement, for a short time at most.
     pub(super) async fn is_told(&self) {
-        // Whoever has waited long enough goes on.
+        // After the timeout the job continues without it.
         let _ = tokio::time::timeout(PATIENCE, self.told.wait()).await;
     }
 
-    /// The job begins to read at a position of an epoch, or what it leases. What was told before goes on from there, unless
-    /// that lies behind it.
+    /// Starts reading at a position of an epoch, or from a shared queue. An earlier announcement
+    /// continues from there, unless the position lies behind it.
     pub(super) fn begins(&self, job: &Arc<Job>, at: Option<(u64, u64)>) {
         let mut state = self.lock();
         let Some((epoch, position)) = at else {
@@ -125,21 +126,21 @@ impl Outlook {
         }
         if job.spec.counts.is_none() {
             *state = State::Unknown;
-            // Whoever looks first has set it.
+            // The first caller has set it.
             let _ = self.told.set(());
             return;
         }
         // One future at a time.
         *state = State::Untold;
         let weak = Arc::downgrade(job);
-        // It reads orders and hashes names: a matter of a second for a million shards.
+        // It computes orders and hashes names: about a second for a million shards.
         let telling = tokio::task::spawn_blocking(move || {
             let Some(job) = weak.upgrade() else { return };
             let mut first = epoch;
             loop {
                 let told = tell(&job, first);
                 let mut state = job.outlook.lock();
-                // Unless it leases by now.
+                // Unless the job takes shards from a queue by now.
                 if let State::Telling { begun, .. } = &*state {
                     match told {
                         Some(told) if !told.leads_to(*begun) => {
@@ -151,13 +152,13 @@ impl Outlook {
                 }
                 break;
             }
-            // It may have been told before.
+            // It may have been set before.
             let _ = job.outlook.told.set(());
         });
         *state = State::Telling { telling, begun: epoch };
     }
 
-    /// Batches up to `position` of an epoch are the trainer's.
+    /// Records that batches up to `position` of an epoch are the trainer's.
     pub(super) fn handed(&self, job: &Job, epoch: u64, position: u64) {
         if let State::Told(told) = &*self.lock()
             && let Some(read) = told.place(epoch, position)
@@ -167,7 +168,7 @@ impl Outlook {
     }
 }
 
-/// Tells what the job will read from an epoch on, if that is known.
+/// Announces the job's reads from an epoch on, if they are known.
 fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
     let counts = job.spec.counts.as_ref()?;
     let bytes = match &job.bytes {
@@ -178,7 +179,7 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
     let sample_bytes = bytes.iter().sum::<u64>() as f64 / (samples.max(1)) as f64;
     let epoch = job.epoch(first).ok()?;
     let share = Share::new(&job.spec.order, epoch.lanes(), 0);
-    // Nothing is foreseen of what has no uses.
+    // A job without uses announces nothing.
     epoch.spans(&share).filter(|spans| !spans.is_empty())?;
     let epoch_bytes = plan::place(epoch.total()?, sample_bytes);
     let order = job.order();
@@ -192,8 +193,8 @@ fn tell(job: &Arc<Job>, first: u64) -> Option<Told> {
     match job.store.foresee(reading) {
         Ok(foreseen) => Some(Told { first, latest: first, epoch_bytes, sample_bytes, foreseen }),
         Err(error) => {
-            // Whoever opens that shard meets the error, and reports it.
-            tracing::debug!(job = job.spec.job, tenant = job.store.tenant(), %error, "what a job will read is not foreseen");
+            // The error is reported where the shard is opened.
+            tracing::debug!(job = job.spec.job, tenant = job.store.tenant(), %error, "future reads of a job are not announced");
             None
         }
     }

@@ -1,8 +1,8 @@
 //! From a batch's places to its captured samples and its slot.
 //!
-//! Waits happen here and in the producer, not in the reads: for a shard's first bytes, for a sample still
-//! on its way, for a slot. Each wait on the way of a batch is noted as a stage of it, and so is the work between
-//! them: what is covered by no stage is time in which nobody here was busy with the batch.
+//! Waits happen here and in the producer, not in the reads: for a shard's first bytes, for an
+//! arriving sample, for a slot. Each wait of a batch is recorded as a stage, and so is the work
+//! between waits. Time outside all stages is time in which nobody here worked on the batch.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,14 +17,16 @@ use forebay_wire::message::{Cause, Stage};
 use super::Job;
 use super::assembly::{Assembly, Place};
 
-/// Shorter waits are look-ups: a stage per look-up would outweigh the batch's own message.
+/// Shortest wait that is recorded: shorter ones are look-ups, and a stage per look-up would
+/// outweigh the batch's own message.
 pub(super) const WORTH_NOTING_NS: u64 = 10_000;
 
-/// Gathers the batches of one run.
+/// Gatherer of the batches of one run.
 pub(super) struct Gatherer {
     job: Arc<Job>,
     run: u64,
-    /// Shards this run has used: one run is one use, however many batches it reads of a shard.
+    /// Shards this run has used: one run is one use of a shard, however many batches it reads of
+    /// it.
     used: HashSet<u32>,
 }
 
@@ -33,7 +35,7 @@ impl Gatherer {
         Self { job, run, used: HashSet::new() }
     }
 
-    /// Batch `index` of these places, captured and with a slot; `errors` are told with it.
+    /// Gathers batch `index` of these places, captured and with a slot; `errors` travel with it.
     pub(super) async fn gather(
         &mut self,
         index: u64,
@@ -44,13 +46,13 @@ impl Gatherer {
         let mut assembly = Assembly::new(self.job.clone(), self.run, index, places);
         self.capture(&mut assembly, places, &mut stages).await?;
         assembly.plan_reads(errors, self.job.slots.largest());
-        // What it waits for now is its trainer: no stage has it until there is a slot.
+        // From here on it waits for its trainer: no stage until there is a slot.
         let stages = stages.finish();
         assembly.take_slot(self.job.slots.lease(assembly.bytes()).await?, stages);
         Ok(assembly)
     }
 
-    /// Waits for the samples' bytes, shard by shard, and notes where in the shard they lie. No
+    /// Waits for the samples' bytes, shard by shard, and records their places in the shard. No
     /// shard is held longer than that: a batch may touch more shards than the tier has room for.
     async fn capture(
         &mut self,
@@ -85,7 +87,8 @@ impl Gatherer {
         }
     }
 
-    /// A shard of which `samples` samples are there, or all there are, or why no more will come.
+    /// Opens a shard with at least `samples` samples present, or all there are, or the reason no
+    /// more will come.
     pub(super) async fn open(
         &mut self,
         shard: u32,
@@ -129,7 +132,7 @@ impl Gatherer {
             stages.add(Cause::Origin, start_ns..now_ns());
             match progress {
                 Err(error) if self.job.is_anothers_fault(&open, &error, &mut others) => {}
-                // It begins anew with the next attempt.
+                // The next attempt starts it again.
                 Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
                 progress => return Ok((open, progress)),
             }
@@ -137,8 +140,8 @@ impl Gatherer {
     }
 }
 
-/// The shards of these places, in the order in which they are met, and how many samples of each must be
-/// there.
+/// Returns the shards of these places in order of first use, and the number of samples needed of
+/// each.
 pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
     let mut samples_of: Vec<(u32, u64)> = Vec::new();
     for place in places {
@@ -151,8 +154,8 @@ pub(super) fn samples_of(places: &[Place]) -> Vec<(u32, u64)> {
     samples_of
 }
 
-/// What the time from `start_ns` until now went to, in which a shard was opened: first its origin says which
-/// version it has, then its index is read from its tier, or its fill begins.
+/// Divides the time from `start_ns` until now, in which a shard was opened: first its origin
+/// reports its version, then its index is read from its tier, or its fill starts.
 pub(super) fn opening(start_ns: u64, open: &Result<Lease>) -> [Stage; 2] {
     let end_ns = now_ns();
     let (asked, rest) = match open {
@@ -168,27 +171,27 @@ pub(super) fn opening(start_ns: u64, open: &Result<Lease>) -> [Stage; 2] {
     ]
 }
 
-/// The stages of one batch until it has a slot, without a gap: between waits its samples are looked up in the
-/// plan and in their shards' indexes. Stages of one cause that touch become one.
+/// Stages of one batch until it has a slot, without a gap: between waits its samples are looked up
+/// in the plan and in their shards' indexes. Adjacent stages of one cause are merged.
 pub(super) struct Stages {
     all: Vec<Stage>,
-    /// Until when all of the batch's time is told.
+    /// End of the recorded time.
     told_ns: u64,
 }
 
 impl Stages {
-    /// Those of a batch that is begun with now.
+    /// Starts the stages of a batch now.
     pub(super) fn begin() -> Self {
         Self { all: Vec::new(), told_ns: now_ns() }
     }
 
-    /// What passed since the last stage was no work on the batch: others were waited for.
+    /// Leaves the time since the last stage unrecorded: it was spent waiting for others.
     pub(super) fn resume(&mut self) {
         self.told_ns = now_ns();
     }
 
     fn add(&mut self, cause: Cause, during: Range<u64>) {
-        // What was there at once is no wait, and would make the list as long as the batch.
+        // Bytes already present cause no wait, and would make the list as long as the batch.
         if during.end.saturating_sub(during.start) < WORTH_NOTING_NS {
             return;
         }
@@ -210,7 +213,7 @@ impl Stages {
         }
     }
 
-    /// All of them, until now.
+    /// Returns all of them, until now.
     fn finish(mut self) -> Vec<Stage> {
         let (start_ns, end_ns) = (self.told_ns, now_ns());
         if end_ns.saturating_sub(start_ns) >= WORTH_NOTING_NS {
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!((last.cause, last.start_ns), (Cause::Index, 95 * MS));
     }
 
-    /// Whose turn in a queue was waited for is not told as work.
+    /// Waiting for a turn in a queue does not count as work.
     #[test]
     fn what_others_were_waited_for_is_no_stage() {
         let mut stages = Stages { all: Vec::new(), told_ns: 0 };

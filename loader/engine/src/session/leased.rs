@@ -1,8 +1,9 @@
-//! Batches of leased shards: what a rank reads is what it takes from the queue, as fast as it comes along.
+//! Batches with `split="dynamic"`: a rank reads the shards it takes from the queue, at its own
+//! pace.
 //!
-//! One rule: a shard's samples are read in the turn's order, so that how far its reader came is one number,
-//! and whoever takes it over goes on there. Shards that are held together are mixed by choosing, for each
-//! sample, which of them is next.
+//! Rule: a shard's samples are read in the turn's order, so that progress is one number, and
+//! another rank can continue there. Shards held together are mixed by choosing, for each sample,
+//! the one that is next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,34 +23,35 @@ use super::{Event, Job};
 use crate::lease::{Joining, Lease, Leases, Member, Name, Taken};
 use crate::plan::{Key, permute};
 
-/// Shards that a rank mixes, at most: each that it holds is one that others wait for at the epoch's end.
+/// Shards that a rank mixes, at most: others wait for each of them at the end of the epoch.
 const MIXED_MAX: u32 = 4;
 
-/// Shards that a rank holds beyond those it mixes: its bytes come meanwhile.
+/// Shards that a rank holds beyond those it mixes, while their bytes arrive.
 const RESERVED: usize = 1;
 
-/// Turns that may wait to be acknowledged at once. A rank holds a handful, and those that it finished while
-/// its consumer was busy: what is above this no client of ours says.
+/// Largest number of unacknowledged turns. A rank holds a handful, and those it finished while its
+/// consumer was busy; no client of ours sends more.
 const MARKS_MAX: usize = 4096;
 
-/// Shards that a job may have open at once, over all ranks: a handful for each of ten thousand.
+/// Largest number of shards a job has open at once, over all ranks: a handful for each of ten
+/// thousand.
 const OPEN_MAX: usize = 1 << 16;
 
-/// What a trainer acknowledged and its queue does not know yet.
+/// Acknowledgements of a trainer that its queue has not recorded.
 #[derive(Default)]
 pub(super) struct Acknowledgements {
     pending: Mutex<Pending>,
     heard: Notify,
-    /// The first batch that its consumer is not done with.
+    /// First batch that its consumer has not finished.
     done: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Pending {
     marks: BTreeMap<u32, u64>,
-    /// Of the last that came, where nobody was answered yet.
+    /// Number of the last unanswered acknowledgement.
     number: Option<u64>,
-    /// The trainer begins another run, or left.
+    /// True if the trainer started another run, or left.
     over: bool,
 }
 
@@ -68,10 +70,10 @@ impl Acknowledgements {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the trainer says; several together are one for the queue.
+    /// Adds a trainer's acknowledgement; several together become one for the queue.
     ///
     /// # Errors
-    /// `Invalid` for more than a trainer can have to say.
+    /// `Invalid` for more marks than a trainer can have.
     pub(super) fn add(&self, number: u64, batch: u64, marks: &[Mark]) -> Result<()> {
         let mut pending = self.lock();
         pending.merge(marks, Some(number));
@@ -96,7 +98,7 @@ impl Acknowledgements {
         });
     }
 
-    /// All of it, the number that is to be answered, and whether that is the last.
+    /// Takes all marks, the number to answer, and true if it is the last.
     fn take(&self) -> (Vec<Mark>, Option<u64>, bool) {
         let mut pending = self.lock();
         let marks = std::mem::take(&mut pending.marks).into_iter();
@@ -110,7 +112,7 @@ impl Acknowledgements {
     }
 }
 
-/// A trainer's side of a run; dropping it says that the run is over.
+/// A trainer's side of a run; dropping it ends the run.
 pub(super) struct Trainer {
     pub(super) run: u64,
     pub(super) acknowledgements: Arc<Acknowledgements>,
@@ -122,8 +124,9 @@ impl Drop for Trainer {
     }
 }
 
-/// Tells a queue what the trainer acknowledges, and that it is there; gives back what it held when it is not.
-/// It outlives its run, which may end for an error while its consumer has still something to acknowledge.
+/// Sends a trainer's acknowledgements and heartbeats to the queue, and returns its shards when it
+/// leaves. Outlives the run, which may end with an error while its consumer still has progress to
+/// acknowledge.
 async fn tell(
     (session, job, tenant): (Option<u64>, String, Option<String>),
     member: Arc<Member>,
@@ -135,14 +138,14 @@ async fn tell(
     loop {
         let (marks, number, over) = acknowledgements.take();
         match member.acknowledge(&marks).await {
-            // A trainer that is gone does not want to know.
+            // A trainer that left needs no answer.
             Ok(place) => {
                 if let Some(number) = number {
                     let _ = events.send(Event::Acknowledged { run, number, place }).await;
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable && !over => {
-                tracing::warn!(session, job, tenant, %error, "what a job acknowledged is not noted yet");
+                tracing::warn!(session, job, tenant, %error, "an acknowledgement is not recorded yet");
                 acknowledgements.lock().merge(&marks, number);
                 pause().await;
                 continue;
@@ -154,7 +157,7 @@ async fn tell(
         }
         if over {
             if let Err(error) = member.leave().await {
-                tracing::warn!(session, job, tenant, %error, "shards that a job held come back only when it is given up");
+                tracing::warn!(session, job, tenant, %error, "shards held by a job return only when it expires");
             }
             return;
         }
@@ -162,34 +165,34 @@ async fn tell(
     }
 }
 
-/// A shard that is read.
+/// A shard being read.
 #[derive(Debug)]
 struct Reading {
     turn: u32,
     shard: u32,
-    /// The next of its samples, in the turn's order, and how many there are.
+    /// Its next sample, in the turn's order.
     next: u64,
     samples: u64,
 }
 
-/// Makes the batches of one run.
+/// Maker of the batches of one run.
 pub(super) struct Leased {
     job: Arc<Job>,
     member: Arc<Member>,
     gatherer: Gatherer,
     ahead: Ahead,
     key: Key,
-    /// Shards that are mixed.
+    /// Number of mixed shards.
     mixed: usize,
-    /// Leases from before, not opened yet.
+    /// Shards held from before, not opened yet.
     before: Vec<Lease>,
     reading: Vec<Reading>,
-    /// The turn that is dealt next, as far as is known.
+    /// Next turn to be dealt, as far as known.
     next_turn: u32,
-    /// What there was when the queue last had nothing.
+    /// The queue's answer when it last had nothing.
     dry: Option<Taken>,
     index: u64,
-    /// The first batch that the consumer is not done with.
+    /// First batch that the consumer has not finished.
     done: watch::Receiver<u64>,
     drawn: u64,
     errors: Vec<Error>,
@@ -197,7 +200,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Takes part in the queue, and says where it stands.
+    /// Joins the queue, and reports its state.
     pub(super) async fn begin(
         job: Arc<Job>,
         run: u64,
@@ -229,7 +232,7 @@ impl Leased {
         let tenant = job.store.tenant().map(str::to_owned);
         let whose = (job.store.session(), job.spec.job.clone(), tenant);
         tokio::spawn(tell(whose, member.clone(), acknowledgements, run, events.clone()));
-        // A trainer that is gone does not want to know.
+        // A trainer that left needs no answer.
         let number = sharing.number;
         let _ = events.send(Event::Acknowledged { run, number, place: place.clone() }).await;
         let order = &job.spec.order;
@@ -258,15 +261,16 @@ impl Leased {
         })
     }
 
-    /// Where the outcome will be once [`Leased::next`] has said `None`.
+    /// Returns the cell that holds the outcome once [`Leased::next`] has returned `None`.
     pub(super) fn outcome(&self) -> Arc<OnceLock<Outcome>> {
         self.outcome.clone()
     }
 
-    /// The next batch, located, waited for and with a slot; `None` once every rank's are acknowledged.
+    /// Returns the next batch, located, arrived and with a slot; `None` once every rank's batches
+    /// are acknowledged.
     pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
-        // What is ready ahead is held back from others: one is in the consumer's hands, and as many wait as
-        // it asked for.
+        // Batches ready ahead are withheld from others: one is with the consumer, and as many wait
+        // as it requested.
         let (index, ahead) = (self.index, u64::from(self.job.spec.prefetch));
         let wanted = |done: &u64| index <= done.saturating_add(ahead);
         let gone = |_| Error::new(ErrorKind::Closed, "the trainer is gone");
@@ -280,7 +284,7 @@ impl Leased {
                 return self.gatherer.gather(index, &places, errors, stages).await.map(Some);
             }
             match self.dry {
-                // For as long as it takes: whoever waits for a batch knows how long that may be.
+                // Without a limit: the consumer's own timeout bounds it.
                 Some(Taken::Nothing { position }) => {
                     self.member.changed(position).await?;
                     stages.resume();
@@ -288,7 +292,7 @@ impl Leased {
                 _ => {
                     let errors = std::mem::take(&mut self.errors);
                     let (batches, samples) = (self.index, self.drawn);
-                    // Set once: nobody asks again after `None`.
+                    // Set once: no call follows `None`.
                     let _ = self.outcome.set(Outcome { batches, samples, errors, counts: None });
                     return Ok(None);
                 }
@@ -296,7 +300,7 @@ impl Leased {
         }
     }
 
-    /// The samples of a batch; fewer, or none, where the queue has nothing now.
+    /// Chooses the samples of a batch; fewer, or none, where the queue is empty for now.
     async fn places(&mut self, stages: &mut Stages) -> Result<Vec<Place>> {
         self.dry = None;
         let mut places = Vec::new();
@@ -308,7 +312,7 @@ impl Leased {
         Ok(places)
     }
 
-    /// Holds as many shards as are mixed, and those in reserve, if they are to be had.
+    /// Takes shards up to the mixed and reserved number, as available.
     async fn fill(&mut self, stages: &mut Stages) -> Result<()> {
         while self.reading.len() < self.mixed + RESERVED && self.dry.is_none() {
             let lease = match self.before.pop() {
@@ -348,7 +352,7 @@ impl Leased {
         if samples >= TURN_SAMPLES_MAX {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "a shard has too many samples to be leased",
+                "a shard has too many samples for split='dynamic'",
             )
             .at("url", self.job.url(shard))
             .at("samples", samples)
@@ -357,12 +361,12 @@ impl Leased {
         Ok(Reading { turn: lease.turn, shard, next: lease.from, samples })
     }
 
-    /// Counts a shard that no manifest counted: it must be here to its end.
+    /// Counts a shard without a manifest: it must arrive to its end.
     async fn learn(&mut self, shard: u32, stages: &mut Stages) -> Result<u64> {
         let (open, progress) = self.gatherer.open(shard, u64::MAX, stages).await?;
         match progress {
             Ok(progress) => Ok(progress.samples),
-            // A broken tar ends at its last good sample; the fault is told with the next batch.
+            // A broken tar ends at its last good sample; the fault travels with the next batch.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 match open.verdict().is_wrong() {
                     true => self.job.verdicts.note(shard, &open, self.index),
@@ -374,7 +378,8 @@ impl Leased {
         }
     }
 
-    /// The next sample, of one of the shards that are mixed: each as likely as it has samples left.
+    /// Draws the next sample from the mixed shards, with probability proportional to their
+    /// remaining samples.
     fn draw(&mut self) -> Option<Place> {
         let mixed = self.reading.len().min(self.mixed);
         let left = |reading: &Reading| reading.samples - reading.next;
@@ -407,20 +412,20 @@ impl Leased {
         Some(Place { position: Mark::position(turn, place), valid: true, shard, ordinal })
     }
 
-    /// The shard of a turn.
+    /// Returns the shard of a turn.
     fn shard(&self, turn: u32) -> u32 {
         let shards = self.job.spec.urls.len() as u64;
         match self.job.spec.order.shuffle {
             Shuffle::None => turn,
             Shuffle::Window | Shuffle::Global => {
-                // No shard has this number, so that the order's key is none of theirs.
+                // No shard has this number, so the key of the order differs from every shard's.
                 let to = permute(self.key.with(u64::MAX), u64::from(turn), shards);
                 u32::try_from(to).expect("a permutation of u32 stays in u32")
             }
         }
     }
 
-    /// What is held is fetched, and what somebody of this node will hold next.
+    /// Fetches held shards, and those that a rank of this node will hold next.
     fn look_ahead(&mut self) {
         let mut upcoming: Vec<_> = self.reading.iter().map(|reading| reading.shard).collect();
         if self.member.is_near() {
@@ -432,17 +437,17 @@ impl Leased {
     }
 }
 
-/// Refuses what cannot be leased.
+/// Rejects jobs that cannot use a shared queue.
 fn check(job: &Job, sharing: &Sharing) -> Result<()> {
     let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, what));
     if !job.streams.is_empty() {
-        return invalid("the shards of a mixture cannot be leased");
+        return invalid("split='dynamic' does not support mixtures");
     }
     if job.spec.order.shuffle == Shuffle::Global || job.spec.order.epoch_samples.is_some() {
-        return invalid("leased shards are neither shuffled over the whole data set nor repeated");
+        return invalid("split='dynamic' supports neither a global shuffle nor epoch_samples");
     }
     if sharing.world_size == 0 || sharing.rank >= sharing.world_size {
-        return invalid("the rank does not exist in its world");
+        return invalid("rank is not below world_size");
     }
     let open = sharing.from.as_ref().map_or(0, |from| from.open.len());
     if open.max(sharing.acknowledged.len()).max(sharing.received.len()) > OPEN_MAX {
@@ -455,10 +460,10 @@ fn check(job: &Job, sharing: &Sharing) -> Result<()> {
     Ok(())
 }
 
-/// A name that no other log has.
+/// Returns a unique name for a log.
 fn fresh() -> String {
     use std::hash::{BuildHasher, RandomState};
-    // Each is seeded by the system's randomness.
+    // Each state is seeded by the system's randomness.
     let half = || RandomState::new().hash_one(std::process::id());
     format!("{:016x}{:016x}", half(), half())
 }

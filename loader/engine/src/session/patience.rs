@@ -1,8 +1,8 @@
-//! How long a job waits for a store that does not answer.
+//! Time a job waits for a store that does not answer.
 //!
-//! Its rule: a job that has begun outlasts a store's bad hour, as far as its trainer's time limit goes; one
-//! that has not is told at once, for then a wrong address is likelier than an outage. What another attempt
-//! cannot mend is told at once, too.
+//! Rule: a job that has started outlasts an outage, within its trainer's timeout. A job that has
+//! not started fails at once, because a wrong address is likelier than an outage. Errors that a
+//! retry cannot mend are reported at once, too.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
 
-/// The pause between two attempts, each of which has retries of its own within the source.
+/// Pause between two attempts, each of which has retries of its own in the source.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A job's patience.
+/// Patience of a job.
 pub(crate) struct Patience {
-    /// Whose it is, for the log.
+    /// Name of the job, for the log.
     job: String,
     store: Store,
     limit: Duration,
@@ -23,39 +23,39 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// To wait for `limit` at most, once the job of this name has begun.
+    /// Makes the patience of a job: `limit` at most, once it has started.
     pub(super) fn new(limit: Duration, job: &str, store: &Store) -> Self {
         let (job, store) = (job.to_owned(), store.clone());
         Self { job, store, limit, begun: AtomicBool::new(false) }
     }
 
-    /// The job has had something, now or under an earlier daemon.
+    /// Records that the job received something, now or under an earlier daemon.
     pub(super) fn begun(&self) {
         self.begun.store(true, Ordering::Relaxed);
     }
 
-    /// What comes of this, if it comes in time.
+    /// Runs `work` within the limit; `None` if it takes longer.
     pub(super) async fn bound<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::time::timeout(self.limit, work).await.ok()
     }
 
-    /// Something is tried from now on.
+    /// Starts a wait now.
     pub(super) fn waiting(&self) -> Waiting<'_> {
         Waiting { patience: self, since: Instant::now() }
     }
 }
 
-/// What a job waits for, and since when.
+/// A wait of a job, with its start.
 pub(super) struct Waiting<'a> {
     patience: &'a Patience,
     since: Instant,
 }
 
 impl Waiting<'_> {
-    /// Waits until the next attempt, after one that failed with `error`.
+    /// Waits until the next attempt, after one failed with `error`.
     ///
     /// # Errors
-    /// That one, if there is to be no other.
+    /// That error, if there is no further attempt.
     pub(super) async fn after(&self, error: Error) -> Result<()> {
         let is_over = self.since.elapsed() + PAUSE >= self.patience.limit;
         let has_begun = self.patience.begun.load(Ordering::Relaxed);
@@ -71,8 +71,8 @@ impl Waiting<'_> {
     }
 }
 
-/// The pause between two attempts.
-#[expect(clippy::disallowed_methods, reason = "a pause has no other condition than its end")]
+/// Waits between two attempts.
+#[expect(clippy::disallowed_methods, reason = "a pause ends by time alone")]
 pub(super) async fn pause() {
     tokio::time::sleep(PAUSE).await;
 }

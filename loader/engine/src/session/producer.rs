@@ -1,7 +1,7 @@
 //! From a batch's number to its located samples and its slot, strictly in batch order.
 //!
-//! One rule: a batch is located when those before it are gathered, so no batch waits for what a later one
-//! holds.
+//! Rule: a batch is located after earlier ones are gathered, so no batch waits for memory held by a
+//! later one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -15,22 +15,22 @@ use super::assembly::{Assembly, Place};
 use super::gather::{Gatherer, Stages};
 use crate::plan::{self, Epoch, Known, Share};
 
-/// How an epoch ended.
+/// Outcome of an epoch.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     /// Batches of this rank.
     pub(super) batches: u64,
     /// Samples over all ranks.
     pub(super) samples: u64,
-    /// Shards that ended early after the last batch.
+    /// Shards that broke off after the last batch.
     pub(super) errors: Vec<Error>,
-    /// Samples of each shard, where a whole pass learnt them and none was broken.
+    /// Samples of each shard, if a whole pass learnt them and none was broken.
     pub(super) counts: Option<Vec<u64>>,
 }
 
 pub(super) struct Producer {
     job: Arc<Job>,
-    /// The next batch, and how many further on the one after it is.
+    /// Number of the next batch.
     next: u64,
     step: u64,
     sequence: Epoch,
@@ -38,9 +38,9 @@ pub(super) struct Producer {
     total: Option<u64>,
     known: HashMap<u32, Known>,
     gatherer: Gatherer,
-    /// Shards that ended early and were not told of yet.
+    /// Shards that broke off and are not reported yet.
     errors: Vec<Error>,
-    /// A shard ended early: its count is not what it should be.
+    /// True if a shard broke off, so that its count is wrong.
     broken: bool,
     ahead: Ahead,
     outcome: Arc<OnceLock<Outcome>>,
@@ -68,18 +68,18 @@ impl Producer {
         })
     }
 
-    /// Where the outcome will be once [`Producer::next`] has said `None`.
+    /// Returns the cell that holds the outcome once [`Producer::next`] has returned `None`.
     pub(super) fn outcome(&self) -> Arc<OnceLock<Outcome>> {
         self.outcome.clone()
     }
 
-    /// The position after each batch, by its number.
+    /// Returns a function from batch numbers to the positions after them.
     pub(super) fn after(&self) -> impl Fn(u64) -> u64 + Send + use<> {
         let share = self.share.clone();
         move |index| share.after(index)
     }
 
-    /// The next batch, located, waited for and with a slot; `None` after the last.
+    /// Returns the next batch, located, arrived and with a slot; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Assembly>> {
         let index = self.next;
         let mut stages = Stages::begin();
@@ -91,7 +91,7 @@ impl Producer {
         self.gatherer.gather(index, &places, errors, stages).await.map(Some)
     }
 
-    /// Which samples make up batch `index`; `None` past the last.
+    /// Locates the samples of batch `index`; `None` past the last.
     async fn locate_batch(
         &mut self,
         index: u64,
@@ -103,7 +103,7 @@ impl Producer {
             {
                 let errors = std::mem::take(&mut self.errors);
                 let batches = self.share.batches(total);
-                // Set once: nobody asks a producer again after its `None`.
+                // Set once: no call follows `None`.
                 let counts = self.learnt();
                 let _ = self.outcome.set(Outcome { batches, samples: total, errors, counts });
                 return Ok(None);
@@ -115,7 +115,7 @@ impl Producer {
             {
                 self.look_ahead(*first);
             }
-            // It grows with the samples that are there, not with the batch that was asked for.
+            // It grows with the samples present, not with the requested batch size.
             let mut places = Vec::new();
             for (position, valid) in positions {
                 match self.locate(position, stages).await? {
@@ -131,7 +131,7 @@ impl Producer {
         }
     }
 
-    /// The sample at `position`, or the epoch's length if it is past the end.
+    /// Locates the sample at `position`, or returns the epoch's length past the end.
     async fn locate(
         &mut self,
         position: u64,
@@ -152,12 +152,12 @@ impl Producer {
                     let now = match progress {
                         Ok(progress) if progress.counted => Known::Exactly(progress.samples),
                         Ok(progress) => Known::AtLeast(progress.samples),
-                        // A broken tar ends at its last good sample; the fault is told with the
+                        // A broken tar ends at its last good sample; the fault travels with the
                         // next batch.
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
                             self.broken = true;
                             match open.verdict().is_wrong() {
-                                // Told as any shard of which nothing can be trusted: once.
+                                // Reported once, as any shard that cannot be trusted.
                                 true => self.job.verdicts.note(shard, &open, self.next),
                                 false => self.errors.push(error),
                             }
@@ -171,7 +171,7 @@ impl Producer {
         }
     }
 
-    /// Samples of each shard, if this run learnt all of them.
+    /// Returns the samples of each shard, if this run learnt all of them.
     fn learnt(&self) -> Option<Vec<u64>> {
         let spec = &self.job.spec;
         if self.broken || spec.counts.is_some() || self.known.len() < spec.urls.len() {

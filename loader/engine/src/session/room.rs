@@ -1,7 +1,7 @@
-//! Whether the cache has room for what a job mixes at once.
+//! Check that a job's window fits its share of the cache.
 //!
-//! One rule: a job is refused only for what never fits, however much of the cache others leave it; what is
-//! read where it lies needs no room.
+//! Rule: a job is rejected only if it never fits, however much of the cache others free. Shards
+//! read in place need no room.
 
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::Store;
@@ -9,7 +9,7 @@ use forebay_wire::message::{Extent, Open, Shuffle, Stream};
 
 use crate::plan::{self, Need, Part, need};
 
-/// Refuses a job whose window does not fit its share of the cache.
+/// Rejects a job whose window exceeds its share of the cache.
 ///
 /// # Errors
 /// `Full` with the largest window that fits; `Invalid` for an extent of another job.
@@ -24,7 +24,7 @@ pub(super) fn check(
     let (first, ranks) = extent.ranks;
     let within = first.checked_add(ranks).is_some_and(|end| end <= order.world_size);
     if extent.bytes.len() != spec.urls.len() || ranks == 0 || !within {
-        return Err(Error::new(ErrorKind::Invalid, "the extent is that of another job"));
+        return Err(Error::new(ErrorKind::Invalid, "the extent belongs to another job"));
     }
     let urls = || spec.urls.iter().map(String::as_str);
     let Some(room) = store.room_for(urls()) else { return Ok(()) };
@@ -60,7 +60,7 @@ pub(super) fn check(
                 .to_owned()
         }
     };
-    Err(Error::new(ErrorKind::Full, "what the job mixes at once does not fit into the cache")
+    Err(Error::new(ErrorKind::Full, "the job's window does not fit into its share of the cache")
         .at("bytes", bytes)
         .at("room", room)
         .advise(advice))

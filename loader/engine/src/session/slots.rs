@@ -1,8 +1,8 @@
-//! The slab of a session: spans leased for batches, and lent until the trainer returns them.
+//! Slab of a session: spans taken for batches, and lent until the trainer returns them.
 //!
-//! One rule: a span goes back to its arena only when the trainer released it (or the session
-//! ended), never because a new slab or a new run came. Leases are taken in batch order, so a batch
-//! never waits for memory held by a later one.
+//! Rule: a span returns to its arena only when the trainer releases it or the session ends, never
+//! because of a new slab or run. Spans are taken in batch order, so a batch never waits for memory
+//! held by a later one.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -16,24 +16,25 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Event;
 
-/// How long a slab waits for memory that its own trainer still uses. Batches are given back as they
-/// are decoded; a trainer that gives none back for so long keeps them, and hears what to change.
+/// Time a slab waits for memory that its own trainer still uses. Batches return as they are
+/// decoded; a trainer that returns none for so long keeps them, and its error says what to change.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a disk's engine may take to register a slab, a matter of milliseconds unless the disk hangs
-/// with everything that may be asked of it at once.
+/// Time a disk's engine may take to register a slab: milliseconds, unless the disk hangs with its
+/// full queue.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Slabs are sized for batches this much larger than the one that asked, in eighths: sample sizes
-/// vary, and a new slab costs a round of page faults.
+/// Headroom of a slab over the requesting batch, in eighths: sample sizes vary, and a new slab
+/// costs a round of page faults.
 const HEADROOM_EIGHTHS: usize = 10;
 
-/// A first slab of more bytes than this is not waited for: the first batch gets a slab of its own, and the
-/// one for all batches is made beside its reads. Backing memory takes a tenth of a second per GiB on a bare
-/// machine and up to three per GiB in a virtual one, so this much takes some 3 to 100 ms.
+/// Size above which the first slab is not awaited: the first batch gets a slab of its own, and the
+/// full one is made in parallel with its reads. Backing memory takes a tenth of a second per GiB on
+/// a bare machine and up to three in a virtual one, so this size takes 3 to 100 ms.
 const WORTH_A_START: usize = 32 << 20;
 
-/// Memory for the slabs of all sessions of a node: a hard limit, taken before anything is mapped.
+/// Memory for the slabs of all sessions of a node: a hard limit, reserved before anything is
+/// mapped.
 #[derive(Debug, Clone)]
 pub struct SlabMemory(Arc<Pool>);
 
@@ -44,7 +45,7 @@ struct Pool {
     freed: Notify,
 }
 
-/// A share of the slab memory, until dropped.
+/// Reserved slab memory, until dropped.
 #[derive(Debug)]
 struct Grant {
     pool: SlabMemory,
@@ -52,25 +53,25 @@ struct Grant {
 }
 
 impl SlabMemory {
-    /// A pool of `limit` bytes.
+    /// Makes a pool of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Pool { limit, used: Mutex::new(0), freed: Notify::new() }))
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {
         *self.used_mut()
     }
 
-    /// The limit in bytes.
+    /// Returns the limit in bytes.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.0.limit
     }
 
-    /// Takes `batches` times `each` bytes, or for as many fewer batches as still fit, down to one.
+    /// Reserves `batches` times `each` bytes, or for as many fewer batches as fit, down to one.
     fn take(&self, each: usize, batches: u32) -> Option<(Grant, u32)> {
         let mut used = self.used_mut();
         let left = self.0.limit - *used;
@@ -80,7 +81,7 @@ impl SlabMemory {
         (fit > 0).then(|| (Grant { pool: self.clone(), bytes }, fit))
     }
 
-    /// Takes `each` bytes, if as much for every one of `batches` fits beside them.
+    /// Reserves `each` bytes, if as much for every one of `batches` fits beside them.
     fn take_beside(&self, each: usize, batches: u32) -> Option<Grant> {
         let mut used = self.used_mut();
         let all = each.checked_mul(batches as usize + 1)?;
@@ -108,15 +109,15 @@ impl Drop for Grant {
 pub struct Memory {
     /// Bytes of the current slab.
     pub slab_bytes: usize,
-    /// Bytes of it in leased slots.
+    /// Bytes of it in taken slots.
     pub leased_bytes: usize,
     /// Slots the trainer holds.
     pub lent_slots: usize,
-    /// Batches the slab was sized for; below `prefetch` where memory is short.
+    /// Batches the slab is sized for; below `prefetch` if memory is short.
     pub batches: u32,
 }
 
-/// Memory for one batch, and the right to have one more batch under way.
+/// Memory for one batch, and the right to one more batch in flight.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) slab: u32,
@@ -125,15 +126,16 @@ pub(super) struct Slot {
     pub(super) right: Right,
 }
 
-/// What a batch under way holds besides its memory: one of the job's slots, and its slab's grant.
+/// Right to a batch in flight, beside its memory: one of the job's slots, and its slab's
+/// reservation.
 #[derive(Debug)]
 pub(super) struct Right {
-    // Given back in this order: once every slot is home, no memory is held for one.
+    // Dropped in this order: once every slot has returned, no memory is reserved for one.
     _grant: Arc<Grant>,
     _credit: OwnedSemaphorePermit,
 }
 
-/// What keeps a lent slot's memory.
+/// Owner of a lent slot's memory.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) _spans: Vec<Span>,
@@ -149,15 +151,15 @@ struct Slab {
 }
 
 impl Slab {
-    /// What a batch may need of it before a larger slab is made: a trainer keeps views only in a
+    /// Returns the share of a batch before a larger slab is made: a trainer keeps views only in a
     /// slab that holds all of `prefetch` batches, and counts on this much room for the next.
     fn share(&self, prefetch: u32) -> usize {
         let batches = if self.batches < prefetch { 1 } else { self.batches };
         self.arena.capacity() / batches as usize
     }
 
-    /// What a batch takes of a slab that holds all of `prefetch` batches: equal pieces, however small
-    /// the batch, so that what views keep never cuts the room for the next one in two.
+    /// Returns the piece of each batch in a slab that holds all of `prefetch` batches: equal
+    /// pieces, however small the batch, so that kept views never split the room for the next one.
     fn piece(&self, prefetch: u32) -> Option<usize> {
         (self.batches >= prefetch).then(|| self.share(prefetch))
     }
@@ -169,13 +171,13 @@ struct State {
     slabs_made: u32,
     slots_made: u64,
     lent: HashMap<(u32, u64), Hold>,
-    /// Since when the trainer has no batch, and for how long it had none before, since that was asked for.
+    /// Time since which the trainer has no batch.
     empty: Option<Instant>,
     starved: Duration,
 }
 
 impl State {
-    /// The trainer has batches, or none, from now on.
+    /// Records that the trainer has batches, or none, from now on.
     fn look(&mut self) {
         match (self.lent.is_empty(), self.empty) {
             (true, None) => self.empty = Some(Instant::now()),
@@ -208,12 +210,12 @@ impl Slots {
         Self { engines, memory, prefetch, credits, events, state: Mutex::default() }
     }
 
-    /// The largest batch that there is memory for if nothing else has any.
+    /// Returns the size of the largest batch that an otherwise empty memory can hold.
     pub(super) fn largest(&self) -> usize {
         self.memory.limit() / CHUNK * CHUNK
     }
 
-    /// Leases `bytes` for the next batch, waiting until the trainer has made room.
+    /// Takes `bytes` for the next batch, waiting until the trainer has made room.
     pub(super) async fn lease(&self, bytes: usize) -> Result<Slot> {
         let closed = |_| Error::new(ErrorKind::Closed, "the session ended");
         let credit = self.credits.clone().acquire_owned().await.map_err(closed)?;
@@ -228,19 +230,19 @@ impl Slots {
         Ok(Slot { slab: slab.number, slot: state.slots_made, span, right })
     }
 
-    /// The batch is the trainer's until it releases the slot.
+    /// Lends the batch to the trainer until it releases the slot.
     pub(super) fn lend(&self, batch: &Batch, hold: Hold) {
         let mut state = self.state();
         state.lent.insert((batch.slab, batch.slot), hold);
         state.look();
     }
 
-    /// For how long the trainer had no batch, since this was asked last.
+    /// Returns the time the trainer had no batch since the last call.
     pub(super) fn starved(&self) -> Duration {
         std::mem::take(&mut self.state().starved)
     }
 
-    /// The trainer is done with a slot. One it never had is its own mistake, and changes nothing.
+    /// Releases a slot. An unknown slot is the trainer's mistake and has no effect.
     pub(super) fn release(&self, slab: u32, slot: u64) {
         let hold = {
             let mut state = self.state();
@@ -262,11 +264,11 @@ impl Slots {
         }
     }
 
-    /// The current slab if a batch of `bytes` may lie there, else a new one; its predecessor lives
-    /// on in its leases.
+    /// Returns the current slab if a batch of `bytes` may lie there, else a new one; the old one
+    /// lives on in its slots.
     async fn slab_for(&self, bytes: usize) -> Result<Slab> {
         let roomy = (bytes.max(1).div_ceil(8) * HEADROOM_EIGHTHS).next_multiple_of(CHUNK);
-        // A batch that fits without it needs none.
+        // A batch that fits without headroom needs none.
         let each = roomy.min(self.largest()).max(bytes.max(1).next_multiple_of(CHUNK));
         let current = self.state().slab.clone();
         if let Some(slab) = current {
@@ -278,7 +280,7 @@ impl Slots {
                     Some((grant, batches)) if batches == self.prefetch => {
                         self.make_and_keep(grant, batches).await
                     }
-                    // Fewer batches in a slab they fit are better than fewer still in a new one.
+                    // Fewer batches in a fitting slab are better than still fewer in a new one.
                     _ => Ok(slab),
                 };
             }
@@ -290,21 +292,21 @@ impl Slots {
         {
             return self.make(grant, NO_OTHERS).await;
         }
-        // The predecessor's bytes are free for its successor unless the trainer still uses them.
+        // The old slab's bytes are free for the new one unless the trainer still uses them.
         self.state().slab = None;
         let (grant, batches) = self.room(each).await?;
         self.make_and_keep(grant, batches).await
     }
 
-    /// Makes the slab in which the next batches will lie.
+    /// Makes the slab for the next batches and keeps it.
     async fn make_and_keep(&self, grant: Grant, batches: u32) -> Result<Slab> {
         let slab = self.make(grant, batches).await?;
         self.state().slab = Some(slab.clone());
         Ok(slab)
     }
 
-    /// Memory for as many batches of `each` bytes as there is room for. What this job's earlier
-    /// batches hold is waited for.
+    /// Reserves memory for as many batches of `each` bytes as there is room for, waiting for memory
+    /// that this job's earlier batches hold.
     async fn room(&self, each: usize) -> Result<(Grant, u32)> {
         let room = async {
             loop {
@@ -315,7 +317,7 @@ impl Slots {
                 }
                 tokio::select! {
                     () = freed => {}
-                    // All other slots are home: nothing more will come of waiting.
+                    // All other slots have returned: waiting longer would not help.
                     _home = self.credits.acquire_many(self.prefetch - 1) => {
                         return self.memory.take(each, self.prefetch);
                     }
@@ -334,7 +336,7 @@ impl Slots {
         })
     }
 
-    /// Makes the slab that `grant` allows, and announces it.
+    /// Makes a slab within `grant`, and announces it.
     async fn make(&self, grant: Grant, batches: u32) -> Result<Slab> {
         let number = {
             let mut state = self.state();
@@ -349,12 +351,12 @@ impl Slots {
         .map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))??;
         let slab = &region;
         let attached = self.engines.iter().map(|engine| async move {
-            // A disk that hangs must not keep jobs of other disks from their memory: its reads, should
-            // it come back, go unregistered.
+            // A hanging disk must not keep jobs of other disks from their memory: its reads, should
+            // it recover, are unregistered.
             match tokio::time::timeout(ATTACH_TIMEOUT, engine.attach(slab)).await {
                 Ok(attached) => attached.map(drop),
                 Err(_) => {
-                    tracing::warn!(?engine, "a disk does not take a slab's memory");
+                    tracing::warn!(?engine, "a disk does not register a slab's memory in time");
                     Ok(())
                 }
             }
@@ -391,8 +393,8 @@ mod tests {
         (Slots::new(vec![engine], SlabMemory::new(limit), prefetch, events), receiver)
     }
 
-    /// Samples may grow in mid-epoch: the larger slab waits for what the trainer is about to give
-    /// back, and is made of that.
+    /// Samples may grow in mid-epoch: the larger slab waits for memory that the trainer is about to
+    /// return, and reuses it.
     #[tokio::test]
     async fn a_larger_slab_waits_for_the_memory_of_the_one_before() {
         let (slots, _events) = slots(4 * CHUNK, 2);
@@ -417,11 +419,11 @@ mod tests {
         assert_eq!(slots.memory.used(), 0, "the slab that was too small is gone");
     }
 
-    /// A first batch waits for its own memory only; the slab for all comes with the next.
+    /// A first batch waits for its own memory only; the full slab comes with the next.
     #[tokio::test]
     async fn a_first_batch_has_a_slab_of_its_own_where_memory_allows() {
         const BATCH: usize = 16 << 20;
-        // With its headroom a batch is given 20 MiB: two and the first one's make 60.
+        // With headroom a batch gets 20 MiB: two and the first one's make 60.
         let (slots, mut events) = slots(60 << 20, 2);
         let mut announced = || match events.try_recv() {
             Ok(Event::Slab { slab, region, batches }) => (slab, region.len() >> 20, batches),

@@ -1,8 +1,9 @@
-//! Shards whose samples a job was handed before it was known whether they are right.
+//! Shards whose samples a job received before they were verified.
 //!
-//! One rule: what turns out wrong is told, once for each shard and run, with the next batch or at the run's
-//! end, but never with a batch before the first that has, or would have had, samples of it: batches are made far ahead.
-//! Nothing waits for it before that end. What is not known even then stays with the job, for its next run to tell.
+//! Rule: a wrong shard is reported once per shard and run, with the next batch or at the run's end,
+//! but never with a batch before the first one that has, or would have had, its samples, since
+//! batches are made far ahead. Nothing waits for a verdict before that end. A verdict still unknown
+//! then stays with the job for its next run.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -11,48 +12,48 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay_error::Error;
 use forebay_store::{Shard, Verdict};
 
-/// What a job still has to hear. It holds as many verdicts as fills of its shards are under way.
+/// Verdicts a job still has to hear: as many as fills of its shards are in progress.
 #[derive(Default)]
 pub(crate) struct Verdicts(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Not known, or not told.
+    /// Unknown or unreported verdicts.
     open: Vec<Open>,
-    /// Shards that the run was told of.
+    /// Shards reported in this run.
     told: HashSet<u32>,
-    /// The same of all runs.
+    /// Shards reported in all runs.
     total: u64,
 }
 
-/// What is open of a shard.
+/// An unreported verdict of a shard.
 struct Open {
     shard: u32,
-    /// The first batch of the run that has samples of it.
+    /// First batch of the run with samples of it.
     since: u64,
     verdict: Verdict,
 }
 
 impl Verdicts {
-    /// Another run begins.
+    /// Starts another run.
     pub(super) fn begin(&self) {
         let mut state = self.lock();
         state.told.clear();
-        // What the run before left open concerns none of this one's batches.
+        // Verdicts left from the run before concern none of this run's batches.
         state.open.iter_mut().for_each(|open| open.since = 0);
     }
 
-    /// Batch `batch` takes samples of this shard, as it came then.
+    /// Records that batch `batch` takes samples of this shard.
     pub(super) fn note(&self, number: u32, shard: &Shard, batch: u64) {
         let verdict = shard.verdict();
-        // As most are: it lay on a tier.
+        // The common case: it was on a tier.
         if verdict.known() == Some(Ok(())) {
             return;
         }
         let mut state = self.lock();
         state.open.retain(|open| open.verdict.known() != Some(Ok(())));
         match state.open.iter_mut().find(|open| open.verdict.is_of_the_same(verdict)) {
-            // Of batches that are made at once any may come first.
+            // Batches made in parallel may come in any order.
             Some(open) => open.since = open.since.min(batch),
             None => {
                 let verdict = verdict.clone();
@@ -61,7 +62,8 @@ impl Verdicts {
         }
     }
 
-    /// What turned out wrong of batches up to `batch` and was not told in this run. It counts as told.
+    /// Takes the wrong shards of batches up to `batch` that this run has not reported, and marks
+    /// them as reported.
     pub(super) fn wrong(&self, batch: u64) -> Vec<Error> {
         let mut state = self.lock();
         let State { open, told, total } = &mut *state;
@@ -70,15 +72,16 @@ impl Verdicts {
             if *since > batch {
                 return true;
             }
-            // Looked at once: it may come to be known meanwhile.
+            // Read once: it may become known meanwhile.
             let known = verdict.known();
             if let Some(Err(error)) = known
                 && told.insert(*shard)
             {
                 *total += 1;
                 wrong.push(error.clone().at("samples", "served").advise(
-                    "samples of it that this job had before may be wrong: go back to a state from before them if that \
-                     matters; nothing of it was kept, the next use fetches it anew, and if it stays so, upload it again",
+                    "samples of it that this job received may be wrong: resume from a \
+                             state before them if that matters; the copy was dropped and the \
+                             next use fetches it again; if it stays wrong, upload the shard again",
                 ));
             }
             known.is_none()
@@ -86,7 +89,7 @@ impl Verdicts {
         wrong
     }
 
-    /// Waits until all of it is known.
+    /// Waits until every verdict is known.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         let open: Vec<_> = self.lock().open.iter().map(|open| open.verdict.clone()).collect();
         async move {
@@ -96,12 +99,12 @@ impl Verdicts {
         }
     }
 
-    /// How many are not known.
+    /// Returns the number of unknown verdicts.
     pub(super) fn pending(&self) -> usize {
         self.lock().open.iter().filter(|open| open.verdict.known().is_none()).count()
     }
 
-    /// Shards that were told, in all runs.
+    /// Returns the number of shards reported in all runs.
     pub(super) fn total(&self) -> u64 {
         self.lock().total
     }

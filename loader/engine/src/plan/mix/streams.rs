@@ -1,9 +1,8 @@
-//! Several data sets as one sequence: the mixture says which stream is at a position and which of
-//! its samples, that stream's own sequence says which sample that is.
+//! Several data sets as one sequence: the mixture gives the stream and sample number of a position,
+//! and the stream's own sequence gives the sample.
 //!
-//! One rule: what a stream gives does not depend on its companions. It is shuffled alone, over its
-//! own lanes and its own window, under a key of its own; only where its samples come is the
-//! mixture's.
+//! Rule: a stream's own order does not depend on its companions. It is shuffled alone, over its own
+//! lanes and window, under its own key; the mixture decides only the positions.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -16,35 +15,36 @@ use crate::plan::permute::Key;
 use crate::plan::sequence::{Known, Located, Sequence, Span};
 use crate::plan::{check_counts, lanes};
 
-/// Sets the keys of streams apart from those of passes, whose numbers stay below it.
+/// Separates the keys of streams from those of passes, whose numbers stay below it.
 const STREAMS: u64 = u64::MAX;
 
 /// One data set of a mixture.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    /// Its shards: the next of the job's list, after those of the streams before it.
+    /// Number of its shards: the next ones of the job's list, after those of earlier streams.
     pub shards: u32,
-    /// The samples of each, where known beforehand.
+    /// Sample counts of its shards, if known beforehand.
     pub counts: Option<Vec<u64>>,
-    /// How much of the mixture it is.
+    /// Its share of the mixture.
     pub proportion: Proportion,
 }
 
-/// One epoch's sequence over several streams; shards are counted over all of them together.
+/// Sequence of one epoch over several streams; shards are numbered over all of them.
 #[derive(Debug)]
 pub struct Mixed {
     mix: Mix,
     total: u64,
-    /// Each stream's first shard, and its sequence.
+    /// First shard of each stream, and its sequence.
     streams: Vec<(u32, Sequence)>,
 }
 
 impl Mixed {
-    /// The sequence of `epoch` over `streams`, for an order that [`crate::plan::check`] took.
+    /// Makes the sequence of `epoch` over `streams`, for an order that passed
+    /// [`crate::plan::check`].
     ///
     /// # Errors
-    /// `Invalid` if streams have weights and repeats, weights and no `epoch_samples`, repeats and
-    /// no counts, no samples, or lanes they cannot have; see also [`weights`] and [`repeats`].
+    /// `Invalid` if streams have both weights and repeats, weights without `epoch_samples`, repeats
+    /// without counts, no samples, or impossible lanes; see also [`weights`] and [`repeats`].
     pub fn new(order: &Order, streams: &[Stream], epoch: u64) -> Result<Self> {
         let parts = parts(order, streams)?;
         let mut mix = Mix::new(&parts)?;
@@ -55,7 +55,7 @@ impl Mixed {
         for ((stream, samples), number) in streams.iter().zip(mix.before(total)).zip(0..) {
             let lanes = lanes(order, stream.shards, stream.counts.is_some())
                 .map_err(|error| error.at("stream", number))?;
-            // A stream is played for as long as the mixture wants samples of it.
+            // A stream is played for as long as the mixture needs its samples.
             let order = Order { epoch_samples: Some(samples), ..order.clone() };
             let (counts, key) = (stream.counts.clone(), key.with(number));
             let sequence = Sequence::with_key(&order, stream.shards, counts, lanes, key);
@@ -65,9 +65,9 @@ impl Mixed {
         Ok(Self { mix, total, streams: sequences })
     }
 
-    /// Which sample is at `position`, as [`Sequence::locate`] says it.
+    /// Returns the sample at `position`, as [`Sequence::locate`] does.
     ///
-    /// A stream that turns out to have no samples ends the epoch where it would have come.
+    /// A stream that turns out to be empty ends the epoch at its next position.
     pub fn locate(&mut self, position: u64, known: &dyn Fn(u32) -> Known) -> Located {
         if position >= self.total {
             return Located::End { total: self.total };
@@ -82,26 +82,26 @@ impl Mixed {
         }
     }
 
-    /// Samples in the epoch over all ranks.
+    /// Returns the samples in the epoch over all ranks.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The stream that a shard belongs to.
+    /// Returns the stream of a shard.
     #[must_use]
     pub fn stream(&self, shard: u32) -> usize {
         self.streams.partition_point(|(first, _)| *first <= shard) - 1
     }
 
-    /// Shards that are open at once, over all streams.
+    /// Returns the shards open at once, over all streams.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.streams.iter().map(|(_, sequence)| sequence.open(|_| true)).sum()
     }
 
-    /// Shards in the order in which they are first needed from `position` on, without repeats, at
-    /// most `limit` of them.
+    /// Returns the shards in the order of their first need from `position` on, without repeats, at
+    /// most `limit`.
     #[must_use]
     pub fn upcoming(&self, position: u64, limit: usize) -> Vec<u32> {
         let mut mix = self.mix.clone();
@@ -137,7 +137,7 @@ impl Mixed {
 }
 
 impl Mixed {
-    /// From where to where each stream's shards are needed; none where counts are learnt.
+    /// Returns the spans in which each stream's shards are needed; none if counts are learnt.
     pub(in crate::plan) fn spans(&self) -> Option<Vec<Span>> {
         let mut all = Vec::new();
         for (stream, (first, sequence)) in self.streams.iter().enumerate() {
@@ -155,16 +155,19 @@ impl Mixed {
     }
 }
 
-/// How many samples each stream gives of every period.
+/// Returns the samples of each stream per period.
 fn parts(order: &Order, streams: &[Stream]) -> Result<Vec<u64>> {
     let invalid =
         |message: &str, advice: &str| Err(Error::new(ErrorKind::Invalid, message).advise(advice));
     if streams.is_empty() {
-        return invalid("a mixture of no streams", "give at least one");
+        return invalid("a mixture has no streams", "give at least one");
     }
     let shards = streams.iter().try_fold(0_u32, |sum, stream| sum.checked_add(stream.shards));
     if shards.is_none() || streams.iter().any(|stream| stream.shards == 0) {
-        return invalid("a stream has no shards, or all together too many", "check the URL lists");
+        return invalid(
+            "a stream has no shards, or the streams have too many",
+            "check the URL lists",
+        );
     }
     for (stream, number) in streams.iter().zip(0_u64..) {
         if let Some(counts) = &stream.counts {
@@ -178,18 +181,21 @@ fn parts(order: &Order, streams: &[Stream]) -> Result<Vec<u64>> {
     });
     if let Some(by_weight) = by_weight.collect::<Option<Vec<_>>>() {
         if order.epoch_samples.is_none() {
-            return invalid("weights alone have no end", "give epoch_samples=");
+            return invalid("a mixture by weights has no end of its own", "give epoch_samples=");
         }
         return weights(&by_weight);
     }
     let mut by_repeat = Vec::with_capacity(streams.len());
     for stream in streams {
         let Proportion::Repeat(repeat) = stream.proportion else {
-            return invalid("some streams have a weight, others repeat", "give all the same");
+            return invalid(
+                "some streams have a weight, others a repeat",
+                "give all of them the same",
+            );
         };
         let Some(counts) = &stream.counts else {
             return invalid(
-                "a stream's share by repeat= needs its sample counts",
+                "a stream with repeat= needs its sample counts",
                 "give manifest= (make one with `forebay index`), or weight= and epoch_samples=",
             );
         };
