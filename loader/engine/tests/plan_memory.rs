@@ -1,4 +1,4 @@
-//! What a plan costs in memory: alone in its process, whose high-water mark is read.
+//! Memory of a plan: alone in its process, whose high-water mark is read.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -12,13 +12,13 @@ const SHARDS: u32 = 1_000_000;
 /// Samples of a shard, on average.
 const SAMPLES: u64 = 1000;
 
-/// What the plan may cost at its highest, its sample counts included.
+/// Bound on the plan's peak, sample counts included.
 const MEMORY_KB: u64 = 100_000;
 
 /// Positions to look up in each order.
 const LOOKS: u64 = 20_000;
 
-/// The most memory this process ever had, in kB.
+/// Peak memory of this process, in kB.
 fn high_water_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

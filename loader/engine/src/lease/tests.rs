@@ -1,4 +1,4 @@
-//! The queue against a model: whatever happens in between, each sample is delivered once for good.
+//! The queue against a model: each sample is finally delivered once, whatever happens in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,32 +22,32 @@ fn joining(member: u64, rank: u32, world_size: u32, shards: u32) -> Joining {
     }
 }
 
-/// One rank as its trainer sees it: what it holds, what it received, and what of that it trained on.
+/// One rank as its trainer sees it: held shards, received samples, and trained ones.
 #[derive(Debug, Default)]
 struct Rank {
     member: Option<u64>,
-    /// Of each turn that it reads, the next sample.
+    /// Next sample of each turn being read.
     reading: BTreeMap<u32, u64>,
-    /// Batches it received and did not acknowledge.
+    /// Received, unacknowledged batches.
     batches: Vec<Vec<Mark>>,
-    /// What it acknowledged, whether the queue heard of it or not.
+    /// Acknowledged progress, recorded by the queue or not.
     unheard: Vec<Mark>,
 }
 
-/// What may happen next, to which rank.
+/// An event of one rank.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// It leases a shard.
+    /// It takes a shard.
     Take(usize),
-    /// It receives a batch of so many samples.
+    /// It receives a batch of this many samples.
     Receive(usize, u64),
-    /// It acknowledges its first batch; the queue hears of it, or its daemon dies before.
+    /// It acknowledges its first batch; the queue records it, or its daemon dies before.
     Acknowledge(usize, bool),
-    /// It dies, and another comes in its place.
+    /// It dies, and another takes its place.
     Die(usize),
-    /// Its daemon dies, and what was written is read again: all ranks come back, but for one perhaps.
+    /// Its daemon dies, and the written log is read again: all ranks but perhaps one come back.
     Restart(Option<usize>),
-    /// Everybody ends, and goes on from the state of this instant in a world of another size.
+    /// All ranks end, and resume from this state in a world of another size.
     Resume(u32),
 }
 
@@ -64,7 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..200)
 }
 
-/// The queue, the log that it wrote, its ranks, and what is delivered for good.
+/// The queue, its written log, its ranks, and the finally delivered samples.
 struct World {
     slot: Option<Queue>,
     written: Option<Queue>,
@@ -121,7 +121,7 @@ impl World {
         self.write();
     }
 
-    /// What a keeper does: the entries, and nothing else, go to where the queue is read from.
+    /// Acts as a keeper: only the entries reach the stored log.
     fn write(&mut self) {
         let queue = self.slot.as_mut().unwrap();
         let entries: Vec<Entry> = queue.entries();
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// Notes what was acknowledged beyond what was before: none of it twice.
+    /// Records acknowledged samples, each at most once.
     fn deliver(&mut self, before: &Place, told: &[Mark]) {
         let mut from: BTreeMap<u32, u64> =
             before.open.iter().map(|mark| (mark.turn, mark.upto)).collect();
@@ -197,7 +197,7 @@ impl World {
     }
 
     fn die(&mut self, rank: usize) {
-        // What it acknowledged was on its way, and came.
+        // Its acknowledgement was in flight, and arrived.
         self.acknowledge_all_told(rank);
         self.slot.as_mut().unwrap().leave(self.ranks[rank].member.unwrap());
         self.write();
@@ -210,7 +210,7 @@ impl World {
         self.ranks[rank].batches = batches;
     }
 
-    /// What whoever joins must say that the epoch began with.
+    /// Returns the start of the epoch that a joining rank must name.
     fn begun(&self) -> Option<Place> {
         let json = serde_json::to_value(self.slot.as_ref().unwrap()).unwrap();
         let (log, position) =
@@ -254,7 +254,7 @@ impl World {
             self.now += 10;
             self.slot.as_mut().unwrap().expire(self.now);
             self.write();
-            // It did acknowledge, and nobody heard of it: its own loss, not the queue's.
+            // Its acknowledgement was lost: its own loss, not the queue's.
             self.join(missing, self.begun().as_ref());
         }
     }
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// Everybody reads on to the end.
+    /// All ranks read to the end.
     fn finish(&mut self) {
         let mut over = 0;
         while over < self.ranks.len() {
@@ -337,7 +337,7 @@ fn what_comes_back_goes_first_and_where_it_was_left() {
     assert_eq!(error.kind(), forebay_error::ErrorKind::Closed);
 }
 
-/// Nobody acknowledges for another, whatever it says.
+/// A rank cannot acknowledge for another.
 #[test]
 fn what_one_does_not_hold_is_none_of_its_business() {
     let mut slot = None;
@@ -356,7 +356,7 @@ fn nobody_hoards_what_others_wait_for() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 3, 5)).unwrap();
     join(&mut slot, &joining(2, 1, 3, 5)).unwrap();
-    // A rank's share of four that are left is two, of three it is one.
+    // A rank's share of four remaining shards is two, of three it is one.
     assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
     assert_eq!(turn(&mut slot, 1), Offer::Turn(1));
     assert_eq!(turn(&mut slot, 1), Offer::Nothing);
@@ -385,7 +385,7 @@ fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     assert_eq!(turn(&mut slot, 1), Offer::Turn(0));
     slot.as_mut().unwrap().leave(1);
-    // Rank 1 comes for the first time, though nobody is there any more: it takes over.
+    // Rank 1 joins for the first time with nobody present: it takes over.
     join(&mut slot, &joining(2, 1, 2, 4)).unwrap();
     assert_eq!(slot.as_ref().unwrap().log(), "log-1");
     // Rank 0 comes back while rank 1 is there: it joins.
@@ -400,7 +400,7 @@ fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
     assert_eq!(slot.as_ref().unwrap().place().next, 0);
 }
 
-/// Those who are only awaited are not there: a job that is started again at once begins anew.
+/// Awaited members are not present: a job restarted at once starts anew.
 #[test]
 fn a_daemon_that_comes_after_another_believes_in_nobody_who_does_not_come_back() {
     let mut slot = None;

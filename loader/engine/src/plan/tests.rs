@@ -1,4 +1,4 @@
-//! What must hold of any plan: it is a partition, and it depends on nothing it should not.
+//! Properties of every plan: it is a partition, and it depends only on its inputs.
 
 use std::collections::HashSet;
 
@@ -293,7 +293,7 @@ fn orders_that_make_no_sense_are_refused_with_advice() {
     assert!(lanes(&Order { lanes: Some(2), ..good.clone() }, 8, false).is_err());
     assert_eq!(lanes(&Order { lanes: Some(4096), ..good.clone() }, 9000, true).unwrap(), 4096);
     assert!(lanes(&Order { lanes: Some(4097), ..good.clone() }, 9000, true).is_err());
-    // What is counted in positions never outgrows what holds it.
+    // Positions never overflow.
     let endless = Order { epoch_samples: Some(u64::MAX), ..good.clone() };
     assert_eq!(check(&endless, 3, None).unwrap_err().kind(), ErrorKind::Invalid);
     let error = check(&good, 3, Some(&[1, u64::MAX, 1])).unwrap_err();

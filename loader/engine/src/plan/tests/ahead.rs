@@ -1,4 +1,4 @@
-//! What is named ahead of need: everything the next sample may need, and what comes first, first.
+//! Look-ahead of plans: every shard the next sample may need, in the order of need.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Where windows begin and end in each lane, and what they hold.
+//! Windows of each lane: their edges and their shards.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn needs(sequence: &Sequence, lanes: u32, lane: u32) -> Vec<(u64, u32)> {
     mine.map(|(position, shard)| (position / u64::from(lanes), shard)).collect()
 }
 
-/// Where blocks begin in a lane.
+/// First places of blocks in a lane.
 fn edges(sequence: &Sequence, lanes: u32, lane: u32) -> Vec<u64> {
     let mut edges: Vec<u64> = needs(sequence, lanes, lane).iter().map(|(at, _)| *at).collect();
     edges.dedup();
@@ -23,7 +23,7 @@ fn no_two_lanes_change_windows_at_the_same_time() {
     for lanes in LANE_LADDER {
         for window in [1, 64, 96] {
             let per_lane = u64::from(window).div_ceil(u64::from(lanes));
-            // The ramp, three full windows, and what the stagger leaves.
+            // The ramp, three full windows, and the remainder left by the stagger.
             let shards = lanes * u32::try_from(per_lane * 6 + 2).unwrap();
             let counts = vec![SAMPLES; shards as usize];
             let order = order(Shuffle::Window, window, 1);

@@ -1,15 +1,15 @@
-//! Order is a function (promise 5) and each sample comes once (promise 6), whoever reads: whole
-//! sequences are compared, through as many sequences and shares as there are ranks.
+//! Order is a function (promise 5) and each sample comes once (promise 6), for every reader: whole
+//! sequences are compared, read through as many sequences and shares as there are ranks.
 
 use super::*;
 
-/// A global batch: what each rank gets, as (position, valid, sample).
+/// A global batch: the (position, valid, sample) of each rank.
 type Batch = Vec<Vec<(u64, bool, (u32, u64))>>;
 
 /// A run of all ranks.
 type Run = Vec<Batch>;
 
-/// What does not depend on who reads.
+/// Inputs that do not depend on the reader.
 #[derive(Debug, Clone)]
 struct Job {
     /// Sample counts of the shards of each stream; one stream alone is no mixture.
@@ -88,7 +88,7 @@ impl Job {
         self.plan(&self.order).total().unwrap()
     }
 
-    /// The epoch's sequence, as nobody shares it.
+    /// The epoch's sequence without shares.
     fn whole(&self) -> Vec<(u32, u64)> {
         let mut plan = self.plan(&self.order);
         (0..self.total()).map(|position| sample(&mut plan, position)).collect()
@@ -250,7 +250,7 @@ fn ranks_of_whole_lanes_read_no_others_in_any_pass() {
                 .collect();
             let lanes = positions.iter().map(|position| position % 4).collect::<HashSet<_>>();
             assert!(lanes.iter().all(|lane| share.owns(*lane as u32)), "{lanes:?}");
-            // Its shards are those that a look ahead over its own lanes names.
+            // Its shards are those that a look-ahead over its own lanes returns.
             let mut sequence = Sequence::new(&order, 7, Some(counts.clone()), 4, 0);
             for position in positions {
                 let located = sequence.locate(position, &|_| panic!("every count is known"));

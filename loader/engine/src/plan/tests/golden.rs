@@ -114,7 +114,7 @@ const MIXTURES: ((usize, u64), (usize, u64)) =
 
 const TURNS: [usize; 16] = [0, 1, 2, 0, 2, 1, 0, 2, 1, 0, 2, 3, 0, 1, 2, 4];
 
-/// The first samples as they are, for whoever writes this order down a second time.
+/// The first samples themselves, for an independent implementation of this order.
 #[test]
 fn first_samples_stay() {
     let order = order(Shuffle::Window, 4, 42);

@@ -7,7 +7,7 @@ fn parts() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(prop_oneof![1_u64..6, 1_u64..60, 1_u64..400], 1..9)
 }
 
-/// The streams of the first positions, as one after another is asked for.
+/// Streams of the first positions, queried one after another.
 fn play(parts: &[u64], positions: u64) -> Vec<(usize, u64)> {
     let mut mix = Mix::new(parts).unwrap();
     (0..positions).map(|position| mix.at(position)).collect()
@@ -141,7 +141,7 @@ fn an_epoch_plays_each_stream_as_often_as_it_says() {
     }
     let half: HashSet<_> = of(2).collect();
     assert_eq!((of(2).count(), half.len()), (80, 80));
-    // What a stream gives is its own: no two passes alike, and no companion changes it.
+    // A stream's order is its own: no two passes are alike, and no companion changes it.
     let passes: Vec<Vec<_>> = of(1).collect::<Vec<_>>().chunks(11).map(<[_]>::to_vec).collect();
     assert!(passes[0] != passes[1] && passes[1] != passes[2]);
     let mut fewer = Mixed::new(&order, &streams[..2], 2).unwrap();

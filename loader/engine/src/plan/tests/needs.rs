@@ -1,4 +1,4 @@
-//! What is open at once, against what whole epochs read.
+//! Bytes open at once, compared with reads of whole epochs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! From where to where shards are needed: no sample lies outside, and nothing is claimed for longer than it may be.
+//! Spans of shards: no sample lies outside, and none is longer than needed.
 
 use std::collections::HashMap;
 
