@@ -1,5 +1,5 @@
-//! An array as a sample stores it, and its way into memory. The one rule: what is written is in C order
-//! and the machine's byte order, whatever was stored.
+//! An array as a sample stores it, and its way into memory. Rule: the result is in C order and the
+//! machine's byte order, however it was stored.
 
 use forebay_error::Result;
 
@@ -15,19 +15,19 @@ pub(crate) const DIMENSIONS_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Stored<'a> {
     pub(crate) dtype: DType,
-    /// Whether its bytes are not in the machine's order.
+    /// True if its bytes are not in the machine's order.
     pub(crate) swapped: bool,
     pub(crate) fortran_order: bool,
     pub(crate) shape: Vec<usize>,
-    /// As many bytes as [`bytes`] says.
+    /// As many bytes as [`bytes`] returns.
     pub(crate) elements: &'a [u8],
 }
 
 impl<'a> Stored<'a> {
-    /// Its bytes, if they are just what [`Stored::write`] writes.
+    /// Returns its bytes, if they equal the output of [`Stored::write`].
     ///
     /// # Errors
-    /// Why they are not.
+    /// The reason they differ.
     pub(crate) fn plain(&self) -> std::result::Result<&'a [u8], Reason> {
         if self.dtype == DType::Bool {
             return Err(Reason::Booleans);
@@ -37,7 +37,7 @@ impl<'a> Stored<'a> {
         if is_turned || is_swapped { Err(Reason::Order) } else { Ok(self.elements) }
     }
 
-    /// The whole array, in memory of its own.
+    /// Copies the whole array to memory of its own.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for it.
@@ -47,7 +47,8 @@ impl<'a> Stored<'a> {
         Ok(Tensor { dtype: self.dtype, shape: self.shape.clone(), buffer })
     }
 
-    /// Writes as many of its elements, the first in C order, as fit into `out`, which is at most as long.
+    /// Writes as many of its elements, the first in C order, as fit into `out`, which is at most as
+    /// long.
     pub(crate) fn write(&self, out: &mut [u8]) {
         if self.fortran_order && self.shape.len() > 1 {
             reorder(self.elements, out, &self.shape, self.dtype.size());
@@ -64,8 +65,8 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// The bytes of an array; `None` if nobody can address it. As in NumPy, an array without elements counts as
-/// if its empty dimensions had one: what is computed of the others must not overflow either.
+/// Returns the bytes of an array; `None` if that exceeds the address space. As in NumPy, empty
+/// dimensions count as one here: arithmetic on the others must not overflow either.
 pub(crate) fn bytes(dtype: DType, shape: impl IntoIterator<Item = usize>) -> Option<usize> {
     let mut is_empty = false;
     let mut bytes = dtype.size();
@@ -76,7 +77,8 @@ pub(crate) fn bytes(dtype: DType, shape: impl IntoIterator<Item = usize>) -> Opt
     Some(if is_empty { 0 } else { bytes })
 }
 
-/// Copies elements stored first index fastest to last index fastest, as many as `to` has room for.
+/// Copies elements from first-index-fastest to last-index-fastest order, as many as `to` has room
+/// for.
 fn reorder(from: &[u8], to: &mut [u8], shape: &[usize], size: usize) {
     let mut strides = vec![size; shape.len()];
     for axis in 1..shape.len() {

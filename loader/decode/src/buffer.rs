@@ -1,8 +1,8 @@
-//! The memory tensors live in: 64-byte aligned, writable, recycled.
+//! Memory of tensors: 64-byte aligned, writable, recycled.
 //!
-//! Its rule: a buffer goes back to its pool when dropped, and the pool never keeps more idle bytes,
-//! nor more idle buffers, than its limits. A batch of 256 float32 images of 224 pixels is 154 MB;
-//! taking it fresh from the system for every batch would fault in 37 000 pages each time.
+//! Rule: a dropped buffer returns to its pool, and the pool never keeps more idle bytes or buffers
+//! than its limits. A batch of 256 float32 images of 224 pixels is 154 MB; fresh memory for every
+//! batch would fault in 37 000 pages each time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +12,25 @@ use bytemuck::{Pod, Zeroable};
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_wire::fork::Generation;
 
-/// What DLPack consumers and the widest vector loads ask for, and one cache line.
+/// Alignment required by DLPack consumers and the widest vector loads, and one cache line.
 const ALIGN: usize = 64;
 
-/// An idle buffer serves a request that needs at least a half of it; a larger one would pin memory
-/// that the request never touches.
+/// An idle buffer serves a request of at least half its size; a larger one would pin memory that
+/// the request never touches.
 const WASTE_MAX: usize = 2;
 
 /// Idle buffers kept, however small: two columns of differing arrays in each of eight batches of
-/// 1024 samples. More would be bookkeeping (some 100 bytes each) for what no batch asks for again.
+/// 1024 samples. More would be bookkeeping (some 100 bytes each) that no batch uses.
 const IDLE_COUNT_MAX: usize = 16 << 10;
 
-/// One cache line: what makes a vector of them aligned without a line of unsafe code.
+/// One cache line, so that a vector of them is aligned without unsafe code.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; ALIGN]);
 
 const _: () = assert!(size_of::<Line>() == ALIGN && align_of::<Line>() == ALIGN);
 
-/// Hands out [`Buffer`]s and takes them back. Clones share one pool.
+/// Pool of [`Buffer`]s. Clones share one pool.
 #[derive(Clone)]
 pub struct BufferPool(Arc<Shared>);
 
@@ -40,26 +40,26 @@ struct Shared {
     idle: Mutex<Idle>,
 }
 
-/// Idle buffers, found by size and given up by age.
+/// Idle buffers, found by size and released by age.
 #[derive(Default)]
 struct Idle {
-    /// Under its length in lines, then its age: a request walks to its size at once.
+    /// By length in lines, then age: a request finds its size at once.
     buffers: BTreeMap<(usize, u64), Vec<Line>>,
-    /// Their lengths under their ages, the oldest first.
+    /// Lengths by age, the oldest first.
     ages: BTreeMap<u64, usize>,
-    /// The age of the next one: they count up.
+    /// Age of the next buffer; ages count up.
     next_age: u64,
     bytes: usize,
 }
 
 impl BufferPool {
-    /// A pool that keeps at most `idle_max` bytes of buffers nobody uses.
+    /// Makes a pool that keeps at most `idle_max` bytes of idle buffers.
     #[must_use]
     pub fn new(idle_max: usize) -> Self {
         Self(Arc::new(Shared { idle_max, made_in: Generation::now(), idle: Mutex::default() }))
     }
 
-    /// A buffer of `len` bytes whose contents are unspecified: zeros, or what an earlier user left.
+    /// Takes a buffer of `len` bytes with unspecified contents: zeros, or an earlier user's.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] when the system has no such memory.
@@ -68,7 +68,7 @@ impl BufferPool {
         let lines = match self.0.idle().reuse(lines) {
             Some(lines) => lines,
             None => bytemuck::try_zeroed_vec(lines).map_err(|()| {
-                Error::new(ErrorKind::Full, "there is no memory for the decoded batch")
+                Error::new(ErrorKind::Full, "no memory is left for the decoded batch")
                     .at("bytes", len)
                     .advise("use a smaller batch_size, size or dtype, or more memory")
             })?,
@@ -76,7 +76,7 @@ impl BufferPool {
         Ok(Buffer { lines, len, home: self.0.clone() })
     }
 
-    /// Bytes of idle buffers kept now.
+    /// Returns the bytes of idle buffers.
     #[must_use]
     pub fn idle_bytes(&self) -> usize {
         self.0.idle().bytes
@@ -92,7 +92,7 @@ impl fmt::Debug for BufferPool {
 
 impl Shared {
     fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
-        // Each update below is complete at every point where it could panic: a poisoned list is whole.
+        // Each update below is complete wherever it could panic: a poisoned list is whole.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,24 +101,25 @@ impl Shared {
         if lines.is_empty() || size_of_val(&lines[..]) > self.idle_max {
             return;
         }
-        // In a forked child the lock may be held for ever by a thread that is not there.
+        // In a forked child a thread that does not exist there may hold the lock for ever.
         if !self.made_in.is_now() {
             return;
         }
-        // Memory is given back to the system after the lock.
+        // Frees memory after releasing the lock.
         let _old = self.idle().keep(lines, self.idle_max);
     }
 }
 
 impl Idle {
-    /// The smallest buffer that fits without waste.
+    /// Takes the smallest buffer that fits without waste.
     fn reuse(&mut self, lines: usize) -> Option<Vec<Line>> {
         let fitting = (lines, 0)..=(lines.saturating_mul(WASTE_MAX), u64::MAX);
         let (&(lines, age), _) = self.buffers.range(fitting).next()?;
         self.remove(lines, age)
     }
 
-    /// Adds `lines`; the longest idle make room, for their size has gone out of use.
+    /// Adds `lines` and returns the longest idle buffers to make room, since their size is out of
+    /// use.
     fn keep(&mut self, lines: Vec<Line>, bytes_max: usize) -> Vec<Vec<Line>> {
         let mut old = Vec::new();
         let bytes = size_of_val(&lines[..]);
@@ -149,41 +150,41 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds no byte at all.
+    /// True if it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 
-    /// Its bytes, to be written.
+    /// Returns its bytes for writing.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 
-    /// Where it starts: stable while the buffer lives, however often it is moved.
+    /// Returns its address, which is stable while the buffer lives, wherever it moves.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.lines.as_ptr().cast()
     }
 
-    /// Where it starts, to be written through by whoever takes the buffer over (DLPack).
+    /// Returns its address for writing by a new owner (DLPack).
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.lines.as_mut_ptr().cast()
     }
 
-    /// Gives up the bytes after the first `len`; the memory itself stays.
+    /// Shortens it to `len` bytes; the memory stays.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -275,7 +276,7 @@ mod tests {
         let made_in = Generation::now().child();
         let pool = BufferPool(Arc::new(Shared { idle_max: 1 << 20, made_in, idle }));
         drop(pool.take(64).unwrap());
-        // What is put back there takes the lock.
+        // Returning a buffer there takes the lock.
         assert_eq!(pool.0.idle().bytes, 0);
     }
 

@@ -1,4 +1,4 @@
-//! What a decoded batch is made of. The one rule: rows are contiguous and in the batch's order.
+//! Parts of a decoded batch. Rule: rows are contiguous and in the batch's order.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use crate::cuda::{DeviceTensor, Done};
 use crate::dtype::DType;
 use crate::routes::Routes;
 
-/// A decoded batch: its columns, and what could not be decoded.
+/// A decoded batch: its columns, and the records that failed.
 #[derive(Debug)]
 pub struct Decoded {
-    /// One per field, in the order they were asked for. Each has exactly `kept.len()` rows.
+    /// One per field, in the requested order, each with exactly `kept.len()` rows.
     pub outputs: Vec<Output>,
-    /// For each row, the index of its record in the batch; ascending.
+    /// Index of each row's record in the batch, ascending.
     pub kept: Vec<usize>,
-    /// The records that are not among the rows; ascending by index.
+    /// Records without a row, ascending by index.
     pub bad: Vec<BadSample>,
-    /// Who made the rows of images and arrays, and why.
+    /// Decoders of image and array rows, with reasons.
     pub routes: Routes,
-    /// When the records' memory is no longer read; nothing if it is not any more.
+    /// Event after which the records' memory is no longer read; `None` if it already is not.
     pub done: Option<Done>,
-    /// From when until when the thread brought bytes to a device, in nanoseconds of the node's monotonic clock;
-    /// empty without one.
+    /// Time in which the thread copied bytes to a device, in nanoseconds of the node's monotonic
+    /// clock; empty without a device.
     pub brought: Range<u64>,
 }
 
@@ -34,8 +34,8 @@ pub struct Output {
     pub name: String,
     /// Its rows.
     pub column: Column,
-    /// For an optional field, whether each row's sample has it; where not, the row is zeros, empty
-    /// text, an empty tensor, of length 0 or `None`.
+    /// For an optional field, the presence of the field in each row's sample; a missing row is
+    /// zeros, empty text, an empty tensor, of length 0 or `None`.
     pub present: Option<Vec<bool>>,
 }
 
@@ -48,44 +48,45 @@ pub enum Column {
     OnDevice(DeviceTensor),
     /// One tensor per row, because shapes or types differ.
     Tensors(Vec<Tensor>),
-    /// Rows that differ in length, in one tensor (rows, longest, …): what follows a row's end is padding.
+    /// Rows of different length in one tensor (rows, longest, …), padded at their ends.
     Padded {
         /// The rows.
         values: Tensor,
-        /// How long each is, as int64.
+        /// Length of each, as int64.
         lengths: Tensor,
     },
-    /// Rows that differ in length, one after the other in one tensor (all lengths together, …).
+    /// Rows of different length, one after the other in one tensor (all lengths together, …).
     Nested {
         /// The rows.
         values: Tensor,
-        /// How long each is, as int64.
+        /// Length of each, as int64.
         lengths: Tensor,
     },
     /// Text.
     Text(Vec<String>),
     /// JSON documents as text.
     Json(Vec<String>),
-    /// Where the bytes are: the index into the record's own `fields`; nothing was copied.
+    /// Indexes into the record's own `fields`; no bytes are copied.
     Bytes(Vec<Option<usize>>),
 }
 
 /// A dense array in C order.
 #[derive(Debug)]
 pub struct Tensor {
-    /// What an element is.
+    /// Element type.
     pub dtype: DType,
     /// Elements per dimension, the outermost first.
     pub shape: Vec<usize>,
-    /// The elements: exactly the shape's product times the element size in bytes.
+    /// Elements: exactly the shape's product times the element size in bytes.
     pub buffer: Buffer,
 }
 
 /// A record that could not be decoded.
 #[derive(Debug)]
 pub struct BadSample {
-    /// Its index in the batch.
+    /// Index in the batch.
     pub index: usize,
-    /// Why: of kind `BadSample`, naming field, key and url; or of kind `Full`, with every record.
+    /// Reason: of kind `BadSample`, naming field, key and url; or of kind `Full`, with every
+    /// record.
     pub error: Error,
 }

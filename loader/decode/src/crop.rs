@@ -1,33 +1,33 @@
-//! Where a crop lies: pure geometry, from an image's size, the wish and the draw.
+//! Position of a crop: pure geometry from an image's size, the specification and the random draw.
 //!
-//! Its rule: the same boxes as torchvision's transforms (v2) choose for the same random numbers,
-//! ties rounded to even as Python does; a box never leaves its image.
+//! Rule: boxes equal those of torchvision's transforms (v2) for the same random numbers, with ties
+//! rounded to even as in Python. A box never leaves its image.
 
 use crate::draw::{Draw, Purpose};
 use crate::spec::Crop;
 
-/// How often a random crop that does not fit is drawn anew before the middle is taken.
+/// Draws of a random crop that does not fit before the middle is taken.
 const TRIES: usize = 10;
 
 /// Height and width in pixels.
 pub(crate) type Size = (u32, u32);
 
-/// How the source's pixels land on the result's canvas.
+/// Mapping of the source's pixels to the result's canvas.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Placement {
-    /// The part of the source that is drawn.
+    /// Part of the source that is drawn.
     pub(crate) source: Area,
-    /// Whether pixels around `source` are invisible to the resize filter: a crop that came first.
+    /// True if the resize filter does not see pixels around `source`: the crop came first.
     pub(crate) isolated: bool,
-    /// The size `source` is resized to.
+    /// Size that `source` is resized to.
     pub(crate) content: Size,
-    /// Where the content's top left corner lies on the canvas: (top, left).
+    /// Top left corner of the content on the canvas: (top, left).
     pub(crate) corner: Size,
-    /// The result's size; black where the content does not reach.
+    /// Size of the result; black outside the content.
     pub(crate) canvas: Size,
 }
 
-/// A part of an image in pixels, to sub-pixel precision.
+/// A part of an image in pixels, with sub-pixel precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Area {
     pub(crate) left: f64,
@@ -46,12 +46,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// All of an image.
+    /// Returns all of an image.
     pub(crate) fn whole((height, width): Size) -> Self {
         Self { left: 0, top: 0, width, height }
     }
 
-    /// The smallest part that has both.
+    /// Returns the smallest part that contains both.
     pub(crate) fn around(self, other: Self) -> Self {
         let (left, top) = (self.left.min(other.left), self.top.min(other.top));
         let right = (self.left + self.width).max(other.left + other.width);
@@ -59,7 +59,7 @@ impl Part {
         Self { left, top, width: right - left, height: bottom - top }
     }
 
-    /// The part of the image shrunk by `by` in which all of this lies.
+    /// Returns the part that contains all of this in the image shrunk by `by`.
     pub(crate) fn shrunk(self, by: u32) -> Self {
         let (left, top) = (self.left / by, self.top / by);
         let width = (self.left + self.width).div_ceil(by) - left;
@@ -69,7 +69,7 @@ impl Part {
 }
 
 impl Placement {
-    /// Where `crop` takes its part of an `image`; `size` is the wished result.
+    /// Places `crop` in an `image`; `size` is the requested result.
     pub(crate) fn new(crop: Crop, size: Option<Size>, image: Size, draw: &Draw) -> Self {
         match (crop, size) {
             (Crop::Random { scale, ratio }, size) => {
@@ -84,14 +84,14 @@ impl Placement {
         }
     }
 
-    /// The pixels of an `image` that the result depends on.
+    /// Returns the pixels of an `image` that the result depends on.
     pub(crate) fn part(&self, (height, width): Size) -> Part {
         let Area { left, top, .. } = self.source;
-        // Of a side: where it begins, how long it is, how much it shrinks, and where the image ends.
+        // For a side: its start, length, resized length, and the image's end.
         let side = |from: f64, length: f64, content: u32, end: u32| {
             let reach = match self.isolated {
                 true => 0.0,
-                // The filter's triangle is as wide as the shrinking asks; one more for rounding.
+                // The filter's triangle is as wide as the reduction; one more for rounding.
                 false => (length / f64::from(content)).max(1.0) + 1.0,
             };
             let first = (from - reach).floor().max(0.0);
@@ -109,7 +109,7 @@ impl Placement {
 }
 
 impl Area {
-    /// All of an image.
+    /// Returns all of an image.
     pub(crate) fn full((height, width): Size) -> Self {
         Self { left: 0.0, top: 0.0, width: f64::from(width), height: f64::from(height) }
     }
@@ -119,7 +119,7 @@ impl Area {
     }
 }
 
-/// torchvision's `RandomResizedCrop.make_params`.
+/// Draws as torchvision's `RandomResizedCrop.make_params`.
 fn random(image: Size, scale: (f64, f64), ratio: (f64, f64), draw: &Draw) -> Area {
     let (height, width) = image;
     let area = f64::from(height) * f64::from(width);
@@ -147,12 +147,11 @@ fn random(image: Size, scale: (f64, f64), ratio: (f64, f64), draw: &Draw) -> Are
     Area::of((height - h) / 2, (width - w) / 2, (h, w))
 }
 
-/// torchvision's `Resize(short)` followed by `CenterCrop(size)`, seen from the source: the resize
-/// is done for the cut alone.
+/// Equals torchvision's `Resize(short)` and `CenterCrop(size)`, computed for the cut alone.
 fn resized_center(image: Size, short: u32, size: Option<Size>) -> Placement {
     let (height, width) = image;
     let long = |long: u32, by: u32| {
-        // A long side past u32 is cut off; such an image is refused by its pixels long before.
+        // A long side past u32 is cut off; such an image is rejected by its pixels long before.
         (f64::from(short) * f64::from(long) / f64::from(by)) as u32
     };
     let resized @ (rows, columns) =
@@ -171,7 +170,7 @@ fn resized_center(image: Size, short: u32, size: Option<Size>) -> Placement {
     Placement::whole(source, false, size)
 }
 
-/// torchvision's `CenterCrop(size)`: black around an image that is too small.
+/// Equals torchvision's `CenterCrop(size)`: black around an image that is too small.
 fn plain_center((height, width): Size, (rows, columns): Size) -> Placement {
     let content = (height.min(rows), width.min(columns));
     let (top, left) = (anchor(height, content.0), anchor(width, content.1));
@@ -184,7 +183,7 @@ fn plain_center((height, width): Size, (rows, columns): Size) -> Placement {
     }
 }
 
-/// Where a cut of `part` pixels starts that lies in the middle of `whole`.
+/// Returns the start of a centred cut of `part` pixels out of `whole`.
 fn anchor(whole: u32, part: u32) -> u32 {
     rounded(f64::from(whole.saturating_sub(part)) / 2.0)
 }
@@ -215,7 +214,7 @@ mod tests {
         flip: bool,
     }
 
-    /// `tests/data/make.py` holds the second implementation that these come from.
+    /// `tests/data/make.py` holds the independent implementation of these.
     #[test]
     fn boxes_and_flips_are_the_golden_ones() {
         let golden: Vec<Golden> =

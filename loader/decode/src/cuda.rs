@@ -1,10 +1,10 @@
-//! Decoding on a GPU: compressed files go from the daemon's memory to the device as they are, and come out as the
-//! batch's tensor.
+//! Decoding on a GPU: compressed files are copied from the daemon's memory to the device, and
+//! become the batch's tensor there.
 //!
-//! Its rule: everything that a GPU is not needed for is worked out apart from it, where any machine can test it: which
-//! files it decodes (`screen`), what its kernel is told (`view`), and the kernel itself, whose source
-//! (`pixels.cu`) CPUs compile too. What is left (`driver`, `memory`, `nvjpeg`, `device`) only calls what is there
-//! at run time; nothing here is needed to build, and the same binary runs without.
+//! Rule: everything that needs no GPU is separate, so that any machine can test it: the choice of
+//! files (`screen`), the kernel's parameters (`view`), and the kernel itself, whose source
+//! (`pixels.cu`) CPUs compile too. The rest (`driver`, `memory`, `nvjpeg`, `device`) only calls
+//! libraries found at run time; the build needs none of them, and the same binary runs without.
 
 mod device;
 mod driver;

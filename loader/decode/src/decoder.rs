@@ -1,8 +1,8 @@
-//! A batch's records to columns, on the decoder's own threads.
+//! From a batch's records to columns, on the decoder's own threads.
 //!
-//! Its rule: rows are decoded where they will stay, in the batch's memory, one task per sample and
-//! field; the caller's thread waits. A sample that fails leaves a gap, and gaps are closed once at
-//! the end by moving rows, never by decoding again.
+//! Rule: rows are decoded in their final place in the batch's memory, one task per sample and
+//! field, while the caller's thread waits. A failed sample leaves a gap, and gaps are closed once
+//! at the end by moving rows, never by decoding again.
 
 mod arrays;
 mod cores;
@@ -29,10 +29,10 @@ use field::{Field, Pictures};
 use line::Line;
 use rows::Rows;
 
-/// More threads than any node has cores are a mistake in a unit.
+/// Largest number of threads: more than any node has cores is a mistake in a unit.
 const THREADS_MAX: usize = 1024;
 
-/// Decodes batches by a fixed list of fields. Shared by reference; each batch is independent.
+/// Decoder of batches by a fixed list of fields. Shared by reference; batches are independent.
 #[derive(Debug)]
 pub struct Decoder {
     fields: Vec<Field>,
@@ -41,7 +41,7 @@ pub struct Decoder {
     device: Option<Arc<Device>>,
 }
 
-/// What one batch is decoded with.
+/// Inputs of one batch.
 struct Batch<'a> {
     records: &'a [Record<'a>],
     seed: u64,
@@ -49,7 +49,7 @@ struct Batch<'a> {
     buffers: &'a BufferPool,
 }
 
-/// A field's rows while it is not known yet which of them are good.
+/// A field's rows before it is known which of them are good.
 enum Made<'a> {
     Rows(Rows),
     /// Images for a device.
@@ -58,14 +58,13 @@ enum Made<'a> {
 }
 
 impl Decoder {
-    /// A decoder of `fields` on `threads` threads of its own; tensors take their memory from
-    /// `buffers`. With a `device` all of them end up there, and it decodes the images. Threads run where the
-    /// caller's may; if they are as many as the CPUs there, each has one of its own.
+    /// Makes a decoder of `fields` on `threads` threads of its own; tensors take their memory from
+    /// `buffers`. With a `device` all of them end up there, and it decodes the images. Threads may
+    /// run where the caller may; if there are as many as CPUs, each has one of its own.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with advice when a field makes no sense, there or anywhere, or `threads` is not
-    /// in 1…1024; [`ErrorKind::Unavailable`] when the system refuses the threads, or to tell
-    /// their CPUs.
+    /// [`ErrorKind::Invalid`] with advice for an invalid field, or `threads` outside 1…1024;
+    /// [`ErrorKind::Unavailable`] if the system denies the threads, or does not report their CPUs.
     pub fn new(
         fields: Vec<FieldSpec>,
         threads: usize,
@@ -74,7 +73,7 @@ impl Decoder {
     ) -> Result<Self> {
         FieldSpec::check_all(&fields)?;
         if !(1..=THREADS_MAX).contains(&threads) {
-            return Err(Error::new(ErrorKind::Invalid, "a decoder needs threads")
+            return Err(Error::new(ErrorKind::Invalid, "a decoder needs 1 to 1024 threads")
                 .at("threads", threads)
                 .advise(format!("use 1 to {THREADS_MAX}; one per core is enough")));
         }
@@ -100,14 +99,14 @@ impl Decoder {
         if device.is_some()
             && let Some(field) = fields.iter().find(unsized_image)
         {
-            return Err(Error::new(ErrorKind::Invalid, "a GPU makes images of one size")
+            return Err(Error::new(ErrorKind::Invalid, "a GPU decodes images of one size")
                 .at("field", field.name())
                 .advise("set size=, or use device=\"cpu\""));
         }
         if device.as_ref().is_some_and(|device| !device.decodes())
             && let Some(field) = fields.iter().find(|field| field.plan().is_some())
         {
-            let what = "the GPU was opened for arrays alone";
+            let what = "the GPU was opened for arrays only";
             return Err(Error::new(ErrorKind::Invalid, what)
                 .at("field", field.name())
                 .advise("open it with nvJPEG"));
@@ -115,15 +114,16 @@ impl Decoder {
         Ok(Self { fields, threads, buffers: buffers.clone(), device })
     }
 
-    /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be decoded
-    /// is listed as bad, with the first of its fields that failed, and has no row. When there is no
-    /// memory for the batch, no record has a row, and each that was good is listed with that error.
+    /// Decodes `records` with the augmentation of (`seed`, `epoch`). A sample that cannot be
+    /// decoded has no row and is listed as bad, with its first failed field. Without memory for the
+    /// batch no record has a row, and each good one is listed with that error.
     ///
-    /// With a device what is returned is in line there, which reads the records' memory until it is done. That it
-    /// may copy what lies side by side in one go, `around` is memory in which all of it lies, or nothing.
+    /// With a device the result is queued there, and the device reads the records' memory until it
+    /// is done. `around` is memory that holds all of it, so that neighbours are copied at once, or
+    /// empty.
     ///
     /// # Errors
-    /// What a device said that cannot be used any more.
+    /// The error of a device that can no longer be used.
     pub fn decode<'a>(
         &'a self,
         records: &'a [Record<'a>],
@@ -135,7 +135,7 @@ impl Decoder {
         let mut errors: Vec<Option<Error>> = vec![None; records.len()];
         let mut outcome = self.outputs(&batch, around, None, &mut errors);
         if let Err(Failure::Decoder(error)) = outcome {
-            tracing::warn!(%error, "the GPU's decoder failed at a batch: the CPU decodes it");
+            tracing::warn!(%error, "the GPU's decoder failed on a batch: the CPU decodes it");
             outcome = self.outputs(&batch, around, Some(Reason::Failed), &mut errors);
         }
         let mut decoded = match outcome {
@@ -158,10 +158,10 @@ impl Decoder {
         Ok(decoded)
     }
 
-    /// The columns of `batch` and the records that have a row.
+    /// Returns the columns of `batch` and the records that have a row.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] when there is no memory for all of it; what a device said.
+    /// [`ErrorKind::Full`] without memory for all of it; the device's error.
     fn outputs<'a>(
         &'a self,
         batch: &Batch<'a>,
@@ -173,7 +173,7 @@ impl Decoder {
             let fields = self.fields.iter();
             fields.map(|field| self.made(field, batch, all_here, errors)).collect::<Result<_>>()
         })?;
-        // That memory ran out at one sample is not that sample's fault.
+        // A sample is not at fault if memory ran out while it was decoded.
         let full = |error: &&Error| error.kind() == ErrorKind::Full;
         if let Some(error) = errors.iter().flatten().find(full) {
             return Err(Failure::Device(error.clone()));
@@ -204,7 +204,7 @@ impl Decoder {
         Ok(Decoded { outputs, kept, bad: Vec::new(), routes, done, brought })
     }
 
-    /// The rows in `kept` of a field, which of them are there, and who makes them.
+    /// Returns the rows in `kept` of a field, their presence, and their decoders.
     fn settled<'a>(
         &self,
         field: &Field,

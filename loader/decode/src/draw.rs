@@ -1,6 +1,6 @@
-//! The random numbers of augmentation: a pure function of what is being drawn for.
+//! Random numbers of augmentation: a pure function of their purpose.
 //!
-//! Its rule: no state. A sample's crop depends on (seed, epoch, stream, position, field, view) and
+//! Rule: no state. A sample's crop depends on (seed, epoch, stream, position, field, view) and
 //! nothing else, so it is the same on every rank, thread, machine and after every resume. The
 //! generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"),
 //! which a GPU evaluates as cheaply as a CPU:
@@ -11,37 +11,38 @@
 //!
 //! Changing any of this changes every run's crops: raise [`DRAW_VERSION`] and the golden vectors.
 
-/// The version of the mapping from a [`Draw`] to numbers; part of what makes runs comparable.
+/// Version of the mapping from a [`Draw`] to numbers; saved with states, so that runs are
+/// comparable.
 pub const DRAW_VERSION: u32 = 1;
 
-/// What numbers are drawn for: one image field of one sample in one epoch.
+/// Identity of a draw: one image field of one sample in one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Draw {
     /// The run's seed.
     pub seed: u64,
     /// The epoch.
     pub epoch: u64,
-    /// Which of the mixed data sets the sample comes from.
+    /// Data set of the mixture that the sample is from.
     pub stream: u64,
-    /// The sample's place in the global order.
+    /// The sample's position in the global order.
     pub position: u64,
     /// The field, see [`field_id`].
     pub field: u64,
-    /// Which crop of the same image, from 0.
+    /// Number of the crop of the same image, from 0.
     pub view: u64,
 }
 
-/// What a number decides. Each purpose has its own numbers: a new one leaves the others as they were.
+/// Purpose of a number. Each purpose has its own sequence: a new one does not change the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
-    /// Where and how large the crop is.
+    /// Position and size of the crop.
     Crop = 0,
-    /// Whether the image is mirrored.
+    /// Mirroring of the image.
     Flip = 1,
 }
 
-/// The field number of the output called `name`: FNV-1a, so that other fields may come and go.
+/// Returns the field number of the output `name`: FNV-1a, so it does not depend on other fields.
 #[must_use]
 pub fn field_id(name: &str) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
@@ -50,7 +51,7 @@ pub fn field_id(name: &str) -> u64 {
 }
 
 impl Draw {
-    /// The numbers drawn for `purpose`.
+    /// Returns the numbers of `purpose`.
     #[must_use]
     pub fn numbers(&self, purpose: Purpose) -> Numbers {
         let parts = [self.seed, self.epoch, self.stream, self.field, self.view];
@@ -59,7 +60,7 @@ impl Draw {
     }
 }
 
-/// An endless sequence of numbers; the same draw and purpose give the same sequence.
+/// Endless sequence of numbers, equal for equal draw and purpose.
 #[derive(Debug, Clone)]
 pub struct Numbers {
     key: [u32; 2],
@@ -70,7 +71,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -82,18 +83,19 @@ impl Numbers {
         join(a, b)
     }
 
-    /// The next number, uniform in [0, 1): the upper 53 bits, all a double can hold.
+    /// Returns the next number, uniform in [0, 1): the upper 53 bits, all that a double holds.
     pub fn unit(&mut self) -> f64 {
         const ULP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.bits() >> 11) as f64 * ULP
     }
 
-    /// The next number, uniform in [`low`, `high`).
+    /// Returns the next number, uniform in [`low`, `high`).
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// The next integer, uniform in 0..`end`; 0 where `end` is 0. The bias is below `end` · 2⁻⁶⁴.
+    /// Returns the next integer, uniform in 0..`end`; 0 if `end` is 0. The bias is below `end` ·
+    /// 2⁻⁶⁴.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }

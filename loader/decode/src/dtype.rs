@@ -1,9 +1,9 @@
-//! What one element of a tensor is. The one rule: names and sizes are NumPy's.
+//! Element types of tensors. Rule: names and sizes are NumPy's.
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// The type of a tensor's elements, in the machine's byte order.
+/// Type of a tensor's elements, in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub enum DType {
@@ -36,7 +36,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every type, in the order error messages list them.
+    /// Every type, in the order of error messages.
     pub const ALL: [Self; 13] = [
         Self::Bool,
         Self::Uint8,
@@ -53,7 +53,7 @@ impl DType {
         Self::Float64,
     ];
 
-    /// Bytes per element.
+    /// Returns the bytes per element.
     #[must_use]
     pub fn size(self) -> usize {
         match self {
@@ -64,7 +64,7 @@ impl DType {
         }
     }
 
-    /// The name users write and read, as in NumPy and torch.
+    /// Returns the name used by NumPy and torch.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,14 +84,14 @@ impl DType {
         }
     }
 
-    /// The type called `name`.
+    /// Returns the type called `name`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] listing the names, when none matches exactly.
+    /// [`ErrorKind::Invalid`] listing the names, if none matches exactly.
     pub fn parse(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|dtype| dtype.name()).collect();
-            Error::new(ErrorKind::Invalid, format!("no dtype is called {name:?}"))
+            Error::new(ErrorKind::Invalid, format!("unknown dtype {name:?}"))
                 .advise(format!("use one of {}", names.join(", ")))
         })
     }

@@ -1,12 +1,12 @@
-//! Tests: the files in `tests/data`, and what the CPU path makes of one.
+//! Tests: the files in `tests/data`, and the CPU path's result for one.
 
 use std::path::PathBuf;
 
 use crate::draw::Draw;
 use crate::image::{ImagePlan, Scratch};
 
-/// JPEG files that any decoder takes: every sampling, gray, and images so narrow that there is hardly a colour
-/// beside another.
+/// JPEG files that any decoder accepts: every sampling, gray, and images too narrow for adjacent
+/// colour samples.
 pub(crate) const PLAIN: [&str; 13] = [
     "wide-420.jpg",
     "tall-444.jpg",
@@ -28,7 +28,7 @@ pub(crate) fn data(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Shape and elements of the row that the CPU makes of a file.
+/// Returns shape and elements of the CPU's row of a file.
 pub(crate) fn by_cpu(bytes: &[u8], plan: &ImagePlan, draw: &Draw) -> (Vec<usize>, Vec<u8>) {
     let mut scratch = Scratch::default();
     let ready = plan.prepare(bytes, draw, &mut scratch).unwrap();

@@ -1,9 +1,9 @@
-//! Images: compressed bytes to pixels to tensor elements.
+//! Images: from compressed bytes to pixels to tensor elements.
 //!
-//! Its rule: two steps, and none that the result does not depend on. The decoder writes what the crop needs as
-//! 8-bit RGB into the thread's own scratch; one pass over that resizes, mirrors, scales, normalises, converts and
-//! lays out the result in the batch itself. Sizes come from the header and are refused before anything is
-//! allocated.
+//! Rule: two steps, limited to what the result depends on. The decoder writes the pixels that the
+//! crop needs as 8-bit RGB into the thread's scratch; one pass over those resizes, mirrors, scales,
+//! normalises, converts and lays out the result in the batch itself. Sizes come from the header and
+//! are checked before anything is allocated.
 
 mod exif;
 mod finish;
@@ -30,34 +30,35 @@ pub(crate) use jpeg::{MAGIC as JPEG_MAGIC, ends_after_its_scan};
 use resize::Resize;
 pub(crate) use taps::Taps;
 
-/// The longest side accepted, in pixels: what libjpeg itself can hold.
+/// Longest accepted side in pixels: libjpeg's own limit.
 pub const SIDE_MAX: u32 = 65_500;
 
-/// The most pixels accepted in one image. Pillow refuses the same number, so that data which passes
-/// through today's loaders passes here; three bytes for each are 537 MB of scratch.
+/// Most pixels accepted in one image. Equal to Pillow's limit, so that data accepted by today's
+/// loaders is accepted here; at three bytes each they take 537 MB of scratch.
 pub const PIXELS_MAX: u64 = 178_956_970;
 
-/// Scratch above this is given back after use: one poster in a data set of photographs must not
-/// cost its size on every thread for good. 16 Mpx of RGB stay.
+/// Scratch kept between images: one poster in a data set of photographs must not cost its size on
+/// every thread for good. 16 Mpx of RGB stay.
 const SCRATCH_KEPT_MAX: usize = 48 << 20;
 
 /// Red, green and blue.
 const CHANNELS: usize = 3;
 
-/// Bytes that a decoder of PNG or WebP may take for itself: a full-size image with alpha at 16 bits.
+/// Memory limit of a PNG or WebP decoder: a full-size image with alpha at 16 bits.
 const DECODER_BYTES_MAX: usize = PIXELS_MAX as usize * 8;
 
-/// By how much a JPEG may be shrunk while it is decoded: its blocks of 8 become 1, 2 or 4 pixels wide.
+/// Factors by which a JPEG may be shrunk while decoding: its blocks of 8 become 1, 2 or 4 pixels
+/// wide.
 const SHRINKS: [u32; 3] = [8, 4, 2];
 
-/// How to make one output's images: an [`ImageSpec`] with its tables worked out.
+/// Prepared [`ImageSpec`] of one output, with its tables.
 #[derive(Debug)]
 pub(crate) struct ImagePlan {
     spec: ImageSpec,
     finish: Finish,
 }
 
-/// What one thread reuses from image to image.
+/// Memory that one thread reuses between images.
 #[derive(Default)]
 pub(crate) struct Scratch {
     jpeg: jpeg::Jpeg,
@@ -67,45 +68,45 @@ pub(crate) struct Scratch {
     resize: Resize,
 }
 
-/// A decoded part of an image: 8-bit RGB rows without gaps.
+/// Decoded part of an image: 8-bit RGB rows without gaps.
 #[derive(Default)]
 pub(crate) struct Pixels {
-    /// The part, in pixels of the image as it was decoded.
+    /// The part, in pixels of the decoded image.
     part: Part,
-    /// By how much it was shrunk on the way, from 1.
+    /// Factor by which it was shrunk while decoding, from 1.
     shrunk: u32,
-    /// Bytes past the part are left from larger ones.
+    /// Pixels of the part; bytes after them are left from larger images.
     bytes: Vec<u8>,
 }
 
-/// What is wanted of a file's pixels.
+/// Requested pixels of a file.
 #[derive(Clone, Copy)]
 struct Wanted {
     part: Part,
-    /// By how much the decoder may shrink the image.
+    /// Factor by which the decoder may shrink the image.
     shrink: u32,
-    /// Whether it may be quick where pixels come out a little different.
+    /// True if slightly different pixels are acceptable for speed.
     is_fast: bool,
 }
 
-/// A file whose header has been read.
+/// A file with parsed header.
 enum Opened<'a> {
     Jpeg(jpeg::Opened<'a>),
     Png(Box<png::Opened<'a>>),
     Webp(Box<webp::Opened<'a>>),
 }
 
-/// One of the crops that are made of an image.
+/// One crop of an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) placement: Placement,
     pub(crate) flip: bool,
 }
 
-/// An image in scratch; what remains is [`Ready::finish`].
+/// An image in scratch; [`Ready::finish`] is the remaining step.
 pub(crate) struct Ready<'s> {
     plan: &'s ImagePlan,
-    /// The size of the whole image.
+    /// Size of the whole image.
     image: Size,
     pixels: &'s Pixels,
     cuts: &'s [Cut],
@@ -122,12 +123,12 @@ impl ImagePlan {
         self.spec.dtype
     }
 
-    /// The shape of every row, if all rows have one.
+    /// Returns the shape of every row, if all rows have one.
     pub(crate) fn row_shape(&self) -> Option<Vec<usize>> {
         self.spec.size.map(|size| self.shape_of(size))
     }
 
-    /// The shape of an image without pixels, which says no more than where its channels are.
+    /// Returns the shape of an image without pixels, which only shows the place of its channels.
     pub(crate) fn no_shape(&self) -> Vec<usize> {
         self.shape_of((0, 0))
     }
@@ -141,7 +142,7 @@ impl ImagePlan {
         self.spec.views.iter().map(|views| *views as usize).chain(one).collect()
     }
 
-    /// Decodes as much of `bytes` as the views need, of which `draw` is the first's.
+    /// Decodes as much of `bytes` as the views need; `draw` is the first view's.
     pub(crate) fn prepare<'s>(
         &'s self,
         bytes: &[u8],
@@ -173,7 +174,7 @@ impl ImagePlan {
         Ok(Ready { plan: self, image, pixels, cuts, resize })
     }
 
-    /// How the image in `bytes` is to be turned.
+    /// Returns the orientation of the image in `bytes`.
     pub(crate) fn orientation(&self, bytes: &[u8]) -> Orientation {
         match self.spec.exif {
             true => Orientation::read(bytes),
@@ -181,7 +182,7 @@ impl ImagePlan {
         }
     }
 
-    /// The crops of an upright `image`, of which `draw` is the first's.
+    /// Returns the crops of an upright `image`; `draw` is the first view's.
     pub(crate) fn cuts(&self, image: Size, draw: &Draw) -> impl Iterator<Item = Cut> {
         (0..u64::from(self.spec.views.unwrap_or(1))).map(move |view| {
             let draw = Draw { view: draw.view + view, ..*draw };
@@ -191,18 +192,19 @@ impl ImagePlan {
         })
     }
 
-    /// Whether channels come first or last.
+    /// Returns the layout: channels first or last.
     pub(crate) fn layout(&self) -> Layout {
         self.spec.layout
     }
 
-    /// What each 8-bit value of each channel becomes: three times 256 elements.
+    /// Returns the table of elements for each 8-bit value of each channel: three times 256
+    /// elements.
     pub(crate) fn table(&self) -> &[u8] {
         self.finish.as_bytes()
     }
 }
 
-/// By how much all views shrink the image anyway.
+/// Returns the factor by which all views shrink the image anyway.
 fn shrink(cuts: &[Cut]) -> u32 {
     let can = |by: u32| {
         cuts.iter().all(|Cut { placement, .. }| {
@@ -215,9 +217,9 @@ fn shrink(cuts: &[Cut]) -> u32 {
 }
 
 impl Ready<'_> {
-    /// The finished row's shape.
+    /// Returns the finished row's shape.
     pub(crate) fn shape(&self) -> Vec<usize> {
-        // With several views there is a size, which is the canvas of each.
+        // Several views have a size, which is the canvas of each.
         self.plan.shape_of(self.cuts[0].placement.canvas)
     }
 
@@ -234,7 +236,7 @@ impl Ready<'_> {
 }
 
 impl Scratch {
-    /// Gives back what one unusually large image made it grow to.
+    /// Frees memory above the limit, taken by one unusually large image.
     pub(crate) fn trim(&mut self) {
         if self.pixels.bytes.capacity() > SCRATCH_KEPT_MAX {
             self.pixels.bytes = Vec::new();
@@ -269,7 +271,7 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Decodes at least what is wanted of an image whose size has been checked.
+    /// Decodes at least the requested pixels of an image whose size has been checked.
     fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
         match self {
             Self::Jpeg(opened) => opened.decode(wanted, into),
@@ -280,7 +282,7 @@ impl<'a> Opened<'a> {
 }
 
 impl Pixels {
-    /// Room for `part` of an image shrunk by `shrunk`, whose bytes the caller overwrites in full.
+    /// Makes room for `part` of an image shrunk by `shrunk`; the caller overwrites all bytes.
     fn make_room(&mut self, part: Part, shrunk: u32) -> &mut [u8] {
         (self.part, self.shrunk) = (part, shrunk);
         let len = byte_len(self.size());
@@ -299,14 +301,14 @@ impl Pixels {
     }
 }
 
-/// Copies the colours of pixels of `N` bytes; what follows them, as alpha does, is dropped.
+/// Copies the colours of pixels of `N` bytes and drops the rest, such as alpha.
 fn take_color<const N: usize>(raw: &[u8], pixels: &mut [u8]) {
     for (out, color) in pixels.chunks_exact_mut(CHANNELS).zip(raw.chunks_exact(N)) {
         out.copy_from_slice(&color[..CHANNELS]);
     }
 }
 
-/// Bytes of an RGB image whose size has been checked.
+/// Returns the bytes of an RGB image whose size has been checked.
 fn byte_len((height, width): Size) -> usize {
     height as usize * width as usize * CHANNELS
 }

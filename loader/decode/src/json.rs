@@ -1,22 +1,23 @@
-//! JSON documents in samples. The one rule: what Python's `json.loads` reads is accepted, and what
-//! is handed on is the document's own text, never a value written anew.
+//! JSON documents in samples. Rule: everything that Python's `json.loads` reads is accepted, and
+//! the result is the document's own text, never a rewritten value.
 //!
-//! One pass over the bytes proves the grammar and finds the part that is wanted. It knows what
-//! Python reads beyond the standard: NaN, Infinity and -Infinity, and lone surrogates as escapes.
+//! One pass over the bytes validates the grammar and finds the requested part. It accepts Python's
+//! extensions of the standard: NaN, Infinity and -Infinity, and lone surrogates as escapes.
 
 use forebay_error::{Error, Result};
 
 use crate::record::bad;
 
-/// Deeper documents are refused: the limit of most JSON readers, and far from where Python's own
-/// recursion ends.
+/// Largest nesting depth: the limit of most JSON readers, and far below Python's own recursion
+/// limit.
 const DEPTH_MAX: usize = 128;
 
-/// Python reads no longer integers from text (`sys.int_info.default_max_str_digits`), because the
-/// time that takes grows with the square of their length.
+/// Longest integer that Python reads from text (`sys.int_info.default_max_str_digits`), because the
+/// time grows with the square of the length.
 const DIGITS_MAX: usize = 4300;
 
-/// A document's text, or its part at `path`: fit for `json.loads`. `None` if there is no such part.
+/// Returns a document's text, or its part at `path`, for `json.loads`. `None` if there is no such
+/// part.
 pub(crate) fn document(bytes: &[u8], path: Option<&str>) -> Result<Option<String>> {
     let part = find(bytes, path)?;
     let digits = part.as_ref().map_or(0, |part| part.longest_integer);
@@ -28,7 +29,8 @@ pub(crate) fn document(bytes: &[u8], path: Option<&str>) -> Result<Option<String
     Ok(part.map(|part| part.text.to_owned()))
 }
 
-/// The text of the value at `path` ("a.b.0": keys of objects, indices of arrays), if there is one.
+/// Returns the text of the value at `path` ("a.b.0": keys of objects, indices of arrays), if there
+/// is one.
 pub(crate) fn part<'a>(bytes: &'a [u8], path: &str) -> Result<Option<&'a str>> {
     Ok(find(bytes, Some(path))?.map(|part| part.text))
 }
@@ -53,7 +55,7 @@ fn find<'a>(bytes: &'a [u8], path: Option<&str>) -> Result<Option<Part<'a>>> {
     if scan.at < text.len() { Err(scan.expected("the end")) } else { Ok(found) }
 }
 
-/// A place in a document; what lies before it is proven.
+/// A place in a document; everything before it is valid.
 struct Scan<'a> {
     text: &'a str,
     at: usize,
@@ -61,8 +63,8 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// Passes one value, in which at most `depth` containers are nested. With `steps`, returns
-    /// what they lead to.
+    /// Skips one value with at most `depth` nested containers. With `steps`, returns the value they
+    /// lead to.
     fn value(&mut self, steps: Option<&[&str]>, depth: usize) -> Result<Option<Part<'a>>> {
         let (start, outside) = (self.at, self.longest_integer);
         let wanted = steps.is_some_and(<[_]>::is_empty);
@@ -101,7 +103,7 @@ impl<'a> Scan<'a> {
             scan.space();
             let value = scan.value(rest, depth)?;
             if rest.is_some() {
-                // Of equal keys Python keeps the last.
+                // Python keeps the last of equal keys.
                 found = value;
             }
             Ok(())
@@ -122,7 +124,7 @@ impl<'a> Scan<'a> {
         Ok(found)
     }
 
-    /// What stands between an opening bracket and `end`: items, numbered, with commas between.
+    /// Reads the items between an opening bracket and `end`: numbered, separated by commas.
     fn items(
         &mut self,
         end: u8,
@@ -238,17 +240,17 @@ impl<'a> Scan<'a> {
     }
 
     fn expected(&self, what: &str) -> Error {
-        bad(format!("the JSON cannot be read: {what} was expected")).at("byte", self.at)
+        bad(format!("the JSON cannot be read: expected {what}")).at("byte", self.at)
     }
 }
 
-/// Whether `quoted`, a proven JSON string, spells `step`.
+/// True if `quoted`, a valid JSON string, spells `step`.
 fn is_key(quoted: &str, step: &str) -> bool {
     let inside = &quoted[1..quoted.len() - 1];
     if !inside.contains('\\') {
         return inside == step;
     }
-    // A key with a lone surrogate is no text, so that no path names it.
+    // A key with a lone surrogate is not text, so no path names it.
     serde_json::from_str::<String>(quoted).is_ok_and(|key| key == step)
 }
 

@@ -1,5 +1,5 @@
-//! Names of classes to their numbers. The one rule: a name that is not listed is refused; nothing is guessed from case or
-//! from what stands around it, but for white space.
+//! Class names to numbers. Rule: a name that is not listed is rejected; only surrounding white
+//! space is ignored, case is not.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use forebay_error::Result;
 use crate::number::cut;
 use crate::record::bad;
 
-/// The number of the class that `text` names, which is a JSON value or stands alone.
+/// Returns the number of the class named by `text`, a JSON value or plain text.
 pub(crate) fn class(text: &str, is_json: bool, classes: &BTreeMap<String, i64>) -> Result<i64> {
     let parsed: String;
     let name = if is_json {
@@ -19,7 +19,7 @@ pub(crate) fn class(text: &str, is_json: bool, classes: &BTreeMap<String, i64>) 
         text
     };
     classes.get(name).copied().ok_or_else(|| {
-        bad("this is none of the classes")
+        bad("the name is not one of the classes")
             .at("value", cut(name))
             .advise("add it to classes=, or leave such samples out with on_error=\"skip\"")
     })

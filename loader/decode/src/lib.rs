@@ -1,9 +1,9 @@
 //! Record to tensor: images, numbers, arrays and text, decoded into batch memory.
 //!
-//! Its rule: bytes in, tensors out, and nothing else. The crate knows no socket and no framework, and of the slab only where
-//! it lies;
-//! whatever the bytes say, the answer is a column or a [`BadSample`], never a panic. What happens
-//! to a batch with bad samples is the caller's business: its other rows are whole either way.
+//! Rule: bytes in, tensors out, and nothing else. The crate knows no socket and no framework, and
+//! only the address of the slab. Any bytes give a column or a [`BadSample`], never a panic. The
+//! caller
+//! decides about a batch with bad samples: its other rows are whole either way.
 //!
 //! ```
 //! use forebay_decode::{BufferPool, Column, Decoder, FieldKind, FieldSpec, Record};

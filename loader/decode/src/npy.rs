@@ -1,4 +1,4 @@
-//! NumPy array files. The one rule: sizes are checked against the file before memory is taken.
+//! NumPy array files. Rule: sizes are checked against the file before memory is taken.
 //!
 //! The format is NumPy's own ("\x93NUMPY", version, header length, a Python dictionary with the
 //! keys descr, fortran_order and shape, then the elements). Only plain numbers and booleans are
@@ -12,9 +12,9 @@ use crate::record::bad;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The array in `bytes`.
+/// Returns the array in `bytes`.
 pub(crate) fn array(bytes: &[u8]) -> Result<Stored<'_>> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("this is no NumPy array file"))?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("not a NumPy array file"))?;
     let short = || bad("the NumPy file ends within its header");
     let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(short)?;
     let (length, rest) = match version[0] {
@@ -29,7 +29,7 @@ pub(crate) fn array(bytes: &[u8]) -> Result<Stored<'_>> {
         other => return Err(bad(format!("NumPy files of version {other} cannot be read"))),
     };
     let (text, elements) = rest.split_at_checked(length).ok_or_else(short)?;
-    let text = std::str::from_utf8(text).map_err(|_| bad("the NumPy header is no text"))?;
+    let text = std::str::from_utf8(text).map_err(|_| bad("the NumPy header is not text"))?;
     parse(text, elements)
 }
 
@@ -51,7 +51,7 @@ fn parse<'a>(text: &str, elements: &'a [u8]) -> Result<Stored<'a>> {
     Ok(Stored { dtype, swapped, fortran_order, shape, elements })
 }
 
-/// What follows `'key':` in a header.
+/// Returns the text after `'key':` in a header.
 fn value<'t>(text: &'t str, key: &str) -> Result<&'t str> {
     let found = [format!("'{key}':"), format!("\"{key}\":")]
         .iter()
@@ -63,11 +63,11 @@ fn string_value<'t>(text: &'t str, key: &str) -> Result<&'t str> {
     let text = value(text, key)?;
     let quoted = text.chars().next().filter(|quote| matches!(quote, '\'' | '"'));
     let inside = quoted.and_then(|quote| text[1..].split_once(quote));
-    // A structured type is a list here; like objects and strings it has no tensor to become.
+    // A structured type is a list here; like objects and strings it cannot become a tensor.
     inside.map(|(inside, _)| inside).ok_or_else(|| bad("structured NumPy arrays cannot be tensors"))
 }
 
-/// The element type and whether its bytes must be swapped.
+/// Returns the element type, and true if its bytes must be swapped.
 fn element_type(descr: &str) -> Result<(DType, bool)> {
     let refused = || {
         bad("NumPy arrays of this type cannot be tensors")

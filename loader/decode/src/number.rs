@@ -1,5 +1,5 @@
-//! Numbers in text, alone or taken from JSON. The one rule: what is not exactly one number is
-//! refused, and what is becomes the nearest value.
+//! Numbers in text, alone or taken from JSON. Rule: text that is not exactly one number is
+//! rejected; a number becomes the nearest value.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,31 +8,31 @@ use forebay_error::Result;
 
 use crate::record::bad;
 
-/// How much of an unreadable value an error message shows, in bytes.
+/// Bytes of an unreadable value shown in an error.
 const SHOWN_MAX: usize = 40;
 
-/// The text of a number that stands alone in `bytes`.
+/// Returns the text of a number that stands alone in `bytes`.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str> {
     let text = std::str::from_utf8(bytes).map_err(|_| bad("the value must be text, as UTF-8"))?;
     Ok(text.trim())
 }
 
-/// The integer that `text` is.
+/// Parses `text` as an integer.
 pub(crate) fn integer(text: &str) -> Result<i64> {
     parse(text, "64-bit integer")
 }
 
-/// The number that `text` is.
+/// Parses `text` as a real number.
 pub(crate) fn real(text: &str) -> Result<f64> {
     parse(text, "number")
 }
 
 fn parse<T: FromStr<Err: Display>>(text: &str, wanted: &str) -> Result<T> {
     text.parse()
-        .map_err(|error| bad(format!("this is no {wanted}: {error}")).at("value", cut(text)))
+        .map_err(|error| bad(format!("not a valid {wanted}: {error}")).at("value", cut(text)))
 }
 
-/// As much of a value as a message shows.
+/// Cuts a value to the length that a message shows.
 pub(crate) fn cut(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN_MAX);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }

@@ -1,5 +1,5 @@
-//! Arrays without a header: their type and shape are known beforehand. The one rule: a number of bytes that
-//! does not give whole arrays is no array.
+//! Arrays without a header: type and shape are known beforehand. Rule: bytes that do not make whole
+//! arrays are rejected.
 
 use forebay_error::Result;
 
@@ -8,14 +8,14 @@ use crate::record::bad;
 use crate::spec::RawSpec;
 
 impl RawSpec {
-    /// The array in `bytes`, which are little-endian.
+    /// Returns the array in `bytes`, which are little-endian.
     pub(crate) fn read<'a>(&self, bytes: &'a [u8]) -> Result<Stored<'a>> {
         let wrong = || {
             bad("the number of bytes does not fit the shape")
                 .at("bytes", bytes.len())
                 .at("shape", self.shown())
         };
-        // Of one step along the open dimension, if there is one; a checked specification has such.
+        // Bytes of one step along the open dimension, if any; a checked specification has such.
         let step = array::bytes(self.dtype, self.shape.iter().map(|side| side.unwrap_or(1)));
         let step = step.filter(|step| bytes.len().is_multiple_of(*step)).ok_or_else(wrong)?;
         let steps = bytes.len() / step;
@@ -31,17 +31,17 @@ impl RawSpec {
         })
     }
 
-    /// The shape of all rows, if it is known.
+    /// Returns the shape of all rows, if it is known.
     pub(crate) fn row_shape(&self) -> Option<Vec<usize>> {
         self.shape.iter().copied().collect()
     }
 
-    /// The shape of a row that has nothing along the open dimension.
+    /// Returns the shape of a row of length 0 along the open dimension.
     pub(crate) fn no_shape(&self) -> Vec<usize> {
         self.shape.iter().map(|side| side.unwrap_or(0)).collect()
     }
 
-    /// As it was written.
+    /// Formats it as the user wrote it.
     fn shown(&self) -> String {
         let sides = self.shape.iter().map(|side| side.map_or("-1".to_owned(), |n| n.to_string()));
         format!("{} ({})", self.dtype.name(), sides.collect::<Vec<_>>().join(", "))

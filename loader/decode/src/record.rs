@@ -1,34 +1,33 @@
-//! One sample as it lies in a batch's memory. The one rule: nothing is copied to describe it.
+//! One sample in a batch's memory. Rule: describing it copies nothing.
 
 use forebay_error::{Error, ErrorKind, Result};
 
 use crate::spec::FieldSpec;
 
-/// One sample: where it comes from and the bytes of its fields.
+/// One sample: its origin and the bytes of its fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
     /// The sample's key: its members' common name.
     pub key: &'a str,
     /// The shard it was read from.
     pub url: &'a str,
-    /// Which of the mixed data sets the shard belongs to.
+    /// Data set of the mixture that the shard belongs to.
     pub stream: u64,
-    /// The sample's place in the global order.
+    /// The sample's position in the global order.
     pub position: u64,
-    /// Where the sample begins in its shard, in bytes, where that is known.
+    /// Byte offset of the sample in its shard, if known.
     pub offset: Option<u64>,
-    /// Field names (what follows the key's dot) and their bytes, in the shard's order.
+    /// Field names (the part after the key's dot) and their bytes, in the shard's order.
     pub fields: &'a [(&'a str, &'a [u8])],
-    /// Names of the fields it has in its shard, where one that was asked for is missing: for the
-    /// message.
+    /// Names of its fields in the shard, if a requested one is missing: for the message.
     pub has: &'a [String],
 }
 
 impl<'a> Record<'a> {
-    /// The index in `fields` of the first of `spec`'s alternatives that the sample has.
+    /// Returns the index in `fields` of the first of `spec`'s alternatives that the sample has.
     ///
     /// # Errors
-    /// [`ErrorKind::BadSample`] when it has none and the field is not optional.
+    /// [`ErrorKind::BadSample`] if it has none and the field is not optional.
     pub(crate) fn find(&self, spec: &FieldSpec) -> Result<Option<usize>> {
         let matching = |source: &String| {
             self.fields.iter().position(|(name, _)| name.eq_ignore_ascii_case(source))
@@ -39,7 +38,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The bytes of the first alternative present.
+    /// Returns the bytes of the first alternative present.
     ///
     /// # Errors
     /// As [`Record::find`].
@@ -47,7 +46,7 @@ impl<'a> Record<'a> {
         Ok(self.find(spec)?.map(|index| self.fields[index].1))
     }
 
-    /// `error` with what names the sample.
+    /// Adds the sample's identity to `error`.
     pub(crate) fn locate(&self, error: Error, spec: &FieldSpec) -> Error {
         let error = error.at("field", &spec.name).at("key", self.key).at("url", self.url);
         self.offset.into_iter().fold(error, |error, offset| error.at("offset", offset))
@@ -61,7 +60,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A sample that cannot be used, and why.
+/// Makes the error of a sample that cannot be used.
 pub(crate) fn bad(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::BadSample, message)
 }

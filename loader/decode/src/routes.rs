@@ -1,58 +1,58 @@
-//! Who makes the rows of images and arrays, and why: what a loader's `stats()["decoders"]` counts.
+//! Decoders of image and array rows, with reasons: the counts of a loader's `stats()["decoders"]`.
 
 use std::collections::BTreeMap;
 
-/// How many rows of images and arrays each made, and why: by the names of both.
+/// Number of image and array rows by the names of decoder and reason.
 pub type Routes = BTreeMap<(&'static str, &'static str), u64>;
 
-/// The CPU, as it is counted.
+/// Name of the CPU in the counts.
 pub(crate) const CPU: &str = "cpu";
 
-/// The GPU's kernel that puts arrays side by side, as it is counted.
+/// Name of the GPU's kernel that gathers arrays.
 pub(crate) const GATHER: &str = "gather";
 
-/// Why a GPU makes a row: nothing speaks against it.
+/// Reason of rows made by a GPU.
 pub(crate) const PLAIN: &str = "plain";
 
-/// Why the CPU makes a row.
+/// Reason of rows made by the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// No GPU decodes for this loader.
     Device,
-    /// It is no JPEG.
+    /// Not a JPEG.
     Format,
-    /// Its header cannot be read; the CPU's decoder says what is wrong, or knows better.
+    /// Unreadable header; the CPU's decoder reports the fault, or succeeds.
     Header,
-    /// It comes in several scans: progressive, or one for each component.
+    /// Several scans: progressive, or one per component.
     Scans,
-    /// It is coded arithmetically, without loss, or in differences.
+    /// Arithmetic, lossless or differential coding.
     Coding,
-    /// Its values have more than 8 bits.
+    /// More than 8 bits per value.
     Depth,
-    /// Its components are not brightness and two of colour, or brightness alone.
+    /// Components other than brightness and two of colour, or brightness alone.
     Colors,
-    /// Its colours are not stored at the full, or half the resolution.
+    /// Colour resolution other than full or half.
     Sampling,
-    /// It is larger than an engine takes.
+    /// Larger than an engine accepts.
     Size,
-    /// It is cut off, or has no end marker.
+    /// Truncated, or without an end marker.
     End,
-    /// The GPU's decoder does not take it.
+    /// Rejected by the GPU's decoder.
     Refused,
-    /// The GPU's decoder failed at its batch.
+    /// In a batch on which the GPU's decoder failed.
     Failed,
     /// Arrays of its batch differ in shape or type, or one is missing: each is a tensor of its own.
     Shapes,
-    /// An array of its batch is not stored in C order, or not in the machine's byte order.
+    /// An array of its batch is not in C order, or not in the machine's byte order.
     Order,
-    /// An array's bytes may be no booleans until they were looked at.
+    /// An array's bytes need a check for booleans.
     Booleans,
-    /// It is padded, or one of those in one piece: that the CPU writes.
+    /// Padded or joined, which the CPU does.
     Ragged,
 }
 
 impl Reason {
-    /// As it is counted.
+    /// Returns its name in the counts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Device => "no_device",

@@ -1,7 +1,7 @@
-//! What a caller asks for: output names, where each comes from, and how it is decoded.
+//! Requested outputs: their names, sources and decoding.
 //!
-//! Its rule: a specification is refused as a whole before the first byte is read, with advice; a
-//! checked one cannot fail later for its own sake. As JSON it is what the Python package sends.
+//! Rule: a specification is rejected as a whole before the first byte is read, with advice; a
+//! checked one cannot fail later by itself. The Python package sends it as JSON.
 
 mod check;
 mod ragged;
@@ -16,24 +16,24 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::dtype::DType;
 
-/// One output of a batch and the field of each sample it is made from.
+/// One output of a batch and its source field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FieldSpec {
     /// The output's key in the batch.
     pub name: String,
-    /// Field names to look for, lower case; the first that the sample has is taken. As JSON they are
-    /// one text, "jpg;jpeg;png".
+    /// Field names to look for, in lower case; the first one present is used. In JSON they are one
+    /// text, "jpg;jpeg;png".
     #[serde(serialize_with = "joined", deserialize_with = "alternatives")]
     pub source: Vec<String>,
-    /// Whether a sample without any of them is fine (its row is then marked absent).
+    /// True if a sample may lack all of them (its row is then marked absent).
     #[serde(default)]
     pub optional: bool,
-    /// What the bytes are and what they become.
+    /// Kind of the bytes and of the output.
     pub kind: FieldKind,
 }
 
-/// What a field's bytes are and what they become.
+/// Kind of a field's bytes and of its output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum FieldKind {
@@ -41,13 +41,13 @@ pub enum FieldKind {
     Image(ImageSpec),
     /// A decimal integer, to int64; with `path` ("a.b.0"), one inside a JSON document.
     Int {
-        /// Where in a JSON document the integer stands.
+        /// Path of the integer in a JSON document.
         #[serde(default)]
         path: Option<String>,
     },
     /// A decimal number, to float32 unless `dtype` says otherwise; with `path`, inside JSON.
     Float {
-        /// Where in a JSON document the number stands.
+        /// Path of the number in a JSON document.
         #[serde(default)]
         path: Option<String>,
         /// float32 or float64.
@@ -58,70 +58,71 @@ pub enum FieldKind {
     Label {
         /// Each name's number.
         classes: BTreeMap<String, i64>,
-        /// Where in a JSON document the name stands.
+        /// Path of the name in a JSON document.
         #[serde(default)]
         path: Option<String>,
     },
     /// UTF-8 text: as texts, or as its bytes where rows are padded or joined.
     Text {
-        /// What becomes of rows whose lengths differ.
+        /// Treatment of rows of different length.
         #[serde(default)]
         ragged: Ragged,
     },
     /// A JSON document, or the part of it at `path`, as JSON text.
     Json {
-        /// The part wanted.
+        /// Path of the requested part.
         #[serde(default)]
         path: Option<String>,
     },
     /// An array: a NumPy file, or bytes of a type and shape known beforehand. Arrays are stacked where
     /// shapes and types agree over the batch.
     Npy {
-        /// What becomes of arrays whose shapes differ.
+        /// Treatment of arrays of different shape.
         #[serde(default)]
         ragged: Ragged,
-        /// What the bytes are, where they are no NumPy file.
+        /// Type and shape of bytes that are not a NumPy file.
         #[serde(default)]
         raw: Option<RawSpec>,
     },
-    /// The bytes as they are.
+    /// The bytes unchanged.
     Bytes,
 }
 
-/// What bytes without a header are: elements in C order, little-endian.
+/// Layout of bytes without a header: elements in C order, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawSpec {
-    /// What an element is.
+    /// Element type.
     pub dtype: DType,
-    /// Elements per dimension, the outermost first; `None`, at one place at most, is as many as there are.
+    /// Elements per dimension, the outermost first; `None`, in at most one place, follows from the
+    /// number of bytes.
     pub shape: Vec<Option<usize>>,
 }
 
-/// How an image becomes a tensor.
+/// Conversion of an image to a tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageSpec {
-    /// Height and width of the result in pixels; `None` keeps what the crop leaves.
+    /// Height and width of the result in pixels; `None` keeps the size of the crop.
     pub size: Option<(u32, u32)>,
-    /// Which part of the image is taken.
+    /// Part of the image that is taken.
     pub crop: Crop,
-    /// Whether half of the samples, drawn at random, are mirrored left to right.
+    /// True mirrors half of the samples, drawn at random, left to right.
     pub flip: bool,
     /// uint8 (0…255), or float16, bfloat16 or float32 (0…1, then normalised).
     pub dtype: DType,
-    /// Whether channels come first or last.
+    /// Channels first or last.
     pub layout: Layout,
     /// Subtracted per channel (red, green, blue) on the 0…1 scale; given with `std` or not at all.
     pub mean: Option<[f32; 3]>,
     /// Divides per channel after the subtraction.
     pub std: Option<[f32; 3]>,
-    /// How many crops are made of one image, each by draws of its own; the row then has a dimension for them,
-    /// the outermost. `None` makes one, and no dimension.
+    /// Number of crops of one image, each with its own draws; the row then has an outermost
+    /// dimension for them. `None` makes one, without that dimension.
     pub views: Option<u32>,
-    /// Whether pixels may differ a little where that is quicker.
+    /// Exactness of pixels.
     pub quality: Quality,
-    /// Whether photos are turned as their EXIF notes say.
+    /// True applies the EXIF orientation.
     pub exif: bool,
 }
 
@@ -142,23 +143,23 @@ impl Default for ImageSpec {
     }
 }
 
-/// How close pixels are to what libjpeg's defaults and an antialiased resize give.
+/// Exactness of pixels, compared with libjpeg's defaults and an antialiased resize.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quality {
-    /// The same.
+    /// Equal.
     #[default]
     Exact,
-    /// A JPEG that is shrunk to less than a half anyway is decoded at a half, a quarter or an eighth, and colours
-    /// that were stored at half the resolution are spread without smoothing.
+    /// A JPEG shrunk to less than a half anyway is decoded at a half, a quarter or an eighth, and
+    /// colours stored at half the resolution are spread without smoothing.
     Fast,
 }
 
-/// Which part of an image is taken.
+/// Part of an image that is taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Crop {
-    /// The whole image (squeezed to `size`, if one is given).
+    /// The whole image (squeezed to `size`, if given).
     #[default]
     None,
     /// The middle: resize so that the shorter side is `resize` pixels, then cut `size`.
@@ -180,7 +181,7 @@ pub enum Crop {
     },
 }
 
-/// The order of a tensor's dimensions.
+/// Order of a tensor's dimensions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Layout {
@@ -206,30 +207,30 @@ fn random_ratio() -> (f64, f64) {
 }
 
 impl FieldSpec {
-    /// An output `name` made from the first of `source`'s alternatives ("jpg;jpeg;png") present.
+    /// Makes an output `name` from the first present alternative of `source` ("jpg;jpeg;png").
     #[must_use]
     pub fn new(name: &str, source: &str, kind: FieldKind) -> Self {
         Self { name: name.to_owned(), source: split(source), optional: false, kind }
     }
 
-    /// The members that `fields` are made from: each a list of alternatives, as a daemon is asked.
+    /// Returns the members that `fields` need, each a list of alternatives, as a daemon takes them.
     #[must_use]
     pub fn wanted(fields: &[Self]) -> Vec<Vec<String>> {
         fields.iter().map(|field| field.source.clone()).collect()
     }
 
-    /// The field of a JSON object, as the Python package writes it.
+    /// Parses the field from a JSON object, as the Python package writes it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the text is not such an object; its values are not checked yet.
+    /// [`ErrorKind::Invalid`] if the text is not such an object; its values are not checked yet.
     pub fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text)
             .map_err(|error| invalid(format!("the field specification cannot be read: {error}")))
     }
 }
 
-/// The alternatives in "jpg;jpeg;png". Extensions are often written with their dot, which names in
-/// a shard do not have.
+/// Splits "jpg;jpeg;png" into alternatives. Extensions are often written with their dot, which
+/// names in a shard do not have.
 fn split(source: &str) -> Vec<String> {
     let parts = source.split(';').map(|part| part.trim().trim_start_matches('.'));
     parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()

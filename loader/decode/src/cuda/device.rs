@@ -1,8 +1,9 @@
-//! A GPU that decodes: what is put in line for a batch, and the tensors that come of it.
+//! A GPU that decodes: work queued for a batch, and the resulting tensors.
 //!
-//! Its rule: the thread that asks never waits for the device, but where a block of host memory or nvJPEG's state is
-//! still in use by the batch before the last. Files are copied on one stream and decoded on another, so that a batch's
-//! copies run beside the decoding of the batch before it. Whatever a batch uses is marked with one event, its end.
+//! Rule: the calling thread never waits for the device, except where a host block or nvJPEG's state
+//! is still in use by the batch before the last. Files are copied on one stream and decoded on
+//! another, so a batch's copies overlap the decoding of the batch before. One event, the batch's
+//! end, marks everything that a batch uses.
 
 #![allow(unsafe_code, reason = "the driver takes addresses")]
 
@@ -24,21 +25,21 @@ use crate::column::Tensor;
 use crate::dtype::DType;
 use crate::image::{Cut, ImagePlan, Orientation};
 
-/// Bytes of the device that are kept for the next batches: four of 256 photos with their components and files, some
-/// 200 MB each, and a trainer with 40 GB or more hardly notices.
+/// Idle device memory kept for later batches: four of 256 photos with their components and files,
+/// some 200 MB each, which a device with 40 GB or more hardly notices.
 const DEVICE_IDLE_MAX: usize = 1 << 30;
 
-/// Bytes of pinned memory that are kept: tables and what CPUs decoded of four batches.
+/// Idle pinned memory kept: tables and CPU-decoded rows of four batches.
 const HOST_IDLE_MAX: usize = 256 << 20;
 
-/// Where files and rows begin in a block: the widest loads.
+/// Alignment of files and rows in a block: the widest loads.
 const ALIGN: usize = 256;
 
-/// Bytes between two things that are copied in one go rather than each by itself: a copy costs the host some two
-/// microseconds, in which the bus moves this many.
+/// Largest gap that is copied along instead of making two copies: a copy costs the host some two
+/// microseconds, in which the bus moves this many bytes.
 const GAP_MAX: usize = 64 << 10;
 
-/// The most that is registered in one piece: drivers of the 580 line fail above.
+/// Largest piece registered at once: drivers of the 580 line fail above.
 const REGISTER_MAX: usize = 64 << 30;
 
 /// A GPU that decodes batches.
@@ -48,7 +49,7 @@ pub struct Device {
     work: Stream,
     memory: Pool,
     pinned: Pool,
-    /// Of a GPU that was opened for images.
+    /// Present if the GPU was opened for images.
     decoder: Option<Mutex<Decoder>>,
     registered: Mutex<Option<Registered>>,
 }
@@ -59,21 +60,22 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The slab that the device copies from by itself.
+/// A slab that the device copies from directly.
 struct Registered {
     driver: Arc<Driver>,
     slab: Arc<Slab>,
-    /// The addresses that the driver took, piece by piece; none where it takes no such memory.
+    /// Registered address ranges; none if the driver rejects such memory.
     pieces: Vec<Range<usize>>,
 }
 
 impl Device {
-    /// Opens device `ordinal` of those that the process may see; `nvjpeg` are places to look for that library first, or nothing
-    /// where no images are to be decoded.
-    /// Belongs to this process: a forked child must open one of its own.
+    /// Opens device `ordinal` of those visible to the process. `nvjpeg` lists paths to try first
+    /// for that library; without it, no images are decoded. Belongs to this process: a forked child
+    /// must open its own.
     ///
     /// # Errors
-    /// `NotFound` without a driver or the device, `Unavailable` without nvJPEG, `Invalid` for one that is too old, `Full` without memory on the device.
+    /// `NotFound` without a driver or the device, `Unavailable` without nvJPEG, `Invalid` for one
+    /// that is too old, `Full` without memory on the device.
     pub fn open(ordinal: usize, nvjpeg: Option<&[PathBuf]>) -> Result<Arc<Self>> {
         let driver = Driver::open(ordinal)?;
         let decoder = |places| Decoder::new(Nvjpeg::open(places)?);
@@ -89,62 +91,62 @@ impl Device {
         }))
     }
 
-    /// Which device it is.
+    /// Returns its number.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.driver.ordinal()
     }
 
-    /// Has the device copy from `slab` by itself from now on, in place of what it was told before. Where it cannot,
-    /// its bytes go through pinned memory.
+    /// Registers `slab` for direct copies, in place of the slab before. If the device cannot, bytes
+    /// go through pinned memory.
     ///
     /// # Errors
-    /// What the driver said, but for devices that cannot register such memory.
+    /// The driver's error, except for devices that cannot register such memory.
     pub fn copy_from(&self, slab: &Arc<Slab>) -> Result<()> {
         let mut registered = self.lock(&self.registered);
         if registered.as_ref().is_some_and(|now| Arc::ptr_eq(&now.slab, slab)) {
             return Ok(());
         }
-        // The old one first: it may be the one that there is room for.
+        // The old slab first: there may be room for only one.
         *registered = None;
         *registered = Some(Registered::new(&self.driver, slab)?);
         Ok(())
     }
 
-    /// Whether it was opened for images.
+    /// True if it was opened for images.
     pub(crate) fn decodes(&self) -> bool {
         self.decoder.is_some()
     }
 
-    /// Who decodes, as it is counted.
+    /// Returns the decoder's name in statistics.
     pub(crate) fn decoder_name(&self) -> &'static str {
         self.decoder().name()
     }
 
     fn decoder(&self) -> MutexGuard<'_, Decoder> {
-        self.lock(self.decoder.as_ref().expect("checked when its fields were"))
+        self.lock(self.decoder.as_ref().expect("checked with its fields"))
     }
 
-    /// Which of these files nvJPEG takes, by their headers.
+    /// Returns, for each of these files, true if nvJPEG accepts its header.
     pub(crate) fn takes<'f>(&self, files: impl Iterator<Item = &'f [u8]>) -> Result<Vec<bool>> {
         self.driver.bind()?;
         let mut decoder = self.decoder();
         Ok(files.map(|file| decoder.takes(file)).collect())
     }
 
-    /// Pinned memory for what the CPU makes for the device.
+    /// Takes pinned memory for rows made by the CPU.
     pub(crate) fn staging(&self, len: usize) -> Result<Staging> {
         self.pinned.take(len, &self.copies).map(Staging)
     }
 
-    /// Begins with a batch, whose fields all lie in `around` if that is known.
+    /// Starts a batch, whose fields all lie in `around` if that is known.
     pub(crate) fn begin<'a>(&'a self, around: &'a [u8]) -> Result<Submission<'a>> {
         self.driver.bind()?;
         Ok(Submission { device: self, around, used: Vec::new(), ready: Arc::default() })
     }
 
     fn lock<'a, T>(&self, of: &'a Mutex<T>) -> MutexGuard<'a, T> {
-        // One thread decodes; what a panic of it leaves is not used again but to be dropped.
+        // One thread decodes; state left by a panic is only dropped.
         of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,7 +159,8 @@ impl Registered {
         if !driver.registers_read_only() {
             tracing::warn!(
                 bytes = len,
-                "the GPU cannot copy from the daemon's memory by itself: the CPU copies batches to pinned memory first"
+                "the GPU cannot copy from the daemon's memory directly: the CPU copies \
+                         batches to pinned memory first"
             );
             return Ok(registered);
         }
@@ -165,7 +168,8 @@ impl Registered {
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_READ_ONLY;
         for start in all.clone().step_by(REGISTER_MAX) {
             let piece = start..all.end.min(start + REGISTER_MAX);
-            // SAFETY: the slab is mapped for as long as it is kept, which is until its pieces are unregistered.
+            // SAFETY: the slab stays mapped while it is kept, which is until its pieces are
+            // unregistered.
             let status =
                 unsafe { sys::cuMemHostRegister_v2(start as *mut c_void, piece.len(), flags) };
             status
@@ -176,7 +180,7 @@ impl Registered {
         Ok(registered)
     }
 
-    /// Whether the device copies these bytes by itself; none that lie in two pieces.
+    /// True if the device copies these bytes directly; false if they lie in two pieces.
     fn has(&self, bytes: &[u8]) -> bool {
         let part = bytes.as_ptr_range();
         let holds = |piece: &Range<usize>| {
@@ -191,7 +195,7 @@ impl Drop for Registered {
         if self.pieces.is_empty() || !self.driver.is_ours() {
             return;
         }
-        // Copies from it may be in line still. What is said of them, whoever waits for them hears.
+        // Copies from it may still be queued. Their errors reach the batches that wait for them.
         let _ = self.driver.synchronize();
         for piece in &self.pieces {
             // SAFETY: it was registered, and nothing copies from it any more.
@@ -200,7 +204,7 @@ impl Drop for Registered {
     }
 }
 
-/// Pinned memory that the CPU writes before a batch is put in line.
+/// Pinned memory that the CPU writes before a batch is queued.
 #[derive(Debug)]
 pub(crate) struct Staging(Memory);
 
@@ -217,14 +221,14 @@ pub(crate) struct Picture<'a> {
     pub(crate) stored: Stored,
     pub(crate) orientation: Orientation,
     pub(crate) cuts: Vec<Cut>,
-    /// Which row of the tensor it becomes.
+    /// Its row in the tensor.
     pub(crate) row: usize,
 }
 
-/// Why a batch was not put in line.
+/// Reason a batch was not queued.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// nvJPEG failed at it; the CPU may know better.
+    /// nvJPEG failed; the CPU may succeed.
     Decoder(Error),
     /// The device cannot be used.
     Device(Error),
@@ -236,7 +240,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A batch that is being put in line. Dropped before it is finished, everything it used is waited for.
+/// A batch being queued. Dropped before it is finished, it waits for everything it used.
 #[derive(Debug)]
 pub(crate) struct Submission<'a> {
     device: &'a Device,
@@ -246,8 +250,8 @@ pub(crate) struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
-    /// `rows` rows of images: `pictures` by the device, of the files that it has, those in `staging` as the CPU made them (which of them, for
-    /// which row), and zeros for those that are `absent`.
+    /// Makes `rows` rows of images: `pictures` by the device, from its files; those in `staging` as
+    /// the CPU made them (index and row); and zeros for `absent` ones.
     pub(crate) fn images(
         &mut self,
         plan: &ImagePlan,
@@ -256,7 +260,7 @@ impl<'a> Submission<'a> {
         absent: &[usize],
         rows: usize,
     ) -> std::result::Result<DeviceTensor, Failure> {
-        let row_shape = plan.row_shape().expect("checked when the field was");
+        let row_shape = plan.row_shape().expect("checked with the field");
         let row = row_shape.iter().product::<usize>() * plan.dtype().size();
         let shape = std::iter::once(rows).chain(row_shape.iter().copied()).collect();
         let tensor = self.tensor(plan.dtype(), shape)?;
@@ -277,8 +281,8 @@ impl<'a> Submission<'a> {
             self.used.extend([written, placed]);
             self.device.work.after(&self.device.copies.done()?)?;
             let mut decoder = self.device.decoder();
-            // SAFETY: files and components are in blocks that are kept until the batch's end, and the files were put in
-            // line before the tables, which are waited for just above.
+            // SAFETY: files and components are in blocks kept until the batch's end, and the files
+            // were queued before the tables, which were just waited for.
             unsafe { decoder.decode(&jobs, &self.device.work) }.map_err(Failure::Decoder)?;
             drop(decoder);
             let lut = (at + table as u64, plan.dtype().size() as u32);
@@ -290,18 +294,18 @@ impl<'a> Submission<'a> {
         }
         for (from, to) in staged {
             let from = &staging.0.bytes()[from * row..][..row];
-            // SAFETY: the staging is kept until the batch's end, and the row is nobody else's.
+            // SAFETY: the staging is kept until the batch's end, and the row has no other writer.
             unsafe { self.device.work.upload(from, out + (to * row) as u64) }?;
         }
         for to in absent {
-            // SAFETY: the row is nobody else's.
+            // SAFETY: the row has no other writer.
             unsafe { self.device.work.zero(out + (to * row) as u64, row) }?;
         }
         self.used.push(staging.0);
         Ok(tensor)
     }
 
-    /// Arrays of one type and shape, which lie on the device, side by side; zeros for those that are absent.
+    /// Gathers arrays of one type and shape that lie on the device, with zeros for missing ones.
     pub(crate) fn arrays(
         &mut self,
         dtype: DType,
@@ -315,7 +319,7 @@ impl<'a> Submission<'a> {
         for (from, to) in rows.iter().zip((tensor.memory.at()..).step_by(row.max(1))) {
             match from {
                 Some(from) => moves.push(Move { from: *from, to }),
-                // SAFETY: the row is nobody else's.
+                // SAFETY: the row has no other writer.
                 None => unsafe { self.device.work.zero(to, row) }?,
             }
         }
@@ -323,20 +327,21 @@ impl<'a> Submission<'a> {
             let table = self.send(bytemuck::cast_slice(&moves))?;
             let (driver, work) = (&self.device.driver, &self.device.work);
             work.after(&self.device.copies.done()?)?;
-            // SAFETY: the moves are there then, with what they move, in blocks that are kept until the batch's end.
+            // SAFETY: the moves and their sources are on the device by then, in blocks kept until
+            // the batch's end.
             unsafe { driver.gather(work, table, moves.len(), row as u64) }?;
         }
         Ok(tensor)
     }
 
-    /// A tensor of the CPU's, on the device.
+    /// Copies a CPU tensor to the device.
     pub(crate) fn upload(&mut self, tensor: &Tensor) -> Result<DeviceTensor> {
         let placed = self.tensor(tensor.dtype, tensor.shape.clone())?;
         let bytes = tensor.buffer.as_bytes();
         if !bytes.is_empty() {
             let mut staging = self.device.pinned.take(bytes.len(), &self.device.work)?;
             staging.bytes_mut().copy_from_slice(bytes);
-            // SAFETY: the staging is kept until the batch's end, and the tensor is nobody else's.
+            // SAFETY: the staging is kept until the batch's end, and the tensor has no other user.
             unsafe { self.device.work.upload(staging.bytes(), placed.memory.at()) }?;
             self.used.push(staging);
         }
@@ -354,7 +359,7 @@ impl<'a> Submission<'a> {
         Ok(done)
     }
 
-    /// A tensor whose elements are still to be written, by the device's work.
+    /// Makes a tensor whose elements the device's queued work will write.
     fn tensor(&self, dtype: DType, shape: Vec<usize>) -> Result<DeviceTensor> {
         let len = shape.iter().product::<usize>() * dtype.size();
         let memory = self.device.memory.take(len, &self.device.work)?;
@@ -362,7 +367,7 @@ impl<'a> Submission<'a> {
         Ok(DeviceTensor { dtype, shape, memory, ready: self.ready.clone(), driver })
     }
 
-    /// Puts copying `bytes` to the device in line with the files; where they will lie.
+    /// Queues copying `bytes` to the device with the files; returns their address there.
     fn send(&mut self, bytes: &[u8]) -> Result<Address> {
         let mut staging = self.device.pinned.take(bytes.len(), &self.device.copies)?;
         staging.bytes_mut().copy_from_slice(bytes);
@@ -374,7 +379,8 @@ impl<'a> Submission<'a> {
         Ok(at)
     }
 
-    /// Puts the copies of `files`, all that the device needs of the batch's memory, in line; where each will lie.
+    /// Queues the copies of `files`, all that the device needs of the batch's memory; returns their
+    /// addresses there.
     pub(crate) fn bring(&mut self, files: &[&'a [u8]]) -> Result<Vec<Address>> {
         if files.is_empty() {
             return Ok(Vec::new());
@@ -383,7 +389,8 @@ impl<'a> Submission<'a> {
         let mut starts = Vec::with_capacity(runs.len());
         let mut len = 0;
         for run in &runs {
-            // As far from the widest load's boundary as in the slab, where files begin at whole blocks of a tar.
+            // The same offset from the widest load's boundary as in the slab, where files start at
+            // whole blocks of a tar.
             let start: usize = len + run.bytes.as_ptr() as usize % ALIGN;
             starts.push(start);
             len = (start + run.bytes.len()).next_multiple_of(ALIGN);
@@ -397,7 +404,8 @@ impl<'a> Submission<'a> {
                 at[*file] = to + *offset as u64;
             }
             if registered.as_ref().is_some_and(|registered| registered.has(run.bytes)) {
-                // SAFETY: the slab is registered, its batch's lease ends after the batch, and the block is kept.
+                // SAFETY: the slab is registered, its batch's slot is held until after the batch,
+                // and the block is kept.
                 unsafe { self.device.copies.upload(run.bytes, to) }?;
                 continue;
             }
@@ -412,7 +420,8 @@ impl<'a> Submission<'a> {
         Ok(at)
     }
 
-    /// What nvJPEG and the kernel are to do with `pictures`, whose rows of `row` bytes begin at `out`.
+    /// Returns the work of nvJPEG and the kernel for `pictures`, whose rows of `row` bytes start at
+    /// `out`.
     fn jobs(
         &mut self,
         plan: &ImagePlan,
@@ -444,7 +453,7 @@ impl<'a> Submission<'a> {
     }
 }
 
-/// Bytes from row to row of a component on the device.
+/// Returns the bytes from row to row of a component on the device.
 fn pitch(width: u32) -> u32 {
     width.next_multiple_of(ALIGN as u32)
 }
@@ -453,14 +462,14 @@ fn plane_len((height, width): (u32, u32)) -> usize {
     height as usize * pitch(width) as usize
 }
 
-/// Bytes that are copied in one go, and which of the files begin where in it.
+/// Bytes copied at once, and the offsets of files in them.
 #[derive(Debug, PartialEq, Eq)]
 struct Run<'a> {
     bytes: &'a [u8],
     files: Vec<(usize, usize)>,
 }
 
-/// The copies that bring `files` over: neighbours in `around` together, what lies elsewhere by itself.
+/// Groups `files` into copies: neighbours in `around` together, others alone.
 fn runs<'a>(files: &[&'a [u8]], around: &'a [u8]) -> Vec<Run<'a>> {
     let base = around.as_ptr() as usize;
     let place = |file: &[u8]| {
@@ -471,7 +480,7 @@ fn runs<'a>(files: &[&'a [u8]], around: &'a [u8]) -> Vec<Run<'a>> {
         files.iter().enumerate().map(|(index, file)| (place(file), index)).collect();
     order.sort_unstable();
     let mut runs: Vec<Run<'a>> = Vec::new();
-    // Where in `around` the last run lies.
+    // Range of the last run in `around`.
     let mut last: Option<(usize, usize)> = None;
     for (from, index) in order {
         let Some(from) = from else {
@@ -494,10 +503,10 @@ fn runs<'a>(files: &[&'a [u8]], around: &'a [u8]) -> Vec<Run<'a>> {
     runs
 }
 
-/// A dense array in C order on a device, written by what is in line there.
+/// A dense array in C order on a device, written by work queued there.
 #[derive(Debug)]
 pub struct DeviceTensor {
-    /// What an element is.
+    /// Element type.
     pub dtype: DType,
     /// Elements per dimension, the outermost first.
     pub shape: Vec<usize>,
@@ -507,45 +516,45 @@ pub struct DeviceTensor {
 }
 
 impl DeviceTensor {
-    /// Which device it is on.
+    /// Returns its device's number.
     #[must_use]
     pub fn ordinal(&self) -> usize {
         self.driver.ordinal()
     }
 
-    /// Where it lies on the device.
+    /// Returns its address on the device.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.memory.at()
     }
 
-    /// Its elements in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether it has no elements.
+    /// True if it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies it to `to`, in line on the stream of a framework's; its own memory is free after that.
+    /// Copies it to `to`, queued on a framework's stream; its own memory is free after that.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     ///
     /// # Safety
-    /// `to` is memory of the device, as long as the tensor, whose owner orders its use by that stream, which is one of
-    /// the device's primary context.
+    /// `to` is device memory as long as the tensor, whose owner orders its use by that stream,
+    /// which belongs to the device's primary context.
     pub unsafe fn copy_to(mut self, to: u64, stream: u64) -> Result<()> {
         self.driver.bind()?;
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         let stream = unsafe { self.driver.stream_of(stream) };
         stream.after(self.ready()?)?;
         if !self.is_empty() {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller guarantees.
             unsafe { stream.copy(self.memory.at(), to, self.memory.len()) }?;
         }
         let done = stream.done()?;
@@ -553,20 +562,20 @@ impl DeviceTensor {
         Ok(())
     }
 
-    /// Lends it to whoever uses it in line on `stream`; without one, to anybody at once.
+    /// Lends it to a user whose work is queued on `stream`; without one, to anybody at once.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's error.
     ///
     /// # Safety
-    /// `stream` is one of the device's primary context, and lives until what is returned is dropped.
+    /// `stream` belongs to the device's primary context, and lives until the result is dropped.
     pub unsafe fn lend(self, stream: Option<u64>) -> Result<Lent> {
         self.driver.bind()?;
         let Some(address) = stream else {
             self.ready()?.wait()?;
             return Ok(Lent { tensor: self, stream: None });
         };
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         let stream = unsafe { self.driver.stream_of(address) };
         stream.after(self.ready()?)?;
         Ok(Lent { tensor: self, stream: Some(stream) })
@@ -579,8 +588,8 @@ impl DeviceTensor {
     }
 }
 
-/// A tensor in a framework's hands. When that lets go of it, its memory is used again after what is in line then on
-/// the stream that it was lent for.
+/// A tensor lent to a framework. Once dropped, its memory is reused after the work then queued on
+/// the stream it was lent for.
 #[derive(Debug)]
 pub struct Lent {
     tensor: DeviceTensor,
@@ -588,7 +597,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// What was lent.
+    /// Returns the tensor.
     #[must_use]
     pub fn tensor(&self) -> &DeviceTensor {
         &self.tensor
@@ -600,7 +609,8 @@ impl Drop for Lent {
         if !self.tensor.driver.is_ours() {
             return;
         }
-        // Without a stream nobody knows what is in line: its memory goes to the driver, after everything.
+        // Without a stream the queued work is unknown: the memory returns to the driver after all
+        // work.
         if let Some(Ok(done)) = self.stream.as_ref().map(Stream::done) {
             self.tensor.memory.used_until(&done);
         }
@@ -609,7 +619,7 @@ impl Drop for Lent {
 
 impl Drop for DeviceTensor {
     fn drop(&mut self) {
-        // One that nobody took is free when it was made.
+        // A tensor that nobody took is free once it is made.
         if let Some(ready) = self.ready.get()
             && self.memory.is_unmarked()
         {

@@ -1,7 +1,8 @@
-//! A GPU as its driver gives it: found at run time, its primary context, streams, events, and copies to it.
+//! A GPU through its driver: found at run time, with its primary context, streams, events and
+//! copies.
 //!
-//! Its rule: nothing waits for the device but who says so. Everything is put in line on a stream; whoever needs to
-//! know when it was done gets an event.
+//! Rule: only calls named `wait` or `synchronize` wait for the device. All work is queued on a
+//! stream, and an event reports its end.
 
 #![allow(unsafe_code, reason = "the driver takes addresses")]
 
@@ -15,31 +16,31 @@ use forebay_wire::fork::Generation;
 
 use super::view::{Address, Move, View};
 
-/// The release of CUDA that the kernels' PTX is written for, as drivers count: no older one takes it.
+/// CUDA release of the kernels' PTX, as drivers number it: older drivers reject it.
 const CUDA_MIN: i32 = 12_010;
 
-/// The first driver of that release, for people.
+/// First driver of that release, for messages.
 const DRIVER_MIN: &str = "530";
 
-/// Threads of a block: enough to hide memory's latency, few enough that the kernels' registers suffice for two
-/// blocks on any device.
+/// Threads of a block: enough to hide memory latency, few enough for two blocks' registers on any
+/// device.
 const THREADS: u32 = 256;
 
 /// Rows of a grid, by CUDA's limits.
 const GRID_ROWS_MAX: usize = 65_535;
 
-/// Blocks of a row at most: more than any device runs at once.
+/// Largest number of blocks of a row: more than any device runs at once.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// The kernels, compiled; `scripts/ptx.py` makes it, and tests compare.
+/// Compiled kernels; `scripts/ptx.py` makes them, and tests compare.
 const PTX: &str = include_str!("pixels.ptx");
 
-/// When work on a device was done.
+/// End of some work on a device.
 #[derive(Debug, Clone)]
 pub struct Done(Arc<CudaEvent>);
 
 impl Done {
-    /// Waits for it; other threads get the CPU meanwhile.
+    /// Waits for it; other threads may use the CPU meanwhile.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the device failed.
@@ -54,31 +55,32 @@ pub(super) struct Driver {
     context: Arc<CudaContext>,
     pixels: CudaFunction,
     gather: CudaFunction,
-    /// Whether memory that is mapped read-only can be registered.
+    /// True if read-only mapped memory can be registered.
     registers_read_only: bool,
     made_in: Generation,
 }
 
-/// Copies of a device are put in line here, and work there.
+/// A queue of copies or of work on a device.
 #[derive(Debug, Clone)]
 pub(super) struct Stream(Arc<CudaStream>);
 
 impl Driver {
-    /// Opens device `ordinal` of those that the process may see; torch, JAX and CuPy use the same context.
+    /// Opens device `ordinal` of those visible to the process; torch, JAX and CuPy use the same
+    /// context.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no driver or no such device, [`ErrorKind::Invalid`] where the driver
-    /// is too old.
+    /// [`ErrorKind::NotFound`] without a driver or such a device, [`ErrorKind::Invalid`] if the
+    /// driver is too old.
     pub(super) fn open(ordinal: usize) -> Result<Arc<Self>> {
-        // SAFETY: libcuda's own initialisers are all that opening it runs.
+        // SAFETY: opening it runs only libcuda's own initialisers.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Error::new(ErrorKind::NotFound, "there is no CUDA driver here")
+            return Err(Error::new(ErrorKind::NotFound, "no CUDA driver is installed")
                 .advise("install NVIDIA's driver (libcuda.so.1), or use device=\"cpu\""));
         }
         let mut version = 0;
         // SAFETY: it writes one number.
         let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-        known.result().map_err(|error| failed("ask the driver for its release", error))?;
+        known.result().map_err(|error| failed("read the driver's release", error))?;
         if version < CUDA_MIN {
             return Err(Error::new(ErrorKind::Invalid, "the CUDA driver is too old")
                 .at("cuda", format!("{}.{}", version / 1000, version % 1000 / 10))
@@ -92,7 +94,7 @@ impl Driver {
         let attribute =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
         let registers = context.attribute(attribute);
-        let registers_read_only = registers.map_err(|error| failed("ask the GPU", error))? > 0;
+        let registers_read_only = registers.map_err(|error| failed("query the GPU", error))? > 0;
         let module = context
             .load_module(Ptx::from_src(PTX))
             .map_err(|error| failed("load the kernels", error))?;
@@ -110,7 +112,7 @@ impl Driver {
         }))
     }
 
-    /// Which device it is.
+    /// Returns its number.
     pub(super) fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
@@ -120,17 +122,17 @@ impl Driver {
         self.context.bind_to_thread().map_err(|error| failed("use the GPU", error))
     }
 
-    /// Waits for everything that anybody put in line.
+    /// Waits for all queued work, by anybody.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.context.synchronize().map_err(|error| failed("wait for the GPU", error))
     }
 
-    /// Whether this is the process that opened it: a forked child must leave all of it alone.
+    /// True in the process that opened it: a forked child must not use it.
     pub(super) fn is_ours(&self) -> bool {
         self.made_in.is_now()
     }
 
-    /// Whether memory that is mapped read-only can be registered.
+    /// True if read-only mapped memory can be registered.
     pub(super) fn registers_read_only(&self) -> bool {
         self.registers_read_only
     }
@@ -139,19 +141,20 @@ impl Driver {
         self.context.new_stream().map(Stream).map_err(|error| failed("make a stream", error))
     }
 
-    /// A stream of a framework's; 0 is the one that all share.
+    /// Wraps a framework's stream; 0 is the shared default stream.
     ///
     /// # Safety
-    /// It is a stream of this device's primary context, and lives for as long as what is returned.
+    /// It is a stream of this device's primary context, and outlives the result.
     pub(super) unsafe fn stream_of(&self, address: u64) -> Stream {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         Stream(unsafe { self.context.wrap_borrowed_stream(address as sys::CUstream) })
     }
 
-    /// Runs the kernel that makes elements of planes for `views` views that lie at `at`.
+    /// Queues the kernel that makes tensor elements from planes, for `views` views at `at`.
     ///
     /// # Safety
-    /// The views lie there once what is in line before is done, with everything they name, until this is done.
+    /// The views lie there once earlier queued work is done, with everything they name, until this
+    /// is done.
     pub(super) unsafe fn make_pixels(
         &self,
         stream: &Stream,
@@ -160,21 +163,21 @@ impl Driver {
         (table, element): (Address, u32),
         elements: u64,
     ) -> Result<()> {
-        // A strip has four; few rounds for each thread, and no more blocks than there is work.
+        // A strip has four; few rounds per thread, and no more blocks than work.
         let blocks = elements.div_ceil(4 * u64::from(THREADS)).clamp(1, BLOCKS_MAX) as u32;
         for first in (0..views).step_by(GRID_ROWS_MAX) {
             let rows = (views - first).min(GRID_ROWS_MAX) as u32;
             let at = at + (first * size_of::<View>()) as u64;
             let mut launch = stream.0.launch_builder(&self.pixels);
             launch.arg(&at).arg(&table).arg(&element);
-            // SAFETY: as the caller says; the arguments are those of the kernel.
+            // SAFETY: as the caller guarantees; the arguments are the kernel's.
             let launched = unsafe { launch.launch(grid(blocks, rows)) };
             launched.map_err(|error| failed("start a kernel", error))?;
         }
         Ok(())
     }
 
-    /// Runs the kernel that makes `moves` moves, which lie at `at`, of `length` bytes each.
+    /// Queues the kernel that makes `moves` moves, listed at `at`, of `length` bytes each.
     ///
     /// # Safety
     /// As for [`Driver::make_pixels`].
@@ -185,14 +188,14 @@ impl Driver {
         moves: usize,
         length: u64,
     ) -> Result<()> {
-        // Few rounds for each thread, and no more blocks than there is work.
+        // Few rounds per thread, and no more blocks than work.
         let blocks = length.div_ceil(16 * u64::from(THREADS)).clamp(1, BLOCKS_MAX) as u32;
         for first in (0..moves).step_by(GRID_ROWS_MAX) {
             let rows = (moves - first).min(GRID_ROWS_MAX) as u32;
             let at = at + (first * size_of::<Move>()) as u64;
             let mut launch = stream.0.launch_builder(&self.gather);
             launch.arg(&at).arg(&length);
-            // SAFETY: as the caller says; the arguments are those of the kernel.
+            // SAFETY: as the caller guarantees; the arguments are the kernel's.
             let launched = unsafe { launch.launch(grid(blocks, rows)) };
             launched.map_err(|error| failed("start a kernel", error))?;
         }
@@ -209,12 +212,12 @@ impl Stream {
         self.0.cu_stream()
     }
 
-    /// Whatever is put in line from now on is done after `done`.
+    /// Makes all work queued from now on wait for `done`.
     pub(super) fn after(&self, done: &Done) -> Result<()> {
         self.0.wait(&done.0).map_err(|error| failed("order the GPU's work", error))
     }
 
-    /// When all that is in line now is done.
+    /// Returns the end of all work queued so far.
     pub(super) fn done(&self) -> Result<Done> {
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
         let event = self.0.context().new_event(Some(flags)).and_then(|event| {
@@ -226,49 +229,52 @@ impl Stream {
             .map_err(|error| failed("mark the GPU's work", error))
     }
 
-    /// Puts a copy to the device in line.
+    /// Queues a copy to the device.
     ///
     /// # Safety
-    /// `from` stays and does not change, and `to` has room and is nobody else's, until it is done.
+    /// `from` stays unchanged, and `to` has room and no other user, until it is done.
     pub(super) unsafe fn upload(&self, from: &[u8], to: Address) -> Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         let copied = unsafe { result::memcpy_htod_async(to, from, self.raw()) };
         copied.map_err(|error| failed("copy to the GPU", error))
     }
 
-    /// Puts zeros in line.
+    /// Queues zeroing memory.
     ///
     /// # Safety
-    /// `length` bytes are there and nobody else's until it is done.
+    /// `length` bytes are there, without another user, until it is done.
     pub(super) unsafe fn zero(&self, at: Address, length: usize) -> Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         let set = unsafe { result::memset_d8_async(at, 0, length, self.raw()) };
         set.map_err(|error| failed("clear memory of the GPU", error))
     }
 
-    /// Puts a copy on the device in line.
+    /// Queues a copy on the device.
     ///
     /// # Safety
-    /// `length` bytes are at both places, and nobody else writes to either, until it is done.
+    /// `length` bytes are at both places, without another writer, until it is done.
     pub(super) unsafe fn copy(&self, from: Address, to: Address, length: usize) -> Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller guarantees.
         let copied = unsafe { result::memcpy_dtod_async(to, from, length, self.raw()) };
         copied.map_err(|error| failed("copy on the GPU", error))
     }
 }
 
-/// What the driver said, as what the caller must do.
+/// Translates a driver error into the caller's next action.
 pub(super) fn failed(doing: &str, DriverError(code): DriverError) -> Error {
-    // Its texts are asked of a driver that may be the very thing that is missing: the code's name is ours.
+    // The driver's own texts may be unavailable because the driver is; the code's name is ours.
     let name = format!("{code:?}");
     match code {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            Error::new(ErrorKind::Full, "the GPU has no memory for the batch")
+            Error::new(ErrorKind::Full, "the GPU has no memory left for the batch")
                 .at("doing", doing)
-                .advise("use a smaller batch_size or prefetch, leave the loader memory, or device=\"cpu\"")
+                .advise(
+                    "use a smaller batch_size or prefetch, leave the loader more memory, or \
+                         use device=\"cpu\"",
+                )
         }
         sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
-            Error::new(ErrorKind::NotFound, "there is no such GPU")
+            Error::new(ErrorKind::NotFound, "this GPU does not exist")
                 .at("error", name)
                 .advise("look at nvidia-smi and CUDA_VISIBLE_DEVICES, or use device=\"cpu\"")
         }
@@ -280,10 +286,15 @@ pub(super) fn failed(doing: &str, DriverError(code): DriverError) -> Error {
             Error::new(ErrorKind::Closed, "this process cannot use the GPU")
                 .at("doing", doing)
                 .at("error", name)
-                .advise("it was forked from one that does: start workers by \"spawn\"")
+                .advise(
+                    "it was forked from a process that uses the GPU: start workers by \
+                         \"spawn\"",
+                )
         }
-        _ => Error::new(ErrorKind::Unavailable, format!("failed to {doing}: {name}"))
-            .advise("what failed may be an earlier kernel of anybody's in this process: look for the first error, and start it again from the last state_dict()"),
+        _ => Error::new(ErrorKind::Unavailable, format!("failed to {doing}: {name}")).advise(
+            "an earlier kernel of any library in this process may have failed: find the \
+                     first error, and restart from the last state_dict()",
+        ),
     }
 }
 

@@ -1,9 +1,8 @@
-//! Memory of a device, and memory of the host that a device copies from by itself: taken in blocks that are used
-//! again.
+//! Device memory, and host memory that a device copies from directly, in recycled blocks.
 //!
-//! Its rule: a block knows until when a device uses it. It goes back to its pool with that event, and whoever takes it
-//! next waits for it, on the device where the device writes, on the host where the host does. A block of which nobody
-//! said so is given back to the driver, when the device is done with everything.
+//! Rule: a block knows the event after which the device no longer uses it. It returns to its pool
+//! with that event, and its next user waits for it, on the device or on the host, whichever writes.
+//! A block without an event is freed after all work of the device.
 
 #![allow(unsafe_code, reason = "the driver takes addresses")]
 
@@ -15,13 +14,13 @@ use forebay_error::Result;
 use super::driver::{Done, Driver, Stream, failed};
 use super::view::Address;
 
-/// An idle block serves a request that needs at least a half of it.
+/// An idle block serves a request of at least half its size.
 const WASTE_MAX: usize = 2;
 
-/// Blocks begin and end at multiples of this: what the widest loads and any framework ask for.
+/// Alignment of blocks: enough for the widest loads and any framework.
 const ALIGN: usize = 256;
 
-/// On which side of the bus the memory is.
+/// Side of the bus that the memory is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Device,
@@ -29,7 +28,7 @@ pub(super) enum Side {
     Host,
 }
 
-/// Blocks of one side that nobody uses. Clones share them.
+/// Idle blocks of one side. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Pool(Arc<Shared>);
 
@@ -45,7 +44,7 @@ struct Shared {
 struct Block {
     at: Address,
     len: usize,
-    /// When its last user is done with it; nothing if nobody ever used it.
+    /// End of its last use; `None` if it was never used.
     free: Option<Done>,
 }
 
@@ -58,16 +57,16 @@ pub(super) struct Memory {
 }
 
 impl Pool {
-    /// A pool that keeps `idle_max` bytes at most of what nobody uses.
+    /// Makes a pool that keeps at most `idle_max` bytes of idle blocks.
     pub(super) fn new(driver: &Arc<Driver>, side: Side, idle_max: usize) -> Self {
         let idle = Mutex::default();
         Self(Arc::new(Shared { driver: driver.clone(), side, idle_max, idle }))
     }
 
-    /// `len` bytes or a little more for what is put in line on `stream`; on the host they can be written at once.
+    /// Takes at least `len` bytes for work queued on `stream`; host memory can be written at once.
     ///
     /// # Errors
-    /// `Full` where there is no such memory.
+    /// `Full` if there is no such memory.
     pub(super) fn take(&self, len: usize, stream: &Stream) -> Result<Memory> {
         let (home, want) = (&self.0, len.max(1).next_multiple_of(ALIGN));
         let mut block = match home.reuse(want) {
@@ -86,11 +85,12 @@ impl Pool {
 
 impl Shared {
     fn idle(&self) -> MutexGuard<'_, Vec<Block>> {
-        // Every change below is whole at each point where it could panic.
+        // Every change below is complete wherever it could panic.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of the blocks that fit without waste the one that has been idle for longest: most likely nobody uses it still.
+    /// Takes, of the blocks that fit without waste, the longest idle one, which is most likely no
+    /// longer in use.
     fn reuse(&self, want: usize) -> Option<Block> {
         let mut idle = self.idle();
         let fits = |block: &Block| (want..=want * WASTE_MAX).contains(&block.len);
@@ -101,7 +101,7 @@ impl Shared {
     fn allocate(&self, len: usize) -> Result<Block> {
         match self.get(len) {
             Err(_) if !self.idle().is_empty() => {
-                // What is kept for others is in the way.
+                // Idle blocks kept for others are in the way.
                 let idle = std::mem::take(&mut *self.idle());
                 idle.into_iter().for_each(|block| self.free(&block));
                 self.get(len)
@@ -113,9 +113,9 @@ impl Shared {
     fn get(&self, len: usize) -> Result<Block> {
         self.driver.bind()?;
         let at = match self.side {
-            // SAFETY: memory that nobody knows yet; the context is this thread's.
+            // SAFETY: fresh memory without users; the context is this thread's.
             Side::Device => unsafe { result::malloc_sync(len) },
-            // SAFETY: as above. Cached, for the host reads what it writes: no flags.
+            // SAFETY: as above. Cached, since the host reads it as well: no flags.
             Side::Host => unsafe { result::malloc_host(len, 0) }.map(|at| at as Address),
         };
         let at = at.map_err(|error| failed("take memory", error).at("bytes", len))?;
@@ -136,18 +136,19 @@ impl Shared {
         old.into_iter().for_each(|block| self.free(&block));
     }
 
-    /// Gives a block back to the driver, after whoever uses it.
+    /// Frees a block after its last use.
     fn free(&self, block: &Block) {
         if !self.driver.is_ours() || self.driver.bind().is_err() {
             return;
         }
-        // What is said of earlier work here, whoever waits for that work hears.
+        // Errors of earlier work reach the batches that wait for it.
         let _ = match &block.free {
             Some(free) => free.wait(),
             None => self.driver.synchronize(),
         };
         let _ = match self.side {
-            // SAFETY: the driver gave it, nobody has it any more, and the device is done with it.
+            // SAFETY: it came from the driver, has no owner any more, and the device is done with
+            // it.
             Side::Device => unsafe { result::free_sync(block.at) },
             // SAFETY: as above.
             Side::Host => unsafe { result::free_host(block.at as *mut std::ffi::c_void) },
@@ -163,37 +164,38 @@ impl Drop for Shared {
 }
 
 impl Memory {
-    /// Where it begins.
+    /// Returns its address.
     pub(super) fn at(&self) -> Address {
-        self.block.as_ref().expect("taken by drop alone").at
+        self.block.as_ref().expect("only drop takes it").at
     }
 
-    /// Its bytes, as many as were asked for.
+    /// Returns its requested size in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Its bytes, to be written; for memory of the host.
+    /// Returns the bytes of host memory for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        assert_eq!(self.home.side, Side::Host, "memory of a device is written by the device");
-        // SAFETY: the driver gave at least so many bytes, zeroed by the system or written by an earlier user, and
-        // nobody else has them: a device that copied them was waited for.
+        assert_eq!(self.home.side, Side::Host, "the device writes device memory");
+        // SAFETY: the driver gave at least this many bytes, zeroed by the system or written by an
+        // earlier user, without another owner: any device that copied them was waited for.
         unsafe { std::slice::from_raw_parts_mut(self.at() as *mut u8, self.len) }
     }
 
-    /// The same, to be read.
+    /// Returns the bytes of host memory.
     pub(super) fn bytes(&self) -> &[u8] {
-        assert_eq!(self.home.side, Side::Host, "memory of a device is read by the device");
+        assert_eq!(self.home.side, Side::Host, "the device reads device memory");
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(self.at() as *const u8, self.len) }
     }
 
-    /// Whether nobody said until when it is used.
+    /// True if no end of use was recorded.
     pub(super) fn is_unmarked(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.free.is_none())
     }
 
-    /// Says that a device uses it until `done`, however soon it is dropped. The last word counts.
+    /// Records that a device uses it until `done`, even if it is dropped before. The last call
+    /// counts.
     pub(super) fn used_until(&mut self, done: &Done) {
         if let Some(block) = &mut self.block {
             block.free = Some(done.clone());
@@ -204,7 +206,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
-        // A forked child shares neither the driver nor what a lock was held for.
+        // A forked child shares neither the driver nor the state behind a lock.
         if !self.home.driver.is_ours() {
             return;
         }

@@ -1,8 +1,8 @@
-//! nvJPEG, opened at run time: JPEG files on the device to their components on the device.
+//! nvJPEG, opened at run time: from JPEG files on the device to their components on the device.
 //!
-//! Its rule: only the batched interface with files that lie on the device, by the JPEG engines where a device has
-//! them, else by its own cores. What it is told of a file comes from the file's header, seen here before. It makes
-//! components as they are stored; colours are the kernel's business, for it spreads them as libjpeg does.
+//! Rule: only the batched interface with files on the device, by the JPEG engines if present, else
+//! by its cores. A file is described by its header, parsed here before. Components come out as
+//! stored; the kernel converts colours, because it upsamples as libjpeg does.
 
 #![allow(unsafe_code, reason = "a C library")]
 
@@ -17,17 +17,17 @@ use libloading::Library;
 use super::driver::{Done, Stream};
 use super::view::{Address, CHANNELS, Plane};
 
-/// Names that a loader of libraries knows it by, the newest first. Their interfaces are the same in what is used here.
+/// Library names, the newest first. Their interfaces agree in the parts used here.
 const NAMES: [&str; 2] = ["libnvjpeg.so.13", "libnvjpeg.so.12"];
 
-/// Batches under way at once: one that is decoded, one that is being put in line.
+/// Batches in flight: one being decoded, one being queued.
 const BATCHES: usize = 2;
 
 type Handle = *mut c_void;
 type State = *mut c_void;
 type Parsed = *mut c_void;
 
-/// What a call returns.
+/// Return value of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 struct Status(c_int);
@@ -54,7 +54,7 @@ impl Status {
     }
 }
 
-/// Who decodes.
+/// Hardware that decodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 enum Backend {
@@ -64,13 +64,13 @@ enum Backend {
     Engines = 5,
 }
 
-/// Components as they are stored: all three.
+/// All three components as stored.
 const OUTPUT_YUV: c_int = 1;
 
-/// The same: brightness alone.
+/// Brightness alone, as stored.
 const OUTPUT_Y: c_int = 2;
 
-/// Where the components of an image go.
+/// Destinations of the components of an image.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Image {
@@ -80,12 +80,12 @@ struct Image {
 
 macro_rules! functions {
     ($($name:ident = $symbol:literal : fn($($argument:ty),*);)*) => {
-        /// What is called, each by its own name.
+        /// Functions of the library, by their own names.
         struct Functions { $($name: unsafe extern "C" fn($($argument),*) -> Status,)* }
 
         impl Functions {
             /// # Safety
-            /// The library is nvJPEG and outlives what is returned.
+            /// The library is nvJPEG and outlives the result.
             unsafe fn find(library: &Library) -> std::result::Result<Self, libloading::Error> {
                 // SAFETY: the signatures are those of nvjpeg.h from CUDA 12.1 on.
                 Ok(Self { $($name: *unsafe { library.get($symbol) }?,)* })
@@ -114,7 +114,7 @@ pub(super) struct Nvjpeg {
     functions: Functions,
     version: (c_int, c_int),
     path: PathBuf,
-    // Closed last.
+    // Dropped last.
     _library: Library,
 }
 
@@ -128,10 +128,10 @@ impl std::fmt::Debug for Nvjpeg {
 }
 
 impl Nvjpeg {
-    /// Opens the first of `paths`, or of the names that a loader of libraries may find, that is there.
+    /// Opens the first library found among `paths` and the library loader's names.
     ///
     /// # Errors
-    /// `Unavailable` if none is.
+    /// `Unavailable` if none is found.
     pub(super) fn open(paths: &[PathBuf]) -> Result<Self> {
         let mut last = None;
         for path in paths.iter().map(PathBuf::as_path).chain(NAMES.iter().map(Path::new)) {
@@ -151,9 +151,10 @@ impl Nvjpeg {
     }
 
     fn load(path: &Path) -> std::result::Result<Self, libloading::Error> {
-        // SAFETY: NVIDIA's library runs nothing but initialisers of its own, and stays open as long as `Self` does.
+        // SAFETY: NVIDIA's library runs only its own initialisers, and stays open as long as
+        // `Self`.
         let library = unsafe { Library::new(path) }?;
-        // SAFETY: it is called nvJPEG, and lives as long as the functions do.
+        // SAFETY: it has nvJPEG's name, and lives as long as the functions.
         let functions = unsafe { Functions::find(&library) }?;
         let number = |property| {
             let mut value = 0;
@@ -166,7 +167,7 @@ impl Nvjpeg {
     }
 }
 
-/// A decoder of batches on one device. Used by one thread at a time.
+/// Decoder of batches on one device, for one thread at a time.
 #[derive(Debug)]
 pub(super) struct Decoder {
     nvjpeg: Nvjpeg,
@@ -177,27 +178,27 @@ pub(super) struct Decoder {
     next: usize,
 }
 
-// SAFETY: nothing of it belongs to a thread, but the context that callers make theirs.
+// SAFETY: nothing of it belongs to a thread, except the context that callers make theirs.
 unsafe impl Send for Decoder {}
 
-/// One file and where its components go.
+/// One file and the destinations of its components.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job {
     /// The file, on the device.
     pub(super) at: Address,
-    /// Its bytes.
+    /// Its size in bytes.
     pub(super) len: usize,
-    /// Its components; of a gray one the first counts.
+    /// Its components; a gray one uses the first.
     pub(super) planes: [Plane; CHANNELS],
     /// 1 or 3.
     pub(super) components: u32,
 }
 
 impl Decoder {
-    /// A decoder on the device whose context is the calling thread's.
+    /// Makes a decoder on the device of the calling thread's context.
     ///
     /// # Errors
-    /// `Unavailable` with what the library said.
+    /// `Unavailable` with the library's status.
     pub(super) fn new(nvjpeg: Nvjpeg) -> Result<Self> {
         let create = |backend: Backend| {
             let mut handle: Handle = null_mut();
@@ -224,7 +225,7 @@ impl Decoder {
             return Err(nvjpeg.refused("start nvJPEG", status));
         }
         let states = [(null_mut(), None), (null_mut(), None)];
-        // From here on it is ended with all that there is of it.
+        // From here on, dropping it destroys everything made so far.
         let mut decoder = Self { nvjpeg, handle, backend, parsed: null_mut(), states, next: 0 };
         let functions = &decoder.nvjpeg.functions;
         // SAFETY: the handle lives, and one pointer is written.
@@ -240,7 +241,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// Who decodes, as it is counted.
+    /// Returns the decoder's name in statistics.
     pub(super) fn name(&self) -> &'static str {
         match self.backend {
             Backend::Engines => "nvjpeg_engines",
@@ -248,7 +249,7 @@ impl Decoder {
         }
     }
 
-    /// Whether it takes this file, by its header.
+    /// True if it accepts this file's header.
     pub(super) fn takes(&mut self, file: &[u8]) -> bool {
         let functions = &self.nvjpeg.functions;
         let mut answer: c_int = -1;
@@ -259,49 +260,49 @@ impl Decoder {
                 status => status,
             }
         };
-        // Zero is how it says yes.
+        // Zero means yes.
         status == Status::SUCCESS && answer == 0
     }
 
-    /// Puts the decoding of a batch in line on `stream`; [`Decoder::put_in_line`] is to be told when it is done.
+    /// Queues the decoding of a batch on `stream`; [`Decoder::put_in_line`] must be told its end.
     ///
     /// # Errors
-    /// `Unavailable` with what the library said. Then none of the batch may be used.
+    /// `Unavailable` with the library's status. None of the batch may be used then.
     ///
     /// # Safety
-    /// The files are on the device when what is in line before is done, the planes are the batch's alone, and both
-    /// stay until this is done.
+    /// The files are on the device once earlier queued work is done, the planes belong to the batch
+    /// alone, and both stay until this is done.
     pub(super) unsafe fn decode(&mut self, jobs: &[Job], stream: &Stream) -> Result<()> {
         let (colored, gray): (Vec<&Job>, Vec<&Job>) =
             jobs.iter().partition(|job| job.components > 1);
         for (jobs, output) in [(colored, OUTPUT_YUV), (gray, OUTPUT_Y)] {
             if !jobs.is_empty() {
-                // SAFETY: as the caller says.
+                // SAFETY: as the caller guarantees.
                 unsafe { self.decode_alike(&jobs, output, stream) }?;
             }
         }
         Ok(())
     }
 
-    /// Of files that become the same number of components.
+    /// Decodes files with the same number of components.
     unsafe fn decode_alike(&mut self, jobs: &[&Job], output: c_int, stream: &Stream) -> Result<()> {
         let (state, done) = &mut self.states[self.next];
         self.next = (self.next + 1) % BATCHES;
         let state = *state;
         if let Some(done) = done.take() {
-            // What it holds of the batch before is still in use till then.
+            // Its state is in use by the batch before until then.
             done.wait()?;
         }
         let files: Vec<*const u8> = jobs.iter().map(|job| job.at as *const u8).collect();
         let lens: Vec<usize> = jobs.iter().map(|job| job.len).collect();
         let mut images: Vec<Image> = jobs.iter().map(|job| image(job)).collect();
-        let count =
-            c_int::try_from(jobs.len()).expect("a batch has as many samples as a u32 counts");
+        let count = c_int::try_from(jobs.len()).expect("a batch's samples fit a u32");
         let functions = &self.nvjpeg.functions;
-        // SAFETY: handle and state live. The last of these numbers is not looked at.
+        // SAFETY: handle and state live. The last of these numbers is ignored.
         let status = unsafe { (functions.initialize)(self.handle, state, count, 1, output) };
         self.check("begin a batch", status)?;
-        // SAFETY: the lists have `count` entries and are read during the call; the rest is as the caller says.
+        // SAFETY: the lists have `count` entries and are read during the call; the rest is as the
+        // caller guarantees.
         let status = unsafe {
             (functions.decode)(
                 self.handle,
@@ -331,7 +332,8 @@ impl Nvjpeg {
             .at("nvjpeg", format!("{major}.{minor}"))
             .at("path", self.path.display())
             .advise(
-                "look whether this release fits the driver and the device, or use device=\"cpu\"",
+                "check that this release fits the driver and the device, or use \
+                         device=\"cpu\"",
             )
     }
 }
@@ -339,11 +341,11 @@ impl Nvjpeg {
 impl Drop for Decoder {
     fn drop(&mut self) {
         for (_, done) in &mut self.states {
-            // Whether it went well, whoever waits for the batch hears.
+            // Errors reach those that wait for the batch.
             let _ = done.take().map(|done| done.wait());
         }
         let functions = &self.nvjpeg.functions;
-        // SAFETY: what was made is ended once, in the order that the library asks for.
+        // SAFETY: each object is destroyed once, in the library's order.
         unsafe {
             for (state, _) in &self.states {
                 if let Some(state) = NonNull::new(*state) {
@@ -373,7 +375,7 @@ const _: () = assert!(size_of::<Image>() == 64 && std::mem::offset_of!(Image, pi
 mod tests {
     use super::*;
 
-    /// The one that torchvision brings, which the tests' environment has.
+    /// The library bundled with torchvision, which the tests' environment has.
     fn bundled() -> Option<PathBuf> {
         let venv = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/lib");
         let pythons = std::fs::read_dir(venv).ok()?.flatten();
@@ -390,7 +392,7 @@ mod tests {
         let nvjpeg = Nvjpeg::open(std::slice::from_ref(&path)).unwrap();
         assert_eq!(nvjpeg.path, path);
         assert!(nvjpeg.version.0 >= 12, "{:?}", nvjpeg.version);
-        // SAFETY: libcuda's own initialisers are all that opening it runs.
+        // SAFETY: opening it runs only libcuda's own initialisers.
         if unsafe { cudarc::driver::sys::is_culib_present() } {
             return;
         }
@@ -402,7 +404,7 @@ mod tests {
     #[test]
     fn without_the_library_it_says_what_to_install() {
         let error = Nvjpeg::open(&[PathBuf::from("/nowhere/libnvjpeg.so.13")]);
-        // A machine that has it is fine, too.
+        // A machine that has the library is fine, too.
         let Err(error) = error else { return };
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("nvidia-nvjpeg"), "{error}");

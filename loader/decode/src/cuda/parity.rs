@@ -1,5 +1,5 @@
-//! Tests: the kernel's own source, compiled for the CPU, makes of an image's planes what the CPU path makes of the
-//! image, to the bit.
+//! Tests: the kernel's own source, compiled for the CPU, gives the CPU path's result from an
+//! image's planes, to the bit.
 
 #![allow(unsafe_code, reason = "the kernel takes addresses")]
 
@@ -13,13 +13,13 @@ use crate::fixtures::{PLAIN, by_cpu, data};
 use crate::image::ImagePlan;
 use crate::spec::{Crop, ImageSpec, Layout};
 
-/// What GPUs decode of the fixtures: the plain ones, held in every way that a camera is.
+/// Fixtures that GPUs decode: the plain ones, in every orientation.
 fn files() -> Vec<String> {
     let turned = (1..=8).map(|number| format!("exif-{number}.jpg"));
     PLAIN.into_iter().map(str::to_owned).chain(turned).collect()
 }
 
-/// The row as the kernel makes it of `planes`.
+/// Makes the row of `planes` by the kernel.
 fn by_kernel(
     bytes: &[u8],
     planes: &[forebay_kernel::Plane],
@@ -42,7 +42,7 @@ fn by_kernel(
         .collect();
     let orientation = plan.orientation(bytes);
     let cuts: Vec<_> = plan.cuts(orientation.size(stored.size), draw).collect();
-    // Its elements lie as aligned as the largest is.
+    // Elements are aligned as the largest one.
     let mut out = vec![0_u32; len.div_ceil(4)];
     let mut tables = Tables::default();
     for (index, cut) in cuts.iter().enumerate() {
@@ -56,7 +56,8 @@ fn by_kernel(
     let mut table = vec![0_u32; plan.table().len().div_ceil(4)];
     bytemuck::cast_slice_mut(&mut table)[..plan.table().len()].copy_from_slice(plan.table());
     for view in views {
-        // SAFETY: planes, tables and out live until the end of this function and are as large as the view says.
+        // SAFETY: planes, tables and out live until the end of this function and have the sizes in
+        // the view.
         unsafe {
             forebay_kernel::forebay_pixels(
                 std::ptr::from_ref(view).cast(),
@@ -124,13 +125,13 @@ proptest! {
         threads in 1..70_u64,
     ) {
         let (length, end) = (bytes.len(), to + bytes.len());
-        // As aligned as memory of a device.
+        // Aligned as device memory.
         let (mut source, mut target) = (vec![0_u128; 24], vec![0_u128; 24]);
         let source: &mut [u8] = bytemuck::cast_slice_mut(&mut source);
         let target: &mut [u8] = bytemuck::cast_slice_mut(&mut target);
         source[from..from + length].copy_from_slice(&bytes);
         let one = Move { from: source[from..].as_ptr() as u64, to: target[to..].as_mut_ptr() as u64 };
-        // SAFETY: both places have so many bytes.
+        // SAFETY: both places have this many bytes.
         unsafe { forebay_kernel::forebay_gather((&raw const one).cast(), length as u64, threads) };
         prop_assert_eq!(&target[to..end], &bytes[..]);
         prop_assert!(target[..to].iter().chain(&target[end..]).all(|byte| *byte == 0));

@@ -1,19 +1,20 @@
-//! Which images a GPU decodes: what their headers say, and nothing else.
+//! Choice of images that a GPU decodes, by their headers alone.
 //!
-//! Its rule: the same file goes the same way on every machine and at every load, so that pixels never depend on
-//! timing. Whatever is not plain goes to the CPU, which knows everything, and is counted with its reason.
+//! Rule: a file takes the same way on every machine and under every load, so that pixels never
+//! depend on timing. Files that are not plain go to the CPU, which decodes everything, and are
+//! counted with their reason.
 
 use super::view::Stored;
 use crate::image::{self, SIDE_MAX};
 use crate::routes::Reason;
 
-/// The longest side of an image that JPEG engines take, in pixels.
+/// Longest side that JPEG engines accept, in pixels.
 const ENGINE_SIDE_MAX: u32 = 16_384;
 
-/// How the JPEG in `bytes` is stored, if a GPU is to decode it.
+/// Returns the storage layout of the JPEG in `bytes`, if a GPU is to decode it.
 ///
 /// # Errors
-/// Why it is not.
+/// The reason for the CPU.
 pub(crate) fn screen(bytes: &[u8]) -> Result<Stored, Reason> {
     if !bytes.starts_with(image::JPEG_MAGIC) {
         return Err(Reason::Format);
@@ -49,30 +50,30 @@ mod marker {
     pub(super) const APP0: u8 = 0xe0;
     /// Adobe's.
     pub(super) const APP14: u8 = 0xee;
-    /// Stands alone, and means nothing.
+    /// Stands alone, without meaning.
     pub(super) const TEMPORARY: u8 = 0x01;
 }
 
-/// One component of a frame: its name, and how often it is sampled across and down.
+/// One component of a frame: its name, and its sampling factors across and down.
 #[derive(Debug, Clone, Copy, Default)]
 struct Component {
     name: u8,
     sampling: (u8, u8),
 }
 
-/// What matters of everything before the first scan.
+/// Relevant facts from everything before the first scan.
 #[derive(Debug, Default)]
 struct Header {
     size: (u32, u32),
     components: Vec<Component>,
     is_jfif: bool,
-    /// Adobe's word on colours, where it is there.
+    /// Adobe's colour transform, if present.
     transform: Option<u8>,
     /// Components in the first scan.
     scanned: u8,
 }
 
-/// Components of a frame that are looked at: one more than any that is taken.
+/// Components of a frame that are examined: one more than the most that is accepted.
 const COMPONENTS_MAX: usize = 4;
 
 impl Header {
@@ -161,8 +162,8 @@ impl Header {
         Ok(Stored { size: *size, components, sampling: (across, down) })
     }
 
-    /// What libjpeg takes three components for: JFIF's are brightness and colour; Adobe says what they are; of
-    /// others, their names do.
+    /// True for three components that libjpeg takes as brightness and colour: JFIF files, files
+    /// that Adobe marks so, and others by their component names.
     fn is_brightness_and_colors(&self) -> bool {
         let names = || self.components.iter().map(|component| component.name);
         self.is_jfif || self.transform.map_or(!names().eq(*b"RGB"), |transform| transform != 0)
@@ -176,7 +177,8 @@ mod tests {
     use super::*;
     use crate::fixtures::data;
 
-    /// The file with its frame's segment changed by `change`, which is given what follows the marker.
+    /// Returns the file with its frame's segment changed by `change`, which gets the bytes after
+    /// the marker.
     fn reframed(change: impl Fn(&mut [u8])) -> Vec<u8> {
         let mut bytes = data("wide-420.jpg");
         let at = bytes.windows(2).position(|pair| pair == [0xff, marker::BASELINE]).unwrap();

@@ -1,8 +1,8 @@
-//! What the kernel is told: for each result, the planes it is made of, which of their pixels with which weights, and
-//! where its elements go.
+//! Parameters of the kernel: for each result, its source planes, the pixels and weights to use, and
+//! the destination of its elements.
 //!
-//! Its rule: the layout is that of `pixels.cu`, byte for byte, and everything in it is a number. Memory of the device
-//! is an address that is never followed here.
+//! Rule: the layout equals that of `pixels.cu`, byte for byte, and everything in it is a number.
+//! Device memory is an address that is never dereferenced here.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,10 +10,10 @@ use crate::crop::{Area, Placement, Size};
 use crate::image::{Cut, Orientation, Taps};
 use crate::spec::Layout;
 
-/// Red, green and blue; brightness and two of colour.
+/// Red, green and blue; or brightness and two colour components.
 pub(super) const CHANNELS: usize = 3;
 
-/// Where something lies on the device.
+/// Address on the device.
 pub(crate) type Address = u64;
 
 /// One component of an image on the device.
@@ -28,19 +28,19 @@ pub(super) struct Plane {
     pub(super) unused: u32,
 }
 
-/// The pixels of one row or column of the result.
+/// Source pixels of one row or column of the result.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Window {
-    /// The first of them.
+    /// First pixel.
     first: u32,
-    /// How many; none where the result is black.
+    /// Number of pixels; 0 where the result is black.
     count: u32,
-    /// Where their weights begin.
+    /// Start of their weights.
     weights: u32,
 }
 
-/// Bytes on their way from one place on the device to another.
+/// A copy from one place on the device to another.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Move {
@@ -58,7 +58,7 @@ struct Axis {
     precision: u32,
 }
 
-/// One result and the image it is made of.
+/// One result and its source image.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct View {
@@ -81,19 +81,19 @@ pub(super) struct View {
 
 const _: () = assert!(size_of::<View>() == 184 && align_of::<View>() == 8);
 
-/// How an image is stored.
+/// Storage layout of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// As it lies in the file, before it is turned.
+    /// Size in the file, before orientation.
     pub(crate) size: Size,
     /// 1 (brightness) or 3.
     pub(crate) components: u32,
-    /// Pixels of the image per pixel of colour, side by side and one above the other: 1 or 2.
+    /// Pixels per colour sample, across and down: 1 or 2.
     pub(crate) sampling: (u32, u32),
 }
 
 impl Stored {
-    /// The size of each component.
+    /// Returns the size of each component.
     pub(super) fn planes(&self) -> impl Iterator<Item = Size> {
         let (height, width) = self.size;
         let (across, down) = self.sampling;
@@ -105,28 +105,28 @@ impl Stored {
     }
 }
 
-/// Tables and views of a batch, in one piece for one copy to the device.
+/// Tables and views of a batch, contiguous for one copy to the device.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     views: Vec<View>,
-    /// Offsets until [`Tables::placed_at`] makes them addresses.
+    /// Offsets, until [`Tables::placed_at`] turns them into addresses.
     windows: Vec<Window>,
     weights: Vec<i16>,
-    /// Of the side that was added last.
+    /// Taps of the side added last.
     taps: Taps,
 }
 
-/// Tables as they lie on the device.
+/// Tables in their device layout.
 pub(super) struct Placed {
-    /// All of it.
+    /// All bytes.
     pub(super) bytes: Vec<u8>,
-    /// How many views it begins with.
+    /// Number of views at the start.
     pub(super) views: usize,
 }
 
 impl Tables {
-    /// Adds a result of an image whose components lie at `planes`, to be written to `out`; `cut` is one of the upright
-    /// image.
+    /// Adds a result of an image with components at `planes`, to be written to `out`; `cut` refers
+    /// to the upright image.
     pub(super) fn push(
         &mut self,
         stored: &Stored,
@@ -196,14 +196,14 @@ impl Tables {
         Axis { windows, weights, length, precision }
     }
 
-    /// Bytes that [`Tables::placed_at`] gives.
+    /// Returns the number of bytes of [`Tables::placed_at`].
     pub(super) fn len(&self) -> usize {
         size_of_val(&self.views[..])
             + size_of_val(&self.windows[..])
             + size_of_val(&self.weights[..])
     }
 
-    /// All of it as it must lie at `base`, which is a multiple of 8.
+    /// Returns the layout for address `base`, a multiple of 8.
     pub(super) fn placed_at(mut self, base: Address) -> Placed {
         let windows = base + size_of_val(&self.views[..]) as u64;
         let weights = windows + size_of_val(&self.windows[..]) as u64;
@@ -221,15 +221,15 @@ impl Tables {
     }
 }
 
-/// The pixels that a side of a result is made of.
+/// Source pixels of one side of a result.
 enum Side {
-    /// Those that lie between two places, of those that can be seen.
+    /// Pixels between two places, out of the visible ones.
     Resized { seen: (u32, u32), of: (f64, f64) },
-    /// So many, from one on, at their own size from `corner` on; beside them it is black.
+    /// `count` pixels from `first` on, unscaled, placed at `corner`; black elsewhere.
     Pasted { first: u32, count: u32, corner: u32 },
 }
 
-/// Of which rows and columns of an upright `image` the result is made.
+/// Returns the rows and columns of an upright `image` that make the result.
 fn sides(placement: &Placement, (height, width): Size) -> (Side, Side) {
     let Placement { source, isolated, content, corner, canvas } = *placement;
     let Area { left, top, width: across, height: down } = source;
@@ -240,7 +240,7 @@ fn sides(placement: &Placement, (height, width): Size) -> (Side, Side) {
     }
     let side = |from: f64, length: f64, end: u32| {
         let to = (from + length).min(f64::from(end));
-        // Whole pixels: a crop hides what is around it.
+        // Whole pixels: a crop hides its surroundings.
         let seen = if isolated { (from as u32, to as u32) } else { (0, end) };
         Side::Resized { seen, of: (from, to) }
     };

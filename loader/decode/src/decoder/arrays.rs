@@ -1,7 +1,7 @@
-//! The arrays of a batch, while it is not known yet which of them are good.
+//! Arrays of a batch, before it is known which of them are good.
 //!
-//! Its rule: elements are touched once, when they are written where they will stay: by a device, where they can be
-//! copied as they are, else here.
+//! Rule: elements are touched once, when they are written to their final place: by a device if they
+//! can be copied unchanged, else here.
 
 use forebay_error::Result;
 use rayon::prelude::*;
@@ -12,26 +12,26 @@ use crate::column::{Column, Tensor};
 use crate::dtype::DType;
 use crate::routes::Reason;
 
-/// Bytes that are worth handing to another thread: some ten microseconds of copying.
+/// Bytes worth handing to another thread: some ten microseconds of copying.
 const SPAN: usize = 64 << 10;
 
 /// One field's arrays, one per record of the batch, good or bad.
 pub(super) struct Arrays<'a> {
     pub(super) rows: Vec<Option<Stored<'a>>>,
-    /// The type and shape of every row, where they are known beforehand: one that is absent is zeros.
+    /// Type and shape of every row, if known beforehand; a missing row is zeros.
     pub(super) all: Option<Form>,
-    /// What no rows at all become; an empty list without it.
+    /// Form of a batch without rows; an empty list without it.
     pub(super) none: Option<Form>,
 }
 
-/// The bytes of rows; nothing where one is absent.
+/// Bytes of rows; `None` where one is missing.
 pub(super) type Slices<'a> = Vec<Option<&'a [u8]>>;
 
-/// The type and shape of a row.
+/// Type and shape of a row.
 pub(super) type Form = (DType, Vec<usize>);
 
 impl<'a> Arrays<'a> {
-    /// The form of the rows in `kept`, if they fit into one tensor.
+    /// Returns the form of the rows in `kept`, if they fit into one tensor.
     fn stacked(&self, kept: &[usize]) -> Option<Form> {
         if self.all.is_some() {
             return self.all.clone();
@@ -43,22 +43,23 @@ impl<'a> Arrays<'a> {
         rows.all(|row| row.is_some_and(is_alike)).then(|| (first.dtype, first.shape.clone()))
     }
 
-    /// The form of the rows in `kept`, and their bytes, if copying these makes a tensor.
+    /// Returns the form of the rows in `kept`, and their bytes, if copying these makes a tensor.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason it does not.
     pub(super) fn plain(&self, kept: &[usize]) -> std::result::Result<(Form, Slices<'a>), Reason> {
         let form = self.stacked(kept).ok_or(Reason::Shapes)?;
         let rows = kept.iter().map(|&row| self.rows[row].as_ref().map(Stored::plain).transpose());
         Ok((form, rows.collect::<std::result::Result<_, _>>()?))
     }
 
-    /// Which of the rows in `kept` are there.
+    /// Returns the presence of the rows in `kept`.
     pub(super) fn present(&self, kept: &[usize]) -> Vec<bool> {
         kept.iter().map(|&row| self.rows[row].is_some()).collect()
     }
 
-    /// The rows in `kept` in one tensor, or one each where they do not fit; on the threads of the caller's pool.
+    /// Copies the rows in `kept` into one tensor, or one each if they do not fit, on the threads of
+    /// the caller's pool.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for them.

@@ -1,26 +1,26 @@
-//! Which CPUs decode threads run on.
+//! CPUs of the decode threads.
 //!
-//! Its rule: never another one than the caller may use, and one each where that spreads them evenly, which is when
-//! there are as many. Fewer threads are one of several ranks', which would all choose the same first CPUs; more are
-//! somebody's wish. Those are left to the scheduler.
+//! Rule: only CPUs that the caller may use, and one each if that spreads threads evenly, which is
+//! if there are as many. Fewer threads belong to one of several ranks, which would all choose the
+//! same first CPUs; more are a user's wish. Those are left to the scheduler.
 
 use forebay_error::{Doing, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The CPUs that this thread, and those that it starts, may run on.
+/// Returns the CPUs that this thread, and those it starts, may run on.
 ///
 /// # Errors
-/// When the system does not tell.
+/// The system call's error.
 pub(super) fn allowed() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).doing("ask which CPUs may decode")?;
+    let set = sched_getaffinity(None).doing("read the CPUs that may decode")?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Keeps this thread on `cpu`.
+/// Pins this thread to `cpu`.
 pub(super) fn stay_on(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    // Refused if the CPU was taken away meanwhile: then the thread runs on what it was left, as any other does.
+    // Fails if the CPU was taken away meanwhile: then the thread runs where any other may.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -30,7 +30,7 @@ mod tests {
     use crate::buffer::BufferPool;
     use crate::decoder::Decoder;
 
-    /// The CPUs of each thread of a decoder with `threads` of them.
+    /// Returns the CPUs of each thread of a decoder with `threads` threads.
     fn cpus(threads: usize) -> Vec<Vec<usize>> {
         let decoder = Decoder::new(Vec::new(), threads, &BufferPool::new(0), None).unwrap();
         decoder.threads.broadcast(|_| allowed().unwrap())
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn no_thread_leaves_the_cpus_of_who_makes_the_decoder() {
-        // On a thread of its own, whose affinity dies with it.
+        // On a thread of its own, whose affinity ends with it.
         std::thread::spawn(|| {
             let last = *allowed().unwrap().last().unwrap();
             stay_on(last);

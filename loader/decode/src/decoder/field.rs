@@ -1,7 +1,7 @@
-//! One field of a batch to rows: finds the bytes, decodes them, keeps the reason when it cannot.
+//! One field of a batch to rows: finds the bytes, decodes them, and keeps the error of a failure.
 //!
-//! Its rule: one task per sample, and a sample that has failed is not touched again, so the error
-//! a caller sees is that of the first field, in the order asked for, that failed.
+//! Rule: one task per sample, and a failed sample is not touched again, so the caller sees the
+//! error of the first failed field in the requested order.
 
 mod pictures;
 
@@ -26,8 +26,7 @@ use crate::record::{Record, bad};
 use crate::spec::{FieldKind, FieldSpec, RawSpec};
 use crate::{json, label, npy, number};
 
-/// Reading a number costs less than handing it to another thread: such fields go in spans of this
-/// many samples.
+/// Samples per task of cheap fields: reading a number costs less than handing it to another thread.
 const LIGHT_SPAN: usize = 4096;
 
 thread_local! {
@@ -35,7 +34,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// A field with its specification worked out.
+/// A field with its prepared specification.
 #[derive(Debug)]
 pub(super) struct Field {
     spec: FieldSpec,
@@ -43,7 +42,7 @@ pub(super) struct Field {
     job: Job,
 }
 
-/// What is done with a field's bytes.
+/// Treatment of a field's bytes.
 #[derive(Debug)]
 enum Job {
     Image(ImagePlan),
@@ -71,18 +70,18 @@ impl Field {
         Self { id: field_id(&spec.name), job, spec }
     }
 
-    /// The output's key.
+    /// Returns the output's key.
     pub(super) fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// The rows under the field's name.
+    /// Returns the rows under the field's name.
     pub(super) fn output(&self, column: Column, present: Vec<bool>) -> Output {
         let present = self.spec.optional.then_some(present);
         Output { name: self.spec.name.clone(), column, present }
     }
 
-    /// One row per record; why a record has none goes to `errors`, which has one entry for each.
+    /// Decodes one row per record; errors go to `errors`, which has one entry for each.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for the rows.
@@ -152,12 +151,12 @@ impl Field {
         }))
     }
 
-    /// Whether its rows are counted by who makes them.
+    /// True if its rows are counted by decoder.
     pub(super) fn has_images_or_arrays(&self) -> bool {
         matches!(self.job, Job::Image(_) | Job::Npy { .. })
     }
 
-    /// Numbers that stand alone, or at `path` of a JSON document.
+    /// Reads numbers that stand alone, or at `path` of a JSON document.
     fn numbers(
         &self,
         dtype: DType,
@@ -174,17 +173,17 @@ impl Field {
         })
     }
 
-    /// What was found at `path` of a JSON document, which an optional field may lack.
+    /// Checks a value found at `path` of a JSON document, which an optional field may lack.
     fn part<T>(&self, found: Option<T>, path: Option<&str>) -> Result<Option<T>> {
         if found.is_some() || self.spec.optional {
             return Ok(found);
         }
-        Err(bad("the JSON document has no such part")
+        Err(bad("the JSON document has no value at this path")
             .at("path", path.unwrap_or_default())
-            .advise("name a part that it has, or set optional=True"))
+            .advise("use a path that it has, or set optional=True"))
     }
 
-    /// The arrays of a field whose rows are not packed, with their elements where they are.
+    /// Finds the arrays of a field with unpacked rows, leaving their elements in place.
     fn arrays<'a>(
         &self,
         raw: Option<&RawSpec>,
@@ -201,8 +200,8 @@ impl Field {
         Arrays { rows, all, none: raw.map(|raw| (raw.dtype, raw.no_shape())) }
     }
 
-    /// Rows that may differ in length, of `form` if that is known beforehand. What `read` tells of each is
-    /// gathered first: where a row will stand depends on the others.
+    /// Packs rows of different length, of `form` if that is known beforehand. `read` runs first for
+    /// all rows: a row's place depends on the others.
     fn ragged(
         &self,
         packing: Packing,
@@ -257,7 +256,7 @@ impl Field {
         Ok(Rows::Tensors { rows, none: Some((plan.dtype(), plan.no_shape())) })
     }
 
-    /// Prepares one image in the thread's scratch and lets `finish` take it from there.
+    /// Prepares one image in the thread's scratch and passes it to `finish`.
     fn image<T>(
         &self,
         plan: &ImagePlan,
@@ -274,7 +273,7 @@ impl Field {
         })
     }
 
-    /// What the first of a record's crops is drawn by.
+    /// Returns the random draw of a record's first crop.
     fn draw(&self, batch: &Batch<'_>, record: &Record<'_>) -> Draw {
         Draw {
             seed: batch.seed,
@@ -286,7 +285,7 @@ impl Field {
         }
     }
 
-    /// Rows of one shape, written by `write` where they will stay, unless it says `None`.
+    /// Makes rows of one shape, which `write` fills in place, unless it returns `None`.
     fn fixed(
         &self,
         dtype: DType,
@@ -311,7 +310,7 @@ impl Field {
         Ok(Rows::Fixed { dtype, shape: shape.to_vec(), buffer, present })
     }
 
-    /// Rows that own their value.
+    /// Makes rows that own their value.
     fn values<T: Send>(
         &self,
         heavy: bool,
@@ -326,7 +325,7 @@ impl Field {
         })
     }
 
-    /// Runs `one` for every record that is still good; `None` is an absent optional field.
+    /// Runs `one` for every record that is still good; `None` is a missing optional field.
     fn each<'a, S: Send, T: Send>(
         &self,
         heavy: bool,
@@ -357,7 +356,7 @@ fn text(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|error| bad(format!("the text is not UTF-8: {error}")))
 }
 
-/// A text as an array of its bytes.
+/// Returns a text as an array of its bytes.
 fn bytes_of(text: &str) -> Stored<'_> {
     Stored {
         dtype: DType::Uint8,

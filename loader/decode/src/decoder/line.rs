@@ -1,16 +1,17 @@
-//! A field whose rows are all known: what of it is put in line on the batch's device, and what is done already.
+//! A field whose rows are all known: the part queued on the batch's device, and the part already
+//! done.
 //!
-//! Its rule: the bytes that the device needs of all fields go there together, before anything is made of them.
+//! Rule: bytes that the device needs of all fields are copied together, before anything is made of
+//! them.
 
 use super::arrays::{Form, Slices};
 use crate::column::Column;
 use crate::cuda::{Address, Failure, Picture, Staging, Submission};
 use crate::image::ImagePlan;
 
-/// The rows of a field.
+/// Rows of a field.
 pub(super) enum Line<'a> {
-    /// Images: those that the device decodes, which of those that the CPU made become which row, and the rows of
-    /// which there is none.
+    /// Images: those the device decodes, the rows of those the CPU decoded, and the missing rows.
     Pictures {
         plan: &'a ImagePlan,
         pictures: Vec<Picture<'a>>,
@@ -19,14 +20,14 @@ pub(super) enum Line<'a> {
         absent: Vec<usize>,
         rows: usize,
     },
-    /// Arrays of one form, whose bytes lie side by side in the tensor; zeros for those that are absent.
+    /// Arrays of one form, whose bytes are adjacent in the tensor; zeros for missing ones.
     Arrays { form: Form, rows: Slices<'a> },
-    /// What the CPU made.
+    /// Column made by the CPU.
     Made(Column),
 }
 
 impl<'a> Line<'a> {
-    /// What the device needs of the batch's memory.
+    /// Returns the parts of the batch's memory that the device needs.
     pub(super) fn files(&self) -> Vec<&'a [u8]> {
         match self {
             Self::Pictures { pictures, .. } => {
@@ -37,7 +38,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Puts it in line; `files` are where [`Line::files`] lie on the device.
+    /// Queues it; `files` are the device addresses of [`Line::files`].
     pub(super) fn put(
         self,
         files: &mut impl Iterator<Item = Address>,

@@ -1,7 +1,7 @@
-//! Rows that differ in length, in one piece of memory: padded, or one after the other.
+//! Rows of different length in contiguous memory: padded, or one after the other.
 //!
-//! Its rule: all lengths are known before memory is taken, and each row is written once, where it will
-//! stay. What rows must agree in, a batch decides by most of its rows: one odd sample is bad wherever it
+//! Rule: all lengths are known before memory is taken, and each row is written once, in its final
+//! place. The common form of a batch is that of most rows: one odd sample is bad wherever it
 //! stands, and never spoils the others.
 
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use crate::dtype::DType;
 use crate::record::bad;
 use crate::spec::{PadValue, Ragged};
 
-/// How rows that differ in length are packed into a batch.
+/// Packing of rows of different length into a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Packing {
     Padded { value: PadValue, max_len: Option<usize> },
     Nested { max_len: Option<usize> },
 }
 
-/// What all rows of a batch have in common: everything but their length.
+/// Common form of all rows of a batch: everything but their length.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Form {
     pub(super) dtype: DType,
@@ -31,27 +31,27 @@ pub(super) struct Form {
     pub(super) rest: Vec<usize>,
 }
 
-/// Rows as they were written, one per record of the batch, good or bad.
+/// Written rows, one per record of the batch, good or bad.
 pub(super) struct RaggedRows {
     form: Form,
     buffer: Buffer,
-    /// How long each is; 0 for those that are bad or absent.
+    /// Length of each; 0 for bad or missing ones.
     lengths: Vec<usize>,
     present: Vec<bool>,
     room: Room,
 }
 
-/// How much of the memory each row has.
+/// Memory of each row.
 #[derive(Clone, Copy)]
 enum Room {
-    /// As much as the longest needs, or as was asked for.
+    /// The width of the longest, or the requested one.
     Same { width: usize, is_fixed: bool },
-    /// As much as it needs.
+    /// Its own length.
     Own,
 }
 
 impl Packing {
-    /// None for rows that are listed.
+    /// Returns the packing; `None` for listed rows.
     pub(super) fn of(ragged: Ragged) -> Option<Self> {
         // A u32 fits.
         let whole = |max_len: Option<u32>| max_len.map(|len| len as usize);
@@ -62,28 +62,28 @@ impl Packing {
         }
     }
 
-    /// The length above which rows are cut.
+    /// Returns the length at which rows are cut.
     pub(super) fn len_max(&self) -> usize {
         let (Self::Padded { max_len, .. } | Self::Nested { max_len }) = self;
         max_len.unwrap_or(usize::MAX)
     }
 
-    /// Whether an array can be a row, whatever the others are.
+    /// Checks that an array can be a row, whatever the others are.
     ///
     /// # Errors
-    /// [`forebay_error::ErrorKind::BadSample`] saying what keeps it from being one.
+    /// [`forebay_error::ErrorKind::BadSample`] with the reason.
     pub(super) fn check(&self, stored: &Stored<'_>) -> Result<()> {
         let Some((_, rest)) = stored.shape.split_first() else {
             return Err(bad("a single number has no length")
                 .advise("store arrays of at least one dimension, or use ragged=\"list\""));
         };
-        // Such rows may claim any length without a byte to show for it.
+        // Such rows may claim any length without a single byte.
         if rest.contains(&0) {
             return Err(bad("the array has a length but no elements").at("has", shown(stored)));
         }
         match self {
             Self::Padded { value, .. } if value.element(stored.dtype).is_none() => {
-                Err(bad("the array's type does not have the value it is padded with")
+                Err(bad("the array's dtype cannot hold the padding value")
                     .at("pad_value", value)
                     .at("dtype", stored.dtype.name())
                     .advise("choose a pad_value= that all arrays can hold"))
@@ -92,7 +92,7 @@ impl Packing {
         }
     }
 
-    /// Writes the rows, each of `form`, to memory of one piece.
+    /// Writes the rows, each of `form`, to contiguous memory.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for them.
@@ -115,7 +115,7 @@ impl Packing {
                 let bytes = width.saturating_mul(unit).saturating_mul(rows.len());
                 (Room::Same { width, is_fixed: max_len.is_some() }, bytes)
             }
-            // No more than what the rows were read from.
+            // At most the bytes the rows were read from.
             Self::Nested { .. } => (Room::Own, lengths.iter().sum::<usize>() * unit),
         };
         let mut buffer = buffers.take(bytes).map_err(|full| {
@@ -131,7 +131,7 @@ impl Packing {
             .iter()
             .map(|length| {
                 let slot = left.split_off_mut(..room.of(*length) * unit);
-                slot.expect("the buffer is as long as all slots")
+                slot.expect("the buffer holds all slots")
             })
             .collect();
         slots.into_par_iter().zip(rows).zip(&lengths).with_max_len(1).for_each(
@@ -147,8 +147,8 @@ impl Packing {
         Ok(RaggedRows { form, buffer, lengths, present, room })
     }
 
-    /// What stands for the form of rows of which there is none: torch's usual type, or the one that has every
-    /// value to pad with.
+    /// Returns the form of a batch without rows: torch's default type, or the one that holds every
+    /// padding value.
     fn unknown(&self) -> Form {
         let dtype = match self {
             Self::Padded { value, .. } if value.element(DType::Float32).is_none() => DType::Float64,
@@ -159,7 +159,7 @@ impl Packing {
 }
 
 impl Form {
-    /// The form that most of the rows have; of several the first.
+    /// Returns the most frequent form of the rows; among equals the first.
     pub(super) fn of_most<'a>(rows: impl Iterator<Item = &'a Stored<'a>>) -> Option<Self> {
         let mut counts: HashMap<(DType, &[usize]), (usize, usize)> = HashMap::new();
         for (at, row) in rows.enumerate() {
@@ -170,29 +170,29 @@ impl Form {
         most.map(|((dtype, rest), _)| Self { dtype, rest: rest.to_vec() })
     }
 
-    /// Whether a row has this form.
+    /// Checks that a row has this form.
     ///
     /// # Errors
-    /// [`forebay_error::ErrorKind::BadSample`] with what it has.
+    /// [`forebay_error::ErrorKind::BadSample`] with the row's form.
     pub(super) fn check(&self, row: &Stored<'_>) -> Result<()> {
         if self.dtype == row.dtype && self.rest == row.shape[1..] {
             return Ok(());
         }
         let rest: String = self.rest.iter().map(|side| format!(", {side}")).collect();
-        Err(bad("the array differs from most of its batch in more than its length")
+        Err(bad("the array differs from most of its batch in dtype or shape")
             .at("has", shown(row))
             .at("expected", format!("{} (*{rest})", self.dtype.name()))
-            .advise("store arrays of one dtype that differ in their first dimension alone"))
+            .advise("store arrays of one dtype that differ only in their first dimension"))
     }
 
-    /// Bytes of one step along the first dimension: no more than those of a row, which exists.
+    /// Returns the bytes of one step along the first dimension: at most those of an existing row.
     fn unit(&self) -> usize {
         self.rest.iter().product::<usize>() * self.dtype.size()
     }
 }
 
 impl Room {
-    /// Steps along the first dimension that a row of `length` has room for.
+    /// Returns the steps along the first dimension reserved for a row of `length`.
     fn of(self, length: usize) -> usize {
         match self {
             Self::Same { width, .. } => width,
@@ -202,7 +202,8 @@ impl Room {
 }
 
 impl RaggedRows {
-    /// The rows in `kept` (ascending) without a gap, no wider than they need, and which of them were there.
+    /// Returns the rows in `kept` (ascending) without gaps, no wider than needed, and their
+    /// presence.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory for their lengths.
@@ -225,7 +226,7 @@ impl RaggedRows {
         let mut to = 0;
         for &row in kept {
             let size = closed.of(lengths[row]) * unit;
-            // A row moves to the front or stays, so that it never lands on one that is still to move.
+            // A row moves to the front or stays, so it never overwrites one that is still to move.
             if to != starts[row] {
                 bytes.copy_within(starts[row]..starts[row] + size, to);
             }
@@ -248,11 +249,11 @@ impl RaggedRows {
     }
 }
 
-/// Lengths of rows as a tensor.
+/// Returns lengths of rows as a tensor.
 fn integers(lengths: &[usize], buffers: &BufferPool) -> Result<Tensor> {
     let mut buffer = buffers.take(lengths.len() * DType::Int64.size())?;
     for (length, out) in lengths.iter().zip(buffer.as_bytes_mut().as_chunks_mut().0) {
-        // A length counts elements that lie in memory: it fits an i64.
+        // A length counts elements in memory: it fits an i64.
         *out = (*length as i64).to_ne_bytes();
     }
     Ok(Tensor { dtype: DType::Int64, shape: vec![lengths.len()], buffer })
@@ -267,7 +268,7 @@ fn fill(out: &mut [u8], pad: &[u8]) {
     }
 }
 
-/// A row's type and shape, as Python writes them.
+/// Formats a row's type and shape as Python does.
 fn shown(row: &Stored<'_>) -> String {
     let sides: Vec<_> = row.shape.iter().map(usize::to_string).collect();
     let comma = if sides.len() == 1 { "," } else { "" };

@@ -1,4 +1,4 @@
-//! A column while it may still have gaps. The one rule: closing them moves bytes, in order.
+//! A column that may still have gaps. Rule: closing them moves bytes, in order.
 
 use forebay_error::Result;
 
@@ -9,15 +9,14 @@ use crate::dtype::DType;
 
 /// One field's rows, one per record of the batch, good or bad.
 pub(super) enum Rows {
-    /// Rows of one shape, side by side.
+    /// Adjacent rows of one shape.
     Fixed {
         dtype: DType,
         shape: Vec<usize>,
         buffer: Buffer,
         present: Vec<bool>,
     },
-    /// A tensor each; `none` is the type and shape of a row of which nothing is known, where that says what
-    /// no rows at all become.
+    /// One tensor each; `none` is the type and shape of a batch without rows, if known.
     Tensors {
         rows: Vec<Option<Tensor>>,
         none: Option<(DType, Vec<usize>)>,
@@ -29,7 +28,7 @@ pub(super) enum Rows {
 }
 
 impl Rows {
-    /// The rows in `kept` (ascending), and for each whether its field was there.
+    /// Returns the rows in `kept` (ascending), and their presence.
     ///
     /// # Errors
     /// [`forebay_error::ErrorKind::Full`] when there is no memory to stack them in.
@@ -79,7 +78,7 @@ fn texts(rows: Vec<Option<String>>, column: fn(Vec<String>) -> Column) -> (Colum
     (column(rows.into_iter().map(Option::unwrap_or_default).collect()), present)
 }
 
-/// One tensor where all rows agree in type and shape, else one each.
+/// Stacks rows into one tensor if all agree in type and shape, else returns one each.
 fn tensors(
     rows: Vec<Option<Tensor>>,
     none: Option<(DType, Vec<usize>)>,

@@ -1,5 +1,5 @@
-//! How a camera was held, as EXIF says. The one rule: what cannot be read says that it was held upright, as
-//! torchvision and Pillow take it: a photo with a broken note is still a photo.
+//! Orientation of a photo by EXIF. Rule: an unreadable note means upright, as in torchvision and
+//! Pillow: a photo with a broken note is still a photo.
 
 use std::io::Cursor;
 
@@ -8,18 +8,18 @@ use exif::{In, Reader, Tag};
 use super::{CHANNELS, Pixels};
 use crate::crop::{Part, Size};
 
-/// What must be done to the stored pixels, as one of EXIF's eight numbers.
+/// One of EXIF's eight orientations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Orientation(u32);
 
-/// From an upright image to the stored one.
+/// Mapping from an upright image to the stored one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Whether its rows are the stored one's columns.
+    /// True if its rows are the stored one's columns.
     pub(crate) swaps: bool,
-    /// Whether the stored rows count from below.
+    /// True if the stored rows count from below.
     pub(crate) mirrors_rows: bool,
-    /// Whether the stored columns count from the right.
+    /// True if the stored columns count from the right.
     pub(crate) mirrors_columns: bool,
 }
 
@@ -37,12 +37,12 @@ impl Orientation {
         number.filter(|number| (1..=8).contains(number)).map(Self).unwrap_or_default()
     }
 
-    /// Whether the pixels stay as they are stored.
+    /// True if the pixels stay as they are stored.
     pub(super) fn is_upright(self) -> bool {
         self == Self::default()
     }
 
-    /// Which pixel of the stored image one of the upright image is.
+    /// Returns the mapping from upright pixels to stored ones.
     pub(crate) fn turn(self) -> Turn {
         let (swaps, mirrors_rows, mirrors_columns) = match self.0 {
             2 => (false, false, true),
@@ -57,12 +57,12 @@ impl Orientation {
         Turn { swaps, mirrors_rows, mirrors_columns }
     }
 
-    /// The size of an image that is stored in `size`.
+    /// Returns the upright size of an image stored in `size`.
     pub(crate) fn size(self, (height, width): Size) -> Size {
         if self.turn().swaps { (width, height) } else { (height, width) }
     }
 
-    /// Makes a whole image upright; `aside` is lent for it.
+    /// Makes a whole image upright; `aside` is scratch.
     pub(super) fn apply(self, pixels: &mut Pixels, aside: &mut Vec<u8>) {
         let (rows, columns) = (pixels.part.height as usize, pixels.part.width as usize);
         let turn = self.turn();

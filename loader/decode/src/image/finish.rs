@@ -1,9 +1,9 @@
-//! 8-bit pixels to tensor elements, row by row in place in the batch.
+//! From 8-bit pixels to tensor elements, row by row in place in the batch.
 //!
-//! Its rule: one table look-up per element. An 8-bit value has 256 scaled and normalised results
-//! per channel; they are worked out once, in the order of operations torchvision uses (divide by
-//! 255, subtract the mean, divide by the deviation, round to the type), so every element is exactly
-//! what that chain gives.
+//! Rule: one table look-up per element. An 8-bit value has 256 scaled and normalised results per
+//! channel. They are computed once, in torchvision's order of operations (divide by 255, subtract
+//! the mean, divide by the deviation, round to the type), so every element is exactly the result of
+//! that chain.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -14,7 +14,7 @@ use crate::spec::{ImageSpec, Layout};
 
 type Table<T> = Box<[[T; 256]; CHANNELS]>;
 
-/// Values that become what they are.
+/// Identity table.
 static THEMSELVES: [[u8; 256]; CHANNELS] = {
     let mut values = [0; 256];
     let mut value = 0;
@@ -25,7 +25,7 @@ static THEMSELVES: [[u8; 256]; CHANNELS] = {
     [values; CHANNELS]
 };
 
-/// What each value of each channel becomes.
+/// Result of each value of each channel.
 pub(super) enum Finish {
     Uint8,
     Float16(Table<f16>),
@@ -34,7 +34,7 @@ pub(super) enum Finish {
 }
 
 impl Finish {
-    /// For a checked specification.
+    /// Makes the tables of a checked specification.
     pub(super) fn new(spec: &ImageSpec) -> Self {
         let value = |channel: usize, pixel: usize| {
             let value = pixel as f32 / 255.0;
@@ -51,7 +51,7 @@ impl Finish {
         }
     }
 
-    /// A table of what each channel's 256 values become, as it lies in memory.
+    /// Returns the table of each channel's 256 results as bytes.
     pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Uint8 => THEMSELVES.as_flattened(),
@@ -61,7 +61,7 @@ impl Finish {
         }
     }
 
-    /// A canvas of rows of `width` over the elements `out`, in `layout`; what is drawn is mirrored or not.
+    /// Makes a canvas of rows of `width` over the elements `out`, in `layout`, mirrored or not.
     pub(super) fn canvas<'a>(
         &'a self,
         width: u32,
@@ -93,8 +93,8 @@ pub(super) struct Canvas<'a> {
 }
 
 impl Canvas<'_> {
-    /// Writes row `y`, of as many pixels as the canvas is wide. Inlined, so that a loop over rows makes its pixels
-    /// and writes them by the same instructions.
+    /// Writes row `y`, of as many pixels as the canvas is wide. Inlined, so that a loop over rows
+    /// makes and writes pixels with the same instructions.
     #[inline(always)]
     pub(super) fn put(
         &mut self,
@@ -149,7 +149,7 @@ impl Canvas<'_> {
     }
 }
 
-/// What `table` says of a channel's value.
+/// Returns the look-up of a channel's value in `table`.
 #[inline(always)]
 fn found<T: Pod>(table: &[[T; 256]; CHANNELS]) -> impl Fn(usize, u8) -> T {
     |channel, value| table[channel][usize::from(value)]

@@ -1,5 +1,5 @@
-//! JPEG to RGB by libjpeg-turbo. The one rule: the pixels are libjpeg's own defaults (accurate
-//! integer DCT, smooth chroma upsampling), which Pillow and torchvision show too.
+//! JPEG to RGB by libjpeg-turbo. Rule: pixels are those of libjpeg's defaults (accurate integer
+//! DCT, smooth chroma upsampling), as in Pillow and torchvision.
 
 use forebay_error::{Error, Result};
 
@@ -10,14 +10,14 @@ use crate::record::bad;
 
 pub(crate) const MAGIC: &[u8] = b"\xff\xd8\xff";
 
-/// Scans of a progressive image beyond which it is taken for an attack: each costs a pass over all
+/// Scans of a progressive image above which it counts as an attack: each costs a pass over all
 /// coefficients. Encoders write about 10; libjpeg-turbo's own fuzzers stop at 500.
 const SCANS_MAX: i32 = 500;
 
 /// Cyan, magenta, yellow and black.
 const INKS: usize = 4;
 
-/// What smooth chroma upsampling may look at beside a pixel, in pixels: a neighbour of twice its width.
+/// Pixels beside a pixel that smooth chroma upsampling reads: a neighbour of twice its width.
 const NEIGHBOUR: u32 = 2;
 
 /// One thread's decompressor.
@@ -27,7 +27,7 @@ pub(super) struct Jpeg {
     inks: Vec<u8>,
 }
 
-/// A file whose header has been read.
+/// A file with parsed header.
 pub(super) struct Opened<'a> {
     bytes: &'a [u8],
     header: Header,
@@ -51,7 +51,7 @@ impl Opened<'_> {
         self.header.size()
     }
 
-    /// Decodes at least what is wanted.
+    /// Decodes at least the requested pixels.
     pub(super) fn decode(self, wanted: Wanted, into: &mut Pixels) -> Result<()> {
         let Self { bytes, mut header, decompressor, inks } = self;
         let mut shrunk = 1;
@@ -78,8 +78,8 @@ impl Opened<'_> {
     }
 }
 
-/// What is decoded for `part`: blocks from the left on, and what the pixels of `part` depend on; everything of an
-/// image that was cut off, so that whether it is refused does not depend on the crop.
+/// Returns the region to decode for `part`: blocks from the left on, and the pixels that `part`
+/// depends on; everything of a truncated image, so that its rejection does not depend on the crop.
 fn region(part: Part, header: &Header, bytes: &[u8]) -> Part {
     let whole = Part::whole(header.size());
     let Some(step) = header.step.filter(|_| ends_after_its_scan(bytes)) else { return whole };
@@ -88,17 +88,17 @@ fn region(part: Part, header: &Header, bytes: &[u8]) -> Part {
     Part { left, width: right - left, ..part }
 }
 
-/// Whether the library only remarked on stray bytes between segments: it skipped them and every
-/// pixel is there. Well-known data sets hold such files. Its first remark is all it tells, so the
-/// end of the image must be there too.
+/// True if the library only warned about stray bytes between segments: it skipped them and every
+/// pixel is present. Well-known data sets hold such files. It reports only its first warning, so
+/// the end of the image must be present too.
 fn is_harmless(said: &str, bytes: &[u8]) -> bool {
     said.contains("extraneous bytes before marker") && ends_after_its_scan(bytes)
 }
 
-/// Whether an end marker follows the last start of scan (an embedded thumbnail ends before it).
+/// True if an end marker follows the last start of scan (an embedded thumbnail ends before it).
 pub(crate) fn ends_after_its_scan(bytes: &[u8]) -> bool {
     let last = |bytes: &[u8], marker| bytes.windows(2).rposition(|pair| pair == marker);
-    // From the end: of a whole file only its last bytes are looked at.
+    // From the end: for a whole file only its last bytes are read.
     last(bytes, [0xff, 0xd9]).is_some_and(|end| last(&bytes[end..], [0xff, 0xda]).is_none())
 }
 
@@ -106,7 +106,7 @@ fn refused(said: &str) -> Error {
     bad(format!("the JPEG cannot be decoded: {said}"))
 }
 
-/// Inverted inks, as Adobe stores them and torchvision and Pillow take them, to light.
+/// Converts inverted inks, as Adobe stores them and torchvision and Pillow read them, to light.
 fn to_rgb(inks: &[u8], rgb: &mut [u8]) {
     for (ink, out) in inks.chunks_exact(INKS).zip(rgb.chunks_exact_mut(CHANNELS)) {
         let white = u32::from(ink[3]);

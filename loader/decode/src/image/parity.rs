@@ -1,4 +1,5 @@
-//! Tests: the pixels are torchvision's, and scratch stays small. `tests/data/README.md` says how the expected ones were made.
+//! Tests: pixels equal torchvision's, and scratch stays small. `tests/data/README.md` describes the
+//! expected files.
 
 use forebay_error::ErrorKind;
 use proptest::prelude::*;
@@ -18,7 +19,7 @@ fn expected(name: &str) -> Tensor {
     npy::array(&data(name)).unwrap().tensor(&BufferPool::new(0)).unwrap()
 }
 
-/// Shape and elements of `name` under `spec`.
+/// Returns shape and elements of `name` under `spec`.
 fn render(name: &str, spec: ImageSpec) -> (Vec<usize>, Vec<u8>) {
     render_with(name, spec, &DRAW)
 }
@@ -31,7 +32,7 @@ fn exactly(part: Part) -> Wanted {
     Wanted { part, shrink: 1, is_fast: false }
 }
 
-/// A file's size, and the pixels that were decoded for a part of it.
+/// Returns a file's size, and the decoded pixels for a part of it.
 fn decoded(bytes: &[u8], part: impl Fn(Size) -> Part) -> (Size, Pixels) {
     let (mut jpeg, mut pixels) = (jpeg::Jpeg::default(), Pixels::default());
     let opened = Opened::new(bytes, &mut jpeg).unwrap();
@@ -40,7 +41,7 @@ fn decoded(bytes: &[u8], part: impl Fn(Size) -> Part) -> (Size, Pixels) {
     (size, pixels)
 }
 
-/// The rows of `part` in what was decoded.
+/// Returns the rows of `part` in decoded pixels.
 fn rows(pixels: &Pixels, part: Part) -> Vec<&[u8]> {
     let Part { left, top, width, .. } = pixels.part;
     let bytes = |pixels: u32| pixels as usize * CHANNELS;
@@ -49,7 +50,7 @@ fn rows(pixels: &Pixels, part: Part) -> Vec<&[u8]> {
     rows.take(part.height as usize).map(|row| &row[from..from + bytes(part.width)]).collect()
 }
 
-/// What `placement` makes of an `image`'s pixels, as planes of bytes.
+/// Draws `placement` of an `image`'s pixels, as planes of bytes.
 fn drawn(pixels: &Pixels, image: Size, placement: &Placement, flip: bool) -> Vec<u8> {
     let finish = Finish::new(&ImageSpec::default());
     let mut out = vec![0; byte_len(placement.canvas)];
@@ -58,7 +59,7 @@ fn drawn(pixels: &Pixels, image: Size, placement: &Placement, flip: bool) -> Vec
     out
 }
 
-/// The largest and the mean difference in steps of 1/255.
+/// Returns the largest and the mean difference in steps of 1/255.
 fn difference(ours: &[u8], theirs: &[u8]) -> (u8, f64) {
     assert_eq!(ours.len(), theirs.len());
     let steps = || ours.iter().zip(theirs).map(|(a, b)| a.abs_diff(*b));
@@ -102,7 +103,7 @@ fn photos_are_turned_upright_where_that_is_asked_for() {
     assert_decodes("wide-420.jpg", ImageSpec { exif: true, ..ImageSpec::default() });
 }
 
-/// The crop is chosen in the upright image, and is the same part of it however it was stored.
+/// The crop is chosen in the upright image, and is the same part however it was stored.
 #[test]
 fn crops_of_turned_photos_are_crops_of_upright_ones() {
     let spec = ImageSpec { exif: true, ..random_crop() };
@@ -161,7 +162,7 @@ fn fast_decodes_small_what_is_shown_small_and_stays_close() {
             assert!(most > 0, "{name}, {crop:?}: it is another way");
         }
     }
-    // What is shown large is decoded at its size, and what comes after is, too.
+    // A large result is decoded at full size, and so are later images.
     let mut scratch = Scratch::default();
     for (size, shrunk) in [((20, 20), 4), ((150, 200), 1), ((76, 101), 1), ((75, 100), 2)] {
         let spec = ImageSpec { size: Some(size), quality: Quality::Fast, ..ImageSpec::default() };
@@ -174,7 +175,7 @@ fn fast_decodes_small_what_is_shown_small_and_stays_close() {
     assert_eq!(exact.prepare(&bytes, &DRAW, &mut scratch).unwrap().pixels.shrunk, 1);
 }
 
-/// Holds all of an image against what torchvision decodes it to.
+/// Compares a whole image with torchvision's result.
 fn assert_decodes(name: &str, spec: ImageSpec) {
     let (shape, pixels) = render(name, spec);
     let [channels, height, width] = shape[..] else { panic!("{shape:?}") };
@@ -207,7 +208,7 @@ fn resize_and_center_crop_are_torchvisions() {
     }
 }
 
-/// Pixels that look random, of an image of `size`.
+/// Returns random-looking pixels of an image of `size`.
 fn noise((height, width): Size) -> Pixels {
     let mut pixels = Pixels::default();
     let mut state = 1_u64;
@@ -218,7 +219,7 @@ fn noise((height, width): Size) -> Pixels {
     pixels
 }
 
-/// What the library that pixels were first defined by makes of the same.
+/// Resizes by the library that first defined the pixels.
 fn resized_by_library(pixels: &Pixels, placement: &Placement) -> Vec<u8> {
     use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
     use fast_image_resize::pixels::U8x3;
@@ -245,7 +246,7 @@ fn resized_by_library(pixels: &Pixels, placement: &Placement) -> Vec<u8> {
 }
 
 proptest! {
-    /// To the bit: a data set seen through another release is the same data set.
+    /// To the bit: a data set looks the same in every release.
     #[test]
     fn pixels_are_those_of_every_release(
         image in (1..300_u32, 1..300_u32),
@@ -332,8 +333,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the bytes are, the answer is an image of the promised shape or a bad sample. Run under a checker of memory, it says
-    /// more.
+    /// Any bytes give an image of the promised shape or a bad sample. Under a memory checker it
+    /// shows more.
     #[test]
     fn damaged_files_are_images_or_bad_samples(
         name in proptest::sample::select(&DAMAGED[..]),

@@ -1,5 +1,5 @@
-//! PNG to RGB. The one rule: as a converter to mode RGB does it: palettes looked up, gray spread,
-//! 16 bits cut to the upper 8, alpha dropped.
+//! PNG to RGB. Rule: as conversion to mode RGB: palettes looked up, gray spread, 16 bits cut to the
+//! upper 8, alpha dropped.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ use crate::record::bad;
 
 pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// A file whose header has been read.
+/// A file with parsed header.
 pub(super) struct Opened<'a>(Reader<Cursor<&'a [u8]>>);
 
 pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>> {
@@ -27,7 +27,7 @@ impl Opened<'_> {
         (self.0.info().height, self.0.info().width)
     }
 
-    /// Decodes all of it: its rows are told as differences from those above.
+    /// Decodes all of it: its rows are stored as differences from those above.
     pub(super) fn decode(mut self, into: &mut Pixels) -> Result<()> {
         let needed = self.0.output_buffer_size().ok_or_else(|| bad("the PNG is too large"))?;
         let mut raw = vec![0; needed];

@@ -1,9 +1,9 @@
 //! Crop and resize of 8-bit RGB, straight into a canvas.
 //!
-//! Its rule: some rows of the result at a time, which never leave the core's own cache: what each is made of is
-//! summed up from above to below, turned so that the rows of one column lie side by side, summed up from left to
-//! right for all rows at once, and handed to the canvas. What is summed are whole numbers: whatever instructions
-//! the processor has, the pixels are the same. Bilinear with antialias, as torchvision's v2 transforms do with
+//! Rule: a few rows of the result at a time, which never leave the core's own cache. Source rows
+//! are summed vertically, transposed so that the rows of one column are adjacent, summed
+//! horizontally for all rows at once, and handed to the canvas. Sums are integers, so pixels are
+//! the same with any instruction set. Bilinear with antialias, as torchvision's v2 transforms with
 //! `antialias=True`.
 
 use std::iter::repeat_n;
@@ -16,20 +16,20 @@ use super::taps::Taps;
 use super::{CHANNELS, Pixels, byte_len};
 use crate::crop::{Area, Part, Placement, Size};
 
-/// Rows of the result that are made together. With 8 a column is as wide as AVX2's registers, and all that is
-/// touched for photographs (some 30 kB) stays in the first cache.
+/// Rows of the result made together. With 8 a column is as wide as AVX2's registers, and the
+/// working set of photographs (some 30 kB) stays in the first cache.
 const ROWS: usize = 8;
 
-/// Bytes of a pixel in a column: a fourth one, which nobody reads, makes it one word.
+/// Bytes of a pixel in a column: an unused fourth one makes it one word.
 const SLOT: usize = 4;
 
-/// The pixels of one column in all rows of a band.
+/// Pixels of one column in all rows of a band.
 type Column = [u8; ROWS * SLOT];
 
-/// Bytes of a row that are summed up together: as sums of 32 bits, four registers of AVX2.
+/// Bytes of a row summed together: as sums of 32 bits, four registers of AVX2.
 const STRIDE: usize = 32;
 
-/// What one thread reuses from image to image.
+/// Memory that one thread reuses between images.
 #[derive(Default)]
 pub(super) struct Resize {
     down: Taps,
@@ -42,17 +42,17 @@ pub(super) struct Resize {
     done: Vec<Column>,
 }
 
-/// A part of an image that is resized, in pixels of what was decoded.
+/// A part of an image to resize, in pixels of the decoded image.
 struct Source<'a> {
     bytes: &'a [u8],
     /// Bytes from a row to the next.
     pitch: usize,
-    /// The pixels that can be seen.
+    /// Visible pixels.
     seen: Part,
 }
 
 impl Resize {
-    /// Draws what `placement` makes of `pixels`, which are as much of an `image` as it needs.
+    /// Draws `placement` of `pixels`, which are as much of an `image` as it needs.
     pub(super) fn draw(
         &mut self,
         pixels: &Pixels,
@@ -73,9 +73,10 @@ impl Resize {
 
     fn resample(&mut self, pixels: &Pixels, placement: &Placement, canvas: &mut Canvas<'_>) {
         let area = within(placement.source, pixels);
-        // What was shrunk has no whole pixels to be cut at: there the surroundings blend in by a fraction of one.
+        // A shrunk image cannot be cut at whole pixels: its surroundings blend in by a fraction of
+        // one.
         let seen = if placement.isolated && pixels.shrunk == 1 {
-            // Whole pixels: an isolated area is a crop that has happened before the resize.
+            // Whole pixels: an isolated area is a crop made before the resize.
             let [left, top, width, height] =
                 [area.left, area.top, area.width, area.height].map(|side| side as u32);
             Part { left, top, width, height }
@@ -122,7 +123,7 @@ impl Resize {
         }
     }
 
-    /// Gives back memory above `kept_max` bytes.
+    /// Frees memory above `kept_max` bytes.
     pub(super) fn trim(&mut self, kept_max: usize) {
         let columns = size_of::<Column>() * (self.tall.capacity() + self.done.capacity());
         let taps = self.down.capacity() + self.across.capacity();
@@ -133,7 +134,8 @@ impl Resize {
 }
 
 impl Source<'_> {
-    /// One row of the result's height: the pixels `across` of the rows from the seen ones' `from` on, by `weights`.
+    /// Makes one row of the result's height: the pixels `across` of the visible rows from `from`
+    /// on, by `weights`.
     #[inline(always)]
     fn sum_rows(
         &self,
@@ -158,15 +160,15 @@ impl Source<'_> {
     }
 }
 
-/// The bytes of `row` from `at` on.
+/// Returns the bytes of `row` from `at` on.
 #[inline(always)]
 fn part<const N: usize>(row: &[u8], at: usize) -> &[u8; N] {
-    row[at..].first_chunk().expect("rows are as long as the widest part of them")
+    row[at..].first_chunk().expect("rows are as long as their widest part")
 }
 
 /// Writes the weighted sum of `parts`, rounded.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "of iterators here no vector instructions are made")]
+#[allow(clippy::needless_range_loop, reason = "the compiler does not vectorise iterators here")]
 fn sum<'a, const N: usize>(
     parts: impl Iterator<Item = (&'a [u8; N], &'a i16)>,
     shift: u32,
@@ -192,16 +194,16 @@ fn turn(row: &[u8], slot: usize, columns: &mut [Column]) {
     }
 }
 
-/// The rows of `pixels`.
+/// Returns the rows of `pixels`.
 fn rows(pixels: &Pixels) -> impl Iterator<Item = &[[u8; CHANNELS]]> {
     pixels.as_bytes().as_chunks().0.chunks_exact(pixels.part.width as usize)
 }
 
-/// An area of the whole image as one of the pixels that are there.
+/// Converts an area of the whole image to one of the decoded pixels.
 fn within(area: Area, pixels: &Pixels) -> Area {
     let Part { left, top, width, height } = pixels.part;
     let shrunk = f64::from(pixels.shrunk);
-    // Rounding must not lead out of them.
+    // Rounding must not leave them.
     let side = |from: f64, length: f64, first: u32, all: u32| {
         let from = from / shrunk - f64::from(first);
         (from, (length / shrunk).min(f64::from(all) - from))
@@ -211,7 +213,7 @@ fn within(area: Area, pixels: &Pixels) -> Area {
     Area { left, top, width, height }
 }
 
-/// Draws the source's area, at its own size, on black.
+/// Draws the source's area, unscaled, on black.
 fn paste(pixels: &Pixels, placement: &Placement, canvas: &mut Canvas<'_>) {
     const BLACK: [u8; CHANNELS] = [0; CHANNELS];
     let source = within(placement.source, pixels);

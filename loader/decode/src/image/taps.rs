@@ -1,29 +1,30 @@
-//! Which pixels of a line make up each pixel of the line that it is resized to, and how much of each.
+//! Weights of a resized line: the source pixels of each result pixel, and their shares.
 //!
-//! Its rule: bilinear with antialias, as Pillow defines it: a triangle as wide as the shrinking asks, cut off at
-//! the line's ends, its weights summing to one. They are numbers of 16 bits, worked out in double precision in one
-//! order of operations, so that pixels are the same on every machine.
+//! Rule: bilinear with antialias, as Pillow defines it: a triangle as wide as the reduction, cut
+//! off at the line's ends, with weights that sum to one. They are 16-bit numbers, computed in
+//! double precision in a fixed order of operations, so that pixels are the same on every machine.
 
 use std::ops::Range;
 
-/// The largest weight: what 16 bits with a sign hold.
+/// Largest weight: the maximum of a signed 16-bit number.
 const WEIGHT_MAX: i32 = i16::MAX as i32;
 
-/// Binary places of a weight at most: beside them 32 bits hold a value of 8, a sign and what rounding adds.
+/// Largest number of binary places of a weight: 32 bits also hold a value of 8, a sign and the
+/// rounding.
 const SHIFT_MAX: u32 = 21;
 
-/// The weights of every pixel of a resized line.
+/// Weights of every pixel of a resized line.
 #[derive(Debug, Default)]
 pub(crate) struct Taps {
     spans: Vec<Span>,
     weights: Vec<i16>,
     /// Binary places of the weights.
     shift: u32,
-    /// The weights before they are rounded.
+    /// Weights before rounding.
     exact: Vec<f64>,
 }
 
-/// The pixels that one is made of, and where their weights begin.
+/// Source pixels of one result pixel.
 #[derive(Debug)]
 struct Span {
     first: usize,
@@ -31,7 +32,7 @@ struct Span {
 }
 
 impl Taps {
-    /// For `count` pixels made of the part `of` a line of `line` pixels.
+    /// Sets the weights of `count` pixels made from the part `of` a line of `line` pixels.
     pub(crate) fn set(&mut self, line: u32, of: Range<f64>, count: u32) {
         self.spans.clear();
         self.exact.clear();
@@ -67,7 +68,7 @@ impl Taps {
         self.round();
     }
 
-    /// Rounds to as many binary places as the largest weight leaves.
+    /// Rounds to as many binary places as the largest weight allows.
     fn round(&mut self) {
         let largest = self.exact.iter().copied().fold(0.0, f64::max);
         let places = |shift: u32| f64::from(1_u32 << shift);
@@ -78,13 +79,14 @@ impl Taps {
         self.weights.extend(self.exact.iter().map(|weight| (weight * places).round() as i16));
     }
 
-    /// Of each pixel of the resized line: the first one that it is made of, and the weights from there on.
+    /// Returns, for each pixel of the resized line, its first source pixel and the weights from
+    /// there on.
     #[inline(always)]
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, &[i16])> {
         self.spans.iter().map(|span| (span.first, &self.weights[span.weights.clone()]))
     }
 
-    /// The pixels that any one is made of.
+    /// Returns the range of all source pixels in use.
     pub(super) fn reach(&self) -> Range<usize> {
         let first = self.spans.first().map_or(0, |span| span.first);
         first..self.spans.last().map_or(first, |span| span.first + span.weights.len())
@@ -95,7 +97,7 @@ impl Taps {
         self.shift
     }
 
-    /// Bytes that it holds.
+    /// Returns its memory in bytes.
     pub(super) fn capacity(&self) -> usize {
         size_of::<Span>() * self.spans.capacity()
             + size_of::<i16>() * self.weights.capacity()
@@ -107,7 +109,7 @@ impl Taps {
 mod tests {
     use super::*;
 
-    /// The weights of each pixel in parts of one.
+    /// Returns the weights of each pixel as fractions.
     fn parts(taps: &Taps) -> Vec<(usize, Vec<f64>)> {
         let one = f64::from(1_u32 << taps.shift());
         taps.iter()
@@ -132,7 +134,7 @@ mod tests {
         for (weight, expected) in parts[1].1.iter().zip([0.125, 0.375, 0.375, 0.125]) {
             assert!((weight - expected).abs() < 1e-4, "{parts:?}");
         }
-        // At the ends nothing lies beyond.
+        // Nothing lies beyond the ends.
         assert_eq!((parts[0].0, parts[0].1.len(), taps.reach()), (0, 3, 0..8));
     }
 }

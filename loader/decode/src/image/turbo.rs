@@ -1,10 +1,10 @@
-//! libjpeg-turbo's decompressor through its own C interface: what the crate `turbojpeg` wraps, and regions, which
-//! it does not.
+//! libjpeg-turbo's decompressor through its own C interface: the calls that the crate `turbojpeg`
+//! wraps, and regions, which it does not.
 //!
-//! Its rule: nothing else here calls C, and no call gets a buffer that is smaller than what the library was told to
-//! fill. Sizes come from the header of the very bytes that are decoded.
+//! Rule: nothing else here calls C, and no call gets a buffer smaller than the library fills. Sizes
+//! come from the header of the very bytes that are decoded.
 
-#![allow(unsafe_code, reason = "the regions of libjpeg-turbo have no safe interface")]
+#![allow(unsafe_code, reason = "libjpeg-turbo's regions have no safe interface")]
 
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
@@ -18,17 +18,18 @@ const NOT_SHRUNK: c::tjscalingfactor = c::tjscalingfactor { num: 1, denom: 1 };
 /// One thread's decompressor.
 pub(super) struct Decompressor(NonNull<std::ffi::c_void>);
 
-// SAFETY: a handle is memory that nobody else knows; the library keeps nothing of it in a thread.
+// SAFETY: the handle is memory with no other owner; the library keeps none of it in thread-local
+// storage.
 unsafe impl Send for Decompressor {}
 
-/// What a file's header says.
+/// Facts of a file's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) width: u32,
     pub(super) height: u32,
-    /// Whether its colours are inks.
+    /// True if its colours are inks.
     pub(super) is_inks: bool,
-    /// What the left side of a region must be a multiple of, in pixels; `None` where only the whole can be decoded.
+    /// Alignment of a region's left side in pixels; `None` if only the whole can be decoded.
     pub(super) step: Option<u32>,
 }
 
@@ -37,7 +38,7 @@ impl Header {
         (self.height, self.width)
     }
 
-    /// What it says of the image shrunk by `by`, as the library rounds.
+    /// Returns the header of the image shrunk by `by`, with the library's rounding.
     fn shrunk(&self, by: u32) -> Self {
         Self {
             width: self.width.div_ceil(by),
@@ -48,7 +49,7 @@ impl Header {
     }
 }
 
-/// What the bytes of a pixel are.
+/// Meaning of a pixel's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Rgb,
@@ -71,7 +72,7 @@ impl Format {
     }
 }
 
-/// Pixels of the widest block that is decoded as one, by how colours are subsampled.
+/// Returns the width of the widest block decoded as one, by chroma subsampling.
 fn step(subsampling: c_int) -> Option<u32> {
     match subsampling {
         c::TJSAMP_TJSAMP_444
@@ -85,12 +86,12 @@ fn step(subsampling: c_int) -> Option<u32> {
 }
 
 impl Decompressor {
-    /// One that gives up after `scans_max` scans.
+    /// Makes a decompressor that fails after `scans_max` scans.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's message.
     pub(super) fn new(scans_max: c_int) -> Result<Self, String> {
-        // SAFETY: it takes no memory of ours, and what it returns is checked.
+        // SAFETY: it takes no memory of ours, and its result is checked.
         let handle = unsafe { c::tj3Init(c::TJINIT_TJINIT_DECOMPRESS as c_int) };
         let Some(handle) = NonNull::new(handle) else { return Err(said(std::ptr::null_mut())) };
         let this = Self(handle);
@@ -104,7 +105,7 @@ impl Decompressor {
     /// Reads the header of `bytes`.
     ///
     /// # Errors
-    /// What the library says of it.
+    /// The library's message.
     pub(super) fn header(&mut self, bytes: &[u8]) -> Result<Header, String> {
         // SAFETY: the handle lives, and pointer and length are those of a slice.
         let read =
@@ -126,10 +127,11 @@ impl Decompressor {
         Ok(Header { width, height, is_inks, step })
     }
 
-    /// What is decoded next of the image whose `header` was read last is shrunk by 1, 2, 4 or 8: its header then.
+    /// Shrinks the next decoding of the image whose `header` was read last by 1, 2, 4 or 8; returns
+    /// its header then.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's message.
     pub(super) fn shrink(&mut self, header: &Header, by: u32) -> Result<Header, String> {
         let factor = c::tjscalingfactor { num: 1, denom: by as c_int };
         // SAFETY: the handle lives.
@@ -138,10 +140,10 @@ impl Decompressor {
         Ok(header.shrunk(by))
     }
 
-    /// Whether colours are spread in the quickest way, instead of smoothly.
+    /// Chooses the fastest chroma upsampling instead of the smooth one.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's message.
     pub(super) fn be_quick(&mut self, quick: bool) -> Result<(), String> {
         // SAFETY: the handle lives.
         let set = unsafe {
@@ -150,13 +152,14 @@ impl Decompressor {
         self.outcome(set)
     }
 
-    /// Decodes `region` of `bytes`, whose `header` was read last, shrunk or not, into `pixels`, row after row.
+    /// Decodes `region` of `bytes`, whose `header` was read last, shrunk or not, into `pixels`, row
+    /// after row.
     ///
     /// # Errors
-    /// What the library says, which may be a remark on an image that it decoded.
+    /// The library's message, which may be a warning about an image that it decoded.
     ///
     /// # Panics
-    /// If `pixels` are not as many as the region has, or the region does not lie in the image: mistakes of ours.
+    /// If `pixels` does not match the region, or the region leaves the image: mistakes of ours.
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
@@ -171,9 +174,10 @@ impl Decompressor {
         assert!(right <= whole.width && bottom <= whole.height, "a region lies in its image");
         let row_bytes = region.width as usize * format.bytes();
         assert_eq!(pixels.len(), region.height as usize * row_bytes);
-        let side = |pixels: u32| c_int::try_from(pixels).expect("the image's are of this type");
-        // The library takes zeros for the whole. Where it knows regions it is told of the whole, too: then it writes
-        // no more than that, whatever the bytes say when it reads them again.
+        let side = |pixels: u32| c_int::try_from(pixels).expect("the image type's values fit");
+        // The library takes zeros for the whole. If it supports regions, it gets the whole
+        // explicitly, too: then it writes no more than that, whatever the bytes say when it reads
+        // them again.
         let asked = if header.step.is_none() { Part::default() } else { region };
         let asked = c::tjregion {
             x: side(asked.left),
@@ -184,10 +188,10 @@ impl Decompressor {
         // SAFETY: the handle lives.
         let set = unsafe { c::tj3SetCroppingRegion(self.raw(), asked) };
         self.outcome(set)?;
-        let pitch = c_int::try_from(row_bytes).expect("an image's sides are of 16 bits");
-        // SAFETY: the handle lives, pointer and length of the input are those of a slice. The library writes
-        // `region.height` rows of `pitch` bytes, as many as `pixels` are, or all of an image without regions, whose
-        // size it reads from the same bytes again.
+        let pitch = c_int::try_from(row_bytes).expect("an image's sides fit 16 bits");
+        // SAFETY: the handle lives, pointer and length of the input are those of a slice. The
+        // library writes `region.height` rows of `pitch` bytes, as many as `pixels` has, or all of
+        // an image without regions, whose size it reads from the same bytes again.
         let decoded = unsafe {
             c::tj3Decompress8(
                 self.raw(),
@@ -217,13 +221,14 @@ impl Decompressor {
 
 impl Drop for Decompressor {
     fn drop(&mut self) {
-        // SAFETY: the handle lives until here, and nobody else knows it.
+        // SAFETY: the handle lives until here, without another owner.
         unsafe { c::tj3Destroy(self.raw()) }
     }
 }
 
-/// What the library says of its last failure with `handle`, or of that to make one.
+/// Returns the library's message about its last failure with `handle`, or about creating one.
 fn said(handle: c::tjhandle) -> String {
-    // SAFETY: the text ends with a zero and stays until the next call with this handle, or in this thread.
+    // SAFETY: the text is zero-terminated and valid until the next call with this handle, or in
+    // this thread.
     unsafe { CStr::from_ptr(c::tj3GetErrorStr(handle)) }.to_string_lossy().into_owned()
 }

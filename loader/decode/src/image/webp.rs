@@ -1,4 +1,4 @@
-//! WebP to RGB. The one rule: as a converter to mode RGB does it: alpha dropped, of an animation the first frame.
+//! WebP to RGB. Rule: as conversion to mode RGB: alpha dropped, the first frame of an animation.
 
 use std::io::Cursor;
 
@@ -12,12 +12,12 @@ use crate::record::bad;
 /// Red, green, blue and alpha.
 const WITH_ALPHA: usize = 4;
 
-/// Whether the bytes begin as such a file does: a RIFF container of this kind.
+/// True if the bytes start as a WebP file: a RIFF container of this kind.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
 }
 
-/// A file whose header has been read.
+/// A file with parsed header.
 pub(super) struct Opened<'a>(WebPDecoder<Cursor<&'a [u8]>>);
 
 pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>> {
@@ -32,7 +32,7 @@ impl Opened<'_> {
         (height, width)
     }
 
-    /// Decodes all of it: its blocks are told as differences from those around them.
+    /// Decodes all of it: its blocks are stored as differences from their neighbours.
     pub(super) fn decode(mut self, into: &mut Pixels) -> Result<()> {
         let pixels = into.make_room(Part::whole(self.size()), 1);
         if !self.0.has_alpha() {

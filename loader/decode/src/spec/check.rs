@@ -1,4 +1,4 @@
-//! Which specifications make sense. The one rule: every refusal says what to write instead.
+//! Validation of specifications. Rule: every rejection says what to write instead.
 
 use std::collections::HashSet;
 
@@ -9,11 +9,11 @@ use crate::array::{self, DIMENSIONS_MAX};
 use crate::dtype::DType;
 use crate::image::{PIXELS_MAX, SIDE_MAX};
 
-/// Views of one image, at most. Those who train on many crops of an image take about ten.
+/// Largest number of views of one image. Training on many crops of an image takes about ten.
 pub const VIEWS_MAX: u32 = 64;
 
 impl FieldSpec {
-    /// Whether the fields make sense, each and together.
+    /// Checks the fields, each and together.
     pub(crate) fn check_all(fields: &[Self]) -> Result<()> {
         let mut names = HashSet::new();
         for field in fields {
@@ -25,10 +25,10 @@ impl FieldSpec {
         Ok(())
     }
 
-    /// Whether the field makes sense by itself.
+    /// Checks the field by itself.
     ///
     /// # Errors
-    /// [`forebay_error::ErrorKind::Invalid`] saying what to write instead.
+    /// [`forebay_error::ErrorKind::Invalid`] with what to write instead.
     pub fn check(&self) -> Result<()> {
         if self.source.is_empty() {
             return Err(invalid("a field needs at least one source")
@@ -37,7 +37,7 @@ impl FieldSpec {
         match &self.kind {
             FieldKind::Image(image) => image.check(),
             FieldKind::Float { dtype: DType::Float32 | DType::Float64, path } => check_path(path),
-            FieldKind::Float { dtype, .. } => Err(invalid("a number field has no such dtype")
+            FieldKind::Float { dtype, .. } => Err(invalid("a number field cannot have this dtype")
                 .at("dtype", dtype.name())
                 .advise("use float32 or float64")),
             FieldKind::Label { classes, .. } if classes.is_empty() => {
@@ -80,14 +80,14 @@ impl Ragged {
         }
     }
 
-    /// Whether rows of `dtype` can be padded with the value.
+    /// Checks that rows of `dtype` can be padded with the value.
     fn check_value(self, dtype: DType) -> Result<()> {
         match self {
             Self::Pad { value, .. } if value.element(dtype).is_none() => {
                 Err(invalid("rows cannot be padded with this value")
                     .at("pad_value", value)
                     .at("dtype", dtype.name())
-                    .advise(format!("give a pad_value= that is of {}", dtype.name())))
+                    .advise(format!("give a pad_value= that {} can hold", dtype.name())))
             }
             _ => Ok(()),
         }
@@ -103,8 +103,9 @@ impl RawSpec {
                 .advise(format!("use at most {DIMENSIONS_MAX}")));
         }
         if shape.iter().filter(|side| side.is_none()).count() > 1 {
-            return Err(invalid("only one dimension can follow from the number of bytes")
-                .advise("use -1 once in shape="));
+            return Err(
+                invalid("shape= has more than one open dimension").advise("use -1 once in shape=")
+            );
         }
         if shape.contains(&Some(0)) {
             return Err(invalid("a dimension of 0 leaves no elements")
@@ -119,8 +120,8 @@ impl RawSpec {
             return Ok(());
         }
         if shape.is_empty() || shape[1..].contains(&None) {
-            return Err(invalid("arrays are padded and joined along their first dimension alone")
-                .advise("let shape= have a first dimension, and no -1 at another place"));
+            return Err(invalid("arrays are padded and joined along their first dimension only")
+                .advise("give shape= a first dimension, and no -1 in another place"));
         }
         ragged.check_value(self.dtype)
     }
@@ -146,7 +147,7 @@ impl ImageSpec {
     fn check_views(&self) -> Result<()> {
         let Some(views) = self.views else { return Ok(()) };
         if !(1..=VIEWS_MAX).contains(&views) {
-            return Err(invalid("there cannot be so many views of an image")
+            return Err(invalid("too many views, or none")
                 .at("views", views)
                 .advise(format!("ask for 1 to {VIEWS_MAX}")));
         }
@@ -195,7 +196,7 @@ impl ImageSpec {
         match self.dtype {
             DType::Uint8 | DType::Float16 | DType::Bfloat16 | DType::Float32 => {}
             other => {
-                return Err(invalid("an image has no such dtype")
+                return Err(invalid("an image cannot have this dtype")
                     .at("dtype", other.name())
                     .advise("use uint8, float16, bfloat16 or float32"));
             }

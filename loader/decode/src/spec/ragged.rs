@@ -1,4 +1,4 @@
-//! What becomes of rows whose lengths differ. The one rule: what rows are padded with is exact, or refused.
+//! Treatment of rows of different length. Rule: a padding value is exact, or rejected.
 
 use forebay_error::{Error, Result};
 use half::{bf16, f16};
@@ -7,37 +7,37 @@ use serde::{Deserialize, Serialize};
 use super::invalid;
 use crate::dtype::DType;
 
-/// What becomes of rows that differ in their first dimension within a batch.
+/// Treatment of rows that differ in their first dimension within a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Ragged {
-    /// They are listed, one by one; of arrays that agree in shape and type one tensor is made.
+    /// They are listed one by one; arrays that agree in shape and type become one tensor.
     #[default]
     List,
-    /// All are made as long as the longest of the batch, or as `max_len`.
+    /// All are padded to the longest of the batch, or to `max_len`.
     Pad {
-        /// What stands after the end of a row.
+        /// Value after the end of a row.
         #[serde(default)]
         value: PadValue,
-        /// The length of every row; longer ones are cut.
+        /// Length of every row; longer ones are cut.
         #[serde(default)]
         max_len: Option<u32>,
     },
     /// They follow each other without a gap.
     Nested {
-        /// The length above which rows are cut.
+        /// Length at which rows are cut.
         #[serde(default)]
         max_len: Option<u32>,
     },
 }
 
-/// What rows are padded with. As JSON it is a text: JSON has neither NaN nor all integers.
+/// Padding value of rows. In JSON it is a text, because JSON has neither NaN nor all integers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PadValue {
     /// A whole number.
     Whole(i128),
-    /// Any other, or none.
+    /// Any other number, or NaN.
     Real(f64),
 }
 
@@ -48,8 +48,8 @@ impl Default for PadValue {
 }
 
 impl PadValue {
-    /// The bytes of an element of this value; `None` if there is none. Floats take the nearest, but no
-    /// infinity in place of a number.
+    /// Returns the bytes of an element of this value; `None` if the type cannot hold it. Floats
+    /// take the nearest, but no infinity in place of a number.
     pub(crate) fn element(self, dtype: DType) -> Option<Vec<u8>> {
         let real = match self {
             Self::Whole(whole) => whole as f64,
@@ -58,8 +58,8 @@ impl PadValue {
         let near = |found: f64| found.is_finite() || !real.is_finite();
         let whole = match self {
             Self::Whole(whole) => Some(whole),
-            // Beyond 2^63 in size no integer type of fewer bits than an i128 is in question, nor lost by
-            // the cast, which saturates.
+            // Beyond 2^63 in size no integer type below i128 is possible, and the saturating cast
+            // loses none.
             Self::Real(real) => (real.fract() == 0.0).then_some(real as i128),
         };
         macro_rules! integer {
@@ -103,7 +103,7 @@ impl TryFrom<String> for PadValue {
     fn try_from(text: String) -> Result<Self> {
         let whole = text.parse().map(Self::Whole);
         whole.or_else(|_| text.parse().map(Self::Real)).map_err(|_| {
-            invalid(format!("{text:?} is no number to pad with"))
+            invalid(format!("{text:?} is not a number to pad with"))
                 .advise("give a number, as in \"0\"")
         })
     }

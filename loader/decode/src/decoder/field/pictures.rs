@@ -1,7 +1,7 @@
-//! The images of a batch whose decoder is a GPU: which of them it decodes, and the rows of those that it does not.
+//! Images of a batch decoded by a GPU: those it decodes, and the rows of the others.
 //!
-//! Its rule: everything that can go wrong with a file goes wrong before anything is put in line on the device, so that
-//! rows are placed without gaps.
+//! Rule: every check of a file happens before anything is queued on the device, so that rows are
+//! placed without gaps.
 
 use std::sync::Mutex;
 
@@ -16,17 +16,17 @@ use crate::image::ImagePlan;
 use crate::record::Record;
 use crate::routes::{CPU, PLAIN, Reason, Routes};
 
-/// What becomes of one record's image.
+/// Way of one record's image.
 enum Way<'a> {
-    /// The device decodes it; its row is not known yet.
+    /// The device decodes it; its row is unknown yet.
     Device(Picture<'a>),
-    /// The CPU decoded it: which of the staged rows it is.
+    /// The CPU decoded it to this staged row.
     Staged(usize, Reason),
-    /// An optional field that the sample lacks, or a sample that is bad.
+    /// A missing optional field, or a bad sample.
     None,
 }
 
-/// One field's images, before anything of them is put in line.
+/// One field's images, before anything is queued.
 pub(in crate::decoder) struct Pictures<'a> {
     plan: &'a ImagePlan,
     ways: Vec<Way<'a>>,
@@ -35,10 +35,11 @@ pub(in crate::decoder) struct Pictures<'a> {
 }
 
 impl Field {
-    /// Looks at every image, and decodes here what `device` does not; everything, where `all_here` says why.
+    /// Examines every image, and decodes those here that `device` does not; all of them if
+    /// `all_here` has a reason.
     ///
     /// # Errors
-    /// What there is no memory for.
+    /// Lack of memory.
     pub(in crate::decoder) fn pictures<'a>(
         &'a self,
         plan: &'a ImagePlan,
@@ -71,10 +72,10 @@ impl Field {
                 }
             })
             .collect();
-        let row = plan.row_shape().expect("checked when the field was").iter().product::<usize>()
+        let row = plan.row_shape().expect("checked with the field").iter().product::<usize>()
             * plan.dtype().size();
         let mut staging = device.staging(staged * row)?;
-        // Each row is taken by the one task whose it is.
+        // Each row is taken by its one task.
         let rows: Vec<Mutex<&mut [u8]>> =
             staging.bytes_mut().chunks_exact_mut(row).map(Mutex::new).collect();
         let slots = ways.par_iter();
@@ -91,7 +92,7 @@ impl Field {
         Ok(Pictures { plan, ways, staging, optional: self.spec.optional })
     }
 
-    /// How the device is to decode `file`, if it is.
+    /// Returns the device's task for `file`, if it decodes it.
     fn picture<'a>(
         &self,
         plan: &ImagePlan,
@@ -106,7 +107,7 @@ impl Field {
         Ok(Picture { file, stored, orientation, cuts, row: 0 })
     }
 
-    /// The plan of a field of images.
+    /// Returns the plan of a field of images.
     pub(in crate::decoder) fn plan(&self) -> Option<&ImagePlan> {
         match &self.job {
             Job::Image(plan) => Some(plan),
@@ -116,7 +117,7 @@ impl Field {
 }
 
 impl<'a> Pictures<'a> {
-    /// The rows of `kept`, which of them are there, and who makes them.
+    /// Returns the rows of `kept`, their presence, and their decoders.
     pub(in crate::decoder) fn settle(
         self,
         kept: &[usize],
@@ -142,7 +143,7 @@ impl<'a> Pictures<'a> {
                 Way::None => {
                     debug_assert!(
                         self.optional,
-                        "of other fields a record without an image is bad"
+                        "a record without an image is bad unless the field is optional"
                     );
                     absent.push(row);
                     continue;
