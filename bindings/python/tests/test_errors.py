@@ -342,7 +342,7 @@ def test_a_shard_that_turns_out_wrong_is_told_after_its_samples(make, shard_of, 
     wrong = tmp_path / "wrong.tar.gz"
     wrong.write_bytes(packed)
     options = {"fields": {"bin": forebay.Bytes("bin")}, "batch_size": 2, "epoch_samples": 2}
-    with pytest.raises(forebay.Corrupt, match="before may be wrong") as caught:
+    with pytest.raises(forebay.Corrupt) as caught:
         list(make(str(wrong), **options))
     assert caught.value.places["url"] == str(wrong)
     loader = make(str(wrong), on_error="skip", **options)

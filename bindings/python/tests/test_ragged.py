@@ -218,7 +218,7 @@ def test_a_sample_that_differs_is_bad_and_named_even_if_it_comes_first(make, sha
     assert batch["boxes"].shape == (5, 4, 3)
     assert batch["label"].tolist() == [0, 1, 2, 3, 4]
     assert loader.stats()["errors"] == 1
-    with pytest.raises(forebay.BadSample, match="more than its length") as caught:
+    with pytest.raises(forebay.BadSample) as caught:
         list(make(url, fields=fields, batch_size=6))
     places = caught.value.places
     assert (places["key"], places["field"]) == ("odd", "boxes")

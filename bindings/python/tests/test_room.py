@@ -33,7 +33,7 @@ def test_a_window_beyond_the_cache_is_refused_with_the_largest_that_fits(
     """The cache has 256 MiB: room for three of 80 MiB."""
     listed = sized(manifest, tmp_path, 80)
     options: dict[str, Any] = {"fields": None, "manifest": listed, "shuffle": True, "lanes": 1}
-    with pytest.raises(forebay.Full, match="does not fit into the cache") as caught:
+    with pytest.raises(forebay.Full) as caught:
         list(make(window=4, **options))
     advised = re.search(r"window=(\d+)", str(caught.value))
     assert advised, caught.value
