@@ -14,8 +14,8 @@ delivered as batches of tensors.
 >>> for batch in loader:  # doctest: +SKIP
 ...     train(batch["image"], batch["label"])
 
-No server has to be started: the first loader of a user starts a private daemon that later ones
-share, unless the node runs one. A framework is imported when the first iteration begins.
+There is no server to start: a user's first loader starts a private daemon that later ones share,
+unless the node runs one. The framework in use is imported at the first iteration.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Their module imports torch, which those who do not ask for them need not wait for.
+    # Their module imports torch, which other users need not wait for.
     if name in ("WebDataset", "WebLoader"):
         from forebay import webdataset
 

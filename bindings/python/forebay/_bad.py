@@ -1,6 +1,6 @@
-"""What a loader passed over: samples and shards that could not be used.
+"""Samples and shards that a loader skipped.
 
-One rule: all are counted, by their kind; the last of them are kept by name, a bounded number.
+Rule: all are counted by kind; a bounded number of the last ones is kept by name.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any
 from forebay import _native
 from forebay.errors import ForebayError
 
-# What says where a sample is, in the order in which it is shown.
+# Places of a sample, in the order of display.
 _PLACES = ("url", "key", "field", "offset")
 
 
 class Bad:
-    """Counts and names of what was passed over."""
+    """Counts and names of skipped samples and shards."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._last: deque[dict[str, Any]] = deque(maxlen=_native.BAD_NAMED)
 
     def add(self, errors: Iterable[ForebayError]) -> None:
-        """Note that these were passed over."""
+        """Record skipped samples or shards."""
         for error in errors:
             self._counts[error.kind] = self._counts.get(error.kind, 0) + 1
             self._last.append(_named(error))
 
     def report(self) -> dict[str, Any]:
-        """As users see it."""
+        """Return the report for users."""
         return {"by_kind": dict(self._counts), "last": [dict(one) for one in self._last]}
 
     def to_json(self) -> str:
-        """As the native side reads it."""
+        """Return the report for the native side."""
         return json.dumps({"counts": list(self._counts.items()), "last": list(self._last)})
 
 

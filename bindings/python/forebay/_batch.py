@@ -22,19 +22,20 @@ _log = logging.getLogger("forebay")
 
 @functools.cache
 def _array(bits: int) -> Any:
-    """An array type of 2**bits bytes.
+    """Return an array type of 2**bits bytes.
 
-    To make a type takes ten times as long as to make a view, and batches come in every length: so
-    there is one type for each power of two, and what is longer than the bytes is cut off a view.
+    Making a type takes ten times as long as making a view, and batches come in every length. So
+    there
+    is one type for each power of two, and the view is cut to the length.
     """
     return ctypes.c_ubyte * 2**bits
 
 
 def lend(view: _native.View) -> memoryview:
-    """A read-only memoryview of the slab that keeps the bytes for as long as it is kept."""
+    """Return a read-only memoryview of the slab that keeps the bytes alive."""
     size = len(view)
     array = _array(max(size - 1, 0).bit_length()).from_address(view.address)
-    # The memoryview keeps the array, and the array what the bytes belong to.
+    # The memoryview keeps the array alive, and the array the owner of the bytes.
     array.owner = view
     return memoryview(array).cast("B").toreadonly()[:size]
 
@@ -47,11 +48,11 @@ class Assembler:
         self._pin = pin and _can_pin(code.framework)
 
     def __call__(self, native: _native.Batch) -> Made:
-        """The batch as the user gets it, made in this thread."""
+        """Return the user's batch, made in this thread."""
         return self.finish(self.code(self.decoded(native)))
 
     def decoded(self, native: _native.Batch) -> Decoded:
-        """The batch before any code of the user's."""
+        """Return the batch before any user code."""
         columns: list[Column] = []
         lent = native.lent()
         memory = None if lent is None else lend(lent)
@@ -73,7 +74,7 @@ class Assembler:
         )
 
     def finish(self, made: Made) -> Made:
-        """What is done in this process, after all code of the user's."""
+        """Do the steps in this process that follow all user code."""
         return replace(made, batch=_pinned(made.batch)) if self._pin else made
 
     def _tensor(self, native: _native.Tensor) -> Any:
@@ -102,7 +103,7 @@ class Assembler:
 
 
 def _pinned(value: Any) -> Any:
-    """The same with torch's tensors in pinned memory: those of a batch, and of lists in it."""
+    """Return a copy with torch's tensors in pinned memory: those of a batch, and of lists in it."""
     if isinstance(value, dict):
         return {name: _pinned(part) for name, part in value.items()}
     if type(value) is list:

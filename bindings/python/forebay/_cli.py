@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from forebay._launch import command
 
-# Where the kernel does not say how many descriptors a process may have.
+# Used if the kernel does not report a process's limit of descriptors.
 _DESCRIPTORS = 65536
 
 
@@ -26,10 +26,11 @@ def daemon() -> NoReturn:
 def _run(arguments: list[str]) -> NoReturn:
     is_embedded = arguments[:1] == ["daemon"] and "--embedded" in arguments
     if is_embedded or arguments[:1] == ["reader"]:
-        # What the process that starts us has open (sockets, device files, locks) is not ours to
-        # keep open: it would outlive that process.
+        # Descriptors inherited from the starting process (sockets, device files, locks) are closed,
+        # so that they do not outlive that process.
         os.closerange(3, _descriptors())
-    # A Ctrl-C for the trainer is not for us. Who leads a group (a shell's job) stays in it.
+    # A Ctrl-C for the trainer is not for this daemon. The leader of a group (a shell's job) stays
+    # in it.
     if is_embedded and os.getpgrp() != os.getpid():
         os.setsid()
     from forebay import _native

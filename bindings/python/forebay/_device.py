@@ -1,7 +1,7 @@
-"""Where images are decoded and arrays are put together: on which GPU, or on the CPU.
+"""Device that decodes images and assembles arrays: a GPU or the CPU.
 
-One rule: a GPU that was asked for is used, or the loader does not open. Where none was asked for,
-one is used if it is there for the taking, and a line of the log says which it is, or why not.
+Rule: a requested GPU is used, or the loader does not open. Without a request, an available GPU is
+used, and the log names it, or the reason against it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from forebay.fields import Field, Image, Npy
 
 _log = logging.getLogger("forebay")
 
-# Where wheels keep nvJPEG, below the folder of packages: torchvision's own, and NVIDIA's.
+# Places of nvJPEG in wheels, below the package folder: torchvision's own, and NVIDIA's.
 _PATTERNS = (
     "torchvision.libs/libnvjpeg*.so*",
     "nvidia/cu13/lib/libnvjpeg.so*",
     "nvidia/nvjpeg/lib/libnvjpeg.so*",
 )
 
-# Where CUDA's own packages put it.
+# Place of nvJPEG in CUDA's own packages.
 _TOOLKIT = Path("/usr/local/cuda/lib64")
 
 _NUMPY = "NumPy has no memory on a GPU: use framework='torch' or 'jax'"
 
-# The place of this process among those of its node, by who started it.
+# Variables of launchers with this process's rank on its node.
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 class Wish:
-    """What a loader's `device` asks for.
+    """Value of a loader's `device` argument.
 
     Parameters
     ----------
     device : None, str or torch.device
-        As users give it: None, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+        The user's value: None, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
 
     Raises
     ------
     Invalid
-        For any other.
+        For any other value.
     """
 
     def __init__(self, device: Any) -> None:
@@ -72,7 +72,7 @@ class Wish:
         framework: str | None,
         worker_type: str,
     ) -> None:
-        """Refuse what a GPU cannot do for a loader that asks for one.
+        """Reject options that a requested GPU does not support.
 
         Raises
         ------
@@ -101,9 +101,9 @@ class Wish:
         has_code: bool,
         in_worker: bool,
     ) -> bool:
-        """Whether a loader that was told nothing is better off with a GPU.
+        """Return true if a loader without `device` is better off with a GPU.
 
-        Code of the user's counts on the CPU's tensors, and workers of torch's must not touch CUDA.
+        User code expects the CPU's tensors, and torch's workers must not touch CUDA.
         """
         images = _images(fields)
         return (
@@ -127,12 +127,12 @@ def _is_made_there(field: Field) -> bool:
 def opened(
     wish: Wish, fields: Mapping[str, Field] | None, framework: str, suits: bool
 ) -> _native.Device | None:
-    """The GPU that makes these fields, opened in this process; None for the CPU.
+    """Open the GPU for these fields in this process; None for the CPU.
 
     Raises
     ------
     ForebayError
-        Why the GPU that was asked for cannot be used.
+        The reason a requested GPU cannot be used.
     """
     if not wish.is_cuda and not suits:
         return None
@@ -140,24 +140,24 @@ def opened(
         raise _refused(_NUMPY)
     ordinal = _ordinal() if wish.ordinal is None else wish.ordinal
     try:
-        # Arrays alone want no decoder.
+        # Arrays alone need no decoder.
         device = _native.Device(ordinal, libraries() if _images(fields) else None)
     except ForebayError as error:
         if wish.is_cuda:
             raise
-        # That a machine has no GPU is no news.
+        # A machine without a GPU is no news.
         level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
-        _log.log(level, "the CPU decodes images, for no GPU can: %s", error)
+        _log.log(level, "the CPU decodes images, because no GPU can: %s", error)
         return None
     _log.info("cuda:%d decodes images", ordinal)
     return device
 
 
 def libraries() -> list[str]:
-    """Files that may be nvJPEG, the best first.
+    """Return files that may be nvJPEG, the best first.
 
-    What FOREBAY_NVJPEG names; then torchvision's own, which is in the process anyway if that is
-    used; then what NVIDIA's packages bring.
+    The one in FOREBAY_NVJPEG; then torchvision's, which is in the process anyway if torchvision is
+    used; then those of NVIDIA's packages.
     """
     named = os.environ.get("FOREBAY_NVJPEG")
     found = [named] if named else []
@@ -168,7 +168,7 @@ def libraries() -> list[str]:
 
 
 def _homes() -> list[Path]:
-    """Folders of packages that packages of NVIDIA's or torchvision are in."""
+    """Return the folders that contain NVIDIA's or torchvision's packages."""
     homes: list[Path] = []
     for package in ("torchvision", "nvidia"):
         spec = importlib.util.find_spec(package)
@@ -178,13 +178,13 @@ def _homes() -> list[Path]:
 
 
 def _ordinal() -> int:
-    """The GPU of this process: that of its place on the node, else the one that torch is at."""
+    """Return this process's GPU: by its rank on the node, else torch's current device."""
     for name in _LOCAL_RANKS:
         if name in os.environ:
             try:
                 return int(os.environ[name])
             except ValueError:
-                raise Invalid(f"{name}={os.environ[name]!r} is no number; unset it") from None
+                raise Invalid(f"{name}={os.environ[name]!r} is not a number; unset it") from None
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())

@@ -1,8 +1,8 @@
-"""One iteration of a loader: an epoch, from where the loader stands to its end.
+"""One iteration of a loader: an epoch, from the loader's position to its end.
 
-One rule: a batch counts as handed out when ``next`` returns it, not before, and so do its errors.
-Whatever interrupts the way there (Ctrl-C, a time limit, a bad sample) leaves the position where it
-was, and the next ``next`` goes on from it.
+Rule: a batch, with its errors, counts as delivered when ``next`` returns it. Any interruption
+before (Ctrl-C, a timeout, a bad sample) leaves the position unchanged, and the next ``next``
+continues from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Over(Exception):
 
 @dataclass(frozen=True)
 class Pending:
-    """A batch under way, or what comes in its place; nobody has judged its errors yet."""
+    """A batch in flight, or its replacement; its errors are not judged yet."""
 
     take: Callable[[], Made]
     errors: list[ForebayError] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Pending:
 
 
 class Epoch(Iterator[Any]):
-    """Hands out the batches of one epoch; see `forebay.DataLoader`."""
+    """Iterator over the batches of one epoch; see `forebay.DataLoader`."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -53,21 +53,21 @@ class Epoch(Iterator[Any]):
         self._pending: deque[Pending] = deque()
         self._process = _native.forks()
         self._errors = 0
-        # What `on_error` skipped in the batch at the position: it is asked once about an error,
-        # however often the way to that batch is begun anew.
+        # Errors skipped in the batch at the position: `on_error` is asked once about each, however
+        # often that batch is started again.
         self._skips: list[tuple[type, str]] = []
         self._full = False
         self._over = False
 
     def __next__(self) -> Any:
-        """The next batch.
+        """Return the next batch.
 
         Raises
         ------
         StopIteration
             At the epoch's end.
         ForebayError
-            What `on_error` raises, and what keeps batches from coming.
+            Errors raised by `on_error`, and those that prevent batches.
         """
         if self._over:
             raise StopIteration
@@ -80,15 +80,15 @@ class Epoch(Iterator[Any]):
             self._judge(first.errors)
             made = first.take()
         except _Over as over:
-            # An end that comes by itself has told its errors; one that `on_error` makes skips none.
+            # A natural end has reported its errors; one made by `on_error` skips none.
             if not over.stopped:
                 self._count(first.errors)
             return self._finish(over.stopped)
         except BaseException as error:
-            # The position is still before the batch that failed: start there again if asked.
+            # The position is still before the failed batch: start there again if asked.
             self._abandon()
             if not isinstance(error, Exception):
-                # Ctrl-C, or an exit: nobody may come back for what the workers are at.
+                # Ctrl-C, or an exit: nobody may come back for the workers' results.
                 self._loader._end_workers()
             raise
         self._pending.popleft()
@@ -102,7 +102,7 @@ class Epoch(Iterator[Any]):
         self._loader._skipped(errors)
 
     def _begun(self) -> _native.Loader:
-        """The native loader, started where the loader stands; anew after a fork or an error."""
+        """Start the native loader at the loader's position; again after a fork or an error."""
         native = self._loader._opened()
         if self._run is not native:
             self._abandon()
@@ -111,7 +111,7 @@ class Epoch(Iterator[Any]):
         return native
 
     def _abandon(self) -> None:
-        # After a fork a worker that is not here may hold a task's lock for ever.
+        # After a fork a worker that does not exist here may hold a task's lock for ever.
         if self._process == _native.forks():
             for pending in self._pending:
                 if pending.task is not None:
@@ -124,14 +124,14 @@ class Epoch(Iterator[Any]):
         self._abandon()
         self._over = self._loader._end(self, stopped)
         if self._over:
-            # Not chained: the end of an epoch is no consequence of an error.
+            # Not chained: the end of an epoch is not caused by an error.
             raise StopIteration from None
-        # The state was saved after an epoch's last batch: go on with the next.
+        # The state was saved after an epoch's last batch: continue with the next epoch.
         self._errors = 0
         return next(self)
 
     def _fill(self, native: _native.Loader) -> None:
-        """Keep as many batches under way as there are workers; wait for the first alone."""
+        """Keep as many batches in flight as there are workers; wait for the first only."""
         limit = max(1, self._loader._options.workers)
         while not self._full and len(self._pending) < limit:
             if self._pending and not native.is_ready():
@@ -142,7 +142,7 @@ class Epoch(Iterator[Any]):
         try:
             found = native.next()
         except Exception as error:
-            # It is this batch's turn only after those before it.
+            # This batch's turn comes after those before it.
             self._full = True
             return Pending(partial(_raise, error))
         if not isinstance(found, _native.Batch):
@@ -158,7 +158,7 @@ class Epoch(Iterator[Any]):
         return Pending(task.result, found.errors(), samples, task)
 
     def _judge(self, errors: list[ForebayError]) -> None:
-        """Do with each error what `on_error` says."""
+        """Treat each error as `on_error` says."""
         most = self._loader._options.max_errors
         for place, error in enumerate(errors):
             known, number = (type(error), str(error)), self._errors + place + 1
@@ -170,7 +170,7 @@ class Epoch(Iterator[Any]):
                 raise error
             if verdict == "stop":
                 self._loader._may_stop()
-                _log.warning("the epoch stops at an error: %s", error)
+                _log.warning("an error stops the epoch: %s", error)
                 raise _Over(stopped=True)
             _log.warning("skipped: %s", error)
             if most is not None and number > most:
@@ -183,7 +183,7 @@ class Epoch(Iterator[Any]):
 
     def _verdict(self, error: ForebayError) -> Verdict:
         if isinstance(error, Full):
-            # Memory that is short is not the fault of the samples: they are never skipped.
+            # Lack of memory is not the samples' fault: they are never skipped.
             return "raise"
         decide = self._loader._options.on_error
         if not callable(decide):

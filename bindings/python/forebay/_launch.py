@@ -1,4 +1,4 @@
-"""How the package starts itself as a program: for the embedded daemon and for the command line."""
+"""Commands that start this package as a program, for the private daemon and the command line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 
 
 def command() -> list[str]:
-    """The command that runs ``forebay``, without arguments.
+    """Return the command that runs ``forebay``, without arguments.
 
-    It does not count on the console script, which is elsewhere in some installations, nor on the
-    working directory, which is another one for a daemon.
+    It relies neither on the console script, whose place varies, nor on the working directory, which
+    a
+    daemon changes.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     code = f"import sys; sys.path.append({home!r}); from forebay._cli import main; main()"
@@ -18,5 +19,5 @@ def command() -> list[str]:
 
 
 def daemon() -> list[str]:
-    """The command that starts this user's own daemon."""
+    """Return the command that starts this user's private daemon."""
     return [*command(), "daemon", "--embedded"]

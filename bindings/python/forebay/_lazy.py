@@ -1,7 +1,8 @@
-"""Columns whose rows are made when they are looked at.
+"""Columns whose rows are made when accessed.
 
-One rule: they are read as a list is, and keep what their rows are made of. Whoever waits for a
-batch should not wait for its rows: a thousand Python objects take longer than all else of it.
+Rule: they read like lists, and keep the source of their rows alive. Making a thousand Python
+objects
+takes longer than everything else of a batch, so a batch does not wait for them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ Row = TypeVar("Row")
 
 
 class Lazy(Sequence[Row]):
-    """A read-only sequence, each row of it made anew whenever it is looked at.
+    """A read-only sequence that makes each row anew at each access.
 
     Parameters
     ----------
     of
-        The rows, if there are some already: torch's loaders make sequences anew out of theirs.
-        Otherwise how many there are, and `row` makes each of its number, counted from 0.
+        The rows, if they exist: torch's loaders rebuild sequences from their rows. Otherwise their
+        number, and `row` makes each from its number, counted from 0.
     """
 
     def __init__(self, of: Sequence[Row] | int, row: Callable[[int], Row] | None = None) -> None:
@@ -62,12 +63,12 @@ class Lazy(Sequence[Row]):
 
 
 def texts(of: Any) -> Lazy[str]:
-    """The strings of a native column of texts."""
+    """Return the strings of a native column of texts."""
     return Lazy(len(of), of.get)
 
 
 def views(memory: memoryview, places: list[slice | None]) -> Lazy[memoryview | None]:
-    """Slices of `memory`, None where absent; a slice costs a tenth of a memoryview made anew."""
+    """Return slices of `memory`, None if absent; a slice costs a tenth of a new memoryview."""
 
     def view(row: int) -> memoryview | None:
         place = places[row]

@@ -1,7 +1,7 @@
-"""Epochs whose shards are leased (``split="dynamic"``): a loader's part in the queues.
+"""Epochs with ``split="dynamic"``: a loader's part in the queues.
 
-One rule: a batch counts as delivered when the next one is asked for, when its iteration ends or is
-left, or when the state is saved; not before. What a rank held that dies, others read.
+Rule: a batch counts as delivered when the next one is requested, when its iteration ends or is
+replaced, or when the state is saved; not before. Others read the work of a dead rank.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from forebay.errors import Invalid
 if TYPE_CHECKING:
     from forebay._options import Options
 
-# How often each epoch of each job was begun in this process: alike on all ranks, which begin the
-# same.
+# Number of starts of each epoch of each job in this process: equal on all ranks, which start the
+# same ones.
 _TAKES: Counter[tuple[str, int]] = Counter()
 
 _VERSION = 1
@@ -31,7 +31,7 @@ Place = dict[str, Any]
 
 
 def refuse(options: Mapping[str, Any]) -> None:
-    """Refuse arguments that say nothing, or something else, about leased shards.
+    """Reject arguments without meaning under ``split="dynamic"``.
 
     Raises
     ------
@@ -39,8 +39,8 @@ def refuse(options: Mapping[str, Any]) -> None:
         Naming the first one.
     """
     why = {
-        "drop_last": "ranks have no last batch in common",
-        "pad_last": "ranks have no last batch in common",
+        "drop_last": "ranks share no last batch",
+        "pad_last": "ranks share no last batch",
         "epoch_samples": "an epoch is every shard once",
         "lanes": "shards are dealt one by one",
     }
@@ -52,14 +52,14 @@ def refuse(options: Mapping[str, Any]) -> None:
             )
     if options["shuffle"] == "global":
         raise Invalid(
-            "shuffle='global' mixes all samples, and split='dynamic' leases whole shards; use "
+            "shuffle='global' mixes all samples, and split='dynamic' assigns whole shards; use "
             "shuffle=True",
             {"option": "shuffle"},
         )
 
 
 def refuse_ranks_in_step(uneven: bool) -> None:
-    """Refuse ranks that step together, unless they can do with different numbers of batches.
+    """Reject ranks that step together, unless they accept different numbers of batches.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def refuse_ranks_in_step(uneven: bool) -> None:
     if together is not None and not uneven:
         raise Invalid(
             f"split='dynamic' gives ranks different numbers of batches, and under {together} those "
-            "that have more would wait for the others for ever; if your loop can do with that "
+            "with more would wait for the others for ever; if your loop supports that "
             "(torch.distributed.algorithms.Join, or no collective operation for each step), give "
             "uneven=True",
             {"option": "split"},
@@ -78,7 +78,7 @@ def refuse_ranks_in_step(uneven: bool) -> None:
 
 
 def refuse_torchs_loader() -> NoReturn:
-    """Refuse to lease for whoever asks ahead of the training loop.
+    """Reject a caller that requests batches ahead of the training loop.
 
     Raises
     ------
@@ -86,22 +86,22 @@ def refuse_torchs_loader() -> NoReturn:
         Always.
     """
     raise Invalid(
-        "torch's DataLoader asks for batches before they are wanted, and split='dynamic' takes "
-        "those before them as done with: what a rank held that dies would be lost; iterate over "
+        "torch's DataLoader requests batches ahead, and split='dynamic' takes earlier batches as "
+        "finished: the work of a dead rank would be lost; iterate over "
         "forebay.DataLoader itself",
         {"option": "split"},
     )
 
 
 class Leases:
-    """What one loader knows of the epoch that it plays."""
+    """State of one loader's current epoch in the queue."""
 
     def __init__(self, options: Options, order: dict[str, Any], shards: str) -> None:
         self._options = options
-        # What turns and their samples are a function of.
+        # Options that turns and their samples are a function of.
         self._order = {name: order[name] for name in ("seed", "shuffle")}
         self._shards = shards
-        # What the epoch that is played begins with, if not with its first shard.
+        # Start of the current epoch, if not its first shard.
         self._from: Place | None = None
         self._begun: dict[str, Any] | None = None
         self._process = _native.forks()
@@ -111,7 +111,7 @@ class Leases:
     # Playing
 
     def begin(self, epoch: int, place: ranks.Place) -> None:
-        """An iteration over `epoch` begins."""
+        """Begin an iteration over `epoch`."""
         group = self._group(place)
         take = _TAKES[group, epoch]
         _TAKES[group, epoch] += 1
@@ -128,35 +128,35 @@ class Leases:
         }
 
     def start(self, native: _native.Loader) -> None:
-        """Start a run of the iteration, after what it handed out."""
+        """Start a run of the iteration, after its delivered batches."""
         if self._process != _native.forks():
             raise Invalid(
-                "an iteration over leased shards belongs to the process that began it; begin a new "
-                "one after the fork"
+                "an iteration with split='dynamic' belongs to the process that began it; begin a "
+                "new one after the fork"
             )
         self.acknowledge(native)
         self._handed = 0
-        # A run of its own, that may find another daemon.
+        # A separate run, which may find another daemon.
         native.share(json.dumps({**(self._begun or {}), "member": secrets.randbits(64)}))
         self._runs = True
 
     def hand_out(self) -> None:
-        """A batch is handed out."""
+        """Record a delivered batch."""
         self._handed += 1
 
     def acknowledge(self, native: _native.Loader | None) -> None:
-        """What was handed out is done with."""
+        """Acknowledge all delivered batches."""
         if native is not None and self._runs and self._process == _native.forks():
             native.acknowledge(self._handed)
 
     def move(self, place: Place | None = None) -> None:
-        """The next iteration begins elsewhere: at `place`, or where an epoch does."""
+        """Move the next iteration: to `place`, or to the start of an epoch."""
         self._from, self._begun = place, None
 
     # State
 
     def state(self, native: _native.Loader | None, epoch: int) -> dict[str, Any]:
-        """The state: where the epoch's log stands once all that was handed out here is in it."""
+        """Return the state: that of the epoch's log once it has everything delivered here."""
         place: Place | None = self._from
         if native is not None and self._runs and self._begun is not None:
             place = json.loads(native.place(self._handed))
@@ -179,12 +179,12 @@ class Leases:
         }
 
     def load(self, state: Mapping[str, Any]) -> tuple[int, Place | None]:
-        """The epoch of `state`, and where it stands.
+        """Return the epoch of `state`, and its place.
 
         Raises
         ------
         Invalid
-            Naming what differs, or what is missing.
+            Naming the difference, or the missing part.
         """
         wanted = {
             "version": _VERSION,
@@ -197,7 +197,7 @@ class Leases:
             if state.get(key) != here:
                 raise Invalid(
                     f"the state was saved with another {key} ({state.get(key)!r}, here {here!r}); "
-                    "use the same data set, order and release, or start anew",
+                    "use the same data set, order and release, or start without the state",
                     {"option": key},
                 )
         try:
@@ -210,14 +210,14 @@ class Leases:
             ]
         except (KeyError, TypeError, ValueError) as error:
             raise Invalid(
-                f"this is no state of a loader ({error!r}); give state_dict()'s"
+                f"this is not a loader's state ({error!r}); give the result of state_dict()"
             ) from None
         if log is None:
             return epoch, None
         return epoch, {"log": str(log), "position": position, "next": following, "open": marks}
 
     def _group(self, place: ranks.Place) -> str:
-        """Names the job and what it reads, alike on all ranks."""
+        """Return the identity of the job and its data, equal on all ranks."""
         named = ranks.group(place.world_size, self._options.group)
         what = json.dumps([named, self._shards, self._order])
         return hashlib.sha256(what.encode()).hexdigest()

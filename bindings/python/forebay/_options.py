@@ -1,6 +1,6 @@
-"""The arguments of a loader, checked before anything is opened.
+"""Arguments of a loader, checked before anything is opened.
 
-One rule: whatever can be known to be wrong here is refused here, naming the argument.
+Rule: every mistake that can be detected here is rejected here, naming the argument.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Shuffle = bool | Order
 Split = Literal["static", "dynamic"]
 WorkerType = Literal["thread", "process"]
 
-# Batches that wait ahead cost slab and output memory each; more than this is a mistake in a unit.
+# Batches ready ahead cost slab and output memory each; more than this is a mistake in a unit.
 _PREFETCH_MAX = 1024
 
-# Workers of one loader: more than any node has cores are a mistake in a unit.
+# Workers of one loader; more than any node has cores is a mistake in a unit.
 _WORKERS_MAX = 1024
 
 
@@ -41,7 +41,7 @@ class Options:
 
     urls: list[str]
     counts: list[int] | None
-    # Bytes of each shard, where its manifest says so.
+    # Bytes of each shard, if its manifest has them.
     sizes: list[int] | None
     mixture: Mixture | None
     batch_size: int
@@ -71,15 +71,15 @@ class Options:
     allow_pipe: bool
     daemon: str | None
     job: str
-    # The job's name, if it was given one.
+    # Name of the job, if given.
     group: str | None
 
     def spec(self) -> list[dict[str, Any]] | None:
-        """The fields as the native side reads them."""
+        """Return the fields for the native side."""
         return None if self.fields is None else specification(self.fields)
 
     def views(self) -> list[str]:
-        """Fields handed out as they lie in the slab."""
+        """Return the fields delivered as views of the slab."""
         fields = (self.fields or {}).items()
         return [name for name, field in fields if isinstance(field, Bytes) and not field.copy]
 
@@ -121,7 +121,7 @@ def check(
     Raises
     ------
     Invalid
-        Naming the first one that makes no sense.
+        Naming the first invalid one.
     """
     if drop_last and pad_last:
         raise Invalid("drop_last and pad_last exclude each other; choose one")
@@ -163,7 +163,7 @@ def check(
         _leases.refuse(given | {"epoch_samples": epoch_samples, "lanes": lanes})
         if streams is not None:
             raise Invalid(
-                "split='dynamic' leases shards of one data set, not of a mixture; give URLs, or "
+                "split='dynamic' assigns shards of one data set, not of a mixture; give URLs, or "
                 "leave split unset",
                 {"option": "split"},
             )
@@ -222,7 +222,7 @@ def check(
 
 
 def _streams(urls: Sources) -> list[Stream] | None:
-    """The streams that are mixed; None for one data set."""
+    """Return the streams of a mixture; None for one data set."""
     listed = [urls] if isinstance(urls, Stream) else urls
     if isinstance(listed, (str, os.PathLike)) or not isinstance(listed, Sequence):
         return None
@@ -238,7 +238,7 @@ def _streams(urls: Sources) -> list[Stream] | None:
 def _listed_of_streams(
     streams: list[Stream], lists: list[list[str]]
 ) -> tuple[list[int] | None, list[int] | None]:
-    """Samples and bytes of each shard, where every stream has a manifest that says so."""
+    """Return samples and bytes of each shard, if every stream's manifest has them."""
     if any(stream.manifest is None for stream in streams):
         return None, None
     counts: list[int] = []
@@ -272,7 +272,7 @@ def _processes(
     select: Callable[..., Any] | None,
     transform: Callable[..., Any] | None,
 ) -> None:
-    """Refuse what cannot run in processes of their own."""
+    """Reject options that cannot run in worker processes."""
     if workers == 0:
         raise Invalid(
             "worker_type='process' needs workers=; give their number", {"option": "workers"}
@@ -291,8 +291,8 @@ def _processes(
             pickle.dumps(function)
         except Exception as error:
             raise Invalid(
-                f"{name}={function!r} cannot go to a worker process ({error}); make it a function "
-                "of a module, or use worker_type='thread'",
+                f"{name}={function!r} cannot be sent to a worker process ({error}); make it a "
+                "function of a module, or use worker_type='thread'",
                 {"option": "worker_type"},
             ) from error
 

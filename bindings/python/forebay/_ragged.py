@@ -1,7 +1,7 @@
-"""Rows whose lengths differ, as one tensor: padded, or one after the other.
+"""Rows of different length in one tensor: padded, or one after the other.
 
-One rule: until its batch is handed out a row is what its sample has. `select` and `map` see no
-padding, and a batch of which rows were left out is no wider than those that are left need.
+Rule: a row has its sample's own length until its batch is delivered. `select` and `map` see no
+padding, and a batch with rejected rows is no wider than the rest need.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Padded:
 
     values: Any
     lengths: Any
-    # Whether every batch has this width, whatever is in it.
+    # True if every batch has this width, whatever is in it.
     is_fixed: bool
 
     def rows(self) -> list[Any]:
-        """Each row without its padding."""
+        """Return each row without its padding."""
         pairs = zip(self.values, self.lengths.tolist(), strict=True)
         return [row[:length] for row, length in pairs]
 
     def take(self, framework: Framework, rows: list[int]) -> Padded:
-        """These rows, as wide as they need."""
+        """Return these rows, as wide as they need."""
         lengths = framework.take(self.lengths, rows)
         values = self.values
         if not self.is_fixed:
@@ -37,7 +37,7 @@ class Padded:
         return Padded(framework.take(values, rows), lengths, self.is_fixed)
 
     def whole(self, _framework: Framework) -> Any:
-        """What the user gets."""
+        """Return the user's tensor."""
         return self.values
 
 
@@ -49,7 +49,7 @@ class Nested:
     lengths: Any
 
     def rows(self) -> list[Any]:
-        """Each row."""
+        """Return each row."""
         found, begin = [], 0
         for length in self.lengths.tolist():
             found.append(self.values[begin : begin + length])
@@ -57,14 +57,14 @@ class Nested:
         return found
 
     def take(self, framework: Framework, rows: list[int]) -> Nested:
-        """These rows."""
+        """Return these rows."""
         own = self.rows()
-        # With none of its rows, for an end: torch joins no empty list.
+        # An empty slice at the start, because torch joins no empty list.
         values = framework.join([self.values[:0], *(own[row] for row in rows)])
         return Nested(values, framework.take(self.lengths, rows))
 
     def whole(self, framework: Framework) -> Any:
-        """What the user gets."""
+        """Return the user's tensor."""
         return framework.nested(self.values, self.lengths)
 
 
@@ -72,7 +72,7 @@ Ragged = Padded | Nested
 
 
 def row(framework: Framework, value: Any, max_len: int | None, before: Any | None) -> Any | None:
-    """What `map` gave for a sample as a row, cut to `max_len`; None for one of no known dtype.
+    """Return a sample's result of `map` as a row, cut to `max_len`; None if its dtype is unknown.
 
     Raises
     ------
@@ -90,14 +90,14 @@ def row(framework: Framework, value: Any, max_len: int | None, before: Any | Non
     if not alike:
         raise Invalid(
             f"map= gave {_shown(found)} and, for a sample before it, {_shown(before)}; give arrays "
-            "of one dtype that differ in their first dimension alone"
+            "of one dtype that differ only in their first dimension"
         )
     return found[:max_len]
 
 
 def _array(framework: Framework, value: Any, max_len: int | None) -> Any:
     if isinstance(value, str):
-        # A character that is cut in the middle is left out.
+        # Drops a character cut in the middle.
         text = value.encode()[:max_len].decode(errors="ignore")
         return framework.numbers(list(text.encode()), "uint8")
     try:
@@ -112,17 +112,19 @@ def _array(framework: Framework, value: Any, max_len: int | None) -> Any:
 def padded(
     framework: Framework, rows: Sequence[Any | None], value: float, max_len: int | None
 ) -> Padded:
-    """Rows that agree, padded with `value` to the longest, or to `max_len`; None has length 0.
+    """Pad rows of one form with `value` to the longest, or to `max_len`; None has length 0.
 
     Raises
     ------
     Invalid
-        If their dtype does not have the value.
+        If their dtype cannot hold the value.
     """
     arrays = _whole(framework, rows)
     dtype = _dtype(arrays[0]) if arrays else "float32"
     if not holds(dtype, value):
-        raise Invalid(f"pad_value={value!r} is no {dtype}; give one that what map= gives can hold")
+        raise Invalid(
+            f"pad_value={value!r} does not fit {dtype}; give one that the results of map= can hold"
+        )
     lengths = [len(array) for array in arrays]
     width = max(lengths, default=0) if max_len is None else max_len
     values = framework.pad(arrays, width, value)
@@ -130,14 +132,14 @@ def padded(
 
 
 def nested(framework: Framework, rows: Sequence[Any | None]) -> Nested:
-    """Rows that agree, one after the other; None has length 0."""
+    """Join rows of one form; None has length 0."""
     arrays = _whole(framework, rows)
     lengths = framework.numbers([len(array) for array in arrays], "int64")
     return Nested(framework.join(arrays or [framework.empty()]), lengths)
 
 
 def _whole(framework: Framework, rows: Sequence[Any | None]) -> list[Any]:
-    """The rows, with one of no length for each of which nothing is known."""
+    """Return the rows, with an empty one for each unknown row."""
     known = next((array for array in rows if array is not None), None)
     none = framework.empty() if known is None else known[:0]
     return [none if array is None else array for array in rows]

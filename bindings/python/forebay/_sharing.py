@@ -1,8 +1,8 @@
-"""Objects on their way from process to process: what they are by pickle, their payload beside it in
-shared memory.
+"""Transfer of objects between processes: the object by pickle, its payload beside it in shared
+memory.
 
-One rule: the memory has no name, and belongs to whoever has it mapped. Whichever process dies,
-nothing of it stays behind, and what has arrived stays readable for as long as it is kept.
+Rule: the memory has no name, and belongs to the processes that map it. A dying process leaves
+nothing behind, and received data stays readable while it is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-# Where arrays may begin: what the widest vector loads ask for, and one cache line.
+# Alignment of arrays: enough for the widest vector loads, and one cache line.
 _ALIGN = 64
 
 
@@ -27,8 +27,9 @@ def send(connection: Connection, value: Any) -> None:
     Raises
     ------
     Exception
-        What pickle makes of a value that it cannot take, before anything is sent; `OSError` if the
-        other side is gone.
+        Pickle's error for an unpicklable value, before anything is sent; `OSError` if the other
+        side is
+        gone.
     """
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
@@ -44,14 +45,14 @@ def send(connection: Connection, value: Any) -> None:
         for begin, part in zip(begins, parts, strict=True):
             _write(memory, part, begin)
         connection.send([(begin, part.nbytes) for begin, part in zip(begins, parts, strict=True)])
-        # Where a descriptor goes is told by the socket, not by the process id.
+        # The socket, not the process id, determines the receiver of a descriptor.
         reduction.send_handle(connection, memory, None)
     finally:
         os.close(memory)
 
 
 def receive(connection: Connection) -> Any:
-    """Receive what `send` sent.
+    """Receive a value sent by `send`.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def receive(connection: Connection) -> Any:
     ranges = connection.recv()
     descriptor = reduction.recv_handle(connection)
     try:
-        # All of it is about to be read: its pages come in one call instead of a fault for each.
+        # All of it is read soon: one call maps its pages instead of a fault for each.
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         memory = memoryview(mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags))
     finally:
@@ -77,33 +78,34 @@ def _write(file: int, part: memoryview, at: int) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves payload to the caller, also where pickle by itself would copy it, or could not."""
+    """Pickler that leaves payload to the caller, also where pickle would copy it, or could not."""
 
     def reducer_override(self, value: Any) -> Any:
-        """How `value` is taken apart."""
+        """Reduce `value`."""
         if type(value) is memoryview:
             return _view, (pickle.PickleBuffer(value), value.readonly)
         torch: Any = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
         if value.is_nested:
-            # Those of layout=torch.jagged are of a class of their own, and made of plain tensors.
+            # Tensors of layout=torch.jagged have a class of their own, and consist of plain
+            # tensors.
             raise pickle.PicklingError(
-                "a nested tensor of layout=torch.strided cannot go to another process; make it "
-                "with layout=torch.jagged"
+                "a nested tensor of layout=torch.strided cannot be sent to another process; make "
+                "it with layout=torch.jagged"
             )
         if not _is_plain(value, torch):
             return NotImplemented
         dense = value.contiguous()
         array = (ctypes.c_ubyte * dense.nbytes).from_address(dense.data_ptr())
-        # The array keeps the tensor, and the buffer the array.
+        # The array keeps the tensor alive, and the buffer the array.
         array.owner = dense
         dtype = str(value.dtype).rpartition(".")[2]
         return _tensor, (pickle.PickleBuffer(array), dtype, tuple(value.shape))
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
-    """Whether its bytes are all there is to it."""
+    """Return true if its bytes are its whole content."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"

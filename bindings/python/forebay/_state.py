@@ -1,7 +1,8 @@
-"""What a loader's state is made of, and which states fit which loader.
+"""Content of a loader's state, and the check that a state fits a loader.
 
-One rule: a state is a place in the global sequence. It says nothing about one rank, and whatever
-the sequence depends on is part of it.
+Rule: a state is a position in the global sequence. It holds nothing about one rank, and every
+option
+that the sequence depends on.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class Position:
-    """The next batch to be handed out: batch `batch` of those that begin with sample `base`."""
+    """Position of the next batch: batch `batch` of those that start with sample `base`."""
 
     epoch: int
     base: int = 0
     batch: int = 0
 
     def next_batch(self, step: int) -> Position:
-        """The position `step` batches on."""
+        """Return the position `step` batches later."""
         return replace(self, batch=self.batch + step)
 
     def samples(self, global_batch: int) -> int:
-        """Samples of the epoch before it, over all ranks."""
+        """Return the samples of the epoch before it, over all ranks."""
         return self.base + self.batch * global_batch
 
 
 def save(
     epoch: int, samples: int, order: dict[str, Any], shards: str, urls: str | None
 ) -> dict[str, Any]:
-    """The state after so many samples of an epoch, over all ranks.
+    """Return the state after this many samples of an epoch, over all ranks.
 
-    `urls`: what the shards are called, where their sample counts were learnt rather than given.
+    `urls`: names of the shards, if their sample counts were learnt rather than given.
     """
     state = {
         "version": _VERSION,
@@ -57,19 +58,21 @@ def save(
 def load(
     state: Mapping[str, Any], order: dict[str, Any], shards: str
 ) -> tuple[Position, int | None]:
-    """The position in `state` and the lanes it was saved with, for a loader with `order`.
+    """Return the position in `state` and its lanes, for a loader with `order`.
 
     Raises
     ------
     Invalid
-        Naming what differs, or what is missing.
+        Naming the difference, or the missing part.
     """
     try:
         version, saved = state["version"], dict(state["options"])
         epoch, samples = state["epoch"], state["samples"]
         saved_shards = state["shards"]
     except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"this is no state of a loader ({error!r}); give state_dict()'s") from None
+        raise Invalid(
+            f"this is not a loader's state ({error!r}); give the result of state_dict()"
+        ) from None
     if version != _VERSION:
         raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
     for key, what, here in (
@@ -78,8 +81,9 @@ def load(
     ):
         if state.get(key) != here:
             raise Invalid(
-                f"the state was saved by a release that {what} in another way ({key}="
-                f"{state.get(key)!r}, here {here}); go on with that release, or start anew",
+                f"the state was saved by a release that {what} differently ({key}="
+                f"{state.get(key)!r}, here {here}); continue with that release, or start "
+                "without the state",
                 {"option": key},
             )
     position = Position(
@@ -88,11 +92,12 @@ def load(
     )
     for option, here in order.items():
         there = saved.get(option)
-        # Lanes that nobody chose yet are taken from the state.
+        # Unset lanes are taken from the state.
         if there != here and not (option == "lanes" and None in (here, there)):
             raise Invalid(
                 f"the state was saved with {option}={there!r}, this loader has {option}={here!r}; "
-                "the order of samples differs: use the same value, or start anew",
+                "the order of samples differs: use the same value, or start "
+                "without the state",
                 {"option": option},
             )
     if saved_shards != shards:
@@ -106,7 +111,7 @@ def load(
 
 @dataclass
 class Counts:
-    """What was handed out."""
+    """Counts of delivered batches and samples."""
 
     batches: int = 0
     samples: int = 0
@@ -116,7 +121,7 @@ class Counts:
 
 
 def stats(counts: Counts, native: dict[str, Any]) -> dict[str, Any]:
-    """The counts of both sides as users see them."""
+    """Return the counts of both sides for users."""
     return {
         "batches": counts.batches,
         "samples": counts.samples,

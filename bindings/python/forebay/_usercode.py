@@ -1,8 +1,8 @@
 """The user's own functions: `select`, the fields' `map`, `transform`, in that order.
 
-One rule: what they raise reaches the loop as it is, and says for which samples it was raised. Where
-they run (the loop's own thread, other threads, other processes) changes nothing in what they get or
-give.
+Rule: their exceptions reach the loop unchanged, and name the samples. Their inputs and results do
+not
+depend on where they run (the loop's own thread, other threads, other processes).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from forebay.errors import Invalid
 from forebay.fields import Field, Rows
 from forebay.frameworks import Framework
 
-# A column's name, its rows, and which rows have the field, where some may not.
+# A column's name, its rows, and the presence of the field if it is optional.
 Column = tuple[str, Any, list[bool] | None]
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A batch before any code of the user's; everything in it may go to another process."""
+    """A batch before any user code; everything in it may be sent to another process."""
 
     columns: list[Column]
     keys: Sequence[str]
     urls: Sequence[str]
-    # Where samples begin in their shards; empty if the daemon's release does not say.
+    # Byte offsets of samples in their shards; empty if the daemon's release does not report them.
     offsets: list[int]
     valid: Any
 
 
 @dataclass(frozen=True)
 class Made:
-    """A batch as the user gets it, and how many samples `select` left out of it, padding aside."""
+    """The user's batch, and the number of samples that `select` rejected, without padding."""
 
     batch: Any
     left_out: int = 0
@@ -45,7 +45,7 @@ class Made:
 
 @dataclass(frozen=True)
 class UserCode:
-    """What is done with a decoded batch."""
+    """User code for a decoded batch."""
 
     fields: Mapping[str, Field]
     framework: Framework
@@ -90,7 +90,7 @@ class UserCode:
             raise
 
     def _chosen(self, select: Callable[[dict[str, Any]], Any], decoded: Decoded) -> list[int]:
-        """The rows that the user wants."""
+        """Return the rows that `select` keeps."""
         columns = [(name, where(present, own(rows))) for name, rows, present in decoded.columns]
         chosen = []
         for row, (key, url) in enumerate(zip(decoded.keys, decoded.urls, strict=True)):
@@ -157,27 +157,27 @@ class UserCode:
 
 
 def own(values: Any) -> list[Any]:
-    """The rows of a column, each as its sample has it."""
+    """Return the rows of a column, each with its sample's own length."""
     if isinstance(values, _ragged.Ragged):
         return values.rows()
     return list(values)
 
 
 def where(present: list[bool] | None, rows: list[Any]) -> list[Any]:
-    """The rows, with None for those that are absent."""
+    """Return the rows, with None for missing ones."""
     if present is None:
         return rows
     return [row if there else None for row, there in zip(rows, present, strict=True)]
 
 
 def place(decoded: Decoded, row: int) -> dict[str, str]:
-    """Where the sample of a row is, as errors say it."""
+    """Return the places of a row's sample, as errors name them."""
     found = {"url": decoded.urls[row], "key": decoded.keys[row]}
     return found | {"offset": str(decoded.offsets[row])} if decoded.offsets else found
 
 
 def ends(decoded: Decoded) -> dict[str, str]:
-    """Where the first and the last sample of a batch are."""
+    """Return the places of the first and the last sample of a batch."""
     if not len(decoded.keys):
         return {}
     last = place(decoded, len(decoded.keys) - 1)
@@ -185,10 +185,10 @@ def ends(decoded: Decoded) -> dict[str, str]:
 
 
 def _note(error: Exception, what: str, places: dict[str, str]) -> None:
-    """Note on an exception of user code for which samples it was raised."""
+    """Note the samples on an exception of user code."""
     note = f"in {what} of " + ", ".join(f"{name}={place}" for name, place in places.items())
     if sys.version_info >= (3, 11):
         error.add_note(note)
-    # Those that refuse attributes have the note; what an error of ours says already stays.
+    # Exceptions that reject attributes have the note; places of our own errors are kept.
     with contextlib.suppress(AttributeError, TypeError):
         error.places = places | getattr(error, "places", {})  # type: ignore[attr-defined]

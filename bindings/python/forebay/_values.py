@@ -1,6 +1,6 @@
-"""Plain values as users write them: whole numbers, tuples of numbers, text, yes or no.
+"""Plain values as users write them: whole numbers, tuples of numbers, text, true or false.
 
-One rule: what is refused is named, with what would be accepted.
+Rule: a rejected value is named, with the accepted ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def whole(option: str, value: Any, low: int, high: int) -> int:
     Raises
     ------
     Invalid
-        If it is anything else.
+        For any other value.
     """
     try:
-        # A bool is a whole number to Python, and a slip to whoever wrote it.
+        # A bool is a whole number to Python, and a mistake here.
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise Invalid(f"{option}={value!r} is no whole number", {"option": option}) from None
+        raise Invalid(f"{option}={value!r} is not a whole number", {"option": option}) from None
     if not low <= number <= high:
         raise Invalid(
             f"{option}={_shown(number)} is out of range; use {low} to {high}", {"option": option}
@@ -52,29 +52,29 @@ def number(option: str, value: Any) -> float:
     Raises
     ------
     Invalid
-        If it is anything else.
+        For any other value.
     """
     try:
-        # Python makes numbers of text and of bools, which are slips here.
+        # Python converts text and bools to numbers; here they are mistakes.
         if isinstance(value, (str, bytes, bool)):
             raise TypeError
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise Invalid(f"{option}={_shown(value)} is no finite number", {"option": option})
+        raise Invalid(f"{option}={_shown(value)} is not a finite number", {"option": option})
     return found
 
 
 def scalar(option: str, value: Any) -> int | float:
-    """Return `value`, of Python or NumPy, if it is a number that an element of an array can be.
+    """Return `value`, of Python or NumPy, if it is a number that an array element can hold.
 
-    Unlike `number`, it keeps whole numbers exact, and knows NaN, infinities and bools.
+    Unlike `number`, it keeps whole numbers exact, and accepts NaN, infinities and bools.
 
     Raises
     ------
     Invalid
-        If it is anything else.
+        For any other value.
     """
     try:
         found: int | float = operator.index(value)
@@ -84,7 +84,7 @@ def scalar(option: str, value: Any) -> int | float:
                 raise TypeError
             return float(value)
         except (TypeError, ValueError):
-            raise Invalid(f"{option}={value!r} is no number", {"option": option}) from None
+            raise Invalid(f"{option}={value!r} is not a number", {"option": option}) from None
     if not -(2**63) <= found <= U64_MAX:
         raise Invalid(
             f"{option}={_shown(found)} is out of range: no array holds it", {"option": option}
@@ -98,7 +98,7 @@ def numbers(option: str, values: Any, count: int) -> tuple[float, ...]:
     Raises
     ------
     Invalid
-        If they are anything else.
+        For any other value.
     """
     try:
         found = tuple(number(option, value) for value in values)
@@ -117,7 +117,7 @@ def flag(option: str, value: Any) -> bool:
     Raises
     ------
     Invalid
-        If it is anything else: nearly every value of Python, "no" too, would pass for true.
+        For any other value: nearly every value of Python, "no" too, would count as true.
     """
     try:
         known = value in (False, True)
@@ -130,19 +130,19 @@ def flag(option: str, value: Any) -> bool:
 
 
 def text(option: str, value: Any, advice: str) -> str:
-    """Return `value`, if it is text that can leave Python.
+    """Return `value`, if it is text that can be encoded.
 
     Raises
     ------
     Invalid
-        If it is anything else, or holds a lone surrogate.
+        For any other value, or a lone surrogate.
     """
     try:
         if isinstance(value, str) and value.encode():
             return value
     except UnicodeEncodeError:
         pass
-    raise Invalid(f"{option}={value!r} is no such text; {advice}", {"option": option})
+    raise Invalid(f"{option}={value!r} is not valid text; {advice}", {"option": option})
 
 
 def word(option: str, value: _Word, choices: Any) -> _Word:
@@ -151,10 +151,10 @@ def word(option: str, value: _Word, choices: Any) -> _Word:
     Raises
     ------
     Invalid
-        If it is anything else.
+        For any other value.
     """
     known = get_args(choices)
     if not isinstance(value, str) or value not in known:
         wanted = ", ".join(map(repr, known))
-        raise Invalid(f"{option}={value!r} is not known; use one of {wanted}", {"option": option})
+        raise Invalid(f"{option}={value!r} is unknown; use one of {wanted}", {"option": option})
     return value

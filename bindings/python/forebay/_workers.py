@@ -1,7 +1,7 @@
-"""Where the user's functions run beside the loop: in threads, or in processes of their own.
+"""Workers that run the user's functions: threads, or processes.
 
-One rule: whoever waits for a worker learns of its end. A worker that dies is an error with its exit
-code, one whose parent dies ends, and Ctrl-C is the parent's business alone.
+Rule: a waiter learns of a worker's end. A worker that dies is an error with its exit code, a worker
+whose parent dies ends, and only the parent handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from forebay import _sharing
 from forebay._usercode import Decoded, Made, UserCode, ends
 from forebay.errors import Closed, Invalid
 
-# How long a worker that was told to end may take before it is killed, in seconds: by itself it ends
-# in milliseconds.
+# Seconds before a worker that was asked to end is killed; normally it ends in milliseconds.
 _GRACE = 1.0
 
 
-# What is done in this process with a batch that a worker made.
+# Last step in this process for a batch that a worker made.
 Finish = Callable[[Made], Made]
 
 
 class Task(Protocol):
-    """A batch under way."""
+    """A batch in flight."""
 
     def result(self) -> Made:
-        """The batch, once it is made; or what making it raised."""
+        """Return the batch once it is made, or raise its exception."""
 
     def cancel(self) -> Any:
-        """Nobody waits for it any more."""
+        """Abandon the batch."""
 
 
 class Workers(Protocol):
-    """Makes batches, several at once."""
+    """Maker of several batches at once."""
 
     def submit(self, decode: Callable[[], Decoded]) -> Task:
-        """Begin with a batch. There are never more under way than there are workers."""
+        """Start a batch. There are never more in flight than workers."""
 
     def end(self) -> None:
-        """End all workers, whatever they are at."""
+        """End all workers at once."""
 
 
 class Threads:
@@ -59,7 +58,7 @@ class Threads:
         self._code, self._finish = code, finish
 
     def submit(self, decode: Callable[[], Decoded]) -> Future[Made]:
-        """Begin with a batch."""
+        """Start a batch."""
         stream = self._code.framework.stream()
 
         def make() -> Made:
@@ -69,28 +68,28 @@ class Threads:
         return self._pool.submit(make)
 
     def end(self) -> None:
-        """Let threads end after the batch they are at."""
+        """Let threads end after their present batch."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Processes:
-    """Workers that are processes, each started anew when it is first needed.
+    """Workers that are processes, each started when first needed.
 
     Parameters
     ----------
     count : int
-        How many, at most.
+        Number of processes, at most.
     code : UserCode
-        What they run; it goes to them by pickle.
+        Code to run; it is sent by pickle.
     finish : callable
-        What is done here with each batch that comes back.
+        Last step in this process for each returned batch.
     """
 
     def __init__(self, count: int, code: UserCode, finish: Finish) -> None:
         if multiprocessing.current_process().daemon:
             raise Invalid(
                 "worker_type='process' cannot start processes here: this is itself a worker of "
-                "torch's or of a pool, which may have none; use worker_type='thread'",
+                "torch's or of a pool, which may not start any; use worker_type='thread'",
                 {"option": "worker_type"},
             )
         self._context = multiprocessing.get_context("spawn")
@@ -98,7 +97,7 @@ class Processes:
         self._workers: list[_Worker] = []
 
     def submit(self, decode: Callable[[], Decoded]) -> Task:
-        """Begin with a batch: it is decoded here, and copied to a worker."""
+        """Start a batch: it is decoded here, and copied to a worker."""
         try:
             decoded = decode()
             worker = self._free()
@@ -106,14 +105,14 @@ class Processes:
             try:
                 _sharing.send(worker.connection, decoded)
             except ConnectionError:
-                # It died: whoever waits for the batch hears how.
+                # It died: the waiter of the batch gets the reason.
                 pass
             except Exception:
-                # Nobody knows how far it came.
+                # Its progress is unknown.
                 self.drop(worker)
                 raise
         except Exception as error:
-            # It is this batch's turn only after those before it.
+            # This batch's turn comes after those before it.
             return _Failed(error)
         return worker.task
 
@@ -126,14 +125,14 @@ class Processes:
             worker.end()
 
     def drop(self, worker: _Worker) -> None:
-        """End a worker; another comes in its place."""
+        """End a worker; another takes its place."""
         if worker in self._workers:
             self._workers.remove(worker)
         worker.process.terminate()
         worker.end()
 
     def _free(self) -> _Worker:
-        """A worker that has nothing to do, started or waited for."""
+        """Return an idle worker, started or awaited."""
         while True:
             for worker in self._workers:
                 if worker.task is None:
@@ -141,8 +140,8 @@ class Processes:
             if len(self._workers) < self._count:
                 self._workers.append(_Worker(self._context, self._code))
                 return self._workers[-1]
-            # At least one has a batch that nobody waits for any more: no more are waited for than
-            # there are workers. Whose answer comes first is not known, so each is kept.
+            # At least one has an abandoned batch: there are no more awaited batches than workers.
+            # Answers come in any order, so each is kept.
             lines: dict[Any, _Worker] = {}
             for worker in self._workers:
                 lines |= dict.fromkeys(worker.lines(), worker)
@@ -152,12 +151,12 @@ class Processes:
 
 
 class _Worker:
-    """A process, and the line to it."""
+    """A process and its connection."""
 
     def __init__(self, context: Any, code: UserCode) -> None:
         self.connection, theirs = context.Pipe()
         self.task: _AtWorker | None = None
-        # A daemon: it does not outlive this process, and need not be waited for.
+        # A daemon process: it does not outlive this process, and need not be awaited.
         self.process = context.Process(
             target=_serve, args=(theirs, code), name="forebay-worker", daemon=True
         )
@@ -168,12 +167,13 @@ class _Worker:
             theirs.close()
 
     def lines(self) -> list[Any]:
-        """What says that it has answered, or will not."""
-        # The line alone would not do: what the worker started may hold the other end of it.
+        """Return the objects that signal its answer, or its end."""
+        # The connection alone would not suffice: programs started by the worker may hold its other
+        # end.
         return [self.connection, self.process.sentinel]
 
     def end(self) -> None:
-        """See to it that the process is gone."""
+        """Make sure that the process has ended."""
         self.connection.close()
         self.process.join(_GRACE)
         if self.process.exitcode is None:
@@ -182,7 +182,7 @@ class _Worker:
 
 
 class _AtWorker:
-    """A batch that a worker process is at."""
+    """A batch at a worker process."""
 
     def __init__(
         self, pool: Processes, worker: _Worker, places: dict[str, str], finish: Finish
@@ -199,12 +199,12 @@ class _AtWorker:
                 raise EOFError
             self._answer = _sharing.receive(worker.connection)
         except (EOFError, OSError) as error:
-            # A process that is gone has an exit code as soon as somebody asks for it.
+            # A dead process has an exit code once it is joined.
             worker.process.join(_GRACE)
             self._failure = error if worker.process.exitcode is None else self._died(error)
             self._pool.drop(worker)
         except Exception as error:
-            # It came, and cannot be made again here.
+            # It arrived, but cannot be rebuilt here.
             self._failure = error
             self._pool.drop(worker)
         worker.task = None
@@ -222,7 +222,7 @@ class _AtWorker:
         raise raised from WorkerTraceback(trace)
 
     def cancel(self) -> None:
-        """Nothing to do: the worker's answer is taken off the line before its next batch."""
+        """Do nothing: the worker's answer is read before its next batch."""
 
     def _died(self, how_known: Exception) -> Closed:
         process = self._worker.process
@@ -232,9 +232,9 @@ class _AtWorker:
             how = f"by signal {-code} ({_signal_name(-code)})"
         at = ", ".join(f"{name}={value}" for name, value in self._places.items())
         died = Closed(
-            f"a worker process ended {how} while it ran code of yours ({at}); SIGKILL is mostly "
-            "memory that ran out, and exit code 1 at the first batch a script that lacks `if "
-            '__name__ == "__main__":`: its standard error tells more',
+            f"a worker process ended {how} while it ran your code ({at}); SIGKILL usually means "
+            "lack of memory, and exit code 1 at the first batch a script that lacks `if "
+            '__name__ == "__main__":`; see its standard error',
             self._places | {"pid": str(process.pid), "exit_code": str(code)},
         )
         died.__cause__ = how_known
@@ -242,7 +242,7 @@ class _AtWorker:
 
 
 class _Failed:
-    """A batch that never came to a worker."""
+    """A batch that never reached a worker."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -255,7 +255,7 @@ class _Failed:
 
 
 class WorkerTraceback(Exception):
-    """Not an error of its own: where in a worker process the one that it is the cause of arose."""
+    """Not an error of its own: the worker's traceback of the error that it is the cause of."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -270,7 +270,7 @@ def _signal_name(number: int) -> str:
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """What is started here does not hear Ctrl-C; this process does, a moment later."""
+    """Hide Ctrl-C from processes started here; this process receives it a moment later."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -279,8 +279,8 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _serve(line: connection.Connection, code: UserCode) -> None:
-    """A worker's life: batch after batch, until its parent hangs up."""
-    # The user's functions may start programs that are to be interruptible.
+    """Serve batch after batch until the parent closes the connection."""
+    # The user's functions may start programs that must be interruptible.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -299,19 +299,19 @@ def _serve(line: connection.Connection, code: UserCode) -> None:
             except OSError:
                 raise
             except Exception as error:
-                # The batch is something that cannot go to another process.
+                # The batch cannot be sent to another process.
                 _sharing.send(line, (False, _told(error)))
         except OSError:
             return
 
 
 def _told(error: Exception) -> tuple[Exception, str]:
-    """An exception as it can be sent, with its traceback as text."""
+    """Return an exception that can be sent, with its traceback as text."""
     trace = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        # It is of a class that pickle cannot make again.
+        # Pickle cannot rebuild an exception of this class.
         told = RuntimeError(f"{type(error).__name__}: {error}")
         told.__dict__.update(
             {name: getattr(error, name) for name in ("places", "__notes__") if hasattr(error, name)}
@@ -323,6 +323,6 @@ def _told(error: Exception) -> tuple[Exception, str]:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
-        # Whatever the user's function is at: nobody is there who waits for it.
+        # The parent is gone: whatever the user's function does, nobody waits for it.
         parent.join()
         os._exit(1)

@@ -6,13 +6,14 @@ r"""DLIO's data loader over Forebay: the reference MLPerf Storage benchmark driv
         ++workload.reader.data_loader_classname=forebay.dlio.ForebayDataLoader \
         '++workload.forebay.train="s3://bucket/train-{000000..000099}.tar"'
 
-DLIO knows no tars. It counts its data set's files and says how many samples an epoch has; the
-shards, made of these files by ``forebay pack`` or of anything else, have to hold as many at least.
+DLIO does not know tars. It counts its data set's files to size an epoch; the shards, made of these
+files by ``forebay pack`` or of anything else, must hold at least as many samples.
 
-One rule: DLIO is given what it asks for, or an error. What it asks of a loader and this one does
-not do is refused by name; an epoch that ends too early is no short epoch, but an error.
+Rule: DLIO gets what it asks for, or an error. Unsupported options are rejected by name, and an
+epoch
+that ends too early is an error.
 
-Written for dlio_benchmark 2.0.0. Nothing of it is imported by ``import forebay``.
+Written for dlio_benchmark 2.0.0. ``import forebay`` imports nothing of it.
 """
 
 from __future__ import annotations
@@ -35,37 +36,37 @@ from forebay.loader import DataLoader
 
 __all__ = ["ForebayDataLoader"]
 
-# The keys of the section `forebay` of a workload.
+# Keys of the workload's section `forebay`.
 _KEYS = frozenset({"train", "valid", "train_manifest", "valid_manifest", "field", "decode"})
-# What DLIO's own readers decode, by its name for the format, and under which extensions it lies.
+# Formats that DLIO's own readers decode, with their extensions in shards.
 _DECODED = {"jpeg": "jpg;jpeg", "png": "png", "npy": "npy"}
-# What DLIO itself takes if it is told 0.
+# DLIO's own value for 0.
 _PREFETCH = 2
 
 
 class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
-    """A `forebay.DataLoader` by the workload's own settings.
+    """A `forebay.DataLoader` with the workload's settings.
 
     ``batch_size``, ``prefetch_size``, ``seed`` and the ranks are DLIO's; ``file_shuffle`` or
-    ``sample_shuffle`` mean ``shuffle=True``. ``read_threads`` is of no account: the daemon reads,
-    and threads of this process decode, as many as it has CPUs. The workload's section ``forebay``
-    has these keys:
+    ``sample_shuffle`` mean ``shuffle=True``. ``read_threads`` has no effect: the daemon reads, and
+    threads of this process decode, one per CPU. The workload's section ``forebay`` has these keys:
 
     ``train``, ``valid``
-        Shards' URLs, one text with braces or a list.
+        URLs of shards, one text with braces or a list.
     ``train_manifest``, ``valid_manifest``
         Files made by ``forebay index``; several ranks need them.
     ``decode``
-        Whether samples are decoded, as DLIO's own readers do: images to uint8 of DLIO's
-        ``record_length_resize`` (a square of as many bytes), arrays as they are. Default: for the
-        formats jpeg, png and npy. Otherwise they are bytes, in shared memory.
+        True decodes samples as DLIO's own readers do: images to uint8 of DLIO's
+        ``record_length_resize``
+        (a square of as many bytes), arrays as they are. Default: for the formats jpeg, png and npy.
+        Otherwise samples are bytes, in shared memory.
     ``field``
-        The extension in the shards, if it is not the format's name.
+        Extension in the shards, if it is not the format's name.
 
     Raises
     ------
     Invalid
-        For settings that are missing, unknown, or not to be had here.
+        For settings that are missing, unknown, or unsupported.
     """
 
     def __init__(self, format_type: Any, dataset_type: Any, epoch_number: int) -> None:
@@ -78,14 +79,14 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
         args, settings = self._args, _settings()
         if args.preprocess_time or args.preprocess_time_stdev:
             raise Invalid(
-                "DLIO's reader.preprocess_time is slept away by its own readers, and samples are"
+                "DLIO's reader.preprocess_time makes its own readers sleep, and samples are"
                 " really decoded here: leave it out",
                 {"option": "reader.preprocess_time"},
             )
         urls = settings.get(self._name)
         if urls is None:
             raise Invalid(
-                f"the workload does not say where the shards are: ++workload.forebay.{self._name}="
+                f"the workload names no shards: ++workload.forebay.{self._name}="
                 "'\"s3://bucket/train-{000000..000099}.tar\"'",
                 {"option": f"forebay.{self._name}"},
             )
@@ -103,11 +104,11 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
             prefetch=args.prefetch_size or _PREFETCH,
             job=f"dlio-{args.model}",
         )
-        # DLIO has no word for the end of a loader: it ends with this object, or with the process.
+        # DLIO never closes a loader: it ends with this object, or with the process.
         weakref.finalize(self, self._loader.close)
 
     def next(self) -> Iterator[Any]:
-        """Play one epoch; DLIO takes as many batches as it counted, and lets the rest be."""
+        """Play one epoch; DLIO takes as many batches as it counted, and ignores the rest."""
         loader = self._loader
         if loader is None:
             raise Invalid("next() before read()")
@@ -126,14 +127,14 @@ class ForebayDataLoader(BaseDataLoader):  # type: ignore[misc]
             )
 
     def finalize(self) -> None:
-        """Do nothing: DLIO calls it after each epoch, and the job goes on with the next.
+        """Do nothing: DLIO calls it after each epoch, and the job continues with the next.
 
-        The loader is closed when DLIO lets go of this object, at the end of its process at last.
+        The loader is closed when DLIO drops this object, at the end of its process at the latest.
         """
 
 
 def _settings() -> Mapping[str, Any]:
-    """The section `forebay` of the workload, of which DLIO itself keeps nothing."""
+    """Return the workload's section `forebay`, which DLIO itself does not keep."""
     from hydra import compose  # type: ignore[import-not-found]
     from hydra.core.hydra_config import HydraConfig  # type: ignore[import-not-found]
     from omegaconf import OmegaConf  # type: ignore[import-not-found]
@@ -151,7 +152,7 @@ def _settings() -> Mapping[str, Any]:
 
 
 def _field(kind: str, side: int, settings: Mapping[str, Any]) -> Field:
-    """What becomes of a sample of DLIO's format `kind`."""
+    """Return the field for samples of DLIO's format `kind`."""
     extension = settings.get("field", _DECODED.get(kind, kind))
     decode = settings.get("decode", kind in _DECODED)
     if not isinstance(decode, bool):

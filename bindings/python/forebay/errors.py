@@ -1,6 +1,6 @@
-"""What can go wrong, one class per kind of thing the caller has to do about it.
+"""Errors, one class per action of the caller.
 
-The kinds are those of the native side, by the same names: each text says what happened, where
+The kinds are those of the native side, by the same names. Each text says what happened, where
 (``url``, ``key``, ``offset`` ...) and what to do next.
 """
 
@@ -23,14 +23,14 @@ __all__ = [
 
 
 class ForebayError(Exception):
-    """Anything Forebay reports.
+    """Base class of every error of Forebay.
 
     Attributes
     ----------
     kind : str
         The class's name, the same in Rust, in logs and in metrics.
     places : dict of str to str
-        Where it happened: ``url``, ``key``, ``field``, ``offset``, ``path`` and the like.
+        Places of the error: ``url``, ``key``, ``field``, ``offset``, ``path`` and the like.
     """
 
     kind: ClassVar[str] = "ForebayError"
@@ -41,25 +41,25 @@ class ForebayError(Exception):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # A user's own subclass is of the kind it derives from.
+        # A user's own subclass has the kind of its base.
         if cls.__module__ == __name__:
             cls.kind = cls.__name__
 
 
 class NotFound(ForebayError):
-    """The named thing does not exist: fix the name."""
+    """The name does not exist: fix the name."""
 
 
 class PermissionDenied(ForebayError):
-    """You may not do this: fix credentials, modes or policy."""
+    """Access is denied: fix credentials, modes or access rules."""
 
 
 class Unavailable(ForebayError):
-    """Retries or the time limit were spent: try again later, or mend the endpoint."""
+    """Retries or the timeout ran out: try again later, or mend the endpoint."""
 
 
 class Corrupt(ForebayError):
-    """Bytes differ from what they must be: the origin's copy needs repair."""
+    """Bytes are wrong: the origin's copy needs repair."""
 
 
 class BadSample(ForebayError):
@@ -67,11 +67,11 @@ class BadSample(ForebayError):
 
 
 class Full(ForebayError):
-    """A budget of disk or memory is spent: raise it, free some, or ask for less."""
+    """A budget of disk or memory is used up: raise it, free some, or ask for less."""
 
 
 class Invalid(ForebayError, ValueError):
-    """The request makes no sense: fix the argument that is named."""
+    """The request is invalid: fix the named argument."""
 
 
 class Closed(ForebayError):

@@ -1,7 +1,7 @@
-"""What becomes of each field of a sample: the values of ``DataLoader(fields={...})``.
+"""Fields of a sample: the values of ``DataLoader(fields={...})``.
 
-Every field names its sources, the file extensions it comes from: ``"jpg;jpeg;png"`` takes the
-first that a sample has. A sample that has none is a `BadSample`, unless ``optional=True``.
+Every field names its sources, the file extensions it comes from: ``"jpg;jpeg;png"`` takes the first
+one present. A sample without any is a `BadSample`, unless ``optional=True``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ArrayDtype = Literal[
     "float64",
 ]
 Ragged = Literal["list", "pad", "nested"]
-# What a number of a class may be.
+# Range of a class's number.
 INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -50,19 +50,20 @@ class Field:
     Parameters
     ----------
     source : str
-        File extensions, alternatives separated by ``;``. Neither case nor a leading dot matters.
+        File extensions, alternatives separated by ``;``. Case and a leading dot are ignored.
     optional : bool
-        Whether a sample may lack the field, or the part of it that `path` names. Lists then hold
+        True if a sample may lack the field, or the part of it that `path` names. Lists then hold
         ``None`` for it, tensors a row of zeros (or one of length 0, with `ragged`), and
-        ``batch["<name>_present"]`` (bool, shape ``(batch,)``) says which rows have it.
+        ``batch["<name>_present"]`` (bool, shape ``(batch,)``) marks the rows that have it.
     map : callable, optional
-        Called with each value, in the loader's workers. Results that are tensors of one shape and
-        dtype, or numbers, become one tensor; all others, and where a value is absent, stay a list.
+        Called with each value, in the loader's workers. Results become one tensor if they are
+        tensors of
+        one shape and dtype, or numbers; otherwise, and if a value is missing, they stay a list.
 
     Raises
     ------
     Invalid
-        For values that make no sense.
+        For invalid values.
     """
 
     source: str
@@ -76,7 +77,7 @@ class Field:
         _native.check_field(json.dumps(self._specification("")))
 
     def _specification(self, name: str) -> dict[str, Any]:
-        """The field as the native side reads it."""
+        """Return the field for the native side."""
         return {
             "name": name,
             "source": text("source", self.source, "name file extensions, as in 'jpg;png'"),
@@ -91,7 +92,7 @@ class Field:
         given = [repr(self.source)]
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            # By their text: arrays have no single answer to whether they differ.
+            # Compared by their text: arrays have no single answer to equality.
             if repr(value) != repr(field.default):
                 given.append(f"{field.name}={value!r}")
         return f"forebay.{type(self).__name__}({', '.join(given)})"
@@ -109,13 +110,13 @@ class Image(Field):
     crop : {"random", "center", None}
         ``"random"``: a part of random size and shape, as torchvision's ``RandomResizedCrop``, a
         function of seed, epoch and position alone. ``"center"``: the middle. None: the whole
-        image, squeezed to `size` if that is given.
+        image, squeezed to `size` if given.
     flip : bool
         Mirror half of the samples, drawn at random.
     dtype : {"uint8", "float16", "bfloat16", "float32"}
         uint8 is 0...255; the others are 0...1, then normalised.
     layout : {"NCHW", "NHWC"}
-        Whether channels come before or after height and width.
+        Channels before or after height and width.
     mean, std : (float, float, float), optional
         Per channel (red, green, blue), on the scale 0...1: subtracted, then divided by. Both or
         neither.
@@ -125,17 +126,16 @@ class Image(Field):
         For ``"center"``: length of the shorter side in pixels before the cut. None cuts without
         resizing and pads smaller images with black.
     views : int, optional
-        How many crops are made of each image, which is decoded once: a tensor of shape
-        ``(batch, views, 3, height, width)``, for methods that compare views of one image. Each is
-        drawn by itself; the first is the one that there is without `views`.
+        Number of crops of each image, which is decoded once: a tensor of shape
+        ``(batch, views, 3, height, width)``, for methods that compare views of one image. Each has
+        its own draws; the first equals the one without `views`.
     quality : {"exact", "fast"}
-        ``"exact"``: the pixels that Pillow and torchvision show. ``"fast"``: a JPEG that becomes
-        less than half as large is decoded at a half, a quarter or an eighth of its size, and its
-        colours are not smoothed. It is worth it for photos much larger than `size`, and differs by
-        a few of 255 steps on average.
+        ``"exact"``: the pixels of Pillow and torchvision. ``"fast"``: a JPEG shrunk to less than
+        half
+        its size is decoded at a half, a quarter or an eighth, without smoothing its colours. It is
+        worth it for photos much larger than `size`, and differs by a few of 255 steps on average.
     exif : bool
-        Turn photos upright as the camera noted. Without it the note is ignored, as torchvision and
-        Pillow do.
+        Apply the camera's orientation. Otherwise it is ignored, as in torchvision and Pillow.
     """
 
     source: str = "jpg;jpeg;png"
@@ -178,7 +178,7 @@ class Image(Field):
         pair = self.size if isinstance(self.size, (tuple, list)) else (self.size, self.size)
         if len(pair) != 2:
             raise Invalid(
-                f"size={self.size!r} is no size; give pixels, as in 224 or (height, width)"
+                f"size={self.size!r} is not a size; give pixels, as in 224 or (height, width)"
             )
         height, width = (whole("size", side, 1, _native.SIDE_MAX) for side in pair)
         return height, width
@@ -206,7 +206,7 @@ class Int(Field):
     Parameters
     ----------
     path : str, optional
-        Where in the document, as in ``"a.b.0"``.
+        Path in the document, as in ``"a.b.0"``.
     """
 
     _: KW_ONLY
@@ -218,15 +218,16 @@ class Int(Field):
 
 @dataclass(frozen=True, repr=False)
 class Label(Field):
-    """The name of a class: its number, int64, shape ``(batch,)``.
+    """Number of a named class, int64, shape ``(batch,)``.
 
     Parameters
     ----------
     classes : sequence of str, or mapping of str to int
-        The names; of a sequence, each has its place for its number. A sample with any other name
-        is a bad one. White space around a name does not count, case does.
+        The names; in a sequence, the place of a name is its number. A sample with another name is
+        bad.
+        Surrounding white space is ignored, case is not.
     path : str, optional
-        Where in a JSON document the name stands, as in ``"a.b.0"``.
+        Path of the name in a JSON document, as in ``"a.b.0"``.
     """
 
     _: KW_ONLY
@@ -259,9 +260,9 @@ class Float(Field):
     Parameters
     ----------
     path : str, optional
-        Where in the document, as in ``"a.b.0"``.
+        Path in the document, as in ``"a.b.0"``.
     dtype : {"float32", "float64"}
-        What it becomes.
+        Type of the tensor.
     """
 
     _: KW_ONLY
@@ -275,7 +276,7 @@ class Float(Field):
 
 @dataclass(frozen=True, repr=False)
 class Rows(Field):
-    """A field whose rows may differ in length. Use `Text` or `Npy`."""
+    """A field with rows of different length. Use `Text` or `Npy`."""
 
     _: KW_ONLY
     ragged: Ragged = "list"
@@ -284,12 +285,12 @@ class Rows(Field):
 
     @property
     def has_lengths(self) -> bool:
-        """Whether a batch has a ``"<name>_len"`` for it."""
+        """True if a batch has a ``"<name>_len"`` for it."""
         return self.ragged != "list"
 
     @property
     def is_nested(self) -> bool:
-        """Whether its rows are to become a nested tensor."""
+        """True if its rows become a nested tensor."""
         return self.ragged == "nested"
 
     def _ragged(self) -> dict[str, Any]:
@@ -301,10 +302,10 @@ class Rows(Field):
         if mode == "list" and longest is not None:
             raise Invalid("max_len= belongs to ragged='pad' and ragged='nested'; drop it")
         if mode == "list" or self.map is not None:
-            # What map= gives is put together after it, see _ragged.py.
+            # Results of map= are packed after it, see _ragged.py.
             return {"mode": "list"}
         given: dict[str, Any] = {"mode": mode, "max_len": longest}
-        # As text: JSON knows no infinities.
+        # As text: JSON has no infinities.
         return given | {"value": repr(value)} if mode == "pad" else given
 
 
@@ -320,15 +321,16 @@ class Text(Rows):
         ``batch["<name>_len"]``, int64 ``(batch,)``: the number of bytes of each. The text of a row
         is ``bytes(row[:length].tolist()).decode()``.
     pad_value : int
-        What follows a text's end, 0 to 255.
+        Value after a text's end, 0 to 255.
     max_len : int, optional
         With ``"pad"`` the length of every row in every batch: shape ``(batch, max_len)``. Longer
         texts are cut, never within a character; with ``"nested"`` too.
 
     Notes
     -----
-    With `map`, which is given the str, it is what `map` gives that is padded or nested: numbers of
-    tokens, say, see `Npy` for the rules.
+    With `map`, which receives the str, the results of `map` are padded or nested, such as numbers
+    of
+    tokens; see `Npy` for the rules.
     """
 
     def _kind(self) -> dict[str, Any]:
@@ -337,12 +339,12 @@ class Text(Rows):
 
 @dataclass(frozen=True, repr=False)
 class Json(Field):
-    """A JSON document, or the part of it at `path`: a list of what ``json.loads`` makes of it.
+    """A JSON document, or the part of it at `path`: a list of results of ``json.loads``.
 
     Parameters
     ----------
     path : str, optional
-        The part wanted, as in ``"a.b.0"``.
+        Path of the requested part, as in ``"a.b.0"``.
     """
 
     source: str = "json"
@@ -360,32 +362,36 @@ class Npy(Rows):
     Parameters
     ----------
     ragged : {"list", "pad", "nested"}
-        What becomes of arrays that differ in length. ``"list"``: a tensor of shape
+        Treatment of arrays of different length. ``"list"``: a tensor of shape
         ``(batch, ...)`` if all agree in shape and dtype, else a list of tensors. ``"pad"``: always
         a tensor ``(batch, longest, ...)``; each array is padded at the end of its first dimension
         to the longest of the batch. ``"nested"``: a nested tensor (``layout=torch.jagged``) over
-        one buffer, torch only. Both give ``batch["<name>_len"]``, int64 ``(batch,)``: how long
-        each array is, 0 for one that is empty or absent.
+        one buffer, torch only. Both give ``batch["<name>_len"]``, int64 ``(batch,)``: the length of
+        each array, 0 for an empty or missing one.
     pad_value : float
-        What follows an array's end. A sample whose dtype does not have it (-1 in uint8, 0.5 in
-        int64) is a bad one.
+        Value after an array's end. A sample whose dtype cannot hold it (-1 in uint8, 0.5 in int64)
+        is
+        bad.
     max_len : int, optional
         With ``"pad"`` the length of every row in every batch: ``(batch, max_len, ...)``. Longer
-        arrays are cut, with ``"nested"`` too; ``"<name>_len"`` is what is left.
+        arrays are cut, with ``"nested"`` too; ``"<name>_len"`` is the length after cutting.
     dtype : {"bool", "uint8", ..., "int64", "float16", "bfloat16", "float32", "float64"}, optional
         With `shape`: the field has no header, only elements in C order, little-endian.
     shape : tuple of int, optional
-        The shape of each array; one dimension may be -1, for as many as there are. A number of
-        bytes that does not fit is a `BadSample`. Without -1, batches are always one tensor.
+        Shape of each array; one dimension may be -1 and follows from the number of bytes. A wrong
+        number
+        of bytes is a `BadSample`. Without -1, batches are always one tensor.
 
     Notes
     -----
-    Padded and nested arrays must agree in dtype and in all dimensions but the first. What most of a
-    batch has counts (of equally many, what comes first in it); a sample that differs is a
-    `BadSample`. A batch in which no sample has an array is float32 and has no further dimensions,
-    unless `dtype` and `shape` tell them.
+    Padded and nested arrays must agree in dtype and in all dimensions but the first. The form of
+    most
+    arrays of a batch counts (the first among equals); a sample that differs is a `BadSample`. A
+    batch
+    without any array is float32 and has no further dimensions, unless `dtype` and `shape` give
+    them.
 
-    With `map`, it is what `map` gives that is padded or nested: arrays, lists of numbers, or text.
+    With `map`, the results of `map` are padded or nested: arrays, lists of numbers, or text.
     They must agree, or the loop gets an `Invalid` that names the sample.
     """
 
@@ -402,7 +408,7 @@ class Npy(Rows):
             return None
         if self.dtype is None or self.shape is None:
             raise Invalid(
-                "dtype= and shape= come together: they tell what bytes without a header are; give "
+                "dtype= and shape= come together: they describe bytes without a header; give "
                 "both, or neither for NumPy files"
             )
         shape = self.shape if isinstance(self.shape, (tuple, list)) else (self.shape,)
@@ -415,15 +421,15 @@ class Npy(Rows):
 
 @dataclass(frozen=True, repr=False)
 class Bytes(Field):
-    """The bytes as they are: a list of bytes, or a sequence of memoryviews.
+    """The bytes unchanged: a list of bytes, or a sequence of memoryviews.
 
     Parameters
     ----------
     copy : bool
         False gives read-only memoryviews of the daemon's shared memory, without any copy. Each is
-        made when you look at it. They stay valid for as long as you keep them, after ``close()``
-        and without the daemon. While you keep many batches of them, further ones are copied so
-        that the loader can go on.
+        made when accessed. They stay valid for as long as you keep them, after ``close()`` and
+        without the daemon. While you keep many batches of them, further ones are copied so that the
+        loader can continue.
     """
 
     _: KW_ONLY
@@ -435,12 +441,12 @@ class Bytes(Field):
 
 
 def specification(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
-    """The fields as the native side reads them.
+    """Return the fields for the native side.
 
     Raises
     ------
     Invalid
-        For names that cannot be names of fields, and values that are none.
+        For invalid names and values of fields.
     """
     if not isinstance(fields, Mapping) or not fields:
         raise Invalid("fields= takes a dict such as {'image': forebay.Image('jpg')}, or None")

@@ -1,6 +1,6 @@
-"""How a decoded tensor becomes a torch, NumPy or JAX one: by DLPack, without a copy.
+"""Conversion of decoded tensors to torch, NumPy or JAX: by DLPack, without a copy.
 
-A framework is imported when the first iteration begins, never before, and only the one in use.
+A framework is imported at the first iteration, never before, and only the one in use.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from forebay.errors import Invalid
 
 Name = Literal["torch", "jax", "numpy"]
 
-# NumPy before this hands every DLPack tensor out read-only.
+# Earlier versions of NumPy return every DLPack tensor read-only.
 _NUMPY_OLDEST = (2, 1)
 
-# Numbers of Python itself, and not of a class that derives from them.
+# Numbers of Python itself, without derived classes.
 _PLAIN = (bool, int, float)
 
 
 class Framework:
-    """What the loader asks of a framework."""
+    """Interface of a framework to the loader."""
 
     name: ClassVar[str]
-    # The class of its tensors.
+    # Class of its tensors.
     _tensor_type: Any
 
     def tensor(self, native: _native.Tensor) -> Any:
-        """The same memory as the framework's own tensor."""
+        """Return the same memory as the framework's own tensor."""
         raise NotImplementedError
 
     def stack(self, rows: list[Any]) -> Any | None:
-        """One tensor of tensors that agree in shape and dtype, or of numbers; else None."""
+        """Stack tensors of one shape and dtype, or numbers, into one tensor; None otherwise."""
         first = rows[0]
         if all(isinstance(row, self._tensor_type) for row in rows):
             alike = all(row.shape == first.shape and row.dtype == first.dtype for row in rows)
@@ -51,59 +51,59 @@ class Framework:
         return self.numbers([row if type(row) in _PLAIN else row.item() for row in rows], dtype)
 
     def numbers(self, rows: list[Any], dtype: str) -> Any | None:
-        """One tensor of numbers; None if there is no such dtype."""
+        """Return one tensor of numbers; None if the dtype does not exist."""
         raise NotImplementedError
 
     def take(self, tensor: Any, rows: list[int]) -> Any:
-        """A tensor of these rows."""
+        """Return a tensor of these rows."""
         raise NotImplementedError
 
     def stream(self) -> Callable[[], AbstractContextManager[Any]]:
-        """What lets another thread's work on a GPU follow this one's, while entered there."""
+        """Return a context that orders another thread's work on a GPU after this one's."""
         return nullcontext
 
     def refuse_nested(self, field: str) -> None:
-        """Refuse a field whose rows are to become a nested tensor, if there is no such thing.
+        """Reject a field with nested tensors, if the framework has none.
 
         Raises
         ------
         Invalid
-            Saying what to ask for instead.
+            With the alternative.
         """
         raise no_nested(self.name, field)
 
     def nested(self, values: Any, lengths: Any) -> Any:
-        """A nested tensor of rows that follow each other in `values`, which it keeps."""
+        """Return a nested tensor over adjacent rows in `values`, which it keeps."""
         raise NotImplementedError
 
     def array(self, value: Any) -> Any:
-        """What user code gave as an array of numbers, in the CPU's memory."""
+        """Return a result of user code as an array of numbers, in the CPU's memory."""
         raise NotImplementedError
 
     def empty(self) -> Any:
-        """An array without elements, of the dtype and shape of which nothing is known."""
+        """Return an array without elements, for an unknown dtype and shape."""
         raise NotImplementedError
 
     def pad(self, rows: list[Any], width: int, value: float) -> Any:
-        """A tensor ``(rows, width, ...)`` of arrays that agree; what they leave is `value`."""
+        """Return a tensor ``(rows, width, ...)`` of arrays of one form, filled up with `value`."""
         raise NotImplementedError
 
     def join(self, rows: list[Any]) -> Any:
-        """A tensor of arrays that agree, one after the other."""
+        """Join arrays of one form into a tensor."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
         return choose, (self.name,)
 
     def _dtype(self, plain: list[Any], scalars: list[Any]) -> str | None:
-        """What numbers become: the dtype of the scalars among them, or else WebDataset's.
+        """Return the dtype of numbers: that of the scalars among them, or else WebDataset's.
 
-        What ``min(value, 10)`` gives has the same dtype in every batch then.
+        The results of ``min(value, 10)`` then have the same dtype in every batch.
         """
         if not scalars:
             kinds = {type(row) for row in plain}
             return "bool" if kinds == {bool} else "float64" if float in kinds else "int64"
-        # Nobody can have made a number of NumPy's without it.
+        # NumPy's numbers exist only if it is imported.
         numpy: Any = sys.modules.get("numpy")
         numbers = () if numpy is None else (numpy.number, numpy.bool_)
         for row in scalars:
@@ -119,11 +119,11 @@ class Framework:
 
 
 def _fits(number: bool | int | float, dtype: str) -> bool:
-    """Whether a plain number is of the kind and within the range of `dtype`."""
+    """Return true if a plain number has the kind and is within the range of `dtype`."""
     if isinstance(number, bool) or dtype == "bool":
         return isinstance(number, bool) and dtype == "bool"
     if "float" in dtype:
-        # A whole number that no int64 holds was not meant to be rounded.
+        # A whole number outside int64 must not be rounded.
         return isinstance(number, float) or _fits(number, "int64")
     integer = re.fullmatch(r"(u?)int(\d+)", dtype)
     if integer is None or isinstance(number, float):
@@ -134,7 +134,7 @@ def _fits(number: bool | int | float, dtype: str) -> bool:
 
 
 def holds(dtype: str, number: bool | int | float) -> bool:
-    """Whether an element of `dtype` can be just this number; of floats, near enough."""
+    """Return true if an element of `dtype` can hold this number; for floats, nearly."""
     if "float" in dtype:
         return True
     if not math.isfinite(number) or number != int(number):
@@ -143,16 +143,16 @@ def holds(dtype: str, number: bool | int | float) -> bool:
 
 
 def no_nested(name: str, field: str) -> Invalid:
-    """The refusal of a field that asks framework `name` for nested tensors."""
+    """Return the error for a field that needs nested tensors of framework `name`."""
     return Invalid(
-        f"field {field!r}: {name} has no nested tensors; use ragged='pad', which gives lengths "
-        "too, or framework='torch'",
+        f"field {field!r}: {name} has no nested tensors; use ragged='pad', which also gives "
+        "lengths, or framework='torch'",
         {"field": field},
     )
 
 
 def choose(name: Name | None) -> Framework:
-    """The framework called `name`; without one, torch if the program uses it, else NumPy.
+    """Return the framework called `name`; by default torch if the program uses it, else NumPy.
 
     Raises
     ------
@@ -185,8 +185,8 @@ class _Torch(Framework):
     def tensor(self, native: _native.Tensor) -> Any:
         if native.device is None:
             return self._torch.from_dlpack(native)
-        # Memory of torch's own: what its allocator knows of streams holds for it. The copy takes
-        # a GPU some 50 microseconds for 256 photos.
+        # Memory of torch's own allocator, which knows its streams. The copy takes a GPU some 50
+        # microseconds for 256 photos.
         torch, device = self._torch, f"cuda:{native.device}"
         tensor = torch.empty(native.shape, dtype=getattr(torch, native.dtype), device=device)
         native.copy_to(tensor.data_ptr(), torch.cuda.current_stream(device).cuda_stream)
@@ -290,7 +290,7 @@ class _Jax(Framework):
         self._tensor_type = _require("jax").Array
         self._numpy: Any = _require("jax.numpy", "jax")
         self._dlpack: Any = _require("jax.dlpack", "jax")
-        # Puts rows together: an array of JAX's cannot be written to.
+        # Assembles rows: JAX's arrays cannot be written.
         self._host = _NumPy()
 
     def tensor(self, native: _native.Tensor) -> Any:
@@ -312,19 +312,19 @@ class _Jax(Framework):
         return self._numpy.stack(rows)
 
     def numbers(self, rows: list[Any], dtype: str) -> Any | None:
-        # By way of NumPy: JAX narrows its dtypes in silence, and warns of those it is asked for.
+        # Through NumPy: JAX narrows dtypes silently, and warns of requested ones.
         return self._numpy.asarray(_require("numpy").asarray(rows, dtype))
 
 
 def _written(rows: list[Any], made: Any) -> Any:
-    """`made`, with each row at its place."""
+    """Return `made`, with each row written to its place."""
     for place, row in enumerate(rows):
         made[place, : len(row)] = row
     return made
 
 
 def _numeric(array: Any) -> Any:
-    """The array, if it has numbers: NumPy makes one of anything."""
+    """Return the array, if it has numbers: NumPy makes one of anything."""
     if array.dtype.kind in "OSUMm":
-        raise TypeError(f"no numbers: {array.dtype}")
+        raise TypeError(f"not numeric: {array.dtype}")
     return array

@@ -1,7 +1,8 @@
-"""Random access: samples by their number, from the same cache and decoders as `forebay.DataLoader`.
+"""Random access: samples by number, from the same cache and decoders as `forebay.DataLoader`.
 
-One rule: a request is one batch. However many samples it names, in whatever order, those that lie
-next to each other in a shard are read together.
+Rule: a request is one batch. Neighbouring samples of a shard are read together, whatever their
+number
+and order in the request.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ Sample = dict[str, Any]
 
 
 class IndexedDataset:
-    """The samples of WebDataset shards as a sequence: ``len(dataset)``, ``dataset[i]``.
+    """Samples of WebDataset shards as a sequence: ``len(dataset)``, ``dataset[i]``.
 
-    Sample i is the i-th in the list's order. It is a dict as of a batch of `forebay.DataLoader`,
-    with each entry's own value instead of a row of many, and without ``"__valid__"``. A list of
-    numbers gives a batch in that order, which is read at once: ``dataset[[5, 3, 8]]``. So does a
-    slice.
+    Sample i is the i-th in list order. It is a dict like a batch of `forebay.DataLoader`, with
+    single
+    values instead of rows, and without ``"__valid__"``. A list of numbers, or a slice, gives a
+    batch in
+    that order, read at once: ``dataset[[5, 3, 8]]``.
 
-    It pickles, opens a session of its own in each process that uses it, and goes under torch's
+    It pickles, opens a session of its own in each process that uses it, and works under torch's
     ``DataLoader`` with any sampler and number of workers (each batch is then one request).
 
     Parameters
@@ -43,13 +45,14 @@ class IndexedDataset:
         As of `forebay.DataLoader`. Random crops and flips are a function of `seed` and a sample's
         number.
     manifest : path, optional
-        A file made by ``forebay index``. Without one the shards are counted when a length or a
-        sample is first asked for, for which each of them passes through the cache once.
+        A file made by ``forebay index``. Without one the shards are counted at the first use, for
+        which
+        each of them passes through the cache once.
 
     Raises
     ------
     Invalid
-        Here, for an argument that makes no sense.
+        Here, for an invalid argument.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class IndexedDataset:
         daemon: str | None = None,
         job: str | None = None,
     ) -> None:
-        # One batch at a time is asked for, and all of it is this process's.
+        # One batch is requested at a time, and all of it belongs to this process.
         self._loader = DataLoader(
             urls,
             batch_size=1,
@@ -83,13 +86,13 @@ class IndexedDataset:
             job=job,
         )
         counts = self._loader._options.counts
-        # The number of the first sample of each shard, and of all samples.
+        # Number of the first sample of each shard, and at the end of all samples.
         self._firsts = None if counts is None else _firsts(counts)
         self._asking = threading.Lock()
         self._process = _native.forks()
 
     def __len__(self) -> int:
-        """Samples of all shards."""
+        """Return the number of samples of all shards."""
         return self._ends()[-1]
 
     @overload
@@ -97,14 +100,14 @@ class IndexedDataset:
     @overload
     def __getitem__(self, index: slice | Sequence[SupportsIndex]) -> dict[str, Any]: ...
     def __getitem__(self, index: Any) -> dict[str, Any]:
-        """Sample `index`, or the batch of a list or slice of them.
+        """Return sample `index`, or the batch of a list or slice of them.
 
         Raises
         ------
         IndexError
-            For a number that no sample has.
+            For a number out of range.
         ForebayError
-            For a sample that cannot be used, naming it; and what keeps samples from coming.
+            For a bad sample, naming it, and for errors that prevent samples.
         """
         if isinstance(index, slice):
             return self._batch(range(*index.indices(len(self))))
@@ -115,16 +118,16 @@ class IndexedDataset:
         return _row(self._batch([number]), 0)
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
-        """The samples of these numbers, one dict each: what torch's loader asks for."""
+        """Return the samples of these numbers, one dict each, for torch's loader."""
         batch = self._batch(indices)
         return [_row(batch, row) for row in range(len(batch["__key__"]))]
 
     def close(self) -> None:
-        """End the session. What was handed out stays valid."""
+        """End the session. Delivered samples stay valid."""
         self._loader.close()
 
     def __enter__(self) -> IndexedDataset:
-        """The dataset itself, closed when the block ends."""
+        """Return the dataset itself, closed when the block ends."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -158,7 +161,7 @@ class IndexedDataset:
             numbers = [operator.index(index) for index in indices]
         except TypeError:
             raise Invalid(
-                f"samples are numbered; give a whole number, a list of them or a slice, not "
+                f"samples have numbers; give a whole number, a list of them or a slice, not "
                 f"{indices!r}"
             ) from None
         firsts, samples = self._ends(), len(self)
@@ -170,9 +173,9 @@ class IndexedDataset:
             shard = bisect.bisect_right(firsts, at) - 1
             places.append((at, shard, at - firsts[shard]))
         if not places:
-            raise Invalid("a batch of no samples has no fields; name at least one")
+            raise Invalid("an empty batch has no fields; name at least one sample")
         if self._process != _native.forks():
-            # A thread of the parent's may have held it.
+            # A thread of the parent may have held it.
             self._asking, self._process = threading.Lock(), _native.forks()
         with self._asking:
             native = self._loader._opened()

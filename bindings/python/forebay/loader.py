@@ -38,11 +38,11 @@ class DataLoader:
     One iteration is one epoch. A batch is a dict: one entry for each of `fields`, and
 
     - ``"__key__"``, ``"__url__"``: the samples' keys and shards, sequences of str;
-    - ``"__valid__"``: bool, shape ``(batch,)``; False for rows that are padding;
+    - ``"__valid__"``: bool, shape ``(batch,)``; False for padding rows;
     - ``"<name>_present"`` for a field with ``optional=True``;
     - ``"<name>_len"`` for one with ``ragged="pad"`` or ``"nested"``: int64, shape ``(batch,)``.
 
-    Tensors lie in memory of their own and may be written to.
+    Tensors own their memory and may be written.
 
     Parameters
     ----------
@@ -54,84 +54,93 @@ class DataLoader:
     batch_size : int
         Samples per rank and batch.
     fields : dict of str to Field, optional
-        What becomes of which field, as in ``{"image": forebay.Image("jpg")}``. None: every field
-        as a list of bytes, under its own extension.
+        Fields to deliver, as in ``{"image": forebay.Image("jpg")}``. None: every field as a list of
+        bytes, under its own extension.
     transform : callable, optional
-        Called with each batch; what it returns is handed out in its place.
+        Called with each batch; its result is delivered in place of the batch.
     select : callable, optional
-        Called with each sample: a dict of its decoded fields (None for one that it lacks),
-        ``"__key__"`` and ``"__url__"``, before any ``map``. Samples for which it says no are left
-        out: their batch is shorter, and positions stay what they are.
+        Called with each sample: a dict of its decoded fields (None for a missing one),
+        ``"__key__"``
+        and ``"__url__"``, before any ``map``. Samples with a false result are left out: their batch
+        is
+        shorter, and positions do not change.
     workers : int
-        How many run `select`, the fields' ``map`` and `transform`; 0 runs them where ``next`` is
-        called. The order of batches is kept.
+        Number of workers that run `select`, the fields' ``map`` and `transform`; 0 runs them where
+        ``next`` is called. The order of batches is kept.
     worker_type : {"thread", "process"}
-        What the workers are. Processes are started anew (by "spawn") at the first batch; functions
-        must be such that pickle takes them, as those of a module are.
+        Kind of workers. Processes start by "spawn" at the first batch; functions must be picklable,
+        as
+        those of a module are.
     shuffle : {False, True, "none", "window", "global"}
         False is "none", the list's order; True is "window": exact over `window` whole shards at
         a time; "global": exact over everything.
     window : int
         Shards mixed at once, over all lanes together.
     seed : int
-        The key of every random draw, 0 to 2**64 - 1.
+        Key of every random draw, 0 to 2**64 - 1.
     drop_last, pad_last : bool
-        What becomes of an epoch's last, incomplete global batch: dropped; filled up with repeated
-        samples marked in ``"__valid__"``; or by default split evenly among the ranks.
+        Treatment of an epoch's last, incomplete global batch: dropped; filled with repeated samples
+        marked in ``"__valid__"``; or by default split evenly among the ranks.
     epoch_samples : int, optional
-        Samples in an epoch over all ranks, if not the data set's own number.
+        Samples per epoch over all ranks, if not the data set's own number.
     manifest : path, optional
-        A file made by ``forebay index``. Several ranks need it, or `epoch_samples`; one alone
-        learns the sample counts in its first epoch and knows them from the next on.
+        A file made by ``forebay index``. Several ranks need it, or `epoch_samples`; a single rank
+        learns the sample counts in its first epoch.
     on_error : {"raise", "skip", "stop"} or callable
-        What to do about a sample that cannot be used. "skip" logs and counts it: its batch is
+        Treatment of a sample that cannot be used. "skip" logs and counts it: its batch is
         shorter. "stop" ends the epoch there (one rank only). A function of the `ForebayError`
-        returns one of these words. It is asked once about each error, in the batches' order, when
-        the batch is about to be handed out.
+        returns one of these words. It is asked once about each error, in batch order, when the
+        batch is
+        about to be delivered.
     max_errors : int, optional
-        Errors skipped per epoch before one is raised after all. Not for "raise" and "stop", which
-        skip none.
+        Errors skipped per epoch before one is raised. Not for "raise" and "stop", which skip none.
     rank, world_size : int, optional
         Default: ``torch.distributed``, ``RANK`` and ``WORLD_SIZE``, the variables of an ``srun``
-        step, or 0 of 1. Resolved when the first iteration begins.
+        step, or 0 of 1. Resolved at the first iteration.
     lanes : int, optional
-        Canonical streams the shards are dealt to; part of the order.
+        Parallel streams that shards are dealt to; part of the order.
     split : {"static", "dynamic"}
-        How shards are dealt to ranks: "static" by the order alone; "dynamic" as fast as each rank
-        reads, from a queue that they share. Then ranks have different numbers of batches, and which
-        sample comes when depends on their pace; each still comes once.
+        Distribution of shards to ranks: "static" by the order alone; "dynamic" from a shared queue,
+        at
+        each rank's pace. Ranks then have different numbers of batches, and the time and rank of a
+        sample
+        vary; each sample still comes once.
     uneven : bool
-        Whether ranks may have different numbers of batches under ``torch.distributed``, for
+        True allows different numbers of batches under ``torch.distributed``, for
         ``split="dynamic"``.
     device : None, str or torch.device
-        Who decodes images, and where tensors end up: "cpu", or "cuda" (of several the one of this
-        process's place on its node) or "cuda:N". On a GPU every dense tensor of a batch is there,
-        but ``__valid__`` and ``<field>_present``, which the CPU looks at; `Image` needs a `size`.
-        None: a GPU if there is one, the tensors are torch's or JAX's, and no `transform`, `select`
-        or `map` counts on tensors of the CPU.
+        Decoder of images and place of tensors: "cpu", or "cuda" (the GPU of this process's rank on
+        its
+        node) or "cuda:N". On a GPU every dense tensor of a batch is there, except ``__valid__`` and
+        ``<field>_present``; `Image` needs a `size`. None: a GPU if there is one, the tensors are
+        torch's
+        or JAX's, and no `transform`, `select` or `map` expects CPU tensors.
     pin_memory : bool, optional
         Copy tensors to pinned memory, as torch's own loader does.
     framework : {"torch", "jax", "numpy"}, optional
-        Whose tensors. Default: torch if the program has imported it, else NumPy.
+        Framework of the tensors. Default: torch if the program has imported it, else NumPy.
     prefetch : int
         Batches kept ready ahead, at most.
     timeout : float
-        Seconds that any wait may take.
+        Seconds; bounds every wait.
     allow_pipe : bool
-        Whether shards may be commands: ``"pipe:aws s3 cp s3://bucket/{000..099}.tar -"``. They run
-        in this process's place, by ``/bin/sh`` and with its rights, never in the daemon: name none
-        from a list that you do not trust. What a command says is cached under its text for this
-        user, and not asked for again while it is.
+        True allows shards made by commands: ``"pipe:aws s3 cp s3://bucket/{000..099}.tar -"``. They
+        run
+        for this process, by ``/bin/sh`` and with its rights, never in the daemon: take none from a
+        list
+        that you do not trust. A command's output is cached under its text for this user, and the
+        command
+        does not run again meanwhile.
     daemon : str, optional
         None (or ``FOREBAY_DAEMON``): the node's daemon if it answers, else this user's own,
         started if need be. "embedded": always the latter. "unix:PATH": the daemon there.
     job : str, optional
-        Name shown to admins; with ``split="dynamic"`` it tells one job's queue from another's.
+        Name shown to admins; with ``split="dynamic"`` it separates the queues of jobs.
 
     Raises
     ------
     Invalid
-        Here, for an argument that makes no sense.
+        Here, for an invalid argument.
     ForebayError
         At the first iteration, if the job cannot be opened.
     """
@@ -174,23 +183,22 @@ class DataLoader:
         self._options = check(**arguments)
         if rank is not None:
             ranks.resolve(rank, world_size)
-        # An epoch's first batch here, and how many further on the next is: not the next one in a
-        # worker of torch's.
+        # The epoch's first batch here, and the stride to the next: not 1 in a worker of torch's.
         self._first, self._step = 0, 1
-        # Where the next batch stands.
+        # Position of the next batch.
         self._at = self._start(0)
         self._begun = False
         self._chosen = False
         self._current: weakref.ref[Epoch] | None = None
         self._lanes = self._options.lanes
-        # Samples of each shard: a manifest's, or those that an epoch before this one learnt.
+        # Samples of each shard: a manifest's, or those learnt in an earlier epoch.
         self._samples = self._options.counts
-        # Samples of an epoch over all ranks, once one was played to its end.
+        # Samples of an epoch over all ranks, once one was complete.
         self._learnt: int | None = None
         self._closed = False
         self._process = _native.forks()
         self._native: _native.Loader | None = None
-        # The one before, for what it counted.
+        # The native loader before, for its counts.
         self._before: _native.Loader | None = None
         self._place: ranks.Place | None = None
         self._assemble: Assembler | None = None
@@ -218,13 +226,13 @@ class DataLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch being played, or else the one that the next iteration plays."""
+        """The current epoch, or else the one that the next iteration plays."""
         return self._at.epoch + (1 if self._left_alone() else 0)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plays, from its start.
 
-        After `load_state_dict`, choosing the epoch that was loaded keeps the loaded position.
+        After `load_state_dict`, choosing the loaded epoch keeps the loaded position.
 
         Parameters
         ----------
@@ -237,7 +245,7 @@ class DataLoader:
         self._chosen = True
 
     def __len__(self) -> int:
-        """Batches in an epoch for each rank.
+        """Return the batches per epoch of each rank.
 
         Raises
         ------
@@ -246,8 +254,8 @@ class DataLoader:
         """
         if self._leases is not None:
             raise TypeError(
-                "with split='dynamic' a rank has as many batches as it is fast: nobody knows how "
-                "many; loader.num_samples counts those of all ranks"
+                "with split='dynamic' the number of batches of a rank depends on its speed and is "
+                "unknown; loader.num_samples counts the samples of all ranks"
             )
         return self._batches(self.num_samples)
 
@@ -270,15 +278,16 @@ class DataLoader:
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch stands: what was handed out, not what was prefetched.
+        """Return the position of the next batch, counting delivered batches, not prefetched ones.
 
         It is the same on every rank, and valid for another world size and `batch_size`. After a
-        ``break`` it names the place where the loop stopped.
+        ``break`` it
+        is the position of the break.
 
         Returns
         -------
         dict
-            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+            Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
         at, total = self._at, self._total()
         if self._leases is not None:
@@ -288,7 +297,7 @@ class DataLoader:
         return self._saved(at)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was saved.
+        """Continue at the position of `state`.
 
         Parameters
         ----------
@@ -304,7 +313,7 @@ class DataLoader:
         if split != self._options.split:
             raise Invalid(
                 f"the state was saved with split={split!r}, this loader has "
-                f"split={self._options.split!r}; use the same value, or start anew",
+                f"split={self._options.split!r}; use the same value, or start without the state",
                 {"option": "split"},
             )
         if self._leases is not None:
@@ -321,23 +330,28 @@ class DataLoader:
         self._move(position)
         self._chosen = False
 
-    # Looking in, and ending
+    # Reports and closing
 
     def stats(self) -> dict[str, Any]:
-        """What was counted in this process.
+        """Return the counts of this process.
 
         Returns
         -------
         dict
-            ``batches`` and ``samples`` (padding left out) handed out; ``errors`` skipped on the
-            way, and of these in ``bad`` how many ``by_kind``, and the ``last`` of them (16 at most)
-            with ``kind``, ``url``, ``key``, ``field``, ``offset`` and ``message``; samples that
-            `select` left out (``deselected``). Of what was read, some of it ahead: ``decoders``,
-            rows of images and arrays by who made them, and of those by why; ``wait`` with
-            ``total_seconds``, ``by_cause`` (its parts, which sum to it) and ``p50_seconds`` to
-            ``max_seconds``; ``bytes`` of payload from the cache's tiers (``tier``; `/metrics` has
-            each one's) and from the ``origin``, taken as they came;
-            ``private_copies`` of views; ``reconnects``; ``daemon_pid``.
+            ``batches`` and ``samples`` (without padding) delivered; ``errors`` skipped, and of
+            these in
+            ``bad`` the counts ``by_kind``, and the ``last`` ones (16 at most) with ``kind``,
+            ``url``,
+            ``key``, ``field``, ``offset`` and ``message``; samples rejected by `select`
+            (``deselected``).
+            Of everything read, some of it ahead: ``decoders``, rows of images and arrays by decoder
+            and
+            reason; ``wait`` with ``total_seconds``, ``by_cause`` (its parts, which sum to it) and
+            ``p50_seconds`` to ``max_seconds``; ``bytes`` of payload from the cache's tiers
+            (``tier``;
+            `/metrics` has each one's) and from the ``origin``, taken as they came;
+            ``private_copies`` of
+            views; ``reconnects``; ``daemon_pid``.
         """
         if self._native is not None and self._process == _native.forks():
             self._last_stats = self._native.stats()
@@ -345,14 +359,14 @@ class DataLoader:
         return _state.stats(self._counts, native)
 
     def close(self) -> None:
-        """End the job. What was handed out stays valid; the position can still be saved."""
+        """End the job. Delivered batches stay valid; the position can still be saved."""
         self._closed = True
         self._acknowledge()
         self._let_go()
         self._end_workers()
 
     def __enter__(self) -> DataLoader:
-        """The loader itself, closed when the block ends."""
+        """Return the loader itself, closed when the block ends."""
         return self
 
     def __exit__(
@@ -364,7 +378,7 @@ class DataLoader:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The arguments alone: a process that receives them opens a job of its own.
+        # The arguments alone: the receiving process opens a job of its own.
         return _remake, (self._arguments,)
 
     def __repr__(self) -> str:
@@ -380,7 +394,7 @@ class DataLoader:
     # For Epoch
 
     def _opened(self) -> _native.Loader:
-        """The native loader of this process, opened if need be."""
+        """Return the native loader of this process, opened if need be."""
         if self._closed:
             raise Closed("the loader is closed; make a new one")
         if self._process != _native.forks():
@@ -407,7 +421,7 @@ class DataLoader:
             if self._options.mixture is None and self._leases is None:
                 self._lanes = self._native.lanes()
             if self._counts.errors:
-                # What was passed over is this loader's, whichever session it is at.
+                # Skipped samples belong to this loader, in whatever session.
                 self._native.tell(self._counts.bad.to_json())
         return self._native
 
@@ -450,7 +464,7 @@ class DataLoader:
             )
 
     def _begins(self) -> tuple[int, int, int, int]:
-        """Epoch, base, batch and step of the run that is to be started."""
+        """Return epoch, base, batch and step of the run to start."""
         return self._at.epoch, self._at.base, self._at.batch, self._step
 
     def _start_run(self, native: _native.Loader) -> None:
@@ -460,7 +474,7 @@ class DataLoader:
             self._leases.start(native)
 
     def _acknowledge(self) -> None:
-        """What was handed out so far counts as delivered."""
+        """Count every delivered batch as finished."""
         if self._leases is not None:
             self._leases.acknowledge(self._own_native())
 
@@ -485,15 +499,15 @@ class DataLoader:
             self._leases.hand_out()
 
     def _learn(self, samples: int) -> None:
-        # Of leased shards a rank learns its own only.
+        # With a shared queue a rank learns only its own samples.
         if self._leases is None:
             self._learnt = samples
 
     def _end(self, epoch: Epoch, stopped: bool) -> bool:
-        """Advance past the epoch that just ended; False if the iteration is to play on.
+        """Advance past the epoch that just ended; False if the iteration is to continue.
 
-        That is so where a state was saved after the last batch, when nobody knew that it was the
-        last, and no epoch was chosen since.
+        It continues if a state was saved after an unknown last batch, and no epoch was chosen
+        since.
         """
         moved = self._at != self._start(self._at.epoch)
         resumed_at_end = not stopped and not self._chosen and moved
@@ -521,7 +535,7 @@ class DataLoader:
     # For forebay.torch
 
     def _take_every(self, first: int, step: int) -> None:
-        """Hand out every `step`-th batch of an epoch, from batch `first` on."""
+        """Deliver every `step`-th batch of an epoch, from batch `first` on."""
         if self._leases is not None:
             _leases.refuse_torchs_loader()
         at_start = self._at == self._start(self._at.epoch)
@@ -530,7 +544,7 @@ class DataLoader:
             self._at = self._start(self._at.epoch)
 
     def _arguments_here(self) -> dict[str, Any]:
-        """The arguments for a process that cannot know its rank by itself."""
+        """Return the arguments for a process that cannot know its rank by itself."""
         place = ranks.resolve(self._options.rank, self._options.world_size)
         return self._arguments | {"rank": place.rank, "world_size": place.world_size}
 
@@ -540,7 +554,7 @@ class DataLoader:
     # Parts
 
     def _left_alone(self) -> bool:
-        """Whether an iteration was begun and nobody can go on with it."""
+        """True if an iteration was begun and has no iterator any more."""
         return self._begun and (self._current is None or self._current() is None)
 
     def _advance(self) -> None:
@@ -574,12 +588,12 @@ class DataLoader:
         return self.num_samples if known else self._learnt
 
     def _batches(self, samples: int) -> int:
-        """Batches of each rank in so many samples of all."""
+        """Return the batches of each rank for this many samples of all."""
         batch = self._global_batch()
         return samples // batch if self._options.drop_last else -(-samples // batch)
 
     def _order(self) -> dict[str, Any]:
-        """Every option that the order of samples is a function of."""
+        """Return every option that the order of samples is a function of."""
         options = self._options
         return {
             "seed": options.seed,
@@ -593,10 +607,11 @@ class DataLoader:
         }
 
     def _use_learnt(self) -> None:
-        """Let the epochs that follow know what the one that ended has learnt.
+        """Use the counts learnt in the ended epoch for later epochs.
 
-        Never with several ranks, or under torch's workers: they would have to agree on it first,
-        and the next epoch begins on each by itself.
+        Never with several ranks, or under torch's workers: they would have to agree first, and the
+        next epoch
+        begins on each by itself.
         """
         place, native = self._place, self._native
         if self._samples is None and native is not None and place is not None:
@@ -606,7 +621,7 @@ class DataLoader:
                 self._count(learnt)
 
     def _count_as(self, state: Mapping[str, Any]) -> None:
-        """Take the sample counts that `state` was saved with, where no manifest has others."""
+        """Use the sample counts in `state`, if no manifest has others."""
         if self._options.counts is not None or not isinstance(state, Mapping):
             return
         urls = state.get("urls")
@@ -645,7 +660,7 @@ class DataLoader:
         return {
             "urls": options.urls,
             "counts": self._samples,
-            # A rank has no window of its own to find room for where shards are leased.
+            # With a shared queue a rank has no window of its own.
             "bytes": options.sizes if self._leases is None else None,
             "ranks": ranks.here(place),
             "streams": [] if options.mixture is None else options.mixture.proportions(),
@@ -655,7 +670,7 @@ class DataLoader:
                 "seed": options.seed,
                 "lanes": self._lanes,
                 "batch_size": options.batch_size,
-                # Leased shards are shared by the queue, not by rank.
+                # The queue distributes shards, not the rank.
                 "rank": place.rank if self._leases is None else 0,
                 "world_size": place.world_size if self._leases is None else 1,
                 "tail": tail,

@@ -1,4 +1,4 @@
-"""Which of how many trainers this process is."""
+"""Rank and world size of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("forebay")
 
 
 class Place(NamedTuple):
-    """A process's place among those that share an epoch."""
+    """Rank of a process among those that share an epoch."""
 
     rank: int
     world_size: int
@@ -37,7 +37,7 @@ def resolve(rank: int | None, world_size: int | None) -> Place:
     place = place or Place(0, 1, "this process alone")
     if place.world_size < 1 or not 0 <= place.rank < place.world_size:
         raise Invalid(
-            f"rank {place.rank} does not exist in a world of {place.world_size} "
+            f"rank {place.rank} is not below world_size {place.world_size} "
             f"(from {place.source}); ranks count from 0",
             {"rank": str(place.rank), "world_size": str(place.world_size)},
         )
@@ -45,14 +45,14 @@ def resolve(rank: int | None, world_size: int | None) -> Place:
 
 
 def torch_worker() -> Any:
-    """Which worker of torch's loader runs here, as torch tells it; None outside of one."""
-    # A worker has that module.
+    """Return the worker of torch's loader that runs here; None outside of one."""
+    # A worker has imported that module.
     loading = sys.modules.get("torch.utils.data")
     return None if loading is None else loading.get_worker_info()
 
 
 def refuse_many_workers() -> None:
-    """Refuse to read a rank's whole share in each of several workers of torch's loader.
+    """Reject reading a rank's whole share in each of several workers of torch's loader.
 
     Raises
     ------
@@ -70,14 +70,14 @@ def refuse_many_workers() -> None:
 
 
 def in_step() -> str | None:
-    """What makes the ranks of this job step together, if it has several and something does."""
+    """Return the mechanism that makes this job's ranks step together, if there is one."""
     for place in (_torch(), _jax()):
         if place is not None and place.world_size > 1:
             return place.source
     return None
 
 
-# What tells one start of a job from another: the first launcher of which all the first are there.
+# Variables that identify one start of a job: the first launcher whose first variables are all set.
 _JOBS = (
     (
         ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
@@ -87,18 +87,19 @@ _JOBS = (
     (("MASTER_ADDR", "MASTER_PORT"), ()),
 )
 
-# Of a process that is alone, for as long as it lives.
+# Identity of a process that is alone, for its lifetime.
 _ALONE = secrets.token_hex(16)
 
 
 def group(world_size: int, job: str | None, env: Mapping[str, str] | None = None) -> list[str]:
-    """What the ranks of this job have in common, and no other job has: the name it was given, and
-    what its launcher says of it (torchrun, a step of Slurm's, or the address at which ranks meet).
+    """Return an identity shared by the ranks of this job alone: its name, and its launcher's
+    identity
+    (torchrun, a Slurm step, or the address at which ranks meet).
 
     Raises
     ------
     Invalid
-        If there is nothing of that, for several ranks.
+        If several ranks have none of these.
     """
     env = os.environ if env is None else env
     named = [] if job is None else [job]
@@ -110,7 +111,7 @@ def group(world_size: int, job: str | None, env: Mapping[str, str] | None = None
     if named:
         return named
     raise Invalid(
-        f"nothing says which {world_size} ranks share their shards; start them by torchrun or "
+        f"nothing identifies the {world_size} ranks that share a queue; start them by torchrun or "
         "srun, set MASTER_ADDR and MASTER_PORT, or give job= a name that only this start of the "
         "job has",
         {"option": "job"},
@@ -118,7 +119,7 @@ def group(world_size: int, job: str | None, env: Mapping[str, str] | None = None
 
 
 def is_spread(world_size: int, env: Mapping[str, str] | None = None) -> bool:
-    """Whether the launcher says that ranks are on other nodes, too."""
+    """Return true if the launcher reports ranks on other nodes."""
     env = os.environ if env is None else env
     if "LOCAL_WORLD_SIZE" in env:
         return _number(env, "LOCAL_WORLD_SIZE") < world_size
@@ -128,20 +129,21 @@ def is_spread(world_size: int, env: Mapping[str, str] | None = None) -> bool:
 
 
 def log_once(place: Place) -> None:
-    """Say which rank this is and how that is known."""
+    """Log the rank and its source."""
     _log.info("rank %d of %d (from %s)", place.rank, place.world_size, place.source)
 
 
 def here(place: Place, env: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """The first rank on this node, and how many there are: those that ``torchrun`` and its like say
-    they have started here, else this one alone.
+    """Return the first rank on this node, and the number of ranks on it: as ``torchrun`` and others
+    report,
+    else this one alone.
     """
     env = os.environ if env is None else env
     if "LOCAL_RANK" not in env or "LOCAL_WORLD_SIZE" not in env:
         return place.rank, 1
     local, size = _number(env, "LOCAL_RANK"), _number(env, "LOCAL_WORLD_SIZE")
     first = place.rank - local
-    # Another launcher's variables say nothing about these ranks.
+    # Variables of another launcher do not describe these ranks.
     if not (0 <= local < size and 0 <= first <= place.world_size - size):
         return place.rank, 1
     return first, size
@@ -156,7 +158,7 @@ def _arguments(rank: int | None, world_size: int | None) -> Place | None:
 
 
 def _torch() -> Place | None:
-    # A process group exists only where its module is loaded already.
+    # A process group exists only if its module is imported.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None
@@ -166,7 +168,7 @@ def _torch() -> Place | None:
 
 
 def _jax() -> Place | None:
-    # As with torch: only a program that has started it has it loaded.
+    # As with torch: only a program that uses it has imported it.
     jax = sys.modules.get("jax")
     if jax is None or not jax.distributed.is_initialized():
         return None
@@ -180,7 +182,7 @@ def _launcher(env: Mapping[str, str]) -> Place | None:
 
 
 def _slurm(env: Mapping[str, str]) -> Place | None:
-    # Without a step these describe the batch script, which is one process whatever they say.
+    # Without a step these describe the batch script, which is a single process.
     if "SLURM_STEP_ID" not in env or "SLURM_PROCID" not in env or "SLURM_NTASKS" not in env:
         return None
     tasks = _number(env, "SLURM_NTASKS")
@@ -199,8 +201,9 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 
 def threads(env: Mapping[str, str] | None = None) -> int:
-    """Decode threads for this process: its fair share of the cores it may keep busy, as its
-    affinity and its control group's quota allow.
+    """Return the number of decode threads of this process: its share of the cores that affinity and
+    the
+    control group's quota allow.
 
     ``FOREBAY_DECODE_THREADS`` overrides it.
     """

@@ -1,7 +1,7 @@
-"""Data sets that are mixed: ``DataLoader([Stream(...), Stream(...)])``.
+"""Mixed data sets: ``DataLoader([Stream(...), Stream(...)])``.
 
-One rule: after any number of samples each stream has had its share of them, to less than one
-sample; and a stream's own order does not depend on the others.
+Rule: in every prefix each stream has its share, to within one sample, and a stream's own order does
+not depend on the others.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ class Stream:
     urls : str, path or list of them
         As of `forebay.DataLoader`.
     weight : float, optional
-        Its part of the samples, relative to the other streams' weights. The epoch's length is the
-        loader's `epoch_samples`; a stream that is shorter than its part is played again, in
-        another order.
+        Share of the samples, relative to the other streams' weights. The epoch's length is the
+        loader's
+        `epoch_samples`; a stream shorter than its share repeats, in another order.
     repeat : float, optional
-        How often an epoch plays it: 2 plays every sample twice, 0.5 half of them. Default 1, if
-        there is no weight. Needs sample counts.
+        Repetitions per epoch: 2 plays every sample twice, 0.5 half of them. Default 1 without a
+        weight.
+        Needs sample counts.
     manifest : path, optional
         A file made by ``forebay index`` of these shards.
 
     Raises
     ------
     Invalid
-        For a weight or repeat that is no number above 0, or both.
+        For a weight or repeat that is not a positive number, or both.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Stream:
 
 
 class Mixture:
-    """The streams of a loader, as far as its order depends on them."""
+    """Streams of a loader, as far as its order depends on them."""
 
     def __init__(self, streams: Sequence[Stream], shards: Sequence[int]) -> None:
         if len({stream.weight is None for stream in streams}) > 1:
@@ -76,7 +77,7 @@ class Mixture:
         self.has_weights = any(stream.weight is not None for stream in streams)
 
     def proportions(self) -> list[dict[str, Any]]:
-        """Each stream as the native side reads it."""
+        """Return each stream for the native side."""
         return [
             {
                 "shards": shards,
@@ -88,7 +89,7 @@ class Mixture:
         ]
 
     def samples(self, counts: Sequence[int]) -> int:
-        """Samples of an epoch that repeats streams whose shards have so many."""
+        """Return the samples of an epoch that repeats streams, from the counts of their shards."""
         first, parts = 0, []
         for shards, stream in self._streams:
             parts.append((sum(counts[first : first + shards]), stream.repeat))

@@ -246,7 +246,7 @@ def samples(batches):
 def test_epochs_of_one_process(data):
     with loader(data, shuffle=True) as batches:
         assert batches.num_samples == sum(COUNTS)
-        with pytest.raises(TypeError, match="as many batches as it is fast"):
+        with pytest.raises(TypeError, match="num_samples"):
             len(batches)
         first, second = samples(batches), samples(batches)
         assert batches.epoch == 2
@@ -357,7 +357,7 @@ def test_states_of_other_kinds_are_refused(data):
         state = batches.state_dict()
         with pytest.raises(forebay.Invalid, match="options"):
             other.load_state_dict(state)
-        with pytest.raises(forebay.Invalid, match="no state"):
+        with pytest.raises(forebay.Invalid, match="state_dict"):
             batches.load_state_dict({**state, "open": [1]})
         with forebay.DataLoader(**data, rank=0, world_size=1) as static:
             with pytest.raises(forebay.Invalid, match="split"):

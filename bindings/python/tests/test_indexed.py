@@ -79,7 +79,7 @@ def test_crops_are_a_function_of_the_samples_number(shards, manifest):
 
 def test_what_names_no_sample_is_refused(dataset):
     for index in ("3", 1.5, [0, "x"], None):
-        with pytest.raises(forebay.Invalid, match="numbered"):
+        with pytest.raises(forebay.Invalid, match="whole number"):
             dataset[index]
     with pytest.raises(forebay.Invalid, match="at least one"):
         dataset[[]]

@@ -187,7 +187,7 @@ def test_a_state_of_another_order_is_refused_by_name(make, manifest, shards, opt
     with pytest.raises(forebay.Invalid, match=option) as caught:
         other.load_state_dict(state)
     assert caught.value.places["option"] == option
-    with pytest.raises(forebay.Invalid, match="no state"):
+    with pytest.raises(forebay.Invalid, match="state_dict"):
         other.load_state_dict({"epoch": 1})
 
 
