@@ -1,8 +1,9 @@
-"""webdataset's API on Forebay: `WebDataset`, `WebLoader`, and what their chains are made of.
+"""webdataset's API on Forebay: `WebDataset`, `WebLoader`, and the parts of their chains.
 
-A script that says ``import webdataset as wds`` may say ``import forebay.webdataset as wds``. What
-differs is in docs/PYTHON.md. This package imports torch where there is one, because torch's loader
-wants data sets of its own class; ``import forebay`` alone does not.
+A script with ``import webdataset as wds`` may use ``import forebay.webdataset as wds``.
+docs/PYTHON.md lists the differences. This package imports torch where it is installed, because
+torch's
+loader expects its own classes; ``import forebay`` alone does not.
 """
 
 from __future__ import annotations

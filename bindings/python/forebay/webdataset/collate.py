@@ -1,7 +1,6 @@
 """Samples into batches and back.
 
-One rule: a batch is a sample whose values are columns; samples that do not fit together are refused
-rather than put together some other way.
+Rule: a batch is a sample whose values are columns; samples that do not fit together are rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 def default_collation_fn(samples: Sequence[Any]) -> Any:
-    """One batch of `samples`: dicts become a dict, tuples and lists a tuple.
+    """Collate `samples` into one batch: dicts become a dict, tuples and lists a tuple.
 
     Numbers become a NumPy array, arrays and tensors are stacked, all else becomes a list.
 
@@ -52,7 +51,7 @@ def _column(name: Any, values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, (int, float)):
         return importlib.import_module("numpy").array(values)
-    # Nobody can have made a tensor or an array without these modules.
+    # Tensors and arrays exist only if these modules are imported.
     for module, kind, join in (("torch", "Tensor", "stack"), ("numpy", "ndarray", "stack")):
         found: Any = sys.modules.get(module)
         if found is None or not isinstance(first, getattr(found, kind)):
@@ -68,7 +67,7 @@ def _column(name: Any, values: list[Any]) -> Any:
 
 
 def batches(source: Iterable[Any], size: int, collate: Collate | None, rest: bool) -> Iterator[Any]:
-    """Lists of `size` samples, collated; the last may be shorter if `rest`."""
+    """Yield lists of `size` samples, collated; the last may be shorter if `rest`."""
     batch: list[Any] = []
     for sample in source:
         batch.append(sample)
@@ -80,7 +79,7 @@ def batches(source: Iterable[Any], size: int, collate: Collate | None, rest: boo
 
 
 def unbatched(source: Iterable[Any]) -> Iterator[Any]:
-    """The samples of batches whose values are columns."""
+    """Yield the samples of batches whose values are columns."""
     for batch in source:
         if isinstance(batch, dict):
             names, columns = list(batch), list(batch.values())
@@ -96,7 +95,7 @@ def unbatched(source: Iterable[Any]) -> Iterator[Any]:
 
 
 def unlisted(source: Iterable[Any]) -> Iterator[Any]:
-    """The samples of lists of samples."""
+    """Yield the samples of lists of samples."""
     for batch in source:
         if not isinstance(batch, list):
             raise Invalid(f"unlisted works on lists, not {type(batch).__name__}; see unbatched")

@@ -1,6 +1,6 @@
 """`WebDataset`: the samples of shards, as dicts of bytes, and the chain that begins with them.
 
-One rule: an argument of webdataset's is honoured, or refused with the way that leads there here.
+Rule: an argument of webdataset's is honoured, or rejected with the alternative here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from forebay.webdataset.pipeline import Pipeline
 from forebay.webdataset.place import Epoch
 from forebay.webdataset.shards import Splitter, single_node_only, split_by_worker
 
-# Seconds that any wait may take, as in `forebay.DataLoader`.
+# Seconds; bounds every wait, as in `forebay.DataLoader`.
 _TIMEOUT = 300.0
 
 _SHARDS_MAX = 2**31 - 1
 
-# Arguments that cannot be had, what they are by default, and our way to the same end.
+# Unsupported arguments, their default values, and the alternative.
 _REFUSED: dict[str, tuple[Any, str]] = {
     "cache_dir": (None, "the daemon caches; give the directory as FOREBAY_CACHE"),
     "cache_size": (-1, "the daemon caches; give the size as FOREBAY_CAPACITY, as in 200GiB"),
@@ -42,7 +42,7 @@ class WebDataset(Pipeline):
     - ``"__url__"``: the shard, as it was named;
     - ``"__local_path__"``: its path, if it is a file here.
 
-    In a program that has torch it is one of its ``IterableDataset``.
+    In a program with torch it is a torch ``IterableDataset``.
 
     Parameters
     ----------
@@ -50,38 +50,38 @@ class WebDataset(Pipeline):
         Shards. In a text ``::`` joins parts, ``${var}`` is the variable ``WDS_var``, and braces and
         patterns expand as for `forebay.DataLoader`; a list is taken literally.
     handler : callable
-        Hears of each shard and sample that cannot be used: raises, or returns True to go on behind
+        Called with the error of each bad shard or sample: raises, or returns True to continue after
         it, or False to end the stream there.
     mode : {None, "resampled"}
         The latter is ``resampled=True``.
     resampled : bool
-        Whether to draw shards with replacement, without end.
+        True draws shards with replacement, without end.
     repeat : bool
-        Whether to play the shards again and again, as `repeat` does.
+        True plays the shards again and again, as `repeat` does.
     shardshuffle : bool or int, optional
         Shards in the buffer that they are drawn from; True means 100. Another order each epoch.
     cache_size, cache_dir, url_to_name, select_files, rename_files
-        Refused, with our way to the same end.
+        Rejected, with the alternative.
     detshuffle : bool
         Every order is a function of the seed here.
     nodesplitter, workersplitter : callable, optional
         Choose this rank's and this worker's part of an iterator of dicts with ``"url"``. None
-        leaves all. Default: an error if there are several ranks; every n-th shard for n workers.
+        keeps all. Default: an error if there are several ranks; every n-th shard for n workers.
     empty_check : bool
-        Whether a worker without any sample is an error.
+        True makes a worker without any sample an error.
     verbose : bool
-        Whether to log each shard that is begun (logger ``forebay``, level INFO).
+        True logs each shard that is begun (logger ``forebay``, level INFO).
     seed : int, optional
-        The key of every draw. Default: ``WDS_SEED``, else 0.
+        Key of every draw. Default: ``WDS_SEED``, else 0.
     allow_pipe, timeout, daemon, job
         As for `forebay.DataLoader`.
 
     Raises
     ------
     Invalid
-        Here, for an argument or variable that makes no sense.
+        Here, for an invalid argument or variable.
     ForebayError
-        While iterating, what `handler` raises, and what no sample or shard is to blame for.
+        While iterating: errors raised by `handler`, and those of no single sample or shard.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class WebDataset(Pipeline):
         super().__init__(seed)
         if mode not in (None, "resampled"):
             raise Invalid(
-                f"mode={mode!r} is not known; use 'resampled', or leave it", {"option": "mode"}
+                f"mode={mode!r} is unknown; use 'resampled', or leave it", {"option": "mode"}
             )
         flag("detshuffle", detshuffle)
         pipes = flag("allow_pipe", allow_pipe)
@@ -162,7 +162,7 @@ class WebDataset(Pipeline):
             raise Invalid(
                 f"worker {worker.number} of {worker.workers}, rank {worker.rank} of "
                 f"{worker.world_size}, has no samples; {len(self._urls)} shards are too few for "
-                "so many, or hold none: use fewer workers or more shards, or allow it by "
+                "so many, or are empty: use fewer workers or more shards, or allow it by "
                 "empty_check=False",
                 {"option": "empty_check"},
             )
@@ -185,7 +185,7 @@ def _mixed(shardshuffle: Any) -> int:
 
 def _function(option: str, value: Any) -> None:
     if not callable(value):
-        raise Invalid(f"{option}={value!r} is no function", {"option": option})
+        raise Invalid(f"{option}={value!r} is not a function", {"option": option})
 
 
 def _splitter(option: str, value: Any) -> Splitter | None:

@@ -1,7 +1,7 @@
-"""From bytes to values, field by field: what ``decode`` does.
+"""Decoding field by field, from bytes to values: the stage ``decode``.
 
-One rule: for each field the functions are asked in turn, and the first that returns something
-other than None has decoded it. What no function knows stays bytes.
+Rule: for each field the functions are asked in turn, and the first result other than None counts. A
+field that no function decodes stays bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Continue", "Decoder", "gzfilter", "handle_extension", "imagehandler"
 # Takes a field's name, with a dot before it, and its bytes.
 FieldDecoder = Callable[[str, Any], Any]
 
-# What is taken for an image: the suffixes that webdataset lists, which are those that Pillow reads.
+# Suffixes of images: those that webdataset lists, which Pillow reads.
 _IMAGES = """
     apng blp bmp bufr bw cur dcx dds dib emf eps fit fits flc fli ftc ftu gbr gif grib h5 hdf
     icb icns ico iim im j2c j2k jfif jp2 jpc jpe jpeg jpf jpg jpx mpeg mpg msp pbm pcd pcx pgm
@@ -46,7 +46,7 @@ _TEN_DTYPES = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "
 
 @dataclass(frozen=True)
 class Continue:
-    """What a decoder returns that leaves the rest to those after it, as gunzipping does.
+    """Result of a decoder that leaves the rest to those after it, as gunzipping does.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _extension(key: str) -> str:
 
 @dataclass(frozen=True)
 class _Image:
-    """Decodes images by Pillow, as `kind` of `mode`."""
+    """Decoder of images by Pillow, to `kind` of `mode`."""
 
     spec: str
     kind: str
@@ -140,7 +140,7 @@ def imagehandler(imagespec: str) -> FieldDecoder:
         return _IMAGE_SPECS[imagespec]
     except KeyError:
         raise Invalid(
-            f"{imagespec!r} is no way to decode images; use one of {', '.join(_IMAGE_SPECS)}"
+            f"{imagespec!r} is not an image format; use one of {', '.join(_IMAGE_SPECS)}"
         ) from None
 
 
@@ -183,7 +183,7 @@ def _runs_code(what: str) -> None:
 
 
 def unpickle(data: bytes) -> Any:
-    """What was pickled. It may run any code: read no shards of people you do not trust."""
+    """Return a pickled value. It may run any code: read no shards of people you do not trust."""
     _runs_code("pickled data")
     return pickle.loads(data)
 
@@ -218,7 +218,7 @@ def _ten(data: bytes) -> list[Any]:
         magic, size = _TEN_HEAD.unpack_from(data, at)
         at += _TEN_HEAD.size
         if magic != _TEN_MAGIC or not 0 <= size <= len(data) - at:
-            raise ValueError(f"this is no .ten file: no chunk begins at byte {at}")
+            raise ValueError(f"this is not a .ten file: no chunk begins at byte {at}")
         chunks.append(data[at : at + size])
         at += -(-size // _TEN_ALIGNED) * _TEN_ALIGNED
     arrays = []
@@ -226,7 +226,7 @@ def _ten(data: bytes) -> list[Any]:
         dtype, _, dimensions, *shape = numpy.frombuffer(head, "i8").tolist()
         name = struct.pack("=q", dtype).rstrip(b"\0").decode("ascii")
         if name not in _TEN_DTYPES:
-            raise ValueError(f"a .ten file of {name!r} is not known")
+            raise ValueError(f"a .ten file of {name!r} is not supported")
         shape = shape[:dimensions]
         arrays.append(numpy.frombuffer(body, name).reshape(shape))
     return arrays
@@ -253,7 +253,7 @@ def basichandlers(key: str, data: bytes) -> Any:
 
 
 def _metadata(value: Any) -> Any:
-    """What a sample says of itself is text, if it can be."""
+    """Return a sample's metadata as text, if possible."""
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -272,7 +272,7 @@ class Decoder:
     only : str or list of str, optional
         The fields to decode.
     partial : bool
-        Whether fields may be something else than bytes already; they stay as they are.
+        True accepts fields that are not bytes; they stay as they are.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ class Decoder:
         self._partial = partial
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """The sample with its fields decoded.
+        """Return the sample with its fields decoded.
 
         Raises
         ------
@@ -318,7 +318,7 @@ class Decoder:
                 raise TypeError(f"it is {type(value).__name__}, not bytes")
             return self._value(f".{name}", value)
         except Invalid:
-            # Of what is missing here the sample is innocent.
+            # A missing package is not the sample's fault.
             raise
         except Exception as error:
             places = {"url": sample.get("__url__"), "key": sample.get("__key__"), "field": name}

@@ -1,7 +1,7 @@
-"""The variables that webdataset reads, and what becomes of them here.
+"""webdataset's environment variables, and their treatment here.
 
-One rule: a variable that would change which bytes are read, or what runs, is honoured or refused
-by name; it is never ignored.
+Rule: a variable that would change the bytes read, or the code run, is honoured or rejected by name,
+never ignored.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from forebay.errors import Invalid
 
-# How often a variable's value may itself name a variable.
+# Depth to which a variable's value may name further variables.
 _NESTED = 10
 
-# Variables about a cache or a gateway of webdataset's own, and our way to the same end.
+# Variables about webdataset's own cache or gateway, and the alternative here.
 _REFUSED = {
     "WDS_CACHE": (
         "the daemon caches, for all jobs of the node at once; unset it and give the directory as "
@@ -23,14 +23,14 @@ _REFUSED = {
     ),
     "WDS_CACHE_SIZE": "unset it and give the size as FOREBAY_CAPACITY, as in 200GiB",
     "USE_AIS_FOR": (
-        "AIStore's own protocol is not spoken here; unset it and name its S3 address as "
+        "AIStore's own protocol is not supported; unset it and name its S3 address as "
         "AWS_ENDPOINT_URL_S3"
     ),
 }
 
 
 def check() -> None:
-    """Refuse the variables that have another name here.
+    """Reject variables that have another name here.
 
     Raises
     ------
@@ -47,17 +47,17 @@ def check() -> None:
 
 
 def secure() -> bool:
-    """Whether ``WDS_SECURE`` forbids commands, rewritten URLs and data that runs code."""
+    """Return true if ``WDS_SECURE`` forbids commands, rewritten URLs and data that runs code."""
     return _flag("WDS_SECURE", default=False)
 
 
 def weights_only() -> bool:
-    """Whether ``.pth`` fields may hold tensors alone (``WDS_PYTORCH_WEIGHTS_ONLY``)."""
+    """Return true if ``.pth`` fields may hold only tensors (``WDS_PYTORCH_WEIGHTS_ONLY``)."""
     return _flag("WDS_PYTORCH_WEIGHTS_ONLY", default=False)
 
 
 def seed() -> int | None:
-    """The seed of ``WDS_SEED``, if that is set."""
+    """Return the seed of ``WDS_SEED``, if that is set."""
     text = os.environ.get("WDS_SEED")
     if not text:
         return None
@@ -65,13 +65,13 @@ def seed() -> int | None:
         return int(text)
     except ValueError:
         raise Invalid(
-            f"WDS_SEED is {text!r}, no whole number; mend it, or give seed=",
+            f"WDS_SEED is {text!r}, not a whole number; mend it, or give seed=",
             {"variable": "WDS_SEED"},
         ) from None
 
 
 def filled(url: str) -> str:
-    """`url` with each ``${var}`` replaced by the variable ``WDS_var``.
+    """Return `url` with each ``${var}`` replaced by the variable ``WDS_var``.
 
     Raises
     ------
@@ -86,14 +86,14 @@ def filled(url: str) -> str:
 
 
 def rewritten(url: str) -> str:
-    """`url` as the first rule of ``GOPEN_REWRITE`` that fits its start makes it.
+    """Rewrite `url` by the first rule of ``GOPEN_REWRITE`` that matches its start.
 
-    A rule is ``expression=replacement``; ``;`` separates them. Paths are left as they are.
+    A rule is ``expression=replacement``; ``;`` separates them. Paths stay as they are.
 
     Raises
     ------
     Invalid
-        For a rule that is none.
+        For an invalid rule.
     """
     rules = os.environ.get("GOPEN_REWRITE")
     if not rules or urlsplit(url).scheme in ("", "file"):
@@ -106,7 +106,7 @@ def rewritten(url: str) -> str:
             made = re.sub(f"^{old}", new, url)
         except (re.error, IndexError) as error:
             raise Invalid(
-                f"GOPEN_REWRITE has the rule {rule!r}, which is none ({error}); write "
+                f"GOPEN_REWRITE has the invalid rule {rule!r} ({error}); write "
                 "expression=replacement, with ';' between rules",
                 {"variable": "GOPEN_REWRITE"},
             ) from None

@@ -1,7 +1,7 @@
-"""What to do about an error: the functions that ``handler=`` takes.
+"""Treatment of errors: the functions that ``handler=`` takes.
 
-One rule: a handler raises, or returns True to leave out what is wrong and go on, or False to end
-the stream there.
+Rule: a handler raises, or returns True to skip the error and continue, or False to end the stream
+there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
 
 Handler = Callable[[Exception], bool]
 
-# From the warning to the stage's caller: nobody has use for the line within this package.
+# From the warning to the stage's caller: a line within this package is of no use.
 _CALLERS = 2
 
 
@@ -31,12 +31,12 @@ def reraise_exception(error: Exception) -> NoReturn:
 
 
 def ignore_and_continue(error: Exception) -> bool:
-    """Leave out what is wrong and go on."""
+    """Skip the error and continue."""
     return True
 
 
 def warn_and_continue(error: Exception) -> bool:
-    """Warn, leave out what is wrong and go on."""
+    """Warn, skip the error and continue."""
     warnings.warn(repr(error), stacklevel=_CALLERS)
     return True
 

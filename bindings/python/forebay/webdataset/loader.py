@@ -1,6 +1,6 @@
-"""`WebLoader`: torch's loader, with the fluent chain behind it.
+"""`WebLoader`: torch's loader with the fluent chain after it.
 
-One rule: each time that torch's loader is begun, its data set plays the next epoch in every worker.
+Rule: each iteration of torch's loader plays the data set's next epoch in every worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.webdataset.place import Epoch
 
 
 class WebLoader(Pipeline):
-    """torch's ``DataLoader`` with the steps of `WebDataset` behind it.
+    """torch's ``DataLoader`` with the stages of `WebDataset` after it.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class WebLoader(Pipeline):
         self._loader = loading.DataLoader(*args, **kw)
         dataset = self._loader.dataset
         super().__init__(dataset._seed if isinstance(dataset, Pipeline) else None)
-        # The data set's epoch with which the iteration under way began.
+        # The data set's epoch at the start of the current iteration.
         self._dataset_epoch = self._its_epoch()
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch, or go on in the one that was loaded."""
+        """Begin the next epoch, or continue the loaded one."""
         self._dataset_epoch = self._its_epoch()
         return super().__iter__()
 
@@ -62,19 +62,20 @@ class WebLoader(Pipeline):
             dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch stands: after those that this object handed out.
+        """Return the position of the next batch, after those that this object delivered.
 
         Returns
         -------
         dict
-            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+            Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
         epoch = self._its_epoch() if self._at is None else self._dataset_epoch
         return super().state_dict() | {"dataset_epoch": epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was saved: the next iteration plays its epoch, data set and all, and
-        leaves out what was handed out of it.
+        """Continue at the position of `state`: the next iteration plays its epoch, in the data set
+        too, and
+        skips the delivered part.
 
         Parameters
         ----------
@@ -84,7 +85,7 @@ class WebLoader(Pipeline):
         Raises
         ------
         Invalid
-            Naming what differs.
+            Naming the difference.
         """
         super().load_state_dict(state)
         dataset = self._loader.dataset
@@ -103,7 +104,7 @@ class WebLoader(Pipeline):
     def _source(self, epoch: Epoch) -> Iterator[Any]:
         dataset, workers = self._loader.dataset, self._loader.num_workers > 0
         if workers and isinstance(dataset, Pipeline):
-            # Workers are copies: they are told the epoch, and this one counts for them.
+            # Workers are copies: they receive the epoch, and this one counts for them.
             dataset.set_epoch(dataset.epoch)
             batches: Iterator[Any] = iter(self._loader)
             dataset.set_epoch(dataset.epoch + 1)

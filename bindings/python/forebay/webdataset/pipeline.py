@@ -1,6 +1,6 @@
-"""The fluent chain that data sets and loaders share, and how often it is played.
+"""Fluent chain of data sets and loaders, and its repetition.
 
-One rule: every iteration is an epoch of its own number, and whatever is drawn in it is drawn anew.
+Rule: every iteration is an epoch with its own number, and its random draws are its own.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from forebay.webdataset.shards import INITIAL
 if TYPE_CHECKING:
     from torch.utils.data import IterableDataset
 else:
-    # torch's loader asks for this class, so it has to be there before the loader is.
+    # torch's loader expects this class, so it must exist before the loader does.
     try:
         from torch.utils.data import IterableDataset
     except ImportError:
         from typing import Generic
 
         class IterableDataset(Generic[TypeVar("_Sample")]):
-            """Stands for torch's class where there is no torch."""
+            """Stands in for torch's class without torch."""
 
 
 _Self = TypeVar("_Self", bound="Pipeline")
 
-_CACHED = "the daemon caches what is read, for all jobs and epochs; leave it out"
+_CACHED = "the daemon caches, for all jobs and epochs; leave it out"
 
 
 class Pipeline(IterableDataset[Any]):
-    """A stream of samples and the steps that they go through.
+    """A stream of samples and its stages.
 
-    Every step makes a new pipeline and leaves this one as it is; `with_epoch`, `with_length` and
+    Every stage makes a new pipeline and leaves this one as it is; `with_epoch`, `with_length` and
     `repeat` change this one.
     """
 
@@ -56,17 +56,17 @@ class Pipeline(IterableDataset[Any]):
             seed = environment.seed()
         self._seed = 0 if seed is None else whole("seed", seed, -U64_MAX, U64_MAX)
         self._stages: list[Any] = []
-        # How often the source is played in one iteration, None for ever; and samples at most.
+        # Repetitions of the source in one iteration, None for ever.
         self._repetitions: int | None = 1
         self._samples: int | None = None
         self._length: int | None = None
-        # Where the next iteration begins, and where the one under way stands.
+        # Start of the next iteration.
         self._next = Position(epoch=0)
         self._at: Position | None = None
-        # What `close` ends; whatever is made from this pipeline shares it.
+        # Iterations that `close` ends, shared with every pipeline made from this one.
         self._under_way: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
-        # Whether a worker knows the epoch's number: its copy of this counts nothing that happens
-        # in other iterations of torch's loader.
+        # True if a worker knows the epoch's number: its copy of this does not count other
+        # iterations of torch's loader.
         self._told = False
 
     def _source(self, epoch: Epoch) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class Pipeline(IterableDataset[Any]):
     # Iteration
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch, or go on in the one that was loaded."""
+        """Begin the next epoch, or continue the loaded one."""
         worker, begin = place.worker(), self._next
         if begin.workers not in (None, worker.workers):
             raise Invalid(
@@ -98,7 +98,7 @@ class Pipeline(IterableDataset[Any]):
             yield sample
         self._at = None
         if begin.samples and handed_out == begin.samples:
-            # The state was saved after an epoch's last sample: go on with the next.
+            # The state was saved after an epoch's last sample: continue with the next epoch.
             yield from iter(self)
 
     def _cut(self, stream: Iterator[Any], worker: place.Worker) -> Iterator[Any]:
@@ -131,7 +131,7 @@ class Pipeline(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration plays, here and in workers that start then.
 
-        After `load_state_dict`, choosing the epoch that was loaded keeps the loaded position.
+        After `load_state_dict`, choosing the loaded epoch keeps the loaded position.
 
         Parameters
         ----------
@@ -144,21 +144,22 @@ class Pipeline(IterableDataset[Any]):
         self._told = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next sample stands: after those that this object handed out.
+        """Return the position of the next sample, after those that this object delivered.
 
-        It is this worker's own, for as many ranks and workers. Functions of the user's have to do
-        the same again for it to be found.
+        It is this worker's own, for as many ranks and workers. The user's functions must be
+        repeatable for it
+        to be found again.
 
         Returns
         -------
         dict
-            Made of numbers and text: fit for JSON, pickle and ``torch.save``.
+            Numbers and text only: fit for JSON, pickle and ``torch.save``.
         """
         return position.save(self._at or self._next, self._described())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was saved: the next iteration plays its epoch and leaves out what was
-        handed out of it.
+        """Continue at the position of `state`: the next iteration plays its epoch and skips the
+        delivered part.
 
         Parameters
         ----------
@@ -168,12 +169,12 @@ class Pipeline(IterableDataset[Any]):
         Raises
         ------
         Invalid
-            Naming what differs.
+            Naming the difference.
         """
         self._next, self._at = position.load(state, self._described()), None
 
     def _described(self) -> dict[str, Any]:
-        """What its order is a function of, as far as it can be told."""
+        """Return the options that its order is a function of, as far as they are known."""
         worker = place.worker()
         return {
             "seed": self._seed,
@@ -187,19 +188,19 @@ class Pipeline(IterableDataset[Any]):
         }
 
     def __len__(self) -> int:
-        """What `with_length` was told.
+        """Return the length set by `with_length`.
 
         Raises
         ------
         TypeError
-            Without it: nobody has counted the samples.
+            Without it: the samples are not counted.
         """
         if self._length is None:
-            raise TypeError("the length of a stream is not known; set one by with_length")
+            raise TypeError("the length of a stream is unknown; set one by with_length")
         return self._length
 
     def __bool__(self) -> bool:
-        # A stream is there, however long it is.
+        # A stream is true, however long it is.
         return True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,18 +222,18 @@ class Pipeline(IterableDataset[Any]):
         return twin
 
     def __enter__(self: _Self) -> _Self:
-        """The pipeline itself."""
+        """Return the pipeline itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the iterations that are under way, of this pipeline and of those made from it."""
+        """End the current iterations of this pipeline and of those made from it."""
         for iteration in list(self._under_way):
             iteration.close()
 
-    # How often
+    # Repetition
 
     def with_epoch(self: _Self, nsamples: int = -1, nbatches: int = -1) -> _Self:
         """Make each iteration `nsamples` long, from a stream repeated without end.
@@ -240,8 +241,8 @@ class Pipeline(IterableDataset[Any]):
         Parameters
         ----------
         nsamples, nbatches : int
-            What the pipeline yields for each rank, over all workers together; the larger of the
-            two. Neither: without end.
+            Items of each rank, over all workers together; the larger of the two. Neither: without
+            end.
         """
         self._repetitions, self._samples = None, _limit(max(nsamples, nbatches))
         return self
@@ -252,30 +253,30 @@ class Pipeline(IterableDataset[Any]):
         Parameters
         ----------
         nepochs : int
-            How often; without end if it is not above 0.
+            Number of repetitions; without end if it is not above 0.
         nbatches : int
-            What the pipeline yields at most, as `with_epoch` counts it, if `nepochs` is not 1.
+            Items at most, counted as by `with_epoch`, if `nepochs` is not 1.
         """
         self._repetitions, self._samples = (nepochs if nepochs > 0 else None), _limit(nbatches)
         return self
 
     def with_length(self: _Self, n: int, silent: bool = True) -> _Self:
-        """Make ``len()`` say `n`. It changes nothing else.
+        """Make ``len()`` return `n`. It changes nothing else.
 
         Parameters
         ----------
         n : int
             0 or more.
         silent : bool
-            Not needed here: nothing is said.
+            Has no effect: there is no warning.
         """
         self._length = whole("n", n, 0, sys.maxsize)
         return self
 
-    # Steps
+    # Stages
 
     def compose(self: _Self, *steps: Any) -> _Self:
-        """Add steps: functions that make an iterable of an iterator, or objects with ``run``."""
+        """Add stages: functions from an iterator to an iterable, or objects with ``run``."""
         for step in steps:
             stages.check(step)
         twin = copy.copy(self)
@@ -303,7 +304,7 @@ class Pipeline(IterableDataset[Any]):
         initial : int
             Samples to wait for before the first is drawn.
         rng : random.Random, optional
-            Where to draw from. Default: a generator of this epoch's and worker's own.
+            Source of draws. Default: a generator of this epoch and worker.
         seed : int, optional
             In place of the pipeline's seed.
         """
@@ -320,31 +321,33 @@ class Pipeline(IterableDataset[Any]):
         partial: bool = False,
         handler: Handler = reraise_exception,
     ) -> _Self:
-        """Decode every field that something is known about.
+        """Decode every field that a decoder knows.
 
         Parameters
         ----------
         *args : str or callable
-            How to decode images, as `imagehandler` takes it, and functions of a field's name (with
-            a dot before it) and bytes; None from one leaves the field to the next.
+            Image formats for `imagehandler`, and functions of a field's name (with a dot before it)
+            and
+            bytes; None as a result leaves the field to the next.
         pre, post : list of callable, optional
-            Asked before and after them; by default what unpacks ``.gz``, and what knows text,
-            numbers, JSON, arrays and pickles by their suffixes.
+            Asked before and after them; by default the one for ``.gz``, and those for text,
+            numbers, JSON,
+            arrays and pickles by their suffixes.
         only : str or list of str, optional
             The fields to decode.
         partial : bool
-            Whether fields may be something else than bytes already.
+            True accepts fields that are not bytes.
         handler : callable
-            Hears of a `BadSample` for each sample that cannot be decoded.
+            Called with a `BadSample` for each sample that cannot be decoded.
         """
         return self.map(Decoder(args, pre, post, only, partial), handler)
 
     def map(self: _Self, f: stages.Function, handler: Handler = reraise_exception) -> _Self:
-        """Apply `f` to each sample; those of which it makes None are left out."""
+        """Apply `f` to each sample; samples with the result None are left out."""
         return self.compose(stages.Map(f, handler))
 
     def map_dict(self: _Self, handler: Handler = reraise_exception, **kw: Any) -> _Self:
-        """Apply a function to each of the fields named."""
+        """Apply a function to each of the named fields."""
         return self.compose(stages.MapDict(kw, handler))
 
     def map_tuple(self: _Self, *args: Any, handler: Handler = reraise_exception) -> _Self:
@@ -352,13 +355,13 @@ class Pipeline(IterableDataset[Any]):
         return self.compose(stages.MapTuple(args, handler))
 
     def select(self: _Self, predicate: stages.Function) -> _Self:
-        """Keep the samples of which `predicate` is true."""
+        """Keep the samples for which `predicate` is true."""
         return self.compose(stages.Select(predicate))
 
     def rename(
         self: _Self, handler: Handler = reraise_exception, keep: bool = True, **kw: Any
     ) -> _Self:
-        """Name fields anew: ``rename(image="jpg;png")``. Without `keep`, others are dropped."""
+        """Rename fields: ``rename(image="jpg;png")``. Without `keep`, others are dropped."""
         return self.compose(stages.Rename.of(kw, keep, handler))
 
     def rename_keys(
@@ -369,7 +372,7 @@ class Pipeline(IterableDataset[Any]):
         duplicate_is_error: bool = True,
         **kw: str,
     ) -> _Self:
-        """Name fields anew by patterns: ``rename_keys(image="*.jpg")`` or pairs of the two."""
+        """Rename fields by patterns: ``rename_keys(image="*.jpg")`` or pairs of the two."""
         patterns = (*args, *kw.items())
         return self.compose(
             stages.RenameKeys(patterns, keep_unselected, must_match, duplicate_is_error)
@@ -381,7 +384,7 @@ class Pipeline(IterableDataset[Any]):
         duplicate_is_error: bool = True,
         ignore_missing: bool = False,
     ) -> _Self:
-        """Make tuples of the fields that fit patterns; ``;`` separates alternatives."""
+        """Make tuples of the fields that match patterns; ``;`` separates alternatives."""
         patterns = tuple(tuple(one.split(";") if isinstance(one, str) else one) for one in args)
         return self.compose(stages.ExtractKeys(patterns, duplicate_is_error, ignore_missing))
 
@@ -416,7 +419,7 @@ class Pipeline(IterableDataset[Any]):
         collation_fn : callable, optional
             Makes a batch of a list of samples. None: the list is the batch.
         partial : bool
-            Whether the last batch may be shorter; it is dropped otherwise.
+            True keeps a shorter last batch; otherwise it is dropped.
         """
         return self.compose(stages.Batched(batchsize, collation_fn, partial))
 
@@ -441,15 +444,15 @@ class Pipeline(IterableDataset[Any]):
         return self.compose(stages.Sampled(p))
 
     def mcached(self) -> NoReturn:
-        """Refused."""
+        """Reject: the daemon caches."""
         raise Invalid(f"mcached: {_CACHED}")
 
     def lmdb_cached(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused."""
+        """Reject: the daemon caches."""
         raise Invalid(f"lmdb_cached: {_CACHED}")
 
     def log_keys(self, *_: Any) -> NoReturn:
-        """Refused."""
+        """Reject, with the alternative."""
         raise Invalid("log_keys: use .map with a function that writes sample['__key__']")
 
 

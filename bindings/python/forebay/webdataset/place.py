@@ -1,6 +1,6 @@
-"""Which worker of which rank this process is, and the random draws that are its own.
+"""Worker and rank of this process, and its random draws.
 
-One rule: a draw is a function of seed, epoch, place and purpose. Nothing else is random here.
+Rule: a draw is a function of seed, epoch, place and purpose. Nothing else is random here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 from forebay import ranks
 from forebay.errors import Invalid
 
-# What the process that started this one knew about its rank: a spawned worker of torch's loader
-# has no process group to ask.
+# Rank of the parent process: a spawned worker of torch's loader has no process group to ask.
 _of_parent: ranks.Place | None = None
 
 
@@ -26,7 +25,7 @@ class Worker:
     world_size: int
     number: int
     workers: int
-    # What torch drew for this iteration of its loader; 0 outside of its workers.
+    # torch's draw for this iteration of its loader; 0 outside of its workers.
     base_seed: int
 
 
@@ -36,13 +35,13 @@ class Epoch:
 
     worker: Worker
     seed: int
-    # torch's draw stands for the epoch's number where nobody told a worker that number.
+    # torch's draw replaces the epoch's number if a worker does not know it.
     base_seed: int
     number: int
     repetition: int
 
     def draws(self, purpose: str, seed: int | None = None) -> random.Random:
-        """A generator of this epoch's own, for one purpose."""
+        """Return a generator for one purpose in this epoch."""
         key = (
             self.seed if seed is None else seed,
             self.base_seed,
@@ -70,7 +69,7 @@ def worker(group: Any = None) -> Worker:
         number, workers = _variable("WORKER"), _variable("NUM_WORKERS")
         if not 0 <= number < workers:
             raise Invalid(
-                f"WORKER={number} does not exist among NUM_WORKERS={workers}; workers count from 0"
+                f"WORKER={number} is not below NUM_WORKERS={workers}; workers count from 0"
             )
     place = rank(group)
     base = 0 if info is None else info.seed - info.id
@@ -78,7 +77,7 @@ def worker(group: Any = None) -> Worker:
 
 
 def rank(group: Any = None) -> ranks.Place:
-    """The rank that this process is, or works for."""
+    """Return the rank that this process is, or works for."""
     if group is not None:
         import torch.distributed as distributed
 
@@ -92,7 +91,7 @@ def rank(group: Any = None) -> ranks.Place:
 
 
 def told_by_parent(place: ranks.Place | None) -> None:
-    """Note the rank of the process that a data set came from."""
+    """Record the rank of the process that a data set came from."""
     global _of_parent
     if place is not None:
         _of_parent = place

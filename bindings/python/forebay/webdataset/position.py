@@ -1,7 +1,8 @@
-"""Where a pipeline stands, and which states fit which pipeline.
+"""Position of a pipeline, and the check that a state fits a pipeline.
 
-One rule: a state is one worker's place in one chain. It is found again by playing the epoch up to
-there, so whatever that depends on is part of it.
+Rule: a state is one worker's position in one chain. It is found by replaying the epoch, so every
+option
+that the replay depends on is part of it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Position:
-    """The next sample to be handed out."""
+    """Position of the next sample."""
 
     epoch: int
-    # Handed out of it already.
+    # Samples delivered of it.
     samples: int = 0
-    # What torch drew for its workers' order, where nobody had told them the epoch.
+    # torch's draw for its workers' order, if they did not know the epoch.
     base_seed: int | None = None
-    # Among how many workers that many were handed out by one.
+    # Number of workers of which one delivered that many.
     workers: int | None = None
 
 
 def save(at: Position, of: Mapping[str, Any]) -> dict[str, Any]:
-    """The state at a position of the pipeline that `of` describes."""
+    """Return the state at a position of the pipeline described by `of`."""
     return {
         "version": _VERSION,
         "epoch": at.epoch,
@@ -42,18 +43,20 @@ def save(at: Position, of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(state: Mapping[str, Any], of: Mapping[str, Any]) -> Position:
-    """The position in `state`, for the pipeline that `of` describes.
+    """Return the position in `state`, for the pipeline described by `of`.
 
     Raises
     ------
     Invalid
-        Naming what differs, or what is missing.
+        Naming the difference, or the missing part.
     """
     try:
         version, saved = state["version"], dict(state["of"])
         epoch, samples, base_seed = (state[key] for key in ("epoch", "samples", "base_seed"))
     except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"this is no state of a pipeline ({error!r}); give state_dict()'s") from None
+        raise Invalid(
+            f"this is not a pipeline's state ({error!r}); give the result of state_dict()"
+        ) from None
     if version != _VERSION:
         raise Invalid(f"the state has version {version}; this release reads {_VERSION}")
     for name in {**saved, **of}:

@@ -1,8 +1,9 @@
-"""From a worker's shards to samples: dicts of bytes, as they lie in the shards, in their order.
+"""From a worker's shards to samples: dicts of bytes, in the order of the shards.
 
-One rule: a sample is delivered once, and the handler hears of an error where it lies, after all
-that stands before it and before anything behind it. Samples come in batches, which know nothing of
-the places between them; where one cannot be had, its samples are asked for one by one.
+Rule: a sample is delivered once, and the handler gets an error at its place in the stream: after
+all
+samples before it and before any after it. Samples come in batches without places between them; if a
+batch fails, its samples are requested one by one.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ _log = logging.getLogger("forebay")
 
 Sample = dict[str, Any]
 
-# Samples asked for at once. Small ones gain nothing from more (measured with 60 KB), and of large
-# ones more would need much memory.
+# Samples requested at once. Small ones gain nothing from more (measured with 60 KB), and large ones
+# would need much memory.
 _BATCH = 16
 
-# Samples asked for one by one after one that cannot be used: as many as were in its batch, twice
-# as many each time, and at most these. Bad samples come in crowds, and to change ways takes time.
+# Samples requested one by one after a bad one: as many as its batch had, doubling each time, up to
+# this. Bad samples come in groups, and changing the way takes time.
 _SINGLES_MAX = 4096
 
-# Shards opened as one job. At the end of a list there is nothing to read ahead: seldom enough.
+# Shards opened as one job. At the end of a list there is no read-ahead, which is rare enough.
 _SHARDS = 1024
 
 # Shards are read ahead from the end of the window on, and none are mixed here.
 _WINDOW = 1
 
-# Names and first bytes of tars in a compression that the daemon does not undo.
+# Suffixes of compressions that the daemon does not support.
 _SUFFIXES = {".bz2": "bzip2", ".tbz": "bzip2", ".tbz2": "bzip2", ".xz": "xz", ".txz": "xz"}
 _BEGINNINGS = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How shards are read; see `forebay.DataLoader` for the meaning."""
+    """Options of reading shards; see `forebay.DataLoader` for their meaning."""
 
     handler: Handler
     verbose: bool
@@ -57,7 +58,7 @@ class Reading:
 
 
 class _Raised(Exception):
-    """Carries what a handler raises past those who ask for errors of the loader's own."""
+    """Carries a handler's exception past code that catches the loader's own errors."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ class _Raised(Exception):
 
 
 def read(source: Iterator[Shard], reading: Reading) -> Iterator[Sample]:
-    """The samples of `source`, shard after shard."""
+    """Yield the samples of `source`, shard after shard."""
     while urls := [_url(shard) for shard in islice(source, _SHARDS)]:
         part = _Part(urls, reading)
         try:
@@ -77,7 +78,7 @@ def read(source: Iterator[Shard], reading: Reading) -> Iterator[Sample]:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a shard that is a file here."""
+    """Return the path of a shard that is a file here."""
     parts = urlsplit(url)
     return parts.path if parts.scheme in ("", "file") else None
 
@@ -85,31 +86,30 @@ def local_path(url: str) -> str | None:
 def _url(shard: Any) -> str:
     url = shard.get("url") if isinstance(shard, dict) else shard
     if not isinstance(url, str):
-        raise Invalid(f"a splitter gave {shard!r}; hand on what it is given, dicts with 'url'")
+        raise Invalid(f"a splitter returned {shard!r}; return its input items, dicts with 'url'")
     return url
 
 
 class _Part:
-    """A list of shards, read to its end or to where the handler stops."""
+    """A list of shards, read to its end or until the handler stops."""
 
     def __init__(self, urls: list[str], reading: Reading) -> None:
         self._urls = urls
         self._named = shards.named(urls, reading.allow_pipe)
         self._reading = reading
         self.stopped = False
-        # The shard being read; how many positions behind its start we are; the first shard that is
-        # not read for now, and why if it is at fault.
+        # The current shard, the positions since its start, and the first shard not to read for now.
         self._at, self._behind, self._end = 0, 0, len(urls)
         self._fault: ForebayError | None = None
-        # Positions that are still to be asked for one by one, and how many the next time.
+        # Positions still to be requested one by one.
         self._singles: float = 0
         self._patience = _BATCH
-        # The last error of a sample: it says which shard a position without a sample is of.
+        # Last error of a sample: it names the shard of a position without a sample.
         self._bad: ForebayError | None = None
         self._turn_to(0)
 
     def samples(self) -> Iterator[Sample]:
-        """Every sample that there is."""
+        """Yield every sample."""
         while not self.stopped and self._at < len(self._urls):
             if self._at < self._end:
                 yield from self._run()
@@ -117,7 +117,7 @@ class _Part:
                 self._go_on()
 
     def _run(self) -> Iterator[Sample]:
-        """Read up to `_end`, or to where another way of asking is needed."""
+        """Read up to `_end`, or until another way of requesting is needed."""
         single = self._singles > 0
         with self._loader(1 if single else _BATCH, "raise" if not single else None) as loader:
             batches = iter(loader)
@@ -152,7 +152,7 @@ class _Part:
         )
         if self._behind:
             loader.load_state_dict(loader.state_dict() | {"samples": self._behind})
-            # This epoch and no other, even if nothing is left of it.
+            # This epoch and no other, even if nothing of it is left.
             loader.set_epoch(0)
         return loader
 
@@ -171,7 +171,7 @@ class _Part:
             yield sample
 
     def _passed(self, named: str) -> None:
-        """One position of the shard `named` is behind us."""
+        """Count one position of the shard `named`."""
         if named != self._named[self._at]:
             self._turn_to(self._named.index(named, self._at))
         self._behind += 1
@@ -187,7 +187,7 @@ class _Part:
     # Errors
 
     def _failed(self, error: ForebayError, single: bool) -> None:
-        """Go on in another way after the loader raised `error`, or raise it."""
+        """Continue in another way after the loader raised `error`, or raise it."""
         if single and isinstance(error, (BadSample, Corrupt, Full)):
             raise error
         if isinstance(error, Full):
@@ -200,16 +200,16 @@ class _Part:
             # No shard is at fault.
             raise error
         elif error.places["url"] in self._named[self._at : self._end]:
-            # It may be told well ahead: first come the shards that stand before it.
+            # It may come well ahead: the shards before it come first.
             self._end, self._fault = self._named.index(error.places["url"], self._at), error
         elif self._end - self._at > 1:
-            # Of commands and signed URLs errors do not show the whole: so this shard is read alone.
+            # Errors show only a part of commands and signed URLs: so this shard is read alone.
             self._end = self._at + 1
         else:
             self._end, self._fault = self._at, error
 
     def _go_on(self) -> None:
-        """Behind the last shard that could be read: tell why, and turn to the next."""
+        """After the last readable shard: report the reason, and turn to the next."""
         fault, self._fault = self._fault, None
         self._turn_to(self._end if fault is None else self._end + 1)
         self._end = len(self._urls)
@@ -221,7 +221,7 @@ class _Part:
             self.stopped = True
 
     def _verdict(self, error: ForebayError) -> Literal["skip", "stop"]:
-        """What the handler says, in the words of `DataLoader`."""
+        """Return the handler's decision, in the words of `DataLoader`."""
         if "key" in error.places:
             self._bad = error
         try:
@@ -232,7 +232,7 @@ class _Part:
 
 
 def _advised(error: ForebayError) -> ForebayError:
-    """The error of a tar that is none because it is compressed, as such."""
+    """Return the error of a compressed tar with that reason."""
     url = error.places.get("url", "")
     if not isinstance(error, Corrupt) or error.places.get("offset") != "0":
         return error
@@ -249,7 +249,7 @@ def _advised(error: ForebayError) -> ForebayError:
     if compression is None:
         return error
     return Invalid(
-        f"the shard is compressed with {compression}, which is not undone here (url={url}); "
+        f"the shard is compressed with {compression}, which is not supported (url={url}); "
         "compress it with zstd or gzip, or leave it plain",
         error.places,
     )

@@ -1,7 +1,8 @@
-"""Which shards a worker reads, in which order.
+"""Shards of a worker, and their order.
 
-One rule: ranks and workers split the list shard by shard before anything is shuffled, so that each
-shard has one reader and each draw is that reader's own.
+Rule: ranks and workers split the list by shard before anything is shuffled, so each shard has one
+reader
+and each draw is that reader's own.
 """
 
 from __future__ import annotations
@@ -24,23 +25,22 @@ Splitter = Callable[[Iterator[Shard]], Iterable[Shard]]
 
 _Item = TypeVar("_Item")
 
-# Shards mixed by shardshuffle=True, and the first ones that a shuffle draws from if not told
-# otherwise: webdataset's numbers.
+# Shards mixed by shardshuffle=True, and the initial fill of a shuffle: webdataset's numbers.
 SHARDS_MIXED = 100
 INITIAL = 100
 
-# Shards that resampling chooses from, at most, where `urls` is a generator that may never end.
+# Largest number of shards for resampling, if `urls` is a generator that may never end.
 _LISTED_MAX = 1_000_000
 
 
 def split_by_node(src: Iterable[_Item], group: Any = None) -> Iterator[_Item]:
-    """Every n-th shard for each of n ranks."""
+    """Yield every n-th shard for each of n ranks."""
     place = worker(group)
     return islice(iter(src), place.rank, None, place.world_size)
 
 
 def single_node_only(src: Iterable[_Item], group: Any = None) -> Iterator[_Item]:
-    """All shards, for a program of one rank.
+    """Yield all shards, for a program of one rank.
 
     Raises
     ------
@@ -59,24 +59,24 @@ def single_node_only(src: Iterable[_Item], group: Any = None) -> Iterator[_Item]
 
 
 def split_by_worker(src: Iterable[_Item]) -> Iterator[_Item]:
-    """Every n-th shard for each of n workers of torch's loader."""
+    """Yield every n-th shard for each of n workers of torch's loader."""
     place = worker()
     return islice(iter(src), place.number, None, place.workers)
 
 
 def listed(urls: Any, allow_pipe: bool, daemon: str | None, timeout: float) -> list[str]:
-    """The shards that `urls` names, as they are named there.
+    """Return the shards in `urls`, as they are named there.
 
     Raises
     ------
     Invalid
-        For what names no shards.
+        If it names no shards.
     """
     if isinstance(urls, os.PathLike):
         urls = os.fspath(urls)
     if isinstance(urls, dict) or (isinstance(urls, str) and urls.endswith((".yaml", ".yml"))):
         raise Invalid(
-            "specifications of several data sets are not read here; give a list of shards",
+            "specifications of several data sets are not supported; give a list of shards",
             {"option": "urls"},
         )
     if isinstance(urls, str):
@@ -94,13 +94,13 @@ def listed(urls: Any, allow_pipe: bool, daemon: str | None, timeout: float) -> l
                 f"urls={urls!r}: give a URL or a list of URLs, at least one", {"option": "urls"}
             )
         found = [str(os.fspath(url)) for url in found]
-    # What cannot be read at all is refused before any worker starts.
+    # Unreadable shards are rejected before any worker starts.
     named(found, allow_pipe)
     return found
 
 
 def named(urls: list[str], allow_pipe: bool) -> list[str]:
-    """The URLs as the daemon knows them, one for each of `urls`."""
+    """Return the daemon's URLs, one for each of `urls`."""
     return _native.expand_list([environment.rewritten(url) for url in urls], allow_pipe)
 
 
@@ -109,20 +109,20 @@ def _expanded(part: str, allow_pipe: bool, daemon: str | None, timeout: float) -
     if not set(part) & set("{*?[\\") and len(found) == 1:
         return [part]
     if not os.path.isabs(part) and ":" not in part:
-        # As it was written: the daemon alone needs to know where this process is.
+        # As it was written: only the daemon needs this process's folder.
         here = os.path.join(os.getcwd(), "")
         return [url.removeprefix(here) for url in found]
     return found
 
 
 def resampled(urls: list[str], draws: random.Random) -> Iterator[Shard]:
-    """Shards drawn with replacement, without end."""
+    """Yield shards drawn with replacement, without end."""
     while True:
         yield {"url": urls[drawn(draws, len(urls))]}
 
 
 def in_order(urls: list[str]) -> Iterator[Shard]:
-    """Every shard once."""
+    """Yield every shard once."""
     for url in urls:
         yield {"url": url}
 
@@ -136,7 +136,7 @@ def of_this_worker(
     workersplitter: Splitter | None,
     mixed: int,
 ) -> Iterator[Shard]:
-    """What this worker reads in this epoch."""
+    """Return this worker's shards in this epoch."""
     source: Iterator[Shard] = (
         resampled(urls, epoch.draws("resampled")) if resample else in_order(urls)
     )
@@ -174,5 +174,5 @@ def _pick(buffer: list[_Item], draws: random.Random) -> _Item:
 
 
 def drawn(draws: random.Random, below: int) -> int:
-    """A number from 0 to `below` - 1, the same for a seed in every release of Python."""
+    """Return a number from 0 to `below` - 1, the same for a seed in every release of Python."""
     return int(draws.random() * below)

@@ -1,7 +1,8 @@
-"""What a sample goes through on its way: the steps of the fluent chain.
+"""Stages of the fluent chain.
 
-One rule: a stage is made of plain values, so that a chain can be sent to a worker, and keeps
-nothing of one iteration for the next.
+Rule: a stage is made of plain values, so that a chain can be sent to a worker, and keeps no state
+from
+one iteration to the next.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ Stream = Iterator[Any]
 Filter = Callable[[Any], Iterable[Any]]
 Function = Callable[[Any], Any]
 
-# No buffer and no batch of samples is larger: a slip in a unit.
+# Largest buffer or batch: more is a mistake in a unit.
 _SIZE_MAX = 2**31 - 1
 
 
 class Runs(Protocol):
-    """A stage in the form that webdataset's ``PipelineStage`` has."""
+    """A stage in the form of webdataset's ``PipelineStage``."""
 
     def run(self, source: Any) -> Iterable[Any]:
-        """Samples for samples."""
+        """Return samples made from samples."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of the chain."""
+    """A stage of the chain."""
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """What becomes of `source` in an epoch, as the chain's step `number`."""
+        """Process `source` in an epoch, as the chain's stage `number`."""
         raise NotImplementedError
 
 
@@ -57,9 +58,9 @@ def through(stage: Any, source: Stream, epoch: Epoch, number: int) -> Stream:
 
 
 def check(stage: Any) -> None:
-    """Refuse what is no stage."""
+    """Reject objects that are not stages."""
     if not callable(stage) and not callable(getattr(stage, "run", None)):
-        raise Invalid(f"{stage!r} is no stage; give a function that makes samples of samples")
+        raise Invalid(f"{stage!r} is not a stage; give a function that makes samples of samples")
 
 
 def _callable(what: str, function: Any) -> None:
@@ -76,12 +77,12 @@ def _of_dicts(what: str, sample: Any) -> Sample:
 
 
 def _each(source: Stream, function: Function, handler: Handler) -> Stream:
-    """`function` of each sample; its errors are the handler's."""
+    """Apply `function` to each sample; the handler gets its errors."""
     for sample in source:
         try:
             result = function(sample)
         except Invalid:
-            # The chain is at fault: every sample would meet it.
+            # The chain is at fault: every sample would fail.
             raise
         except Exception as error:
             if handler(error):
@@ -119,7 +120,7 @@ def _first(sample: Sample, names: Sequence[str], required: bool = True) -> Any:
 
 @dataclass(frozen=True)
 class ToTuple(Stage):
-    """The values of some fields."""
+    """Values of some fields."""
 
     fields: tuple[tuple[str, ...], ...]
     missing_is_error: bool
@@ -128,7 +129,7 @@ class ToTuple(Stage):
 
     @classmethod
     def of(cls, names: tuple[Any, ...], missing: bool, none: bool | None, handler: Handler) -> Any:
-        """Of names as users write them."""
+        """Make the stage from the user's names."""
         if len(names) == 1 and isinstance(names[0], str):
             names = tuple(names[0].split())
         if not names:
@@ -137,7 +138,7 @@ class ToTuple(Stage):
         return cls(fields, missing, missing if none is None else none, handler)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Tuples of values."""
+        """Yield tuples of values."""
         return _each(source, self._values, self.handler)
 
     def _values(self, sample: Any) -> tuple[Any, ...]:
@@ -159,11 +160,11 @@ class Rename(Stage):
 
     @classmethod
     def of(cls, names: Mapping[str, Any], keep: bool, handler: Handler) -> Any:
-        """Of names as users write them."""
+        """Make the stage from the user's names."""
         return cls({new: tuple(_alternatives(old)) for new, old in names.items()}, keep, handler)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Dicts with other names."""
+        """Yield dicts with other names."""
         return _each(source, self._renamed, self.handler)
 
     def _renamed(self, sample: Any) -> Sample:
@@ -185,7 +186,7 @@ class RenameKeys(Stage):
     duplicate_is_error: bool
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Dicts with other names."""
+        """Yield dicts with other names."""
         return (self._renamed(_of_dicts("rename_keys", sample)) for sample in source)
 
     def _renamed(self, sample: Sample) -> Sample:
@@ -193,7 +194,7 @@ class RenameKeys(Stage):
         matched = set()
         for name, value in sample.items():
             base = name.rpartition("/")[2].lower()
-            # Of patterns that fit the last one counts.
+            # The last matching pattern counts.
             fits = [found for found in self.patterns if fnmatch(base, found[1])]
             if not fits:
                 if self.keep_unselected:
@@ -207,20 +208,20 @@ class RenameKeys(Stage):
                 raise _unfit(sample, f"several fields would be named {new!r}")
         missed = {pattern for _, pattern in self.patterns} - matched
         if missed and self.must_match:
-            raise _unfit(sample, f"no field fits {', '.join(sorted(missed))}")
+            raise _unfit(sample, f"no field matches {', '.join(sorted(missed))}")
         return renamed
 
 
 @dataclass(frozen=True)
 class ExtractKeys(Stage):
-    """The values of the fields that fit patterns."""
+    """Values of the fields that match patterns."""
 
     patterns: tuple[tuple[str, ...], ...]
     duplicate_is_error: bool
     ignore_missing: bool
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Tuples of values."""
+        """Yield tuples of values."""
         return (self._values(_of_dicts("extract_keys", sample)) for sample in source)
 
     def _values(self, sample: Sample) -> tuple[Any, ...]:
@@ -230,9 +231,9 @@ class ExtractKeys(Stage):
             if not fits:
                 if self.ignore_missing:
                     continue
-                raise _unfit(sample, f"no field fits {';'.join(patterns)}")
+                raise _unfit(sample, f"no field matches {';'.join(patterns)}")
             if len(fits) > 1 and self.duplicate_is_error:
-                raise _unfit(sample, f"{' and '.join(fits)} fit {';'.join(patterns)}")
+                raise _unfit(sample, f"{' and '.join(fits)} match {';'.join(patterns)}")
             values.append(sample[fits[0]])
         return tuple(values)
 
@@ -249,12 +250,12 @@ def _unfit(sample: Sample, what: str) -> BadSample:
     )
 
 
-# Functions of the user's
+# User functions
 
 
 @dataclass(frozen=True)
 class Map(Stage):
-    """A function of each sample; samples of which it makes None are left out."""
+    """Function of each sample; samples with the result None are left out."""
 
     function: Function
     handler: Handler
@@ -263,7 +264,7 @@ class Map(Stage):
         _callable("map", self.function)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """What the function makes."""
+        """Yield the function's results."""
         mapped = _each(source, self._mapped, self.handler)
         return (result for result in mapped if result is not None)
 
@@ -271,14 +272,14 @@ class Map(Stage):
         key = sample.get("__key__") if isinstance(sample, dict) else None
         result = self.function(sample)
         if isinstance(sample, dict) and isinstance(result, dict):
-            # A sample keeps its key, whatever the function makes of it.
+            # A sample keeps its key, whatever the function returns.
             result["__key__"] = key
         return result
 
 
 @dataclass(frozen=True)
 class MapDict(Stage):
-    """A function of each of some fields."""
+    """Functions of some fields."""
 
     functions: Mapping[str, Function]
     handler: Handler
@@ -290,7 +291,7 @@ class MapDict(Stage):
             _callable(f"map_dict({name}=)", function)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Dicts with those fields mapped."""
+        """Yield dicts with those fields mapped."""
         return _each(source, self._mapped, self.handler)
 
     def _mapped(self, sample: Any) -> Sample:
@@ -304,7 +305,7 @@ class MapDict(Stage):
 
 @dataclass(frozen=True)
 class MapTuple(Stage):
-    """A function of each of a tuple's first values; None leaves one as it is."""
+    """Functions of a tuple's first values; None leaves one as it is."""
 
     functions: tuple[Function | None, ...]
     handler: Handler
@@ -315,7 +316,7 @@ class MapTuple(Stage):
                 _callable("map_tuple", function)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Tuples with those values mapped."""
+        """Yield tuples with those values mapped."""
         return _each(source, self._mapped, self.handler)
 
     def _mapped(self, sample: Any) -> tuple[Any, ...]:
@@ -332,7 +333,7 @@ class MapTuple(Stage):
 
 @dataclass(frozen=True)
 class Select(Stage):
-    """The samples of which a function is true."""
+    """Samples for which a function is true."""
 
     predicate: Function
 
@@ -340,13 +341,13 @@ class Select(Stage):
         _callable("select", self.predicate)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Those samples."""
+        """Yield those samples."""
         return filter(self.predicate, source)
 
 
 @dataclass(frozen=True)
 class Then(Stage):
-    """A function of the stream and of more."""
+    """Function of the stream and of further arguments."""
 
     function: Callable[..., Iterable[Any]]
     arguments: tuple[Any, ...]
@@ -356,7 +357,7 @@ class Then(Stage):
         _callable("then", self.function)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """What the function makes of the stream."""
+        """Return the function's result for the stream."""
         return iter(self.function(source, *self.arguments, **self.named))
 
 
@@ -375,7 +376,7 @@ def _read_pickle(file: io.BytesIO) -> Any:
     return unpickle(file.read())
 
 
-# What xdecode knows by itself.
+# Built-in decoders of xdecode.
 _BY_PATTERN: tuple[tuple[str, Any], ...] = (
     ("*.bin", _read),
     ("*.txt", _read_text),
@@ -392,12 +393,12 @@ class XDecode(Stage):
 
     @classmethod
     def of(cls, args: Iterable[Any], must: bool, defaults: Any, named: Mapping[str, Any]) -> Any:
-        """Of decoders as users write them: the last that fits is taken."""
+        """Make the stage from the user's decoders: the last match counts."""
         known = _BY_PATTERN if defaults is None else tuple(defaults)
         return cls((*known, *args, *((f"*.{name}", f) for name, f in named.items())), must)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Dicts of decoded values."""
+        """Yield dicts of decoded values."""
         return (self._decoded(_of_dicts("xdecode", sample)) for sample in source)
 
     def _decoded(self, sample: Sample) -> Sample:
@@ -409,13 +410,13 @@ class XDecode(Stage):
             return data
         decoder = next((f for one, f in self.decoders[::-1] if _fits(base, [one])), None)
         if decoder is None and self.must_decode:
-            raise _unfit(sample, f"no decoder fits {name}")
+            raise _unfit(sample, f"no decoder matches {name}")
         if decoder is None or decoder is False:
             return data
         return decoder(io.BytesIO(data) if isinstance(data, bytes) else data)
 
 
-# The stream as such
+# The whole stream
 
 
 @dataclass(frozen=True)
@@ -428,7 +429,7 @@ class Shuffle(Stage):
     draws: random.Random | None
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """The samples in another order, another one in each epoch."""
+        """Yield the samples in another order, a different one in each epoch."""
         draws = self.draws or epoch.draws(f"shuffle {number}", self.seed)
         return shards.shuffled(source, self.size, self.initial, draws)
 
@@ -441,10 +442,10 @@ class Sampled(Stage):
 
     def __post_init__(self) -> None:
         if not 0 <= number("p", self.p) <= 1:
-            raise Invalid(f"p={self.p!r} is no probability; use 0 to 1", {"option": "p"})
+            raise Invalid(f"p={self.p!r} is not a probability; use 0 to 1", {"option": "p"})
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Some of the samples, others in each epoch."""
+        """Yield some of the samples, different ones in each epoch."""
         draws = epoch.draws(f"rsample {number}")
         return (sample for sample in source if draws.random() < self.p)
 
@@ -459,10 +460,10 @@ class Slice(Stage):
         try:
             islice((), *self.bounds)
         except (TypeError, ValueError) as error:
-            raise Invalid(f"slice{self.bounds!r} is no part of a stream: {error}") from None
+            raise Invalid(f"slice{self.bounds!r} is not a part of a stream: {error}") from None
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """That part."""
+        """Yield that part."""
         return islice(source, *self.bounds)
 
 
@@ -480,7 +481,7 @@ class Batched(Stage):
             _callable("collation_fn=", self.collation)
 
     def run(self, source: Stream, epoch: Epoch, number: int) -> Stream:
-        """Lists, or what they are collated to."""
+        """Yield lists, or their collated batches."""
         return collate.batches(source, self.size, self.collation, self.rest)
 
 
