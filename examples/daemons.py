@@ -1,8 +1,8 @@
-"""Daemons that an experiment starts and ends: a user's own on a cache, or a node's by its file.
+"""Daemons an experiment starts and ends: a user's own on a cache, or a node's from its file.
 
-Its rule: whatever happens, failure and Ctrl-C included, what a function here started has ended when
-its `with` block is left. The user's own daemon and cache are not touched. It needs nothing but
-Python, so that scripts can take it along.
+A function's daemon ends when its `with` block is left, on failure and Ctrl-C as well. The user's
+own
+daemon and cache are not touched. The module needs only Python, so that scripts can take it along.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOREBAY = Path(sys.executable).with_name("forebay")
 def private_daemon(
     environment: dict[str, str], cache: Path, forebay: Path = FOREBAY
 ) -> Iterator[None]:
-    """Lead `environment` to an embedded daemon of its own on `cache`; end it afterwards."""
+    """Point `environment` to an embedded daemon of its own on `cache`; end it afterwards."""
     # Not under RUN: a socket's path may have 107 bytes at most.
     runtime = Path(tempfile.mkdtemp(prefix="forebay-run-"))
     environment.update(
@@ -56,7 +56,8 @@ def node_daemon(
     before: Callable[[], None] | None = None,
     forebay: Path = FOREBAY,
 ) -> Iterator[None]:
-    """Lead `environment` to a node's daemon by `config`, which names no socket; end it afterwards.
+    """Point `environment` to a node's daemon from `config`, which names no socket; end it
+    afterwards.
 
     `before` is called in the daemon's process before it begins.
     """
@@ -69,7 +70,7 @@ def node_daemon(
         deadline = time.monotonic() + START_TIMEOUT_S
         while status(environment, forebay) is None:
             if daemon.poll() is not None or time.monotonic() > deadline:
-                sys.exit("the daemon did not start; what it said is above")
+                sys.exit("the daemon did not start; see its messages above")
         yield
     finally:
         daemon.terminate()
@@ -83,7 +84,7 @@ def node_daemon(
 
 
 def status(environment: dict[str, str], forebay: Path = FOREBAY) -> dict[str, Any] | None:
-    """Return what the daemon of `environment` says of itself; `None` if none runs."""
+    """Return the status of the daemon of `environment`; `None` if none runs."""
     asked = subprocess.run(
         [forebay, "status", "--json"], env=environment, capture_output=True, text=True, check=False
     )

@@ -1,8 +1,8 @@
 """Makes photo-like JPEG images with labels, for trying Forebay without a data set.
 
-Its rule: the images cost what photographs cost. Size, quality and detail are chosen so that a file
-is about as large, and about as slow to decode, as a photograph of that size. The class shows in
-the colours, so a model trained on them learns something.
+The images cost as much as photographs. Size, quality and detail are chosen so that a file is about
+as large, and about as slow to decode, as a photograph of that size. The class shows in the colours,
+so a model trained on them learns something.
 """
 
 from __future__ import annotations

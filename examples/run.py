@@ -1,6 +1,6 @@
 """Runs the example end to end: data, S3 server, embedded daemon, training, report, clean end.
 
-Its rule: the cache is always a fresh one, so the first epoch is really cold.
+The cache is always a fresh one, so that the first epoch is really cold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an experiment stands on: photos in shards, an S3 server, a cache of its own.
+"""Set-up of an experiment: photos in shards, an S3 server, a cache of its own.
 
-Its rule: whatever happens, failure and Ctrl-C included, what a function here started has ended when
-its `with` block is left. The user's own daemon and cache are not touched.
+A function's processes end when its `with` block is left, on failure and Ctrl-C as well. The user's
+own daemon and cache are not touched.
 """
 
 from __future__ import annotations

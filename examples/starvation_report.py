@@ -1,7 +1,7 @@
 """The starvation report: how long each epoch's training waited for data, and for what.
 
-Its rule: figures are differences between two readings of `loader.stats()` and of the clock; nothing
-is estimated, and the causes sum to the wait.
+Figures are differences between two readings of `loader.stats()` and of the clock; nothing is
+estimated, and the causes sum to the wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Reading:
-    """What a loader had counted at one moment."""
+    """Counters of a loader at one moment."""
 
     time_s: float
     samples: int
@@ -53,7 +53,7 @@ class Epoch:
 
     @property
     def wait_s(self) -> float:
-        """How much of it training waited for a batch."""
+        """Seconds of the epoch in which training waited for a batch."""
         return self.after.wait_s - self.before.wait_s
 
     @property

@@ -2,8 +2,7 @@
 
     python examples/train.py 's3://bucket/train-{000000..000099}.tar'
 
-Its rule: this is what a user's own script looks like. The loader is made in one call; everything
-else is ordinary PyTorch.
+It looks like a user's own script. The loader is made in one call; the rest is ordinary PyTorch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import forebay
 
 # ImageNet's channel statistics, as every recipe for it uses them.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# How often the progress bar's figures change: reading the loss waits for a GPU to finish.
+# Steps between updates of the progress bar: reading the loss waits for a GPU to finish.
 REFRESH_STEPS = 4
 
 

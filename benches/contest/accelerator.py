@@ -1,18 +1,18 @@
-"""An accelerator: it takes batches and works on each, an emulated one for a nominal time.
+"""An accelerator that reads every byte of each batch; an emulated one takes a nominal time per
+step.
 
-Its rule: what an accelerator does with a batch, reading every byte of it, belongs to its step, as
-in training. So a step lasts from the moment its batch is there for the nominal time, or for as long
-as reading the batch takes, if that is longer; only waiting for the next batch is outside of it. A
-real one's step lasts as long as it takes. Once a batch is read the accelerator lets go of it, as a
-trainer does of its host's copy when the device has its own; that belongs to the step as well.
+Reading a batch belongs to the accelerator's step, as in training. A step begins when its batch has
+arrived. It lasts for the nominal time, or for as long as reading the batch takes if that is longer;
+only waiting for the next batch is outside of it. The step of a real accelerator lasts as long as it
+takes. The accelerator releases a batch once it has read it, as a trainer does with the host's copy;
+the release belongs to the step as well.
 
     AU_ideal    = N * t_nominal / wall
     AU_measured = time in steps / wall
 
-over all steps but the first, which MLPerf Storage leaves out because pipelines fill then, or the
-first few: a loader's batches lie in memory that is used again and again, and its first use costs
-page faults, which a virtual machine's host may take half a second a batch to serve. The wall begins
-where the last step that is left out ends.
+MLPerf Storage leaves the first step out, because pipelines fill then. Here the first few are left
+out: the first use of a loader's memory costs page faults, which the host of a virtual machine may
+take half a second a batch to serve. The wall time begins at the end of the last step left out.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# Waits that are kept of a run: enough for its 99th percentile, and a small document.
+# Waits kept of one run: enough for the 99th percentile, and a small document.
 WAITS_MAX = 4096
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Monotonic seconds, and a way to let them pass."""
+    """Monotonic seconds, and a way to sleep."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -36,10 +36,10 @@ class Clock:
 
 @dataclass
 class Waits:
-    """How long single steps waited: at most `WAITS_MAX` of them, evenly spread, and the longest."""
+    """Waits of single steps: at most `WAITS_MAX`, evenly spread, and the longest."""
 
     milliseconds: list[float] = field(default_factory=list)
-    # Every so many steps one is kept.
+    # One wait in this many is kept.
     stride: int = 1
     longest: float = 0.0
     seen: int = 0
@@ -57,7 +57,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Touched:
-    """What was in a batch whose every byte was read."""
+    """Content of a batch whose every byte was read."""
 
     samples: int
     bytes: int
@@ -65,7 +65,7 @@ class Touched:
 
 @dataclass
 class Run:
-    """What steps took; those that warm up are not in it."""
+    """Times of the counted steps, without the warm-up."""
 
     step_seconds: float
     steps: int = 0
@@ -80,12 +80,12 @@ class Run:
 
     @property
     def au_ideal(self) -> float:
-        """Nominal time of the steps over the wall's."""
+        """Nominal time of the steps divided by wall time."""
         return self.steps * self.step_seconds / self.wall_seconds
 
     @property
     def au_measured(self) -> float:
-        """Time in steps over the wall's."""
+        """Time in steps divided by wall time."""
         return self.step_seconds_measured / self.wall_seconds
 
     @property
@@ -116,20 +116,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is: so many seconds, more if it has too few steps then, but not for ever."""
+    """Length of a run: a number of seconds, extended up to a limit until it has enough steps."""
 
     seconds: float
     seconds_max: float
     steps: int = 1
-    # Steps before it, which count for nothing, unless they take as long as the longest run.
+    # Steps of the warm-up, cut short once it has taken as long as the longest run.
     warm_up: int = 1
 
     def is_warm(self, steps: int, seconds: float) -> bool:
-        """Whether so many steps, the later ones of them so long, suffice to begin to count."""
+        """Return True once the warm-up has enough steps or has lasted long enough."""
         return steps >= self.warm_up or seconds >= self.seconds_max
 
     def goes_on(self, steps: int, seconds: float) -> bool:
-        """Whether a step follows on so many, which took so long."""
+        """Return True if another step follows."""
         if steps == 0 or seconds < self.seconds:
             return True
         return steps < self.steps and seconds < self.seconds_max
@@ -137,16 +137,16 @@ class Length:
 
 @dataclass(frozen=True)
 class Step:
-    """What an accelerator's step should take, and whether it is emulated: then it takes no less."""
+    """Nominal step time, and the kind of accelerator: an emulated one never takes less."""
 
     seconds: float
     is_emulated: bool = True
 
 
 def endless(batches: Iterable[Any]) -> Iterator[Any]:
-    """Play `batches` again and again; an epoch without any ends it with an error.
+    """Play `batches` again and again; an epoch without a batch ends it with an error.
 
-    It keeps none of them: who takes a batch is the only one to hold it.
+    It keeps no reference: the consumer is the only one to hold a batch.
     """
     while True:
         epoch = iter(batches)
@@ -165,10 +165,9 @@ def play(
     clock: Clock | None = None,
     steady: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Take steps on what `source` gives, `length` from where those end that warm up.
+    """Take batches from `source` for `length`, after the warm-up.
 
-    These are as many as `length` says, but no longer than it; and one at least. `steady` is called
-    when they have ended.
+    `steady` is called when the warm-up ends. The warm-up has at least one step.
     """
     clock = clock or Clock()
     run = Run(step.seconds)

@@ -1,8 +1,8 @@
-"""What every contender does: it is told the task, makes its loader, and plays what it is asked to.
+"""The program every contender runs: it reads the task, makes its loader, and plays on request.
 
-Its rule: all contenders run this very code. They differ in how a loader is made and in nothing that
-is timed. The task is the first line of the standard input, each play a line after it; each reply is
-a line to the file whose number is the first argument, which no library knows of.
+All contenders run this very code. They differ in how a loader is made and in nothing that is timed.
+The first line of standard input is the task; each line after it asks for one play. Each reply is a
+line to the descriptor named by the first argument, which no library knows of.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ import processes
 import throughput
 from touch import Batch, Digest, counter, crc_of, toucher
 
-# While it works, a contender says so every so many seconds: silence means that it hangs.
+# A busy contender reports at this interval in seconds: silence means that it hangs.
 ALIVE_S = 1.0
 PREREAD_BYTES = 16 << 20
-# Errors of libraries run to pages, of which the beginning and the end tell most.
+# Errors of libraries run to pages; the beginning and the end tell most.
 WORDS_MAX = 400
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of a contender."""
+    """Task of a contender."""
 
-    # Whether samples become images for a network; otherwise they stay bytes.
+    # True if samples become images for a network; otherwise they stay bytes.
     images: bool
-    # Extensions of a sample's members; of images the photo's and the label's.
+    # Extensions of a sample's members; for images the photo's and the label's.
     fields: list[str]
     shards: list[str]
     batch_size: int
-    # What is swept: the number of workers and so on.
+    # The swept settings: number of workers and so on.
     configuration: dict[str, Any]
-    # The folder of the data set in the contender's own format, if it has one.
+    # Folder of the data set in the contender's own format, if it has one.
     source: str | None = None
-    # Whose CRC-32.
+    # Library that computes the CRC-32.
     crc: str = "zlib"
     # One of torchvision's models, which a GPU trains in place of an emulated accelerator.
     model: str | None = None
-    # Files that have to be in the page cache.
+    # Files to read into the page cache first.
     preread: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Loader:
-    """A contender's loader: an epoch's batches each time that it is iterated."""
+    """A contender's loader: yields one epoch's batches each time that it is iterated."""
 
     batches: Iterable[Batch]
-    # Who works for it beside this process.
+    # Processes whose CPU time and memory count beside this one's.
     helpers: Callable[[], list[int]] = processes.children
-    # What a contender alone knows, read before and after what is timed.
+    # Counters only the contender has, read before and after the timed part.
     counts: Callable[[], dict[str, Any]] = dict
     close: Callable[[], None] = lambda: None
 
 
-# A loader of an epoch that plays the shards so many times.
+# Makes a loader whose epoch plays the shards this many times.
 Make = Callable[[Task, int], Loader]
 
 
 class Replies:
-    """The line of replies."""
+    """The stream of replies."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -81,12 +81,12 @@ class Replies:
         self.spoke = time.monotonic()
 
     def alive(self) -> None:
-        """Say now and then that work goes on."""
+        """Report at most once every `ALIVE_S` that work goes on."""
         if time.monotonic() - self.spoke >= ALIVE_S:
             self.say(alive=True)
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Pass batches on, keep none, and say that they come."""
+        """Pass batches on, keep none, and report that they come."""
 
         def passed(batch: Batch) -> Batch:
             self.alive()
@@ -96,7 +96,7 @@ class Replies:
 
 
 def into_page_cache(files: list[str], replies: Replies) -> None:
-    """Read `files` here, so that their pages are charged to whom this process belongs."""
+    """Read `files` here, so that their pages are charged to this process's control group."""
     for name in files:
         with open(name, "rb", buffering=0) as file:
             while file.read(PREREAD_BYTES):
@@ -123,7 +123,7 @@ def first_epoch(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
 
 
 def digest_of(task: Task, make: Make, replies: Replies) -> dict[str, Any]:
-    """Tell what is in an epoch; that takes its time, so this epoch is not timed."""
+    """Count the content of an epoch; the digest takes time, so this epoch is not timed."""
     count, digest = counter(task.images, crc_of(task.crc)), Digest()
     loader = make(task, 1)
     for batch in replies.watch(loader.batches):
@@ -139,7 +139,7 @@ class Accelerated:
         self.task, self.make, self.replies = task, make, replies
         self.loader: Loader | None = None
         self.compute = toucher(task.images, crc_of(task.crc))
-        # Of a real one, which is not told how long its step is.
+        # Unknown for a real accelerator.
         self.nominal_seconds: float | None = None
         if task.model is not None:
             from model import Model
@@ -148,7 +148,7 @@ class Accelerated:
             self.nominal_seconds = model.nominal_seconds()
 
     def play(self, step_seconds: float, repeats: int, **length: Any) -> dict[str, Any]:
-        """Play steps of a `Length` on a loader that is made for it."""
+        """Play steps of a `Length` on a loader made for it."""
         self.close()
         loader = self.loader = self.make(self.task, repeats)
         source = self.replies.watch(accelerator.endless(loader.batches))
@@ -172,16 +172,17 @@ class Accelerated:
         }
 
     def cpu(self) -> float:
-        """CPU seconds of this process and of all that work for it."""
+        """CPU seconds of this process and of all its workers."""
         assert self.loader is not None
         return processes.cpu_seconds([os.getpid(), *self.loader.helpers()])
 
     def close(self) -> None:
-        """Let the loader go, and with it its workers."""
+        """Release the loader, and with it its workers."""
         if self.loader is not None:
             self.loader.close()
             self.loader = None
-            # Some loaders refer to themselves, and keep their workers until they are found.
+            # Some loaders refer to themselves and keep their workers until the garbage collector
+            # runs.
             gc.collect()
 
 
@@ -210,7 +211,7 @@ def obey(make: Make, replies: Replies) -> None:
 
 
 def words(error: Exception) -> str:
-    """Return what `error` says, its first line and its last."""
+    """Return the first line and the last of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     said = lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
     return f"{type(error).__name__}: {said}"[:WORDS_MAX]
@@ -225,7 +226,7 @@ def serve(make: Make) -> None:
         try:
             obey(make, replies)
         except Exception as error:
-            # Its whole story is for whoever mends it, its words for the contest's document.
+            # The traceback is for a developer; the contest's document gets the message.
             traceback.print_exc()
             replies.say(failed=words(error))
             sys.exit(1)

@@ -1,8 +1,9 @@
-"""The contest: who takes part, at what settings, and their runs in turns.
+"""The contest: finds the contenders, tunes them, and runs them in turns.
 
-Its rule: nothing is counted that was not the same work. Each run is a process of its own; the order
-turns round every round; whoever fails, or delivers other samples than the first contender, is out,
-with what it did and why, and the others go on. Without Forebay, or without anybody, it ends.
+Only equal work counts. Each run is a process of its own, and the order reverses every round. A
+contender that fails, or that delivers other samples than the first one, is out: the report keeps
+the step and the reason, and the others go on. Without Forebay, or without a rival, the contest
+ends.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ WHOLE: Length = (1.0, 1.0, 1)
 WARM_UP, WARM_UP_ROUNDS = 16, 2
 # To be taken instead of an earlier configuration, one has to feed an accelerator this much faster.
 BETTER = 1.02
-# A loader's epoch plays the shards so often, or until it has so many samples: its end, after which
-# its pipeline fills anew, is then seldom.
+# An epoch plays the shards this often, or until it has this many samples: its end, after which the
+# pipeline fills anew, is then rare.
 REPEATS_MAX, SAMPLES = 64, 1_000_000
-# Means of as many random crops differ by less than this over the root of their number: some five
-# standard deviations of a difference of two.
+# Means of equally many random crops differ by less than this over the root of their number: some
+# five standard deviations of a difference of two.
 MEAN_TOLERANCE = 2.0
 
 
 class Tell(Protocol):
-    """Says at what round a contender is, of how many, doing what; and what a run came to."""
+    """Reports a contender's progress (round, of how many, doing what) and the figures of a run."""
 
     def __call__(
         self,
@@ -70,12 +71,12 @@ class Tell(Protocol):
         run: dict[str, Any] | None = None,
         /,
     ) -> None:
-        """Say it."""
+        """Report it."""
 
 
 @dataclass(frozen=True)
 class Fallen:
-    """A contender that is out: what it did, and why."""
+    """A contender that is out: the step that failed, and the reason."""
 
     contender: Contender
     doing: str
@@ -101,7 +102,7 @@ class Contest:
         self.crc = "zlib"
 
     def run(self) -> None:
-        """Play it all; whatever was measured is with the contenders, also when it ends early."""
+        """Play it all; measured figures stay with the contenders even when it ends early."""
         self.gather()
         without = [one["why"] for one in self.absent if one["name"].startswith("forebay")]
         is_there = any(one.kind == "forebay" for one in self.contenders)
@@ -124,15 +125,15 @@ class Contest:
             self.rounds()
 
     def have_all(self, doing: str, play: Callable[[Contender], None], turned: bool = False) -> None:
-        """Have everybody do something, one after the other, or the other way round."""
+        """Run a step for every contender, in order or in reverse."""
         for one in self.contenders[::-1] if turned else self.contenders[:]:
             self.have(one, doing, play)
 
     def have(self, one: Contender, doing: str, play: Callable[[Contender], None]) -> None:
-        """Have a contender do something; who fails is out."""
+        """Run a step for one contender; one that fails is out."""
         try:
             play(one)
-        # A disk that is full is full of what this one made, as far as anybody can tell.
+        # A full disk is blamed on the contender that was writing.
         except (Failed, OSError, subprocess.SubprocessError) as error:
             why = str(error) if isinstance(error, Failed) else f"{one.name}: {words(error)}"
             self.contenders.remove(one)
@@ -143,7 +144,7 @@ class Contest:
                 raise Failed(told) from error
 
     def failed(self) -> list[dict[str, Any]]:
-        """Return who is out, with what it did, why, and its figures until then."""
+        """Return the contenders that are out: step, reason, and figures until then."""
         return [
             {**self.figures(fallen.contender), "doing": fallen.doing, "why": fallen.why}
             for fallen in self.fallen
@@ -168,7 +169,7 @@ class Contest:
         }
 
     def gather(self) -> None:
-        """Find out who can take part."""
+        """Find the contenders that can take part."""
         request = self.request
         all_isal = True
         kinds = list(dict.fromkeys(request.contenders))
@@ -198,7 +199,7 @@ class Contest:
         self.crc = "isal" if all_isal else "zlib"
 
     def faces(self, one: Contender) -> Iterator[Contender]:
-        """Yield a contender once for each level of storage that it reads from."""
+        """Yield a contender once for each storage tier that it reads from."""
         if one.kind != "forebay":
             yield one
             return
@@ -237,7 +238,7 @@ class Contest:
         )
 
     def weigh(self, one: Contender) -> None:
-        """Find out whether a contender's files are in memory once they were read."""
+        """Check that a contender's files are in memory once they were read."""
         if one.storage == PAGE_CACHE:
             one.storage = page_cache(self.files(one), self.request.memory_bytes)
 
@@ -247,11 +248,13 @@ class Contest:
         return None if made is None else getattr(made, what)
 
     def sweep(self, one: Contender) -> None:
-        """Try what there is to set of a contender; what feeds the fastest accelerator is taken.
+        """Try a contender's settings; the ones that feed the fastest accelerator win.
 
-        Settings are tried one after the other, each with the best of those before, where nobody
-        computes; then the short list of them under an accelerator, and with what is best there who
-        takes batches over. A model computes always: of what was tried the fastest is taken.
+        Settings are tried one after the other without computation, each with the best of those
+        before.
+        Then the short list is tried under an accelerator, and the ways to take batches over with
+        the best
+        of it. A model always computes: there the fastest of the tried settings wins.
         """
         one.configuration = {name: values[0] for name, values in one.settings.items()}
         if all(len(values) == 1 for values in one.settings.values()) and not self.request.find_rate:
@@ -272,7 +275,7 @@ class Contest:
             self.try_handovers(one)
 
     def try_handovers(self, one: Contender) -> None:
-        """Try the other ways to take batches over, with what is best else."""
+        """Try the other ways to take batches over, with the best of the other settings."""
         taken = one.configuration
         self.time_settings(one, [HANDOVER])
         one.configuration = taken
@@ -284,14 +287,15 @@ class Contest:
 
     @staticmethod
     def short_list(sweep: list[Tried]) -> list[Tried]:
-        """Return those near the highest rate, from there on."""
+        """Return the configurations near the highest rate, the fastest first."""
         listed = sorted(sweep, key=lambda tried: -tried.rate)
         return [tried for tried in listed if tried.rate >= SHORT_LIST * listed[0].rate]
 
     def time_settings(self, one: Contender, names: list[str]) -> None:
-        """Time settings where nobody computes, and take the best of each before the next.
+        """Time settings without computation, and take the best of each before the next.
 
-        What cannot be played is no good setting; if the first cannot, the contender has failed.
+        A configuration that cannot be played loses; if the first one cannot, the contender has
+        failed.
         """
         with ExitStack() as stack:
             at_work: Player | None = None
@@ -316,7 +320,7 @@ class Contest:
                 one.configuration = max(one.sweep, key=lambda tried: tried.rate).configuration
 
     def timed(self, one: Contender, at_work: Player, configuration: dict[str, Any]) -> Tried:
-        """Time a configuration where nobody computes, unless that was done."""
+        """Time a configuration without computation, unless it was timed before."""
         for tried in one.sweep:
             if tried.configuration == configuration:
                 return tried
@@ -331,7 +335,7 @@ class Contest:
         return tried
 
     def try_configuration(self, one: Contender, tried: Tried) -> None:
-        """Find the fastest accelerator that a configuration feeds, if it is faster than before."""
+        """Find the fastest accelerator that a configuration feeds, if it beats the best so far."""
         try:
             found = self.fastest(one, tried)
         except Failed as error:
@@ -341,7 +345,7 @@ class Contest:
             one.configuration, one.speed = tried.configuration, found
 
     def fastest(self, one: Contender, tried: Tried) -> float | None:
-        """Search for that speed; none if it is not above the one that was found before."""
+        """Search for that speed; return None if it does not beat the best so far."""
         au_min = self.request.au_min
         begin = tried.rate / self.nominal / au_min
         with self.player(one, tried.configuration) as at_work:
@@ -363,7 +367,7 @@ class Contest:
             return search.fastest(begin, measure, au_min)
 
     def first_epoch(self, one: Contender) -> None:
-        """Play an epoch from cold, nothing in the page cache or in a tier; then look at one."""
+        """Play an epoch from cold: nothing in the page cache or in a tier; then digest one."""
         self.tell(one.name, 0, 0, "first epoch")
         out_of_page_cache(self.files(one))
         if one.storage == "o_direct":
@@ -376,7 +380,7 @@ class Contest:
         self.check(one, one.first_epoch["digest"])
 
     def rounds(self) -> None:
-        """Let all take turns, there and back, each at the accelerator's nominal speed."""
+        """Let all contenders take turns, there and back, at the accelerator's nominal speed."""
         for number in range(self.request.rounds):
 
             def measure(one: Contender, number: int = number) -> None:
@@ -395,13 +399,13 @@ class Contest:
             return self.play(one, at_work, step, WHOLE, one.configuration)
 
     def told(self, one: Contender, number: int, run: dict[str, Any]) -> None:
-        """Tell what a measured run came to, once it is among the contender's figures."""
+        """Report a measured run once it is among the contender's figures."""
         self.tell(one.name, number + 1, self.request.rounds, "played", run)
 
     def sustained(self) -> None:
-        """Bear out everybody's fastest accelerator by long runs in turns, there and back."""
+        """Confirm every contender's fastest accelerator by long runs in turns, there and back."""
         au_min, rounds = self.request.au_min, self.request.rounds
-        # Of whom no speed held, the nominal one is where they begin.
+        # A contender without a sustained speed starts from the nominal one.
         proofs = {
             one.name: search.Proof(one.speed or 1.0, au_min, rounds) for one in self.contenders
         }
@@ -427,7 +431,7 @@ class Contest:
             ]
 
     def verdict(self, proof: search.Proof) -> dict[str, Any]:
-        """Return what long runs came to; what was not borne out is not called sustained."""
+        """Return the outcome of long runs; an unconfirmed speed is not called sustained."""
         rates = [run["samples_per_second"] for run in proof.kept]
         rate = statistics.median(rates)
         return {
@@ -446,7 +450,7 @@ class Contest:
         return self.request.batch_size / self.request.step_seconds
 
     def warm(self, one: Contender, at_work: Player) -> None:
-        """Fill a tier that is empty: in memory each daemon's, on a disk the contest's first."""
+        """Fill an empty tier: in memory each daemon's, on a disk the contest's first."""
         if one.storage == "memory" or (one.storage == "o_direct" and not self.is_cache_filled):
             at_work.play("first_epoch")
             self.is_cache_filled = self.is_cache_filled or one.storage == "o_direct"
@@ -459,7 +463,7 @@ class Contest:
         length: Length,
         configuration: dict[str, Any],
     ) -> dict[str, Any]:
-        """Have a contender's accelerator run, and make sure that it was warm."""
+        """Run a contender's accelerator, and check that the run was warm."""
         least, most, steps = length
         ahead = roster.most_ahead(one.kind, configuration)
         played = at_work.play(
@@ -480,13 +484,13 @@ class Contest:
             fetched = after["loader"]["bytes"]["origin"] - before["loader"]["bytes"]["origin"]
             if fetched > 0:
                 raise Failed(
-                    f"{one.name} took {fetched} bytes from the shards' origin in a run that should"
-                    " be warm: its cache has no room for them all (FOREBAY_CAPACITY)"
+                    f"{one.name} fetched {fetched} bytes from the origin in a run that should"
+                    " be warm: its cache is too small for all of them (FOREBAY_CAPACITY)"
                 )
         return played
 
     def files(self, one: Contender) -> list[str]:
-        """Return the files that a contender reads through the page cache."""
+        """Return the files a contender reads through the page cache."""
         made = self.conversions.get(one.name)
         if one.kind in ("forebay", "dali") or made is None:
             return self.request.shards
@@ -496,7 +500,7 @@ class Contest:
     def player(
         self, one: Contender, configuration: dict[str, Any], warm: bool = True
     ) -> Iterator[Player]:
-        """Start a contender in its place; rivals' files are read first, if it is to be warm."""
+        """Start a contender's process; for a warm run a rival's files are read first."""
         made = self.conversions.get(one.name)
         task = Task(
             images=self.request.images,
@@ -517,7 +521,7 @@ class Contest:
             yield at_work
 
     def check(self, one: Contender, digest: dict[str, Any]) -> None:
-        """Make sure that an epoch held the same samples as the first contender's."""
+        """Check that an epoch held the same samples as the first contender's."""
         if self.digest is None:
             self.digest = (one.name, digest)
         compare(self.digest[0], self.digest[1], one.name, digest)

@@ -1,7 +1,7 @@
-"""Data sets in the contenders' own formats: made once, timed, remembered by content.
+"""Data sets in the contenders' own formats: made once, timed, identified by content.
 
-Its rule: a conversion is for the very shards that it was made of (their paths, lengths and times of
-change), by the very version that made it; any other is made anew, aside, and renamed when whole.
+A conversion belongs to its exact shards (paths, lengths, modification times) and to the version
+that made it. Any other is made anew, in a temporary folder that is renamed when complete.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import players
 
 NOTES = "conversion.json"
-# A conversion that reads its shards slower than this, in bytes a second, and takes longer than that
-# many seconds besides, hangs.
+# A conversion hangs if it reads its shards slower than this many bytes per second, after that many
+# seconds besides.
 SLOWEST, BESIDE_S = 2e6, 600.0
 
 
@@ -33,7 +33,7 @@ class Conversion:
 
 
 def content(shards: list[str], fields: list[str], version: str) -> str:
-    """Return a name for what a conversion is made of."""
+    """Return a name that identifies a conversion's input."""
     stats = [os.stat(shard) for shard in shards]
     facts = [
         [shard, stat.st_size, stat.st_mtime_ns] for shard, stat in zip(shards, stats, strict=True)
@@ -60,9 +60,9 @@ def convert(
     work: Path,
     forebay: Path,
 ) -> Conversion:
-    """Return the data set for conversion `name`, made now unless an earlier run left it.
+    """Return the data set of conversion `name`, made now unless an earlier run left it.
 
-    `forebay` is the command, for the conversion that is Forebay's.
+    `forebay` is the command that Forebay's own conversion runs.
     """
     # One for bytes and for images: fields stand in it in the order of their names.
     fields = sorted(fields)
@@ -86,7 +86,7 @@ def convert(
         facts = asdict(made)
         del facts["folder"]
         (aside / NOTES).write_text(json.dumps(facts))
-        # One that was cut off before its notes were written is of no use.
+        # A conversion cut off before its notes were written is unusable.
         shutil.rmtree(target, ignore_errors=True)
         aside.rename(target)
     finally:

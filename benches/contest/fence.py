@@ -1,7 +1,7 @@
-"""One limit on memory for whatever a contender starts, its share of the page cache included.
+"""A memory limit for a contender and its children, page cache included.
 
-Its rule: a limit that cannot be set is an error; figures without it would be called by its name.
-Swap is limited with it, or what is beyond the limit would only be slow.
+A limit that cannot be set is an error: figures without it would be mislabelled. Swap is limited as
+well, since memory beyond the limit would otherwise only be slow.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pathlib import Path
 NAME = "forebay-bench"
 # A process that was killed is gone within so many seconds, unless the kernel waits for a device.
 END_S = 30.0
-# Where the kernel says how much swap there is.
+# File in which the kernel reports the amount of swap.
 MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
 class Version:
-    """Where a version of cgroups has its controller of memory, and the files of its limits."""
+    """Paths of a cgroup version's memory controller and of its limits."""
 
     root: Path
     limit: str
     swap: str
-    # Whether the limit on swap is one on memory and swap together.
+    # True if the limit on swap covers memory and swap together.
     is_both: bool
 
 
@@ -50,9 +50,10 @@ class Unfenced(Exception):
 
 @contextmanager
 def fence(limit: int) -> Iterator[Callable[[], None]]:
-    """Yield what a child calls before it begins, so that it and its children have `limit` bytes.
+    """Yield the function a child calls before it begins, so that it and its children have `limit`
+    bytes.
 
-    Raises `Unfenced` where that cannot be had.
+    Raises `Unfenced` if the limit cannot be set.
     """
     group = make(limit)
     try:
@@ -63,7 +64,7 @@ def fence(limit: int) -> Iterator[Callable[[], None]]:
 
 
 def clear(group: Path) -> None:
-    """End whoever is still in `group`, and wait until they have."""
+    """End all processes in `group`, and wait until they have ended."""
     for pid in map(int, (group / "cgroup.procs").read_text().split()):
         try:
             handle = os.pidfd_open(pid)
@@ -113,7 +114,7 @@ def limit_swap(file: Path, limit: int) -> None:
 
 
 def has_swap() -> bool:
-    """Whether this machine has swap."""
+    """Return True if this machine has swap."""
     for line in MEMINFO.read_text().splitlines():
         if line.startswith("SwapTotal:"):
             return int(line.split()[1]) > 0
@@ -137,7 +138,7 @@ def not_passed_on(root: Path) -> str | None:
 
 
 def advice(error: OSError) -> str:
-    """Return what is the matter, and what to do."""
+    """Return the problem and the remedy."""
     if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() != 0:
         return f"{error}: run as root"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -1,8 +1,8 @@
-"""Who takes batches over from what makes them: the trainer when it asks for one, or a thread.
+"""Handover of batches from loader to trainer: on request, or by a thread.
 
-Its rule: what it costs to take one over is paid by the trainer, or by a thread of its process, as
-torch's own thread for pinned memory pays it where there is a GPU; both are tried, and what feeds
-the fastest accelerator counts.
+The trainer pays for the handover, or a thread of its process does, as torch's own thread for pinned
+memory does where there is a GPU. Both are tried, and the one that feeds the fastest accelerator
+counts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# What it is called among a contender's settings.
+# Name among a contender's settings.
 HANDOVER = "handover"
-# Who takes a batch over: the trainer, when it asks for it; a thread that does nothing else; or one
-# that gets images as bytes and normalises them as well.
+# The trainer takes a batch when it asks for it; a thread takes it ahead; or a thread takes images
+# as bytes and normalises them as well.
 DIRECT, THREAD, THREAD_UINT8 = "direct", "thread", "thread-uint8"
 # Batches that a thread keeps ready beside those that are made ahead; its end needs two places.
 READY = 2
@@ -24,13 +24,13 @@ Batch = Any
 
 
 def taken_by(configuration: dict[str, Any]) -> str:
-    """Return who takes batches over."""
+    """Return the kind of handover."""
     by: str = configuration.get(HANDOVER, DIRECT)
     return by
 
 
 def taken_ahead(configuration: dict[str, Any]) -> int:
-    """Return the batches that were taken over at most before one is asked for."""
+    """Return the most batches taken over before one is asked for."""
     return 0 if taken_by(configuration) == DIRECT else READY
 
 
@@ -39,7 +39,7 @@ def handed_over(
     configuration: dict[str, Any],
     finish: Callable[[Batch], Batch] | None = None,
 ) -> Iterable[Batch]:
-    """Return a loader's batches as the trainer gets them; `finish` is what a thread does beside."""
+    """Return a loader's batches as the trainer gets them; a thread runs `finish` on each."""
     if taken_by(configuration) == DIRECT:
         return batches
     return Threaded(batches, finish or (lambda batch: batch))
@@ -61,13 +61,14 @@ class Threaded:
         thread.start()
         try:
             while taken := ready.get():
-                # Whoever gets it is the only one to hold it.
+                # The consumer is the only one to hold it.
                 yield taken.pop()
             if ends:
                 raise ends[0]
         finally:
             is_left.set()
-            # It puts one more batch at most and its last word, for which there is room then.
+            # The thread puts at most one more batch and its end marker, for which there is room
+            # then.
             while not ready.empty():
                 ready.get()
             thread.join()
@@ -75,7 +76,7 @@ class Threaded:
     def take(
         self, ready: queue.Queue[list[Batch]], is_left: threading.Event, ends: list[Exception]
     ) -> None:
-        """Be the thread."""
+        """Run the thread."""
         try:
             source = iter(self.batches)
             while not is_left.is_set():

@@ -2,11 +2,11 @@
 
     PYTHON main.py < request.json > figures.json
 
-Its rule: what was measured is not lost. Whoever fails is told in the document, which is written
-also of a contest that ended early; a copy is kept in the folder for work after each measured run,
-for one that is cut off. The standard output holds the document and nothing else; progress and
-whatever libraries say go to the standard error. It needs NumPy; each contender has a process and an
-interpreter of its own, and who is not installed there is named.
+Measured figures are not lost. The document names every contender that failed, and it is written
+even if the contest ends early. A copy is written to the work folder after each measured run, in
+case the contest is killed. Standard output holds the document only; progress and the output of
+libraries go to standard error. The contest needs NumPy. Each contender has a process and an
+interpreter of its own; one that is not installed there is named.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from players import Failed
 from request import Request, Wrong
 from shards import Unfit
 
-# By which a process asks the kernel for a signal at its parent's end (linux/prctl.h).
+# Asks the kernel for a signal when the parent ends (linux/prctl.h).
 PR_SET_PDEATHSIG = 1
-# What was measured so far, in the folder for work.
+# File for the figures so far, in the work folder.
 KEPT = "contest.json"
 
 
 def tell(
     contender: str, number: int, of: int, what: str, run: dict[str, Any] | None = None
 ) -> None:
-    """Say how far it is, and what a run came to: a contest that is cut off has told that much."""
+    """Report progress and the figures of a run, so that a killed contest has reported that much."""
     progress: dict[str, Any] = {"contender": contender, "round": number, "of": of, "what": what}
     if run is not None:
         progress |= {name: run[name] for name in ("samples_per_second", "au_ideal")}
@@ -45,7 +45,7 @@ def tell(
 
 
 def keep(document: dict[str, Any], work: Path) -> None:
-    """Keep `document` in the folder for work, where it is whole at any time."""
+    """Write `document` to the work folder; the file is complete at any time."""
     work.mkdir(parents=True, exist_ok=True)
     aside = work / f"{KEPT}.part"
     aside.write_text(json.dumps(document))
@@ -53,12 +53,12 @@ def keep(document: dict[str, Any], work: Path) -> None:
 
 
 def limited(limit: int | None, stack: ExitStack) -> Callable[[], None]:
-    """Return what a child calls before it begins; raises `Unfenced` for a limit not to be had."""
+    """Return the function a child calls first; raises `Unfenced` if no limit can be set."""
     return (lambda: None) if limit is None else stack.enter_context(fence(limit))
 
 
 def figures(contest: Contest) -> dict[str, Any]:
-    """Return what `contest` came to so far."""
+    """Return the figures of `contest` so far."""
     request = contest.request
     is_limited = request.memory_bytes is not None
     return {
@@ -67,16 +67,16 @@ def figures(contest: Contest) -> dict[str, Any]:
         "absent": contest.absent,
         "model": request.model,
         "fence": {
-            # Everybody's: children have the CPUs of their parent, and so have theirs.
+            # The same for all: children inherit the CPUs of their parent.
             "cpus": sorted(os.sched_getaffinity(0)),
             "memory_bytes": request.memory_bytes,
-            "why_not": None if is_limited else "no limit on memory was asked for (memory_bytes)",
+            "why_not": None if is_limited else "no memory limit was requested (memory_bytes)",
         },
     }
 
 
 def play(document: dict[str, Any], out: TextIO) -> None:
-    """Play what `document` asks for and write what it came to."""
+    """Play the request in `document` and write the figures."""
     request = Request.of(document)
     with ExitStack() as stack:
         before = limited(request.memory_bytes, stack)
@@ -89,8 +89,8 @@ def play(document: dict[str, Any], out: TextIO) -> None:
                 try:
                     keep(figures(contest), contest.work)
                 except OSError as error:
-                    # What it says is told at the end, too.
-                    print(f"contest: no copy of the figures is kept: {error}", file=sys.stderr)
+                    # The final document repeats it.
+                    print(f"contest: cannot write a copy of the figures: {error}", file=sys.stderr)
 
         contest = Contest(request, before, told)
         try:
@@ -101,8 +101,8 @@ def play(document: dict[str, Any], out: TextIO) -> None:
 
 def main() -> int:
     """Run it."""
-    # A polite end of this process ends everything it started, and so does the end of whose it is.
-    # Ctrl-C brings both: what comes while it ends changes nothing.
+    # SIGTERM to this process, and the end of its parent, end everything it started. Ctrl-C brings
+    # both: further signals during the shutdown change nothing.
     ending, heard = os.pipe()
     os.set_blocking(heard, False)
     players.ENDING.append(ending)

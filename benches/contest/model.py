@@ -1,8 +1,8 @@
 """A real model's step on this machine's GPU, in place of an emulated one's.
 
-Its rule: the model gets what the loader gave, brought to the GPU if it is not there, and a step has
-ended when the GPU has. Its nominal time is that of the same step on a batch that is there already,
-measured before anything is loaded.
+The model gets the loader's batch, brought to the GPU if it is not there, and a step ends when the
+GPU has finished. The nominal time is that of the same step on a batch already there, measured
+before anything is loaded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Model:
     def __call__(self, batch: Any) -> Touched:
         """Train on a batch of images and labels."""
         images, labels = (self.brought(column) for column in batch)
-        # Nobody's labels are beyond a data set's classes; random ones here may be.
+        # Real labels lie within the data set's classes; random ones here may not.
         self.train(images, labels.long() % CLASSES)
         return Touched(len(labels), images.nbytes + labels.nbytes)
 

@@ -1,4 +1,4 @@
-"""What becomes of a photo, for everybody: what a network trained on ImageNet takes."""
+"""Transforms of a photo, the same for all contenders: those of networks trained on ImageNet."""
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

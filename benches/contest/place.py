@@ -1,8 +1,8 @@
-"""Where a contender finds its bytes: the page cache, or a daemon of Forebay's with a tier.
+"""Storage of a contender's bytes: the page cache, or a Forebay daemon with a tier.
 
-Its rule: warm means the same level for those who are compared. Rivals read files through the page
-cache; Forebay's memory tier is held against them, and its tier on a disk, read by O_DIRECT, stands
-for itself.
+Warm means the same level for all that are compared. Rivals read files through the page cache;
+Forebay's memory tier is compared with them, and its tier on a disk, read with O_DIRECT, is reported
+separately.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from daemons import node_daemon, private_daemon
 from roster import PAGE_CACHE, Contender
 
 GIB = 1 << 30
-# Of a contender whose files are more than the page cache can hold: a disk is part of what it reads.
+# Storage of a contender whose files exceed the page cache: a disk is part of its reads.
 SMALL_PAGE_CACHE = "small_page_cache"
-# Of what memory is free, files may take this share for the page cache to hold all of them: trainers
-# and workers need the rest.
+# Share of available memory that files may take to count as cached: trainers and workers need the
+# rest.
 CACHED_SHARE = 0.8
 # A tier in memory holds the shards and some room at their ends.
 ROOM = 1.1
-# What the daemon has beside the tier: frames and slabs.
+# Memory of the daemon beside the tier: frames and slabs.
 BESIDE_BYTES = GIB
-# Of what memory is free, a tier may take this share: trainers need some, too.
+# Share of available memory a tier may take: trainers need some, too.
 SHARE = 0.5
 IN_MEMORY = """
 [daemon]
@@ -39,7 +39,7 @@ capacity = "{capacity}B"
 
 
 def no_room(shards: list[str], limit: int | None) -> str | None:
-    """Return why the shards do not fit a tier in memory."""
+    """Return why the shards do not fit a tier in memory, or None."""
     needed = memory_of(shards)
     free = available_bytes()
     room = int(min(free * SHARE, limit * SHARE if limit else free))
@@ -52,7 +52,7 @@ def no_room(shards: list[str], limit: int | None) -> str | None:
 
 
 def in_memory(folder: Path) -> str | None:
-    """Return why a tier in `folder` would be one of memory."""
+    """Return why a tier in `folder` would be in memory, or None."""
     folder.mkdir(parents=True, exist_ok=True)
     device = os.stat(folder).st_dev
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -64,14 +64,14 @@ def in_memory(folder: Path) -> str | None:
 
 
 def page_cache(files: list[str], limit: int | None) -> str:
-    """Return whether the page cache can hold all of `files`."""
+    """Return True if the page cache can hold all of `files`."""
     room = min(available_bytes(), limit) if limit else available_bytes()
     held = sum(os.path.getsize(file) for file in files)
     return PAGE_CACHE if held <= room * CACHED_SHARE else SMALL_PAGE_CACHE
 
 
 def available_bytes() -> int:
-    """Return the memory that can be had: what caches files is given back when it is asked for."""
+    """Return the available memory: the kernel gives back cached pages on demand."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -111,7 +111,7 @@ def place(
 
 
 def out_of_page_cache(files: list[str]) -> None:
-    """Have the kernel forget `files`."""
+    """Drop `files` from the page cache."""
     for name in files:
         handle = os.open(name, os.O_RDONLY)
         os.fsync(handle)

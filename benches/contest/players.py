@@ -1,9 +1,9 @@
-"""A contender at work: a process of its own, which is told what to play and answers.
+"""A contender at work: a process that plays on request and answers.
 
-Its rule: it is heard of all the time. One that says nothing for minutes, or ends before it has
-answered, has failed, and its words say why; and no process outlives its `with` block. A signal to
-end is heard where there is waiting, and nowhere else: an exception that comes from anywhere may
-come where Python swallows it, or between a process and who ends it.
+A contender reports all the time. One that is silent for minutes, or that ends before it has
+answered, has failed, and its last message says why. No process outlives its `with` block. A
+termination signal is handled only where the code waits: an exception raised anywhere else could
+arrive where Python swallows it, or while a process is being ended.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Player:
             raise Failed(self.obituary()) from None
 
     def play(self, name: str, **how: Any) -> dict[str, Any]:
-        """Have it play and return what it says of it."""
+        """Run a play and return its figures."""
         self.tell({"play": name, **how})
         while True:
             line = self.line()
             try:
                 words = json.loads(line)
             except json.JSONDecodeError:
-                raise Failed(f"{self.name} said what nobody understands: {line[:80]!r}") from None
+                raise Failed(f"{self.name} sent an unreadable reply: {line[:80]!r}") from None
             if "failed" in words:
                 raise Failed(f"{self.name}: {words['failed']}")
             if "reply" in words:
@@ -70,7 +70,7 @@ class Player:
         """Wait for its next line."""
         while b"\n" not in self.heard:
             if not until(self.replies, SILENCE_S):
-                raise Failed(f"{self.name} said nothing for {SILENCE_S:.0f} s")
+                raise Failed(f"{self.name} was silent for {SILENCE_S:.0f} s")
             more = os.read(self.replies, 1 << 16)
             if not more:
                 raise Failed(self.obituary())
@@ -79,19 +79,19 @@ class Player:
         return line
 
     def obituary(self) -> str:
-        """Say how it ended."""
+        """Describe the process's end."""
         try:
             code = self.process.wait(END_S)
         except subprocess.TimeoutExpired:
-            return f"{self.name} closed its output and goes on"
+            return f"{self.name} closed its output but still runs"
         if code == -signal.SIGKILL:
-            return f"{self.name} was killed, most likely for want of memory (memory_bytes)"
+            return f"{self.name} was killed, most likely out of memory (see memory_bytes)"
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return f"{self.name} ended {how}; what it said is above"
+        return f"{self.name} ended {how}; see its messages above"
 
 
 def until(file: int, seconds: float) -> bool:
-    """Wait until `file` can be read, and return whether it can; raises `SystemExit` by a signal."""
+    """Wait until `file` is readable, and return True if it is; raises `SystemExit` on a signal."""
     ready = select.select([file, *ENDING], [], [], seconds)[0]
     for line in ready:
         if line in ENDING:
@@ -129,7 +129,7 @@ def player(
             one.tell(asdict(task))
             yield one
         except BaseException:
-            # What it plays is of no use any more.
+            # The answer is no longer of use.
             kill(process)
             raise
         finally:
@@ -145,13 +145,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
-    # Its workers, should they have outlived it.
+    # Workers that outlived it.
     kill(process)
     process.wait()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session, and all that are of it."""
+    """Kill a session leader and every process of its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -176,12 +176,12 @@ def convert(
             raise Failed(f"the conversion for {name} took more than {seconds:.0f} s")
     finally:
         os.close(ended)
-        # What one that is cut off has started, a daemon say, it ends itself.
+        # A terminated process ends what it started, a daemon for example.
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         end(process)
     if process.returncode != 0:
         raise Failed(
             f"the conversion for {name} failed with exit code {process.returncode};"
-            " what it said is above"
+            " see its messages above"
         )

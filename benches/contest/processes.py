@@ -1,6 +1,6 @@
-"""What processes have used: CPU time and memory, as the kernel counts them.
+"""CPU time and memory of processes, as the kernel counts them.
 
-Its rule: whoever works for a contender is counted with it, its children's children included.
+Processes that work for a contender count with it, their children included.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the processes that `pid` (this one) started and that still run, theirs included."""
+    """Return the running children of `pid` (default: this process), theirs included."""
     found = []
     try:
         for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *children(child)]
     except (FileNotFoundError, ProcessLookupError):
-        # It ended while it was looked at.
+        # It ended meanwhile.
         pass
     return found
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of `pids` so far, in user and kernel mode, and of what they ended."""
+    """Return the CPU seconds of `pids` so far, in user and kernel mode, ended children included."""
     ticks = 0
     for pid in pids:
         try:
@@ -40,7 +40,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def memory_bytes(pid: int | str, file: str, name: str) -> int:
-    """Return a figure of `/proc/PID/FILE`, in bytes; 0 of a process that has ended."""
+    """Return a figure of `/proc/PID/FILE` in bytes; 0 for a process that has ended."""
     try:
         text = Path(f"/proc/{pid}/{file}").read_text()
     except (FileNotFoundError, ProcessLookupError):

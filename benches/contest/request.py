@@ -1,6 +1,6 @@
-"""What `forebay bench starvation` asks of the contest: one document.
+"""The request `forebay bench starvation` sends to the contest: one document.
 
-Its rule: an unknown key or a value that makes no sense ends the run before anything is measured.
+An unknown key or an invalid value ends the run before anything is measured.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ NAMES = ("forebay", "webdataset", "torch", "mosaic", "litdata", "spdl", "dali")
 
 
 class Wrong(Exception):
-    """A request that cannot be met."""
+    """An invalid request."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Who plays what on which shards."""
+    """Shards, contenders and measures of one contest."""
 
     # Local tars, by absolute path.
     shards: list[str]
-    # Whether samples become images; otherwise they stay bytes.
+    # True if samples become images; otherwise they stay bytes.
     images: bool
     batch_size: int
     # Nominal seconds of one step.
     step_seconds: float
-    # Where conversions and caches are kept.
+    # Folder for conversions and caches.
     work: str
-    # Seconds of one measured run, and how many of each contender.
+    # Seconds of one measured run, and runs of each contender.
     seconds: float = 60.0
     rounds: int = 5
     contenders: list[str] = field(default_factory=lambda: list(NAMES))
-    # Whose interpreter is another one.
+    # Interpreters of contenders that do not use this one.
     pythons: dict[str, str] = field(default_factory=dict)
-    # What each contender and all that works for it may use, its page cache included.
+    # Memory limit of a contender and all its workers, page cache included.
     memory_bytes: int | None = None
-    # Whether the fastest accelerator is sought that is still fed.
+    # True to search for the fastest accelerator that is still fed.
     find_rate: bool = False
     # AU_ideal at which an accelerator counts as fed: what MLPerf Storage demands of ResNet-50.
     au_min: float = 0.90
@@ -68,7 +68,7 @@ class Request:
         """Check a document; raises `Wrong`."""
         known = {one.name for one in fields(cls)}
         if unknown := document.keys() - known:
-            raise Wrong(f"unknown in the request: {', '.join(sorted(unknown))}")
+            raise Wrong(f"unknown keys in the request: {', '.join(sorted(unknown))}")
         try:
             request = cls(**document)
         except TypeError as error:
@@ -78,7 +78,7 @@ class Request:
         return request
 
     def problems(self) -> list[str]:
-        """Return what makes no sense."""
+        """Return what is invalid."""
         found = [f"{shard} is not an absolute path" for shard in self.shards if shard[:1] != "/"]
         found += [
             f"{shard} cannot be read" for shard in self.shards if not os.access(shard, os.R_OK)
@@ -86,13 +86,13 @@ class Request:
         if not self.shards:
             found.append("there are no shards")
         if min(self.batch_size, self.rounds, 1 if self.cores is None else self.cores) < 1:
-            found.append("batch_size, rounds and cores have to be 1 at least")
+            found.append("batch_size, rounds and cores must be at least 1")
         if self.step_seconds <= 0 or self.seconds <= 0:
-            found.append("step_seconds and seconds have to be above 0")
+            found.append("step_seconds and seconds must be above 0")
         if self.model is not None and (self.find_rate or not self.images):
-            found.append("a model trains on images, at its own speed: no find_rate")
+            found.append("a model trains on images at its own speed: leave find_rate out")
         if not 0 < self.au_min < 1:
-            found.append("au_min has to lie between 0 and 1")
+            found.append("au_min must lie between 0 and 1")
         if strange := set(self.contenders) - set(NAMES):
             found.append(
                 f"unknown contenders: {', '.join(sorted(strange))}; known: {', '.join(NAMES)}"

@@ -1,7 +1,8 @@
-"""Who can take part: packages, versions, and what is swept of each contender.
+"""The contenders: packages, versions, and the settings swept for each.
 
-Its rule: each is set up as its authors recommend, and where that depends on the machine all ways
-are tried and the fastest counts. Who is not installed is named, with what would mend it.
+Each contender is set up as its authors recommend. Where that depends on the machine, all ways are
+tried and the fastest counts. A contender that is not installed is named, with the command to
+install it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 from handover import DIRECT, HANDOVER, THREAD, THREAD_UINT8, taken_ahead
 from torch_workers import ahead
 
-# Where a contender's files are, unless it has a tier of its own.
+# Storage of a contender without a tier of its own.
 PAGE_CACHE = "page_cache"
-# Workers of torch's DataLoader, and threads of those that have some; beside them as many as there
-# are usable cores, if these are more.
+# Workers of torch's DataLoader and threads of other loaders; the number of usable cores is added if
+# it is larger.
 WORKERS = (2, 4, 1, 0)
 THREADS = (2, 4, 1)
 DECODERS = ("pillow", "torchvision")
@@ -28,7 +29,7 @@ HOPELESS = 0.5
 # Batches that are ready at most before one is taken, of those who have no workers: four, and one
 # for each thread that may be at work on another.
 AHEAD = 4
-# There if the machine has a GPU of NVIDIA's and its driver.
+# Present if the machine has an NVIDIA GPU and its driver.
 GPU = Path("/dev/nvidia0")
 # An interpreter that imports torch takes seconds; one that takes minutes hangs.
 PROBE_S = 300
@@ -37,7 +38,7 @@ WHY_MAX = 200
 # Probes at a time: most of one is waiting for files.
 PROBES = 2
 
-# Says what is there: versions by distribution, and the first thing that cannot be imported.
+# Reports versions by distribution, and the first import that fails.
 PROBE = """
 import importlib, json, sys
 from importlib import metadata
@@ -65,19 +66,19 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Rules:
-    """What is known of a contender before it is looked for."""
+    """Fixed facts about a contender."""
 
     modules: tuple[str, ...]
-    # What `pip install` wants, and by which names its version is found.
+    # Distribution as `pip install` names it, and the names its version is found by.
     package: str
     distributions: tuple[str, ...]
-    # What is imported beside it if images are made.
+    # Further imports for images.
     for_images: tuple[str, ...] = ()
     # The script that makes the data set in its own format.
     conversion: str | None = None
-    # What fails if it cannot make images although it can be imported.
+    # Code that fails if the package imports but cannot make images.
     check_images: str = ""
-    # What mends that.
+    # Remedy for that.
     beside: str = ""
 
 
@@ -108,7 +109,7 @@ RULES = {
     ),
     "dali": Rules(("nvidia.dali",), "nvidia-dali-cuda120", ("nvidia-dali",), (), "dali"),
 }
-# What a contender needs whose batches a model trains on.
+# Imports of a contender whose batches a model trains on.
 FOR_MODEL = """
 import torch, torchvision
 if not torch.cuda.is_available():
@@ -120,14 +121,14 @@ ON_TORCH = ("webdataset", "torch", "mosaic", "litdata")
 
 @dataclass
 class Tried:
-    """A configuration that was tried."""
+    """A tried configuration."""
 
     configuration: dict[str, Any]
-    # Samples per second where nobody computes; 0 of what could not be played.
+    # Samples per second without computation; 0 if it could not be played.
     rate: float
-    # Why it could not.
+    # Reason it could not be played.
     why: str | None = None
-    # The last accelerator that it was tried under: its speed over the nominal one, and AU_ideal.
+    # The last accelerator it was tried under: speed over the nominal one, and AU_ideal.
     speed: float | None = None
     au: float = 0.0
 
@@ -140,30 +141,30 @@ class Tried:
 
 @dataclass
 class Contender:
-    """One that takes part."""
+    """A contender that takes part."""
 
-    # Its name in the report, and whose script and interpreter it has.
+    # Name in the report; kind names the script and the interpreter.
     name: str
     kind: str
     python: str
     version: str
     versions: dict[str, str]
-    # What there is to set, with the values that are tried, and what won.
+    # Settings with the values to try, and the winners.
     settings: dict[str, tuple[Any, ...]]
     configuration: dict[str, Any] = field(default_factory=dict)
-    # Where its bytes lie when they are warm.
+    # Storage of its bytes when they are warm.
     storage: str = PAGE_CACHE
     sweep: list[Tried] = field(default_factory=list)
-    # The fastest accelerator that short runs found it to feed, over the nominal one.
+    # The fastest accelerator short runs found it to feed, over the nominal one.
     speed: float | None = None
-    # Its figures so far.
+    # Figures so far.
     first_epoch: dict[str, Any] | None = None
     rounds: list[dict[str, Any]] = field(default_factory=list)
     sustained: dict[str, Any] | None = None
 
 
 def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, Any]:
-    """Ask `python` whether contender `kind` can play there, and `model` train if one is named."""
+    """Ask `python` if contender `kind` can play there, and if it can train `model`."""
     rules = RULES[kind]
     modules = [*rules.modules, "numpy", *(rules.for_images if images else ())]
     names = [*rules.distributions, "torchvision", "numpy"]
@@ -180,28 +181,28 @@ def probe(kind: str, python: str, images: bool, model: str | None) -> dict[str, 
             check=True,
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return {"why": f"{python} cannot be asked: {error}", "absent": False}
+        return {"why": f"{python} could not be run: {error}", "absent": False}
     found: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return found
 
 
 def why_not(kind: str, python: str, found: dict[str, Any]) -> str | None:
-    """Return why contender `kind` does not play, with what would mend it."""
+    """Return why contender `kind` cannot play, and the remedy."""
     if found["why"] is None:
         return None
     if found["absent"]:
         package = RULES[kind].package
         return f"{kind} is not installed for {python} ({found['why']}): pip install {package}"
-    beside = RULES[kind].beside or "mend or replace that installation"
+    beside = RULES[kind].beside or "repair or replace that installation"
     return f"{kind} does not work in {python}: {found['why'][:WHY_MAX]}; {beside}"
 
 
 def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[str, tuple[Any, ...]]:
-    """Return what is swept, setting by setting, what is most likely to be best first."""
+    """Return the values to sweep by setting, the most likely best first."""
     if kind in ON_TORCH:
         decoders = {"decode": DECODERS} if images else {}
         by: tuple[str, ...] = (THREAD_UINT8, THREAD) if images else (THREAD,)
-        # To a GPU batches are brought ahead, which takes a thread.
+        # Batches for a GPU are brought ahead, which takes a thread.
         by = by if model else (*by, DIRECT)
         return {**decoders, "workers": numbers(WORKERS, usable), HANDOVER: by}
     if kind == "forebay":
@@ -214,14 +215,14 @@ def settings(kind: str, images: bool, model: str | None, usable: int) -> dict[st
 
 
 def numbers(few: tuple[int, ...], usable: int) -> tuple[int, ...]:
-    """Return `few` numbers of workers, and that of the usable cores if it is more."""
+    """Return `few` numbers of workers, and the number of usable cores if it is larger."""
     return (*few[:2], usable, *few[2:]) if usable > max(few) else few
 
 
 def is_hopeless(number: int, rates: dict[int, float]) -> bool:
-    """Whether a number is further from the best one than one that is much worse."""
+    """Return True if a number lies beyond one that is already much worse than the best."""
     if not rates or number == 0:
-        # Without workers all is different.
+        # Without workers the behaviour differs.
         return False
     best = max(rates, key=lambda tried: rates[tried])
     between = [tried for tried in rates if number < tried < best or best < tried < number]
@@ -229,7 +230,7 @@ def is_hopeless(number: int, rates: dict[int, float]) -> bool:
 
 
 def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
-    """Return the batches that a contender has ready at most before one is taken."""
+    """Return the most batches a contender has ready before one is taken."""
     if kind in ON_TORCH:
         return ahead(configuration)
     threads: int = configuration.get("threads", 0)
@@ -237,7 +238,7 @@ def most_ahead(kind: str, configuration: dict[str, Any]) -> int:
 
 
 def version(kind: str, found: dict[str, Any]) -> str:
-    """Return the version of the contender's own package: others' names may begin with its name."""
+    """Return the version of the contender's own package: other names may begin with it."""
     wanted = RULES[kind].distributions[0]
     versions: dict[str, str] = found["versions"]
     own = min((name for name in versions if name.startswith(wanted)), key=len, default=None)

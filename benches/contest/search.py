@@ -1,8 +1,8 @@
-"""The fastest accelerator that a loader still keeps busy.
+"""Search for the fastest accelerator that a loader still keeps busy.
 
-Its rule: speed f means steps of t_nominal / f. The greatest f is sought at which AU_ideal is what
-was asked for, or little more: by short runs first; then long runs at that speed decide, and one
-that they do not bear out is lowered, one that they find too low raised.
+Speed f means steps of t_nominal / f. The search finds the greatest f at which AU_ideal meets the
+target or lies just above it. Short runs come first; long runs at that speed decide. A speed they do
+not confirm is lowered; a speed they find too low is raised.
 """
 
 from __future__ import annotations
@@ -61,25 +61,24 @@ def fastest(begin: float, measure: Measure, au_min: float) -> float | None:
 
 
 class Proof:
-    """What long runs say of one loader's speed, `rounds` of them at one speed."""
+    """Outcome of long runs at one speed, `rounds` of them."""
 
     def __init__(self, begin: float, au_min: float, rounds: int) -> None:
         self.speed, self.au_min, self.rounds = begin * MARGIN, au_min, rounds
         # The runs at this speed, and how often it was raised in a row.
         self.runs: list[dict[str, Any]] = []
         self.raised = 0
-        # What was tried, and between which speeds the end is: one that seemed to hold, one that
-        # did not.
+        # Tried speeds, and the bracket: the highest that seemed to hold, the lowest that did not.
         self.tried: list[dict[str, Any]] = []
         self.low, self.high = 0.0, math.inf
-        # The runs that count and their speed, and whether they bear it out.
+        # The counted runs and their speed, and True if they confirm it.
         self.kept: list[dict[str, Any]] = []
         self.kept_speed = self.speed
         self.is_borne_out = False
         self.is_over = False
 
     def heard(self, run: dict[str, Any]) -> None:
-        """Take the figures of a run at `speed`, and decide on it as soon as they allow."""
+        """Add the figures of a run at `speed`, and decide as soon as they allow."""
         self.runs.append({"round": len(self.runs), **run})
         heard = [one["au_ideal"] for one in self.runs]
         median = statistics.median(heard)
@@ -104,7 +103,7 @@ class Proof:
         self.speed = self.next_speed(median)
 
     def next_speed(self, median: float) -> float:
-        """Return where to go from a speed at which AU is `median`."""
+        """Return the next speed to try after one at which AU is `median`."""
         over = median / (self.au_min + CLOSE / 2)
         if median >= self.au_min:
             # As in a search: each step up goes once more as far.
@@ -115,7 +114,7 @@ class Proof:
             self.high, self.raised = min(self.high, self.speed), 0
             there = self.speed * over * MARGIN
             if self.high <= self.low * NARROW:
-                # What seemed to hold does not any more.
+                # The speed that seemed to hold no longer does.
                 self.low = 0.0
         if self.low > 0 and self.high < math.inf and not self.low < there < self.high:
             there = math.sqrt(self.low * self.high)

@@ -1,7 +1,7 @@
-"""What is in a shard: samples, by the rule that all readers of WebDataset's shards share.
+"""Content of a shard: samples, by the rule all readers of WebDataset shards share.
 
-Its rule: members of one sample stand beside each other and share the name up to the first dot of
-its last part; the rest of the name is the field.
+Members of one sample are adjacent and share the name up to the first dot of its last part; the rest
+of the name is the field.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def fields(shard: str, images: bool) -> list[str]:
         first = next(samples(shard), None)
     except tarfile.TarError as error:
         raise Unfit(
-            f"{shard} is no plain tar ({error}): rivals read those alone, so unpack it for them"
+            f"{shard} is no plain tar ({error}): rivals read only those, so unpack it"
         ) from error
     if first is None:
         raise Unfit(f"{shard} holds no sample")

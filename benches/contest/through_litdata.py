@@ -50,7 +50,7 @@ class Samples(StreamingDataset):  # type: ignore[misc]
         super().__init__(str(folder), shuffle=False, drop_last=False)
         # They were written in the order of their names.
         self.places = [sorted(task.fields).index(name) for name in task.fields]
-        # What crosses between processes cannot be a view of a mapped file.
+        # A view of a mapped file cannot cross between processes.
         self.take = bytes if task.configuration["workers"] else memoryview
         self.decode = made.decode
 

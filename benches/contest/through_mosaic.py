@@ -35,7 +35,7 @@ class Samples(StreamingDataset):  # type: ignore[misc]
 
 def make(task: Task, repeats: int) -> Loader:
     """Make the loader that `task` asks for."""
-    # What a process that was killed left would be taken for this one's.
+    # Files of a killed process would be mistaken for this one's.
     clean_stale_shared_memory()
     made = recipe(task)
     loader = StreamingDataLoader(

@@ -23,7 +23,7 @@ from touch import Batch
 # Batches ready ahead; more did not help.
 PREFETCH = 4
 
-# What becomes of a byte, by one multiplication and one addition.
+# Scale of a byte: one multiplication and one addition.
 FACTOR = [1 / (255 * std) for std in STD]
 SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
 

@@ -1,8 +1,8 @@
-"""Photos as torch's users decode them, for every contender that leaves that to them.
+"""Photos decoded as torch's users do, for every contender that leaves decoding to them.
 
-Its rule: decode, crop and flip while pixels are bytes, as torchvision's references do; normalise
-where the batch is put together, each row while it is in the processor's cache, or where the trainer
-gets it. Both decoders are tried, and the faster one counts.
+Decode, crop and flip work on bytes, as in torchvision's references. Normalising happens where the
+batch is put together, each row while it is in the processor's cache, or where the trainer gets it.
+Both decoders are tried, and the faster one counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 CROP_AND_FLIP = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
 TO_TENSOR = v2.ToImage()
-# What becomes of a byte, by one multiplication and one addition.
+# Scale of a byte: one multiplication and one addition.
 FACTOR = torch.tensor([1 / (255 * std) for std in STD]).view(3, 1, 1)
 SHIFT = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)]).view(3, 1, 1)
 
@@ -115,7 +115,7 @@ class OnDevice:
 
 
 def recipe(task: Task, device: str = "cuda") -> Recipe:
-    """Return what becomes of photos; a model's batches are brought to its `device`."""
+    """Return the transforms of photos; a model's batches are brought to its `device`."""
     is_uint8 = taken_by(task.configuration) == THREAD_UINT8
     finish: Callable[[Images], Images] | None = None
     if task.model is not None:

@@ -1,7 +1,7 @@
-"""torch's DataLoader as all contenders have it who stand on it: its settings.
+"""Settings of torch's DataLoader, shared by all contenders built on it.
 
-Its rule: as torch's guide recommends for speed: workers persist, each has some batches ready, and
-whole batches cross to the trainer.
+They follow torch's guide for speed: workers persist, each has some batches ready, and whole batches
+cross to the trainer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFETCH, PREFETCH_LEAST, PREFETCH_MOST = 4, 2, 16
 
 @dataclass(frozen=True)
 class Recipe:
-    """What becomes of samples: of a photo, of a batch in a worker, and in the trainer's thread."""
+    """Transforms of a photo, of a batch in a worker, and of a batch in the trainer's thread."""
 
     decode: Callable[[bytes], Any] | None
     collate: Callable[[list[Any]], Batch]
@@ -30,7 +30,7 @@ class Recipe:
 
 
 def recipe(task: Task) -> Recipe:
-    """Return what becomes of the samples that `task` asks for."""
+    """Return the transforms that `task` asks for."""
     if not task.images:
         return Recipe(None, columns, None)
     # It takes seconds to import, and bytes do without.
@@ -50,7 +50,7 @@ def prefetch(workers: int) -> int:
 
 
 def ahead(configuration: dict[str, Any]) -> int:
-    """Return the batches that are ready at most before one is taken."""
+    """Return the most batches that are ready before one is taken."""
     workers: int = configuration["workers"]
     kept = workers * prefetch(workers) if workers else 0
     return kept + taken_ahead(configuration)

@@ -1,7 +1,7 @@
-"""What a trainer does with a batch: it reads every byte; an epoch's digest tells what was in it.
+"""A trainer's work on a batch: it reads every byte; an epoch's digest describes the content.
 
-Its rule: the same code for all contenders, so that they differ in how batches are made alone. Of
-bytes a CRC-32 is taken; of images the largest element, at the speed of memory.
+The code is the same for all contenders, so that they differ only in how batches are made. Bytes get
+a CRC-32; images get their largest element, at the speed of memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def crc_of(name: str) -> Crc:
 
 @dataclass
 class Digest:
-    """What an epoch delivered, so that contenders can be held against each other."""
+    """Content of an epoch, to compare contenders by."""
 
     samples: int = 0
     payload_bytes: int = 0
@@ -42,7 +42,7 @@ class Digest:
 
 
 def toucher(images: bool, crc: Crc) -> Callable[[Batch], Touched]:
-    """Return what reads every byte of a batch."""
+    """Return the function that reads every byte of a batch."""
     return touch_images if images else lambda batch: touch_raw(batch, crc)
 
 
@@ -70,7 +70,7 @@ def array_of(images: Any) -> Any:
 
 
 def counter(images: bool, crc: Crc) -> Callable[[Batch, Digest], None]:
-    """Return what adds a batch to a digest, in which the order of samples does not matter."""
+    """Return the function that adds a batch to a digest; the order of samples does not matter."""
     return count_images if images else lambda batch, digest: count_raw(batch, digest, crc)
 
 

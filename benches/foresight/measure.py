@@ -1,14 +1,15 @@
-r"""Two jobs, a cache of half their data, a link of half their demand: how busy, at what cost.
+r"""Two jobs, a cache of half their data, a link of half their demand: utilisation and cost by
+policy.
 
     python3 benches/link/delay_line.py --rtt-ms 5 --mbit 278 -- \
         .venv/bin/python benches/foresight/measure.py --daemon .venv/bin/forebay
 
-Its rule: all runs are the same jobs over the same shards on the same link, one after the other: a
-node daemon whose data set is kept by each policy in turn, and released WebDataset with its shard
-cache, which the jobs share and which gives up what was fetched longest ago. A trainer's step is a
-pause, so that nothing but data decides. Bytes are those that the server sent. The first epochs fill
-the cache and are not counted. What the daemon will do by foresight is recorded then, and at the end
-what it did is held against the simulation of that. Needs root, for the link.
+All runs are the same jobs over the same shards on the same link, one after the other: a node daemon
+with each eviction policy in turn, and released WebDataset with its shard cache, which the jobs
+share and which evicts the shard fetched longest ago. A trainer's step is a pause, so that only data
+decides. Bytes are those that the server sent. The first epochs fill the cache and do not count. The
+daemon's predicted evictions are recorded then, and compared at the end with its actual ones. The
+link needs root.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ import machine  # noqa: E402
 
 # The data: a shard is a small part of the cache, and an epoch takes seconds.
 SHARDS, SAMPLES, SAMPLE = 96, 16, 256 << 10
-# What a job reads while it does not wait: a batch is a shard's worth, and takes so many seconds.
+# Batch size and seconds of a step: a batch is a shard's worth.
 BATCH, STEP = 16, 0.125
 JOBS = 2
 # The first fill the cache; the others count.
 WARM, COUNTED = 2, 4
-# Of a packet of 1500 bytes, what TCP with time stamps leaves for payload.
+# TCP's payload in a packet of 1500 bytes, with time stamps.
 PAYLOAD = 1448 / 1500
 PORT = 8098
 POLICIES = ("clairvoyant", "static", "sieve", "lru")
@@ -61,7 +62,7 @@ def make(folder: Path) -> int:
 
 
 class Server:
-    """Nginx at the far end of the link, and what it sent."""
+    """Nginx at the far end of the link, and the bytes it sent."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         """Start it."""
@@ -119,7 +120,9 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
     import webdataset
 
     class Strict(webdataset.cache.LRUCleanup):  # type: ignore[misc]
-        """It looks every half minute whether its folder is too large: too seldom for this."""
+        """WebDataset's cache looks at its folder's size every half minute: too seldom for this
+        measurement.
+        """
 
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **{**more, "interval": None})
@@ -140,7 +143,7 @@ def batches(loader: str, arguments: argparse.Namespace, epoch: int) -> Any:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Be one job: print a line at the end of each epoch, with the moment and the steps."""
+    """Run one job: print a line at the end of each epoch, with the time and the steps."""
     for epoch in range(WARM + COUNTED):
         steps = 0
         for _ in batches(arguments.loader, arguments, epoch):
@@ -152,7 +155,7 @@ def train(arguments: argparse.Namespace) -> None:
 def jobs(
     server: Server, options: list[str], record: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """Run the jobs side by side; return how busy they were and what came over the link."""
+    """Run the jobs side by side; return their utilisation and the bytes over the link."""
     command = [sys.executable, __file__, "train", "--url", server.url, *options]
     started = [
         subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
@@ -162,7 +165,7 @@ def jobs(
         return heard(server, started, record)
     finally:
         for job in started:
-            # Of one that has ended that is nothing.
+            # No effect on a job that has ended.
             job.kill()
             job.wait()
 
@@ -180,7 +183,7 @@ def heard(
             assert job.stdout is not None
             line = job.stdout.readline()
             if not line:
-                raise SystemExit("a job failed; what it said is above")
+                raise SystemExit("a job failed; see its messages above")
             mark.append(json.loads(line))
         if epoch == WARM - 1:
             sent = server.sent()
@@ -207,7 +210,7 @@ def heard(
 def by_forebay(
     policy: str, arguments: argparse.Namespace, server: Server, root: Path, capacity: int
 ) -> dict[str, Any]:
-    """Run the jobs on a node daemon that keeps their data by `policy`."""
+    """Run the jobs on a node daemon with the eviction policy `policy`."""
     cache, socket = root / policy, root / f"{policy}.sock"
     configuration = root / f"{policy}.toml"
     configuration.write_text(
@@ -317,7 +320,7 @@ def simulated(
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """Run everything, and write what came of it."""
+    """Run everything, and write the figures."""
     root = Path(tempfile.mkdtemp(prefix="foresight-", dir=arguments.disk))
     shards = root / "shards"
     shards.mkdir()

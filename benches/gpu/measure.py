@@ -1,11 +1,12 @@
-"""What a GPU's decode is worth: copies, images per second, starvation, and what training loses.
+"""Cost and gain of decoding on a GPU: copies, images per second, starvation, training slowdown.
 
     make gpu-bench            # everything, in under eight minutes
     python benches/gpu/measure.py --rounds 5 --json result.json
 
-Its rule: contenders take turns in one run, on the same photos, and what is reported is the median
-of their rounds with the spread. Every figure is of work that is done when the clock stops: the
-device is waited for. Without a GPU there is nothing to measure, and it says so.
+Contenders take turns in one run, on the same photos. The report gives the median of their rounds
+and the spread. The clock stops only when the device has finished. Without a GPU nothing is
+measured,
+and the script says so.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BATCH = 256
 PHOTOS, COPIES = 512, 32
 SHARDS = 16
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# One copy, in bytes: what two batches of photos have together.
+# Bytes of one copy: two batches of photos together.
 COPY_BYTES, COPY_COUNT = 64 << 20, 24
 # MLPerf Storage's ResNet-50 on an H100: samples of a step, and its seconds.
 STEP_SAMPLES, STEP_SECONDS, STEPS = 400, 0.224, 60
@@ -65,7 +66,7 @@ def main() -> int:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
-    parser.add_argument("--json", type=Path, help="where to keep the figures")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
     import daemons
     import stage
@@ -144,7 +145,7 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def copies(figures: dict[str, Figure], rounds: int) -> None:
-    """From a map that is registered read-only, as the slab is, against the driver's own memory."""
+    """Copy from a registered read-only map, as the slab is, and from the driver's own memory."""
     import torch
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -185,7 +186,7 @@ def copies(figures: dict[str, Figure], rounds: int) -> None:
 
 
 def _address(view: mmap.mmap) -> int:
-    """Where a read-only map lies; ctypes shows that of writable memory alone."""
+    """Address of a read-only map; ctypes gives that of writable memory only."""
     import numpy
 
     return int(numpy.frombuffer(view, dtype=numpy.uint8).ctypes.data)
@@ -195,7 +196,7 @@ def _address(view: mmap.mmap) -> int:
 
 
 def fields() -> dict[str, Any]:
-    """What every contender makes of a photo: float16, NCHW, 224 pixels."""
+    """The output every contender makes of a photo: float16, NCHW, 224 pixels."""
     import forebay
 
     image = forebay.Image(
@@ -282,7 +283,7 @@ def _codec() -> Any:
 
 
 def _cpu_seconds() -> float:
-    """Of this process; the daemon's part is in its own `stats`."""
+    """CPU seconds of this process; the daemon's part is in its own `stats`."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -318,7 +319,7 @@ def starvation(figures: dict[str, Figure], urls: list[str]) -> None:
 
 
 def training(figures: dict[str, Figure], rounds: int, urls: list[str]) -> None:
-    """By how much a loop of bf16 products slows down while photos are decoded beside it."""
+    """Slowdown of a loop of bf16 products while photos are decoded beside it."""
     import threading
 
     import torch

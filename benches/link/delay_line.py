@@ -34,19 +34,19 @@ TUN_F_CSUM, TUN_F_TSO4, TUN_F_TSO6 = 0x01, 0x02, 0x04
 # The largest segment and the header that describes it.
 SEGMENT = 65536 + 64
 
-# Where the ends are: a block that is reserved for measuring (RFC 2544).
+# Addresses of the ends: a block reserved for measuring (RFC 2544).
 NEAR, FAR = "198.18.77.1", "198.18.77.2"
 NAMESPACE = "forebay-far"
 
-# What waits on its way at most: a queue of a round trip at the rate, and as much again.
+# Bytes on their way at most: a round trip's worth at the rate, and as much again.
 QUEUE_ROUND_TRIPS = 2
 
-# What tbf lets pass at once: a few of the largest segments.
+# Burst of tbf: a few of the largest segments.
 BURST = 256 * 1024
 
 
 def run(*command: str) -> None:
-    """Runs it, or ends with what it said."""
+    """Run it, or exit with its output."""
     subprocess.run(command, check=True)
 
 
@@ -61,7 +61,7 @@ def make_end(name: str) -> int:
 
 
 def forward(source: int, sink: int, delay: float, queue: int) -> None:
-    """Moves segments from one end to the other, each after `delay` seconds; never returns."""
+    """Move segments from one end to the other, each after `delay` seconds; never returns."""
     waiting: collections.deque[tuple[float, bytes]] = collections.deque()
     held = 0
     while True:
@@ -126,7 +126,7 @@ class Link:
 
     @staticmethod
     def remove() -> None:
-        """Removes what an earlier run may have left."""
+        """Remove the remains of an earlier run."""
         subprocess.run(["ip", "netns", "delete", NAMESPACE], capture_output=True, check=False)
 
 

@@ -1,13 +1,13 @@
-r"""What it costs to be watched: metrics scraped every second, batches traced, and neither.
+r"""Cost of observation: metrics scraped every second, batches traced, and neither.
 
     .venv/bin/python benches/overhead/measure.py --forebay .venv/bin/forebay
 
-Its rule: one daemon, one set of shards that its cache holds, and runs of the same job by turns,
-so that whatever else the machine does falls on all of them alike. The job decodes nothing and its
-steps take no time: the daemon and the reading thread are all there is, and a cost that could hide
-behind decoding shows. Two figures, samples a second and CPU time a sample of daemon and trainer,
-each as the ratio to the run of the same turn that nobody watched: the median over the turns, and
-what half of them lie between, which says how small a cost the runs can show.
+One daemon, one set of cached shards, and runs of the same job by turns, so that other load on the
+machine falls on all of them alike. The job decodes nothing and its steps take no time: only the
+daemon and the reading thread work, so a cost cannot hide behind decoding. There are two figures,
+samples per second and CPU time per sample of daemon and trainer. Each is a ratio to the unobserved
+run of the same turn: the median over the turns, and the quartiles, which show how small a cost the
+runs can detect.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ EVERY = 1.0
 
 
 class Played(NamedTuple):
-    """What a run came to."""
+    """Figures of a run."""
 
     samples_per_second: float
     cpu_us_per_sample: float
 
 
 class Scraper(threading.Thread):
-    """Asks for all metrics on the daemon's socket until it is told to stop."""
+    """Scrapes all metrics on the daemon's socket until it is stopped."""
 
     def __init__(self, path: str) -> None:
-        """Of the daemon at this socket."""
+        """Take the daemon's socket."""
         super().__init__(daemon=True)
         self.path, self.ended, self.scrapes = path, threading.Event(), 0
 
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def told(runs: list[Played], alone: list[Played]) -> str:
-    """Tell these runs' medians and ranges, and their ratios to those that nobody watched."""
+    """Describe medians and ranges of these runs, and their ratios to the unobserved ones."""
     rates, costs = (
         [[getattr(played, figure) for played in each] for each in (runs, alone)]
         for figure in Played._fields
@@ -160,7 +160,7 @@ def told(runs: list[Played], alone: list[Played]) -> str:
 
 
 def ratios(ones: list[float], others: list[float]) -> str:
-    """Tell the ratio of the one to the other, turn by turn: median, and both quartiles."""
+    """Describe the ratio of one to the other, turn by turn: median, and both quartiles."""
     each = [100 * one / other for one, other in zip(ones, others, strict=True)]
     low, median, high = statistics.quantiles(each, n=4, method="inclusive")
     return f"{median:.1f} % ({low:.1f} to {high:.1f})"

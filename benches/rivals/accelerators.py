@@ -1,11 +1,10 @@
-"""Measures how many accelerators each loader feeds: the README's tables.
+"""Measures how many accelerators each loader feeds: the tables of docs/RESULTS.md.
 
     make contest                 five rounds of a minute each, some three hours
     make contest ROUNDS=7
 
-Its rule: the figures are those of `forebay bench starvation --rivals all --find-most`, as anybody
-runs it. What is here is what it runs on: pinned loaders in an environment of their own, photos, and
-a cache of its own.
+The figures are those of `forebay bench starvation --rivals all --find-most`. This script prepares
+the set-up: pinned loaders in an environment of their own, photos, and a cache of its own.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ PHOTOS = 1600
 # how many of it are fed.
 PROFILE = "resnet50-a100"
 NOMINAL = {"A100s": 400 / 0.435, "H100s": 400 / 0.224}
-# What a side may use of memory, its page cache included: more than any of them needs, and the same
-# for all.
+# Memory limit of a side, page cache included: more than any of them needs, and the same for all.
 MEMORY = "14GB"
 ALL = "all"
 WORK = {"images": [], "raw": ["--raw"]}
 
 
 def interpreter() -> Path:
-    """Return the Python that has all loaders, made now unless an earlier run left it."""
+    """Return the Python that has all loaders, created unless an earlier run left it."""
     python, wanted = ENVIRONMENT / "bin" / "python", HERE / "requirements.txt"
     stamp = ENVIRONMENT / ".stamp"
     if stamp.is_file() and stamp.read_text() == wanted.read_text():
@@ -68,7 +66,7 @@ def check_loaders(python: Path, rivals: list[str]) -> None:
     )
     if checked.returncode != 0:
         raise SystemExit(
-            "what is told above does not work here: mend it, or name the others by --rivals"
+            "a loader named above does not work here: repair it, or name the others with --rivals"
         )
 
 
@@ -99,7 +97,7 @@ def play(
         )
     text = played.stdout
     if not text or not page.exists():
-        raise SystemExit(f"{work}: forebay ended with {played.returncode}, and told nothing")
+        raise SystemExit(f"{work}: forebay exited with {played.returncode} and wrote no report")
     told = page.read_text()
     # No path of this machine is in what is published.
     for path, instead in ((str(python), "python"), (f"{folder}/", "")):
@@ -110,11 +108,11 @@ def play(
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(table(document), f"\n  written to {target} and {page.name}\n")
     if played.returncode != 0:
-        raise SystemExit(f"{work}: forebay ended with {played.returncode}: these are not all")
+        raise SystemExit(f"{work}: exit code {played.returncode}: the table is incomplete")
 
 
 def table(document: dict[str, object]) -> str:
-    """Return the table as the README has it."""
+    """Return the table as docs/RESULTS.md has it."""
     heads = ["loader", "its best setting", "bytes from", "samples/s", "AU", *NOMINAL]
     heads.append("CPU ms a sample")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -124,10 +122,10 @@ def table(document: dict[str, object]) -> str:
         held = one["sustained"]
         rate, is_held = held["samples_per_second"], held["rate_over_nominal"] is not None
         fed = [
-            f"{rate / nominal:.2f}" if is_held else "not borne out" for nominal in NOMINAL.values()
+            f"{rate / nominal:.2f}" if is_held else "not confirmed" for nominal in NOMINAL.values()
         ]
         span = f"{rate:,.0f} ({held['lowest']:,.0f} to {held['highest']:,.0f})"
-        # What is read with is the same for all.
+        # The checksum's library is the same for all.
         chosen = {name: value for name, value in one["configuration"].items() if name != "crc"}
         named = [
             value if isinstance(value, str) else f"{value} {name}" for name, value in chosen.items()
@@ -144,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run (default: 60)")
-    parser.add_argument("--rivals", nargs="+", default=[ALL], help="whom else (default: all)")
+    parser.add_argument("--rivals", nargs="+", default=[ALL], help="other loaders (default: all)")
     parser.add_argument("--work", choices=sorted(WORK), action="append", help="(default: both)")
     arguments = parser.parse_args()
     python = interpreter()

@@ -1,6 +1,7 @@
-"""Runs what `make bench` measures, each with its report and its document under benches/results.
+"""Runs the measurements of `make bench`, each with its report and its document under
+benches/results.
 
-Its rule: one folder per day and machine, so that figures are compared only with their like.
+There is one folder per day and machine, so that only comparable figures are compared.
 """
 
 from __future__ import annotations

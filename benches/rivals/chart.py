@@ -1,6 +1,6 @@
-"""Draw the README's chart from recorded results: ``docs/pictures/results.svg``.
+"""Draw the chart of docs/RESULTS.md from recorded results: ``docs/pictures/results.svg``.
 
-Rule: every bar is a figure of a file under ``benches/results``; nothing is typed in by hand.
+Every bar is a figure of a file under ``benches/results``; nothing is typed in by hand.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a trainer's process itself spends: CPU per sample, and time until its first batch.
+"""Cost in a trainer's process: CPU per sample, and time until the first batch.
 
     PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/client.py [--rounds 5]
 
-Its rule: what the trainer's process spends, all of its threads counted, and not the daemon's; and
-against what it would spend anyway: importing torch, or making a `bytes` of each sample's view.
+All threads of the trainer's process count, the daemon's do not. The baseline is what the trainer
+spends anyway: importing torch, or making a `bytes` of each sample's view.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import forebay
 ROUNDS = 5
 # Long enough that the kernel's ticks of CPU do not show.
 EPOCHS = 20
-# A trainer until its first batch; it prints what that takes once torch is there.
+# A trainer until its first batch; it prints the seconds from the end of torch's import.
 FIRST_BATCH = """
 import sys, time, torch
 begin = time.monotonic()

@@ -1,6 +1,6 @@
-"""What the disk can do: fio reads the very files that Forebay's cache holds.
+"""Speed of the disk: fio reads the very files that Forebay's cache holds.
 
-Its rule: same files, same record size, same kind of I/O (io_uring, O_DIRECT), same run.
+Both read the same files with the same record size and the same I/O (io_uring, O_DIRECT) in one run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def shard_files(cache: Path) -> list[Path]:
 
 
 def fio(cache: Path, record_bytes: int) -> tuple[str, float]:
-    """Return what fio reached on `cache` in records of `record_bytes`, in bytes per second.
+    """Return fio's rate on `cache` in records of `record_bytes`, in bytes per second.
 
-    The text before it says how fio was set up: with registered buffers and files where the limit
-    on locked memory allows it, without where not.
+    The text before it describes fio's set-up: registered buffers and files where the limit on
+    locked
+    memory allows it, neither otherwise.
     """
     names, length = [], 0
     for file in shard_files(cache):

@@ -1,6 +1,6 @@
-"""What a figure was measured on.
+"""Machine and versions of a measurement.
 
-Its rule: a figure without its machine and its versions is not a figure.
+A figure without its machine and its versions is not a figure.
 """
 
 from __future__ import annotations

@@ -41,19 +41,19 @@ from place import out_of_page_cache
 from players import player
 
 CONTEST = Path(__file__).resolve().parents[1] / "contest"
-# Of a photo in these shards.
+# Members of a photo's sample in these shards.
 FIELDS = ["jpg", "cls"]
 BATCH_SIZE = 256
 PHOTOS = 2048
 # Shards go by so quickly that a data set of this many copies is needed to time them: an epoch's
 # first batch is waited for as no other. More of them are more than the memory anybody may use.
 COPIES = {"memory": 6, "raw": 16, "images": 4}
-# What all processes of a side may use together, the page cache included.
+# Memory limit of all processes of a side together, the page cache included.
 LIMIT = {"memory": 8 << 30, "raw": 2 << 30}
 # Images' means over random crops of thousands of photos differ by less than this.
 MEAN_TOLERANCE = 0.03
 MIB = 1 << 20
-# What the product promises above slab, frames and batches.
+# Documented memory above slab, frames and batches.
 MEMORY_ALLOWANCE = 200 * MIB
 # Batches kept ready by default, and those being decoded and in use.
 PREFETCH, IN_USE = 4, 2
@@ -71,7 +71,7 @@ class Contender:
 
     @property
     def is_forebay(self) -> bool:
-        """Whether a daemon works for it."""
+        """Return True if a daemon works for it."""
         return self.kind == "forebay"
 
 
@@ -82,7 +82,7 @@ RAW = [
     Contender("forebay, views", "forebay", {"bytes": "views"}),
     Contender("forebay, copies", "forebay", {"bytes": "copies"}),
 ]
-# Of those that decode: as many as there are cores.
+# Decoding workers: one per core.
 WORKERS = 2
 CONTENDERS = {
     "memory": RAW,
@@ -97,7 +97,7 @@ CONTENDERS = {
 }
 # Long enough to time the fastest contender for some seconds.
 EPOCHS = {"memory": 10, "raw": 2, "images": 1}
-# Of a node's daemon whose only tier is in memory.
+# Configuration of a node's daemon with one tier, in memory.
 IN_MEMORY = """
 [daemon]
 memory = "4GiB"
@@ -170,10 +170,10 @@ def indexes(contender: Contender, shards: list[str]) -> str | None:
 
 
 def described(environment: dict[str, str]) -> dict[str, Any]:
-    """Return what the daemon says of itself, free of this checkout's whereabouts."""
+    """Return the daemon's status without this checkout's path."""
     daemon = daemons.status(environment)
     if daemon is None:
-        raise RuntimeError("the daemon is gone")
+        raise RuntimeError("the daemon has ended")
     for tier in daemon["tiers"]:
         # One in memory has none.
         tier.pop("path", None)
@@ -181,7 +181,7 @@ def described(environment: dict[str, str]) -> dict[str, Any]:
 
 
 def check_warm(result: dict[str, Any], mode: str) -> None:
-    """Make sure that every byte of Forebay's timed epochs came from its cache."""
+    """Check that every byte of Forebay's timed epochs came from its cache."""
     before, after = result["before"]["loader"]["bytes"], result["after"]["loader"]["bytes"]
     if after["origin"] != before["origin"]:
         sys.exit("forebay took bytes from the origin in an epoch that should be warm")
@@ -191,7 +191,7 @@ def check_warm(result: dict[str, Any], mode: str) -> None:
 
 
 def check_same_work(rounds: list[dict[str, Any]]) -> None:
-    """Make sure that all contenders delivered the same samples."""
+    """Check that all contenders delivered the same samples."""
     first = rounds[0]["digest"]
     for result in rounds[1:]:
         digest = result["digest"]
@@ -203,7 +203,7 @@ def check_same_work(rounds: list[dict[str, Any]]) -> None:
 
 
 def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, Any]:
-    """Hold Forebay's peak memory, above its imports, against what it promises."""
+    """Compare Forebay's peak memory, above its imports, with the documented limit."""
     daemon = result["after"]["daemon"]
     batch = BATCH_SIZE * FLOAT32_IMAGE_BYTES if mode == "images" else 0
     slab, frames = daemon["slab_bytes"], daemon["frames"]["bytes"]
@@ -222,7 +222,7 @@ def memory(result: dict[str, Any], imports_bytes: int, mode: str) -> dict[str, A
 
 @functools.cache
 def imports_bytes() -> int:
-    """Return the peak memory of a process that only imports what Forebay's contender does."""
+    """Return the peak memory of a process that only runs the imports of Forebay's contender."""
     code = (
         "import contender, forebay, numpy, torch, os, processes;"
         "print(processes.memory_bytes(os.getpid(), 'status', 'VmHWM'))"
@@ -282,7 +282,7 @@ def measure(
 def figures(
     mode: str, results: list[dict[str, Any]], fio_rates: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """Return what the rounds so far came to."""
+    """Return the figures of the rounds so far."""
     table = summary(results)
     best = {
         rival: max(
@@ -299,7 +299,8 @@ def figures(
         "machine": machine.describe(stage.RUN),
         "table": table,
         "limit_bytes": LIMIT.get(mode),
-        # Of memory and memory; from the disk, Forebay's O_DIRECT stands beside their page cache.
+        # Memory is compared with memory; from the disk, Forebay's O_DIRECT stands beside the
+        # rivals' page cache.
         "ratio": {
             name: {rival: row["samples_per_second"] / rate for rival, rate in best.items()}
             for name, row in ours.items()
@@ -309,7 +310,7 @@ def figures(
             name: statistics.median(rates) for name, rates in fio_rates.items()
         },
         "fio_rounds_bytes_per_second": fio_rates,
-        # A tier in memory is not what is promised to be small.
+        # A tier in memory is not part of the memory limit.
         "memory": None if mode == "memory" else memory(last, imports_bytes(), mode),
         "rounds": results,
     }
@@ -358,10 +359,10 @@ def main() -> None:
     folder = stage.shards(arguments.photos)
     for mode in CONTENDERS if arguments.mode == "all" else (arguments.mode,):
         if mode in LIMIT and os.geteuid() != 0:
-            print(f"{mode}: not measured, as only root can limit memory")
+            print(f"{mode}: not measured: only root can limit memory")
             continue
         if mode == "raw" and shutil.which("fio") is None:
-            raise SystemExit("raw bytes are held against fio, which is not installed")
+            raise SystemExit("raw reads are compared with fio, which is not installed")
         print(f"{mode}: {arguments.rounds} rounds on CPUs {sorted(os.sched_getaffinity(0))}")
         contenders = list(CONTENDERS[mode])
         if arguments.dali:
@@ -377,7 +378,7 @@ def main() -> None:
                 raise SystemExit(str(error)) from error
             for document in measure(mode, contenders, shards, arguments.rounds, before):
                 if target:
-                    # What a later round's failure does not take away.
+                    # A failure of a later round does not lose this one.
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_text(json.dumps(document, indent=1) + "\n")
         show(document)

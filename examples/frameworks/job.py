@@ -1,4 +1,4 @@
-"""What all examples of frameworks share: the arguments, and a record of the samples a rank had."""
+"""Arguments that all framework examples share, and a record of the samples a rank had."""
 
 from __future__ import annotations
 
