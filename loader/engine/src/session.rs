@@ -407,7 +407,8 @@ impl Drop for Session {
 
 fn stopped_by_admin() -> Error {
     Error::new(ErrorKind::Closed, "an admin stopped this job")
-        .at("reason", "stopped").advise("ask an admin for the reason; a state saved before resumes the job")
+        .at("reason", "stopped")
+        .advise("ask an admin for the reason; a state saved before resumes the job")
 }
 
 /// Delivers batches in order; several are read while the next one is located.

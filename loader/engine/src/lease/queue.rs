@@ -206,7 +206,8 @@ impl Queue {
         }
         if self.began != began {
             return Err(Error::new(ErrorKind::Invalid, "the ranks resume from different states")
-                .at("from", format!("{} and {}", from(self.began.as_ref()), from(began.as_ref()))).advise("load the same state_dict() on every rank"));
+                .at("from", format!("{} and {}", from(self.began.as_ref()), from(began.as_ref())))
+                .advise("load the same state_dict() on every rank"));
         }
         Ok(())
     }
