@@ -40,7 +40,7 @@ def check_is_there(kind, images):
     """Skip a contender that this interpreter has not got; fail where it has to be there."""
     needed = os.environ.get("FOREBAY_TEST_LOADERS", "").split()
     if needed and kind not in [*needed, "forebay"]:
-        pytest.skip(f"{kind} is not asked for")
+        pytest.skip(f"needs {kind}: FOREBAY_TEST_LOADERS does not name it")
     without = pytest.fail if needed else pytest.skip
     rules = roster.RULES[kind]
     for module in rules.modules:
@@ -49,11 +49,11 @@ def check_is_there(kind, images):
         except ModuleNotFoundError:
             found = None
         if found is None:
-            without(f"{kind} is not installed (no module {module}): pip install {rules.package}")
+            without(f"needs {kind}: there is no module {module}: pip install {rules.package}")
     if images and rules.check_images:
         told = roster.probe(kind, sys.executable, images=True, model=None)
         if told["why"] is not None:
-            without(roster.why_not(kind, sys.executable, told))
+            without(f"needs {kind}: {roster.why_not(kind, sys.executable, told)}")
 
 
 def configurations(kind, images):
@@ -171,7 +171,7 @@ def test_the_daemons_share_is_within_the_limit_and_counted(storage, shards, tmp_
         try:
             before = stack.enter_context(fence.fence(2 << 30))
         except fence.Unfenced as error:
-            pytest.skip(str(error))
+            pytest.skip(f"needs memory-limit: {error}")
         environment = stack.enter_context(place(one, shards, tmp_path / "cache", FOREBAY, before))
         at_work = stack.enter_context(
             player("forebay", "forebay", sys.executable, task, environment, before)

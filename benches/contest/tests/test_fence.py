@@ -36,7 +36,7 @@ def test_what_is_beyond_the_limit_is_killed():
         limited = fence.fence(LIMIT)
         before = limited.__enter__()
     except Unfenced as error:
-        pytest.skip(str(error))
+        pytest.skip(f"needs memory-limit: {error}")
     try:
         # It touches twice as much.
         code = f"b = bytearray({2 * LIMIT}); b[::4096] = b'x' * len(b[::4096]); print('there')"

@@ -50,7 +50,7 @@ def test_a_model_trains_on_a_gpu_or_says_that_there_is_none(shards, tmp_path, ca
     if not torch.cuda.is_available():
         told = roster.probe("torch", sys.executable, images=True, model=NAME)
         assert "torch finds no GPU" in roster.why_not("torch", sys.executable, told)
-        pytest.skip("training a model needs a GPU, and torch finds none")
+        pytest.skip("needs gpu: torch finds none to train a model on")
     asked = request(shards, tmp_path / "work", images=True, rounds=1, model=NAME)
     said = document(play(carried, {**asked, "contenders": ["forebay", "torch"]}))
     assert said["model"] == NAME

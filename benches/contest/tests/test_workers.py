@@ -155,7 +155,7 @@ def test_a_models_batches_are_brought_to_its_device(by):
     assert labels.tolist() == [0, 1]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu: torch finds none")
 def test_a_gpu_has_the_batch_before_the_trainer():
     finish = torch_pixels.OnDevice("cuda")
     images = pixels(4)

@@ -49,7 +49,7 @@ def browser() -> Iterator[webdriver.Chrome]:
     """Give a real browser without a window."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
-        pytest.skip("no chromium here: `make setup-tests` installs one where it may")
+        pytest.skip("needs chromium: `make setup-tests` installs one where it may")
     # Where GPU tests run there is none, and nothing that drives it.
     from selenium import webdriver
 

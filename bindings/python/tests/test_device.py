@@ -13,7 +13,7 @@ from forebay import _device
 IMAGE = {"image": forebay.Image("png", size=4)}
 
 needs_no_gpu = pytest.mark.skipif(
-    ctypes.util.find_library("cuda") is not None, reason="this machine has a CUDA driver"
+    ctypes.util.find_library("cuda") is not None, reason="needs no-gpu: this machine has a CUDA driver"
 )
 
 

