@@ -49,7 +49,19 @@ run: setup ## Train one cold and one warm epoch, then print the starvation repor
 		$(python) examples/run.py $(if $(SAMPLES),--samples $(SAMPLES)) $(if $(URLS),'$(URLS)')
 
 .PHONY: test
-test: setup-tests check rust-test python-test ## Every check and every test
+test: setup-tests check start-skips rust-test python-test list-skips ## Every check and every test
+
+# Tests that a machine may skip, by what it lacks; few have a GPU, for which there is `make gpu-test`.
+export FOREBAY_TESTS_MAY_SKIP ?= gpu
+export FOREBAY_SKIPS ?= $(CURDIR)/target/skips
+
+.PHONY: start-skips
+start-skips:
+	@mkdir -p $(dir $(FOREBAY_SKIPS)) && : > $(FOREBAY_SKIPS)
+
+.PHONY: list-skips
+list-skips:
+	@scripts/skips.sh $(FOREBAY_SKIPS)
 
 .PHONY: check
 check: setup-tests fmt-check rust-lint python-lint ptx-check deny ## Formatting, lints, types, kernels, licences
@@ -101,10 +113,11 @@ deny:
 .PHONY: rust-test
 rust-test:
 	$(call heading,Rust tests)
-	@cargo test --release --locked --workspace --no-fail-fast
+	@$(python) scripts/rust_tests.py -- --release --locked --workspace
+	@cargo test --release --locked --workspace --doc
 	@# Again with the engine that only tests and benchmarks have, on the crate that has it; as part of
 	@# the workspace, so that its dependencies are built already.
-	@cargo test --release --locked --workspace --features $(cross_check) --no-fail-fast \
+	@$(python) scripts/rust_tests.py -- --release --locked --workspace --features $(cross_check) \
 		$(foreach test,$(notdir $(basename $(wildcard cache/uring/tests/*.rs))),--test $(test))
 
 .PHONY: python-test

@@ -27,6 +27,20 @@ pub fn run(mut command: Command) -> Ended {
     Ended { code, out: text(output.stdout), err: text(output.stderr) }
 }
 
+/// The command with SIGINT at its default: what a shell runs in the background ignores it.
+#[must_use]
+pub fn interruptible(command: &Command) -> Command {
+    let mut interruptible = Command::new("env");
+    interruptible.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => interruptible.env(name, value),
+            None => interruptible.env_remove(name),
+        };
+    }
+    interruptible
+}
+
 impl Ended {
     /// The error on standard error.
     ///

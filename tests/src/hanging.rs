@@ -1,16 +1,15 @@
 //! A file behind a file system that can be made to hang, as a parallel file system does when a server
 //! is gone: reads under way stay in the kernel, and SIGKILL does not end who made them.
 //!
-//! Its rule: what was frozen thaws and what was mounted is unmounted, however a test ends. Where FUSE,
-//! nbdkit or nbdfuse is missing there is no such file system, and the test says so.
-
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+//! Its rule: what was frozen thaws and what was mounted is unmounted, however a test ends. Without
+//! FUSE, nbdkit and nbdfuse there is no such file system, and the test is skipped.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use forebay_testkit::{Requirement, skip};
 use tempfile::TempDir;
 
 use crate::household::stat_of;
@@ -27,11 +26,12 @@ pub struct Hanging {
 }
 
 impl Hanging {
-    /// A file system with one file of this name and content; `None`, with the reason printed, where
-    /// there can be none.
+    /// A file system with one file of this name and content; `None`, which skips the test, where there
+    /// can be none.
     ///
     /// # Panics
-    /// If there is no temp directory, or if what was started does not come up.
+    /// If there is no temp directory, if what was started does not come up, or if the test may not be
+    /// skipped.
     #[must_use]
     pub fn new(name: &str, bytes: &[u8]) -> Option<Self> {
         let missing = ["nbdkit", "nbdfuse"].into_iter().find(|program| {
@@ -39,11 +39,11 @@ impl Hanging {
             !told.is_ok_and(|status| status.success())
         });
         if let Some(missing) = missing {
-            println!("skipped: {missing} is missing; apt-get install nbdkit nbdfuse");
+            skip(Requirement::Fuse, &format!("{missing} is not installed"));
             return None;
         }
         if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
-            println!("skipped: there is no FUSE here: {error}");
+            skip(Requirement::Fuse, &format!("/dev/fuse cannot be opened: {error}"));
             return None;
         }
         let folder = TempDir::new().expect("a temp directory can be made");
@@ -79,7 +79,7 @@ impl Hanging {
             refused || hanging.folder.path().join("fuse.pid").exists()
         });
         if refused {
-            println!("skipped: nbdfuse cannot mount here");
+            skip(Requirement::Fuse, "nbdfuse cannot mount");
             return None;
         }
         Some(hanging)

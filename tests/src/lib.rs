@@ -29,7 +29,7 @@ mod way;
 pub use bare::{Bare, BareConfig, BareTier};
 pub use catalog::{Catalog, SIZES};
 pub use doom::{Doom, Doomed, How, Spot};
-pub use ended::{Ended, played_error, reported_error, run};
+pub use ended::{Ended, interruptible, played_error, reported_error, run};
 pub use faulty::Faulty;
 pub use hanging::{Hanging, hangs, readers_of};
 pub use household::{Household, Trainer, alive, descriptors, kill};

@@ -1,10 +1,9 @@
 //! A file system of a test's own.
 
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
-
 use std::path::Path;
 use std::process::Command;
 
+use forebay_testkit::{Requirement, skip};
 use tempfile::TempDir;
 
 use crate::patience::eventually;
@@ -13,10 +12,10 @@ use crate::patience::eventually;
 pub struct Mount(Option<TempDir>);
 
 impl Mount {
-    /// `None`, with the reason printed, where this process may not mount.
+    /// A mounted tmpfs; `None`, which skips the test, where this process may not mount.
     ///
     /// # Panics
-    /// If there is no temp directory or no `mount`.
+    /// If there is no temp directory, or if the test may not be skipped.
     #[must_use]
     pub fn new(options: &str) -> Option<Self> {
         let directory = TempDir::new().expect("there is a temp directory");
@@ -25,7 +24,7 @@ impl Mount {
         match command.output() {
             Ok(done) if done.status.success() => Some(Self(Some(directory))),
             refused => {
-                println!("skipped: cannot mount a tmpfs here: {refused:?}");
+                skip(Requirement::Mount, &format!("no tmpfs can be mounted: {refused:?}"));
                 None
             }
         }

@@ -1,7 +1,5 @@
 //! A node daemon of a user of its own, and others who use it: processes that the kernel tells apart.
 
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
-
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -10,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use forebay_testkit::is_root;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -28,15 +27,14 @@ pub struct OthersNode {
 }
 
 impl OthersNode {
-    /// One with `more` in its configuration, which may name its folder as `{}`; `None`, with the reason
-    /// printed, where this process may not become others.
+    /// One with `more` in its configuration, which may name its folder as `{}`; `None`, which skips the
+    /// test, where this process may not become others.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If it does not start, or if the test may not be skipped.
     #[must_use]
     pub fn new(daemon: &str, more: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: only the superuser can become another user");
+        if !is_root("the daemon and its jobs are different users") {
             return None;
         }
         let folder = Daemon::disk();

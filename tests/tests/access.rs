@@ -116,7 +116,7 @@ const OTHER: &str = "s3://bucket/other/0.tar";
 
 /// Bears promise 8: a data set is for those whom its `allow` names, cached or not, and for admins.
 #[test]
-fn a_data_set_is_for_those_whom_it_names() {
+fn data_set_is_served_to_users_its_allow_names() {
     let Some(bench) = Bench::new() else { return };
     let error = bench.assert_refused(MAIN, SERVED, IMAGE);
     assert_eq!(error.place("dataset"), Some("images"), "{error}");
@@ -162,7 +162,7 @@ fn a_data_set_is_for_those_whom_it_names() {
 /// Bears promise 8: one that is cached is served by what `allow` says, whatever credentials a job has, and
 /// another's store is never meant by it.
 #[test]
-fn neither_credentials_nor_endpoints_of_a_job_change_what_a_url_is() {
+fn job_credentials_and_endpoint_do_not_change_a_url() {
     let Some(bench) = Bench::new() else { return };
     let elsewhere = Origin::new();
     fs::create_dir(elsewhere.path("images")).unwrap();
@@ -181,7 +181,7 @@ fn neither_credentials_nor_endpoints_of_a_job_change_what_a_url_is() {
 
 /// Where no `[[source]]` says which store is meant, a job of others may not say it either.
 #[test]
-fn a_store_that_no_source_pins_is_not_for_others() {
+fn store_without_a_source_rule_is_denied_to_others() {
     for (source, has_endpoint, key) in [
         ("", false, None),
         ("[[source]]\nmatch = 's3://bucket/'\n", false, Some("region")),
@@ -210,7 +210,7 @@ fn a_store_that_no_source_pins_is_not_for_others() {
 
 /// Bears promise 8: a shard has one URL by which others get it.
 #[test]
-fn another_spelling_of_a_url_is_no_way_in() {
+fn other_spellings_of_a_url_are_denied_too() {
     let more = |origin: &Origin| {
         let http = origin.server.endpoint();
         format!(
@@ -260,7 +260,7 @@ fn another_spelling_of_a_url_is_no_way_in() {
 
 /// Bears promise 8: each way to learn of a shard asks the same question.
 #[test]
-fn every_door_asks() {
+fn every_interface_checks_access() {
     let Some(bench) = Bench::new() else { return };
     fs::set_permissions(bench.node.path("run"), fs::Permissions::from_mode(0o777)).unwrap();
     let manifest = bench.node.path("run/m.json");
@@ -323,7 +323,7 @@ fn every_door_asks() {
 /// What a job's process opens itself, its own rights decide; an `allow` takes away from that, and adds
 /// nothing.
 #[test]
-fn files_are_opened_by_their_readers_and_an_allow_only_takes_away() {
+fn allow_restricts_files_and_never_grants_them() {
     let Some(bench) = Bench::new() else { return };
     for folder in ["files", "free"] {
         let folder = bench.node.path("run").join(folder);
@@ -346,7 +346,7 @@ fn files_are_opened_by_their_readers_and_an_allow_only_takes_away() {
 /// Bears promise 8: by a tenant's socket everybody is that tenant, root and the daemon's own user included,
 /// whatever a client says of itself.
 #[test]
-fn by_a_tenants_socket_everybody_is_that_tenant() {
+fn tenant_socket_makes_every_peer_that_tenant() {
     let Some(bench) = Bench::new() else { return };
     let found = fs::metadata(bench.node.path(PODS)).unwrap();
     assert_eq!((found.mode() & 0o777, found.uid()), (0o666, OthersNode::user()));
@@ -391,7 +391,7 @@ fn by_a_tenants_socket_everybody_is_that_tenant() {
 /// Who may connect to a socket its file says, who is an admin there the configuration; it goes with the
 /// daemon, and comes back with the next.
 #[test]
-fn each_socket_has_its_own_say() {
+fn each_socket_has_its_own_access_rules() {
     let Some(mut bench) = Bench::new() else { return };
     let group = "run/group.sock";
     assert_eq!(fs::metadata(bench.node.path(group)).unwrap().mode() & 0o777, 0o660);
@@ -417,7 +417,7 @@ fn each_socket_has_its_own_say() {
 
 /// The kernel's stand-in for users whom this machine does not know is nobody, whatever group it shows.
 #[test]
-fn the_unknown_user_is_nobody() {
+fn overflow_user_gets_no_access() {
     let Some(bench) = Bench::new() else { return };
     let unknown: u32 =
         fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap().trim().parse().unwrap();
@@ -438,7 +438,7 @@ fn the_unknown_user_is_nobody() {
 
 /// A user's number behind a tenant's socket is not that user: what its commands say is another's.
 #[test]
-fn what_a_users_command_says_is_not_for_the_same_number_elsewhere() {
+fn command_output_is_not_shared_across_user_namespaces() {
     let Some(bench) = Bench::new() else { return };
     let file = bench.node.path("run/0.tar");
     fs::write(&file, shard(SAMPLES, 0, &SIZES)).unwrap();
@@ -452,7 +452,7 @@ fn what_a_users_command_says_is_not_for_the_same_number_elsewhere() {
 
 /// Bears promise 8: an `allow` binds a job that runs, too, cached or not, from the moment that it is in force.
 #[test]
-fn an_allow_that_changes_binds_a_job_that_runs() {
+fn changed_allow_applies_to_running_jobs() {
     const TEXTS: u64 = 40;
     let Some(bench) = Bench::new() else { return };
     let texts: Vec<_> = (0..TEXTS).map(|n| format!("s3://bucket/texts/{n}.tar")).collect();
@@ -506,7 +506,7 @@ fn an_allow_that_changes_binds_a_job_that_runs() {
 /// However many connect, nobody takes all the places: one tenant leaves some to others, and all of them together to
 /// who administers.
 #[test]
-fn admins_get_in_however_many_others_are_connected() {
+fn admins_connect_when_all_other_places_are_taken() {
     /// By one tenant's socket, and of others than admins together.
     const OF_A_TENANT: usize = 512;
     const OF_OTHERS: usize = 960;
@@ -568,7 +568,7 @@ fn admins_get_in_however_many_others_are_connected() {
 
 /// A tenant has as many jobs as it may, opened as often as they may be; others are not touched by it.
 #[test]
-fn a_tenants_jobs_are_bounded() {
+fn tenant_jobs_are_limited() {
     let Some(bench) = Bench::new() else { return };
     let address = || Address::Unix(bench.node.path(PODS));
     let open = || bench.part(TEXT).open;

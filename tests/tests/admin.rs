@@ -83,7 +83,7 @@ fn at_once(mut job: Value) -> Value {
 }
 
 #[test]
-fn each_thing_is_told_by_itself_as_in_the_whole() {
+fn parts_of_the_status_equal_the_whole() {
     let bench = Bench::new(2);
     let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(2))).unwrap();
     play(&loader, 0, 0).unwrap().assert_whole(2, SAMPLES, &SIZES);
@@ -114,7 +114,7 @@ fn each_thing_is_told_by_itself_as_in_the_whole() {
 }
 
 #[test]
-fn what_is_not_there_is_a_problem_that_says_so() {
+fn missing_things_are_answered_with_problems() {
     let bench = Bench::new(1);
     for path in [
         "/index.html",
@@ -140,7 +140,7 @@ fn what_is_not_there_is_a_problem_that_says_so() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_changes_nothing() {
+fn invalid_requests_are_rejected_and_change_nothing() {
     let bench = Bench::new(1);
     let tier = "/api/v1/tiers/nvme";
     for body in
@@ -216,7 +216,7 @@ fn long_work_is_followed_left_and_stopped() {
 
 /// A follower that goes takes its work along; whoever left it to the daemon does not.
 #[test]
-fn work_ends_with_whoever_follows_it() {
+fn work_ends_when_its_follower_disconnects() {
     let bench = Bench::new(1);
     bench.origin.server.stall(&Origin::key("0.tar"), 1000);
     let asked = json!({ "urls": Origin::urls(1), "origin": bench.origin() }).to_string();
@@ -237,7 +237,7 @@ fn work_ends_with_whoever_follows_it() {
 }
 
 #[test]
-fn a_stopped_job_is_told_and_begins_nothing_more() {
+fn stopped_job_gets_an_error_and_starts_nothing() {
     let bench = Bench::new(2);
     let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(2))).unwrap();
     loader.start(Begin::at(0, 0)).unwrap();
@@ -340,7 +340,7 @@ fn hostile_requests_end_only_their_own_connection() {
 
 /// The document names every path that is served, and what it says of answers is so for these.
 #[test]
-fn the_document_is_of_what_is_served() {
+fn openapi_document_lists_served_paths() {
     let bench = Bench::new(1);
     let document = bench.get("/api/v1/openapi.json").unwrap();
     assert_eq!(document["openapi"], "3.1.0");
@@ -363,7 +363,7 @@ fn the_document_is_of_what_is_served() {
 
 /// What is told of a shard follows it: never asked for, on its way, here, pinned, evicted, too large.
 #[test]
-fn a_shard_is_explained() {
+fn explain_reports_the_state_of_a_shard() {
     let bench = Bench::with(2, |config, shard| {
         let pinned =
             Dataset { pin: true, ..Dataset::new("keep", "s3://bucket/1.tar", Evict::Lru).unwrap() };
@@ -438,7 +438,7 @@ fn a_shard_is_explained() {
 
 /// The same by the command line, in words and as JSON, with its exit codes.
 #[test]
-fn the_command_line_tells_what_the_api_does() {
+fn command_line_reports_the_same_as_the_api() {
     let bench = Bench::new(1);
     let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(1))).unwrap();
     play(&loader, 0, 0).unwrap().assert_whole(1, SAMPLES, &SIZES);
@@ -492,7 +492,7 @@ fn the_command_line_tells_what_the_api_does() {
 
 /// What is pinned stays where an LRU cache would let it go, over a restart too, and goes again when it is taken back.
 #[test]
-fn a_pin_holds_until_it_is_taken_back() {
+fn pin_keeps_a_shard_until_it_is_removed() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
     let shard = origin.bytes("0.tar").len() as u64;
     let shard =
@@ -572,7 +572,7 @@ fn a_pin_holds_until_it_is_taken_back() {
 }
 
 #[test]
-fn what_is_here_is_dropped_by_a_pattern_and_by_a_name() {
+fn shards_are_evicted_by_pattern_and_by_data_set() {
     let bench = Bench::with(5, |config, _| {
         config.datasets = vec![Dataset::new("low", "s3://bucket/[01].tar", Evict::Lru).unwrap()];
     });
@@ -603,7 +603,7 @@ fn what_is_here_is_dropped_by_a_pattern_and_by_a_name() {
 
 /// A bundle has what is there, and says what is not; it is for its owner alone, and never replaces a file.
 #[test]
-fn a_support_bundle_is_packed() {
+fn support_bundle_holds_its_files_and_no_secrets() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new(1);
     let folder = tempfile::tempdir().unwrap();
@@ -685,7 +685,7 @@ fn a_support_bundle_is_packed() {
 }
 
 #[test]
-fn a_live_view_looks_as_often_as_asked() {
+fn top_prints_as_many_documents_as_asked() {
     let bench = Bench::new(1);
     let mut top = Command::new(env!("CARGO_BIN_EXE_forebay-actor"));
     top.args(["top", "--json", "--count", "2"]);
@@ -702,7 +702,7 @@ fn a_live_view_looks_as_often_as_asked() {
 
 /// While a batch does not come, and when it came: whose fault it was.
 #[test]
-fn a_job_is_shown_with_what_it_waits_for() {
+fn job_shows_the_cause_it_waits_for() {
     let bench = Bench::new(2);
     let server = &bench.origin.server;
     server.stall(&Origin::key("1.tar"), 0);

@@ -48,7 +48,7 @@ fn lines(path: &Path) -> Vec<Value> {
 /// Bears promise 8: what somebody changed is noted, whoever it was, over restarts, for the daemon's user to
 /// read and nobody else.
 #[test]
-fn changes_are_noted_over_restarts() {
+fn audit_log_keeps_changes_over_restarts() {
     let Some(mut node) = node("path = '{}/log/audit.jsonl'") else { return };
     for (change, code) in [("drain", 0), ("enable", 0)] {
         assert_eq!(admin(&node, &["tier", change, "nvme"]).0, code);
@@ -84,7 +84,7 @@ fn changes_are_noted_over_restarts() {
 }
 
 #[test]
-fn the_log_takes_no_more_room_than_it_may() {
+fn audit_log_stays_within_its_size() {
     let Some(node) = node("path = '{}/log/audit.jsonl'\nmax_size = '64KiB'\nkeep = 2") else {
         return;
     };
@@ -117,7 +117,7 @@ fn the_log_takes_no_more_room_than_it_may() {
 
 /// A disk that takes no more lines costs lines, which are counted and told, and nothing else.
 #[test]
-fn a_full_disk_costs_lines_and_says_so() {
+fn full_disk_loses_counted_audit_lines_only() {
     let Some(disk) = Mount::new("size=64k,mode=777") else { return };
     let path = disk.path().join("audit.jsonl");
     let Some(node) = node(&format!("path = '{}'", path.display())) else { return };
@@ -157,7 +157,7 @@ fn a_full_disk_costs_lines_and_says_so() {
 
 /// Who is refused in a loop is noted a few times a second, and counted; others' lines stay.
 #[test]
-fn a_loop_of_denials_pushes_nothing_out() {
+fn repeated_denials_do_not_displace_other_lines() {
     let Some(node) = node("path = '{}/log/audit.jsonl'") else { return };
     let socket = UnixStream::connect(node.path(PODS)).unwrap();
     let mut receiver = Receiver::default();
@@ -188,7 +188,7 @@ fn a_loop_of_denials_pushes_nothing_out() {
 
 /// A daemon that is to keep an audit log and cannot does not run without one.
 #[test]
-fn a_daemon_that_cannot_keep_its_log_does_not_start() {
+fn daemon_does_not_start_without_its_audit_log() {
     let Some(mut node) = node("path = '{}/log/audit.jsonl'") else { return };
     node.end();
     fs::remove_file(node.path("log/audit.jsonl")).unwrap();

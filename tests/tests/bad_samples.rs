@@ -43,7 +43,7 @@ fn keys(samples: &[Received]) -> Vec<(u64, &str)> {
 /// Bears promise 9: a sample that no memory holds is bad by name, with its size and the limit, and keeps its
 /// position; those beside it are delivered. A sample that just fits is.
 #[test]
-fn a_sample_that_no_memory_holds_is_bad_and_the_others_are_not() {
+fn oversized_sample_is_bad_and_its_neighbours_are_good() {
     let origin = Origin::new();
     let fits = SLABS - (64 << 10);
     let small: &[(&str, usize)] = &[("bin", 1000)];
@@ -77,7 +77,7 @@ fn a_sample_that_no_memory_holds_is_bad_and_the_others_are_not() {
 
 /// A batch of which nothing is left has the columns that its samples would have had, whatever was wrong.
 #[test]
-fn a_batch_of_bad_samples_alone_has_its_columns() {
+fn batch_of_only_bad_samples_has_its_columns() {
     let origin = Origin::new();
     let twice: &[(&str, usize)] = &[("cls", 1), ("txt", 2), ("cls", 3)];
     origin.put("0.tar", &shard(&[("twice", twice), ("reserved", &[("__key__", 1), ("n", 1)])]));
@@ -102,7 +102,7 @@ fn a_batch_of_bad_samples_alone_has_its_columns() {
 
 /// Of one key in two places there are two samples, each with its own place in the shard.
 #[test]
-fn a_key_that_comes_again_is_another_sample() {
+fn repeated_key_is_another_sample() {
     let origin = Origin::new();
     let field: &[(&str, usize)] = &[("cls", 1)];
     origin.put("0.tar", &shard(&[("a", field), ("b", field), ("a", field)]));
@@ -130,7 +130,7 @@ fn named(key: &str) -> BadSample {
 
 /// What a trainer could not use is in the daemon's status by the job, bounded whatever the trainer says.
 #[test]
-fn what_a_trainer_tells_is_in_the_status_and_bounded() {
+fn reported_bad_samples_are_in_the_status_and_bounded() {
     let origin = Origin::with_shards(1, 8, &(100..200));
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -164,7 +164,7 @@ fn what_a_trainer_tells_is_in_the_status_and_bounded() {
 
 /// A trainer of the release before gets batches as it knows them.
 #[test]
-fn a_trainer_of_the_release_before_is_answered_in_its_words() {
+fn trainer_of_the_previous_release_is_served() {
     let origin = Origin::with_shards(1, 8, &(100..200));
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());

@@ -120,7 +120,7 @@ fn throughput_counts_whole_epochs_of_each_case() {
 
 /// As many requests as asked for, at the rate that was asked for, and percentiles that ascend.
 #[test]
-fn latency_offers_the_load_that_was_asked_for() {
+fn latency_offers_the_requested_load() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let more = ["--batch-size", "8", "--rate", "200", "--requests", "60", "--rounds", "2"];
@@ -161,7 +161,7 @@ fn delay(by: Duration) {
 
 /// Each cold start fetches, though the shard of the one before was still on its way when its loader was gone; a warm one does not.
 #[test]
-fn every_cold_start_is_cold() {
+fn cold_starts_fetch_from_the_origin() {
     const LATE: Duration = Duration::from_millis(300);
     // Shards of many frames, of which the first batch needs few: the others come late.
     const LARGE: std::ops::Range<usize> = 300_000..300_001;
@@ -200,7 +200,7 @@ fn every_cold_start_is_cold() {
 
 /// What was measured before something failed is told, and then what failed.
 #[test]
-fn a_failure_takes_nothing_away_of_what_was_measured() {
+fn failure_keeps_results_measured_before() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let failed = |output: &Output, says: &str| -> Value {
@@ -253,7 +253,7 @@ fn a_failure_takes_nothing_away_of_what_was_measured() {
 
 /// Every figure is there at every size, with its exponent; the picture is one; and nothing is left behind.
 #[test]
-fn scale_tells_growth_of_all_that_grows() {
+fn scale_reports_an_exponent_for_each_growth() {
     let household = Household::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("growth.svg");
@@ -296,7 +296,7 @@ fn scale_tells_growth_of_all_that_grows() {
 
 /// What makes no sense is wrong usage, told before anything is measured.
 #[test]
-fn hostile_arguments_are_refused() {
+fn hostile_arguments_are_rejected() {
     let household = Household::new(ACTOR);
     let many = vec!["1"; 32].join(",");
     let refused = |arguments: &[&str], says: &str| {
@@ -328,7 +328,7 @@ fn hostile_arguments_are_refused() {
 
 /// An epoch without a full batch has no figures, and a folder that is not there no shards.
 #[test]
-fn what_cannot_be_measured_is_told_with_advice() {
+fn unmeasurable_cases_are_rejected_with_advice() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     for verb in ["throughput", "latency"] {

@@ -13,14 +13,19 @@ use forebay_error::ErrorKind;
 use forebay_store::{Class, Dataset, Evict, KeepFree, Watermarks};
 use forebay_tests::{Daemon, Mount, Origin, config, epoch, eventually, job, loader, play};
 use forebay_wire::message::{Extent, Open, Shuffle};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 const SIZES: std::ops::Range<usize> = 30_000..40_000;
 const SAMPLES: u64 = 60;
 
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+
 /// Bears promise 3 (budgets are hard): a data set three times the cache plays epoch after epoch, and
 /// at no moment is more reserved, or more on the disk, than the capacity.
 #[test]
-fn a_data_set_larger_than_the_cache_plays_within_the_capacity() {
+fn data_set_larger_than_the_cache_stays_within_capacity() {
     let origin = Origin::with_shards(6, SAMPLES, &SIZES);
     let largest = (0..6).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).max().unwrap();
     // Padding of one sector, cut off at a fill's end, must fit too.
@@ -54,7 +59,7 @@ fn a_data_set_larger_than_the_cache_plays_within_the_capacity() {
 /// Bears promise 3: what a job mixes at once is held against its share of the cache before anything is
 /// fetched for it.
 #[test]
-fn a_job_that_never_fits_is_refused_with_the_window_that_does() {
+fn oversized_job_is_rejected_with_a_window_that_fits() {
     let origin = Origin::with_shards(4, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let mut node = Daemon::config(&disk.path().join("cache"), 100 << 20);
@@ -98,7 +103,7 @@ impl Drop for SetOnDrop<'_> {
 
 /// Bears promise 3: what cannot fit is refused with the figure to change.
 #[test]
-fn a_shard_larger_than_the_cache_is_refused_naming_the_capacity() {
+fn oversized_shard_is_rejected_with_the_capacity() {
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::try_start(Daemon::config(disk.path(), 1 << 20)).unwrap();
@@ -112,7 +117,7 @@ fn a_shard_larger_than_the_cache_is_refused_naming_the_capacity() {
 /// Bears promise 3: a disk that others fill below the capacity costs the cache room, and jobs
 /// nothing; nothing half done is left.
 #[test]
-fn a_disk_that_others_fill_costs_room_and_no_job() {
+fn disk_filled_by_others_fails_no_job() {
     const SIZE: u64 = 16 << 20;
     let Some(mount) = Mount::new("size=16m") else { return };
     fs::write(mount.path().join("others"), vec![1; 6 << 20]).unwrap();
@@ -155,7 +160,7 @@ fn play_at_once(daemon: &Daemon, origin: &Origin, jobs: usize, rounds: u64, samp
 
 /// Bears promise 3: jobs that race for what others leave of a disk read through what it cannot take.
 #[test]
-fn jobs_that_race_for_a_full_disk_all_end() {
+fn jobs_racing_for_a_full_disk_all_end() {
     const SIZE: u64 = 8 << 20;
     const JOBS: usize = 3;
     const ROUNDS: u64 = 4;
@@ -173,7 +178,7 @@ fn jobs_that_race_for_a_full_disk_all_end() {
 /// Jobs that take turns in a cache of one shard and a half: who lets go of a shard just as another
 /// looks for room is no reason to refuse it.
 #[test]
-fn jobs_that_take_turns_in_a_small_cache_all_end() {
+fn jobs_taking_turns_in_a_small_cache_all_end() {
     const JOBS: usize = 6;
     const ROUNDS: u64 = 20;
     const SAMPLES: u64 = 2;
@@ -187,7 +192,7 @@ fn jobs_that_take_turns_in_a_small_cache_all_end() {
 
 /// Bears promise 9 for tiers that cannot be: each is refused by name, and nothing is touched.
 #[test]
-fn tiers_that_cannot_be_are_refused() {
+fn invalid_tiers_are_rejected() {
     let disk = Daemon::disk();
     let at = |name: &str, folder: &str, capacity| {
         NodeTier::at(name, Class::Nvme, disk.path().join(folder), capacity)
@@ -229,7 +234,7 @@ fn tiers_that_cannot_be_are_refused() {
 
 /// Bears promise 9 (bad input is named) for cache directories.
 #[test]
-fn a_directory_that_cannot_hold_a_cache_is_refused_with_its_path() {
+fn unusable_cache_directory_is_rejected_with_its_path() {
     let disk = Daemon::disk();
     let refused = |cache: &Path, kind: ErrorKind| {
         let error = Daemon::try_start(Daemon::config(cache, 1 << 30)).err().expect("refused");
@@ -260,15 +265,23 @@ fn a_directory_that_cannot_hold_a_cache_is_refused_with_its_path() {
     let closed = disk.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
-    // Modes do not bind the superuser.
-    if !rustix::process::geteuid().is_root() {
-        refused(&closed.join("cache"), ErrorKind::PermissionDenied);
-    }
+    // Modes do not bind root: a thread of another user opens it, and the threads that it starts.
+    fs::set_permissions(disk.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let nobody = Uid::from_raw(NOBODY);
+                set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            }
+            refused(&closed.join("cache"), ErrorKind::PermissionDenied);
+        });
+        other.join().unwrap();
+    });
 }
 
 /// Bears promise 3: two daemons would each think that they own the whole capacity.
 #[test]
-fn a_second_daemon_on_a_directory_is_refused_naming_the_first() {
+fn second_daemon_on_a_directory_is_rejected_with_first_pid() {
     let disk = Daemon::disk();
     let first = Daemon::start(disk.path());
     let error = Daemon::try_start(Daemon::config(disk.path(), 1 << 30)).err().expect("refused");

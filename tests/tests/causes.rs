@@ -107,7 +107,7 @@ fn one_at_a_time(daemon: &Daemon, origin: &Origin, done: impl FnMut(Box<Batch>))
 
 /// A store that answers late: its bytes are what the trainer waits for.
 #[test]
-fn a_late_origin_is_booked_to_origin() {
+fn late_origin_is_charged_to_origin() {
     const LATE: Duration = Duration::from_secs(2);
     let _alone = alone();
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -147,7 +147,7 @@ impl Faults for Slow {
 
 /// A device that reads slowly.
 #[test]
-fn a_slow_device_is_booked_to_tier_read() {
+fn slow_device_is_charged_to_tier_read() {
     const LATE: Duration = Duration::from_millis(150);
     let _alone = alone();
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -188,7 +188,7 @@ fn sidecars(disk: &Path) -> Vec<PathBuf> {
 
 /// Indexes that come late, where the bytes are here.
 #[test]
-fn a_late_index_is_booked_to_index() {
+fn late_index_is_charged_to_index() {
     const LATE: Duration = Duration::from_secs(4);
     let _alone = alone();
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -212,7 +212,7 @@ fn a_late_index_is_booked_to_index() {
 
 /// A slab of one slot, which the trainer keeps: nothing can be done for the next batch, and nobody is busy.
 #[test]
-fn a_slot_that_is_kept_is_booked_to_ring_empty() {
+fn held_slot_is_charged_to_ring_empty() {
     const KEPT: Duration = Duration::from_millis(150);
     let _alone = alone();
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
@@ -246,7 +246,7 @@ fn images(path: &Path, side: u32, samples: usize) {
 
 /// Images of many pixels, one thread to decode them.
 #[test]
-fn slow_decoding_is_booked_to_decode() {
+fn slow_decoding_is_charged_to_decode() {
     const SIDE: u32 = 4000;
     let _alone = alone();
     let origin = Origin::new();

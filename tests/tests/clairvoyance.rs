@@ -130,7 +130,7 @@ impl Bench {
 /// Half of the data fits: no more than the other half comes over the network in an epoch, but for what is under way at once;
 /// of what was used last, LRU would fetch 84 of 100 anew.
 #[test]
-fn what_is_needed_next_is_kept() {
+fn shards_needed_next_are_kept() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
     let loader = bench.loader(bench.open(1));
     let fetched = bench.per_epoch(&loader, 4);
@@ -147,7 +147,7 @@ fn what_is_needed_next_is_kept() {
 
 /// A job that goes takes what it told with it; what it left is given up before what others need.
 #[test]
-fn a_job_that_goes_is_forgotten() {
+fn forecast_of_a_closed_job_is_dropped() {
     let bench = Bench::new(SHARDS, Vec::new());
     let loader = bench.loader(bench.open(1));
     play(&loader, 0, 0).unwrap();
@@ -163,7 +163,7 @@ fn a_job_that_goes_is_forgotten() {
 
 /// A trainer may go to any epoch, while the node is told of another and afterwards; nobody walks through all that lie between.
 #[test]
-fn epochs_that_are_left_out_are_not_walked_through() {
+fn skipped_epochs_are_not_walked_through() {
     const FAR: u64 = 1 << 40;
     let bench = Bench::new(SHARDS, Vec::new());
     let loader = bench.loader(bench.open(1));
@@ -176,7 +176,7 @@ fn epochs_that_are_left_out_are_not_walked_through() {
 
 /// A restart knows by the directory what is here, and fetches only the rest.
 #[test]
-fn what_a_restart_finds_is_foreseen() {
+fn forecast_covers_shards_found_at_a_restart() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
     let loader = bench.loader(bench.open(3));
     play(&loader, 0, 0).unwrap();
@@ -193,7 +193,7 @@ fn what_a_restart_finds_is_foreseen() {
 
 /// Two jobs over the same data: what one of them needs soon stays for it, though the other is done with it.
 #[test]
-fn jobs_of_the_same_data_share_it() {
+fn jobs_with_the_same_data_share_the_cache() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
     let loaders = [bench.loader(bench.open(1)), bench.loader(bench.open(2))];
     let mut before = 0;
@@ -223,7 +223,7 @@ fn jobs_of_the_same_data_share_it() {
 
 /// What no job told of gives way to what one did.
 #[test]
-fn what_nobody_told_of_goes_first() {
+fn unannounced_shards_are_evicted_first() {
     let bench = Bench::new(SHARDS / 2 + 4, Vec::new());
     // A tool reads all shards, without saying so beforehand.
     epoch(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
@@ -257,7 +257,7 @@ fn begin(loader: &Loader) -> Epoch {
 
 /// Another rule in the middle of an epoch: from then on the node fetches for a job that does nothing at all.
 #[test]
-fn a_running_job_is_foreseen_once_its_data_set_is() {
+fn running_job_is_forecast_once_its_data_set_is() {
     let bench = Bench::new(SHARDS, kept(Evict::Lru));
     let loader = bench.loader(bench.open(1));
     let epoch = begin(&loader);
@@ -274,7 +274,7 @@ fn a_running_job_is_foreseen_once_its_data_set_is() {
 
 /// And the other way around: it looks ahead for itself again.
 #[test]
-fn a_running_job_looks_ahead_for_itself_once_its_data_set_is_kept_by_use() {
+fn running_job_prefetches_when_its_policy_is_by_use() {
     const ROOM: u64 = 4;
     /// Batches that make it assemble others: more than are read before they are asked for.
     const TAKEN: u32 = PREFETCH + 1;
@@ -304,7 +304,7 @@ fn a_running_job_looks_ahead_for_itself_once_its_data_set_is_kept_by_use() {
 
 /// What a node's jobs will read is written down, played, and held against what the node then did.
 #[test]
-fn a_trace_of_a_node_is_played() {
+fn recorded_trace_is_simulated() {
     let bench = Bench::new(SHARDS / 2, Vec::new());
     let forebay = |arguments: &[&str]| {
         let output = Command::new(ACTOR).args(arguments).output().unwrap();
@@ -340,7 +340,7 @@ fn a_trace_of_a_node_is_played() {
 
 /// What does not come is told before the job stands at it: which shard, when it is needed, when it comes.
 #[test]
-fn what_a_job_will_lack_is_told() {
+fn missing_shards_of_a_job_are_reported() {
     let bench = Bench::new(2 * SHARDS, Vec::new());
     let mut open = bench.open(1);
     open.order.shuffle = Shuffle::None;
@@ -379,7 +379,7 @@ fn what_a_job_will_lack_is_told() {
 
 /// A data set that holds all that it may is no fault of its store's.
 #[test]
-fn what_has_no_room_is_not_laid_at_its_origins_door() {
+fn lack_of_room_is_not_blamed_on_the_origin() {
     const ROOM: u64 = 4;
     let mut scarce = kept(Evict::Clairvoyant);
     let bench = Bench::new(SHARDS, Vec::new());

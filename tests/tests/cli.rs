@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use forebay_client::{Address, Deadline, LOG_MAX, Launch, RuntimeDirectory};
+use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Ended, Household, PATIENCE, eventually, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -36,7 +37,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn wrong_usage_is_two_and_starts_nothing() {
+fn wrong_usage_exits_with_2_and_starts_nothing() {
     let household = Household::new(ACTOR);
     let starvation = |more: [&'static str; 2]| {
         ["bench", "starvation", "/x.tar", "--daemon", "embedded"].into_iter().chain(more).collect()
@@ -89,7 +90,7 @@ fn wrong_usage_is_two_and_starts_nothing() {
 }
 
 #[test]
-fn every_verb_tells_its_version() {
+fn every_verb_prints_its_version() {
     let household = Household::new(ACTOR);
     for verb in [&["--version"][..], &["daemon", "--version"], &["bench", "starvation", "-V"]] {
         let told = run(household.forebay(verb));
@@ -99,7 +100,7 @@ fn every_verb_tells_its_version() {
 }
 
 #[test]
-fn an_absent_daemon_is_three() {
+fn absent_daemon_exits_with_3() {
     let household = Household::new(ACTOR);
     let nowhere = ["--daemon", "unix:/no/such/forebayd.sock"];
     for verb in [
@@ -117,9 +118,8 @@ fn an_absent_daemon_is_three() {
 }
 
 #[test]
-fn a_daemon_of_another_user_is_four() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only the superuser can become another user");
+fn daemon_of_another_user_exits_with_4() {
+    if !is_root("a client is another user than the daemon") {
         return;
     }
     let disk = Daemon::disk();
@@ -144,7 +144,7 @@ fn a_daemon_of_another_user_is_four() {
 /// The variable is for embedded daemons; a node daemon beside it takes its configuration. That its
 /// socket is taken is no want of a daemon.
 #[test]
-fn a_node_daemon_heeds_its_configuration_alone_and_a_taken_socket_is_one() {
+fn node_daemon_uses_only_its_configuration() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let other = Daemon::disk();
@@ -168,7 +168,7 @@ fn a_node_daemon_heeds_its_configuration_alone_and_a_taken_socket_is_one() {
 }
 
 #[test]
-fn index_and_pack_tell_what_they_made_as_a_document() {
+fn index_and_pack_print_json_documents() {
     let household = Household::new(ACTOR);
     let (input, output) = (folder(), TempDir::new().unwrap());
     let pattern = output.path().join("made/o-{:02d}.tar");
@@ -219,7 +219,7 @@ fn index_and_pack_tell_what_they_made_as_a_document() {
 }
 
 #[test]
-fn a_manifest_that_could_not_be_written_is_refused_before_any_work() {
+fn unwritable_manifest_is_rejected_before_any_work() {
     let household = Household::new(ACTOR);
     let index = |output| {
         household.forebay(&["index", "--daemon", "embedded", "/no/such.tar", "-o", output])
@@ -267,7 +267,7 @@ fn fill_log(path: &Path) -> fs::File {
 
 /// A log ends up no longer than its limit and one line, whoever starts the daemon.
 #[test]
-fn an_embedded_daemons_log_starts_anew_when_it_is_long() {
+fn long_log_of_an_embedded_daemon_is_truncated() {
     let household = Household::new(ACTOR);
     let log = fill_log(&household.log());
     let mut command = household.forebay(&["daemon", "--embedded"]);

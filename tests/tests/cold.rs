@@ -13,7 +13,7 @@ use forebay_wire::message::{Begin, Open, Shuffle};
 /// Bears promise 10's ground: a sample is served as soon as its own bytes are complete. With the
 /// origin stuck after 20 % of a shard, at least 15 % of its samples come all the same.
 #[test]
-fn samples_of_a_shard_that_is_still_arriving_are_delivered() {
+fn samples_of_an_arriving_shard_are_delivered() {
     const SIZES: std::ops::Range<usize> = 100_000..110_000;
     const SAMPLES: u64 = 800;
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
@@ -82,7 +82,7 @@ fn many_jobs_on_the_same_shards_fetch_each_byte_once() {
 /// Bears promise 3 (budgets) where it is easiest to break: a job that leaves in mid-epoch leaves
 /// nothing behind, neither while its shards still arrive nor when they are there.
 #[test]
-fn a_job_that_leaves_in_mid_epoch_gives_all_memory_back() {
+fn job_closed_in_mid_epoch_frees_all_memory() {
     const SIZES: std::ops::Range<usize> = 90_000..110_000;
     let origin = Origin::with_shards(3, 120, &SIZES);
     let disk = Daemon::disk();
@@ -110,7 +110,7 @@ fn a_job_that_leaves_in_mid_epoch_gives_all_memory_back() {
 
 /// A daemon that is told to stop does, though its origin has stopped answering in mid-shard.
 #[test]
-fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
+fn daemon_ends_while_a_shard_hangs_at_its_origin() {
     const SIZES: std::ops::Range<usize> = 90_000..110_000;
     let origin = Origin::with_shards(1, 200, &SIZES);
     origin.server.stall(&Origin::key("0.tar"), 6 << 20);
@@ -128,7 +128,7 @@ fn a_daemon_ends_while_a_shard_hangs_at_its_origin() {
 
 /// Who waits for all of a shard says so at once: its parts are asked for beside its first, not after it.
 #[test]
-fn a_shard_that_is_wanted_whole_is_asked_for_at_once() {
+fn shard_needed_whole_is_requested_at_once() {
     const SIZES: std::ops::Range<usize> = 100_000..110_000;
     const SAMPLES: u64 = 400;
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
@@ -226,7 +226,7 @@ fn the_first_batch_of_eight_lanes_waits_for_no_whole_shard() {
 /// Until a job's first batch is there, nothing of its shards comes that the batch does not wait for, however long
 /// one of them keeps it waiting; and what another job wants of them comes all the same.
 #[test]
-fn nothing_else_comes_before_the_first_batch() {
+fn first_batch_is_fetched_before_anything_else() {
     const SIZES: std::ops::Range<usize> = 45_000..50_000;
     const LANES: u32 = 8;
     const SAMPLES: u64 = 380;

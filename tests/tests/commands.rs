@@ -115,7 +115,7 @@ fn is_gone(pid: Pid) -> bool {
 
 /// It runs once, though several epochs, jobs and daemons want what it says.
 #[test]
-fn what_a_command_says_is_cached() {
+fn command_output_is_cached() {
     let mut bench = Bench::new();
     let script = "echo x >> runs; cat 0.tar";
     bench.play(script).unwrap();
@@ -140,7 +140,7 @@ fn what_a_command_says_is_cached() {
 
 /// Several want it while it runs: one of them runs it.
 #[test]
-fn jobs_at_once_run_it_once() {
+fn concurrent_jobs_run_a_command_once() {
     let bench = Bench::new();
     let script = "echo x >> runs; cat 0.tar";
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn jobs_at_once_run_it_once() {
 }
 
 #[test]
-fn what_it_says_may_be_compressed() {
+fn compressed_command_output_is_unpacked() {
     let bench = Bench::new();
     bench.play("gzip -1 < 0.tar").unwrap();
     eventually("the shard is whole", || bench.fills() == 1);
@@ -164,7 +164,7 @@ fn what_it_says_may_be_compressed() {
 /// A command that failed may have said half of a shard, or none of it: nothing is kept of that, and the
 /// next attempt is a whole one.
 #[test]
-fn what_a_failed_command_said_is_not_kept() {
+fn output_of_a_failed_command_is_not_kept() {
     let bench = Bench::new();
     let half =
         format!("echo x >> runs; test -e good && cat 0.tar || {{ head -c {SOME} 0.tar; exit 3; }}");
@@ -200,7 +200,7 @@ fn what_a_failed_command_said_is_not_kept() {
 /// A pipeline tells only how its last command ended: what broke off is found by its bytes, and is no answer
 /// for jobs to come.
 #[test]
-fn a_stream_that_breaks_off_is_asked_for_again() {
+fn truncated_stream_is_requested_again() {
     let bench = Bench::new();
     let script = format!("{{ test -e good && cat 0.tar || head -c {SOME} 0.tar; }} | cat");
     assert_eq!(bench.play(&script).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -211,7 +211,7 @@ fn a_stream_that_breaks_off_is_asked_for_again() {
 
 /// A job that has begun outlives a command that fails once, as it does a store that is away.
 #[test]
-fn a_job_that_has_begun_has_a_failed_command_run_again() {
+fn running_job_retries_a_failed_command() {
     let bench = Bench::new();
     fs::write(bench.path("1.tar"), shard(SAMPLES, 1, &SIZES)).unwrap();
     let flaky = "echo x >> runs; mkdir once 2>/dev/null && exit 1; cat 1.tar";
@@ -226,7 +226,7 @@ fn a_job_that_has_begun_has_a_failed_command_run_again() {
 
 /// What never ends is no tar, or fits no tier: either ends it, and gives back what it took.
 #[test]
-fn a_command_that_never_ends_is_ended() {
+fn endless_command_is_killed() {
     let bench = Bench::of(48 << 20);
     for (script, kind) in [
         ("echo $$ > pid; exec yes", ErrorKind::Corrupt),
@@ -243,7 +243,7 @@ fn a_command_that_never_ends_is_ended() {
 
 /// Nobody reads any more what a job's commands say that is gone.
 #[test]
-fn a_command_ends_with_its_job() {
+fn command_ends_with_its_job() {
     let bench = Bench::new();
     let open = bench.job(&format!("echo $$ > pid; head -c {SOME} 0.tar; sleep 3600 & wait"));
     let loader = loader(bench.daemon().address(), open).unwrap();
@@ -272,7 +272,7 @@ fn trainer(bench: &Bench, script: &str) -> Child {
 
 /// Who waits for what another job's command says runs it itself if that job is killed.
 #[test]
-fn a_killed_job_takes_its_command_from_nobody() {
+fn killed_job_takes_its_command_from_no_other_job() {
     let bench = Bench::new();
     let script = format!(
         "echo x >> runs; test -e go && exec cat 0.tar; echo $$ > pid; head -c {SOME} 0.tar; sleep 3600"
@@ -295,7 +295,7 @@ fn a_killed_job_takes_its_command_from_nobody() {
 }
 
 #[test]
-fn nobody_runs_what_was_not_allowed() {
+fn commands_need_permission_to_run() {
     let bench = Bench::new();
     let url = bench.url("echo x >> runs; cat 0.tar");
     let job = job_with(BTreeMap::new(), vec![url.clone()]);

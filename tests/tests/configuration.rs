@@ -46,7 +46,7 @@ impl Files {
 }
 
 #[test]
-fn a_right_file_is_good_in_every_language() {
+fn valid_file_passes_in_every_language() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     for (name, text) in [("f.toml", TOML), ("f.yaml", YAML), ("f.yml", YAML)] {
         let file = files.put(name, text);
@@ -66,7 +66,7 @@ fn a_right_file_is_good_in_every_language() {
 }
 
 #[test]
-fn a_wrong_file_is_told_all_that_is_wrong_with_it() {
+fn invalid_file_reports_every_mistake() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     let wrong = TOML.replace("quota", "quotta").replace("'**'", "'s3://ml/imagenet/*.tar'");
     let file = files.put("wrong.toml", &wrong);
@@ -99,7 +99,7 @@ fn a_wrong_file_is_told_all_that_is_wrong_with_it() {
 }
 
 #[test]
-fn what_changes_between_two_files_is_told_and_no_secret() {
+fn diff_shows_changes_and_no_secrets() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     let old = files.put("old.toml", TOML);
     let new = files.put("new.yaml", &YAML.replace("500", "600").replace("hunter2", "hunter3"));
@@ -129,7 +129,7 @@ fn what_changes_between_two_files_is_told_and_no_secret() {
 }
 
 #[test]
-fn what_is_shown_of_a_policy_is_the_policy_alone() {
+fn show_prints_rules_without_secrets() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     let file = files.put("f.toml", TOML);
     let (code, out, _) = forebay(&household, &["policy", "show", &file]);
@@ -143,7 +143,7 @@ fn what_is_shown_of_a_policy_is_the_policy_alone() {
 }
 
 #[test]
-fn editors_and_shells_are_told_what_there_is() {
+fn schema_completions_and_man_pages_are_complete() {
     let (household, files) = (Household::new(ACTOR), Files::new());
     let (code, out, _) = forebay(&household, &["config", "schema"]);
     let schema: Value = serde_json::from_str(&out).unwrap();

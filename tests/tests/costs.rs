@@ -62,7 +62,7 @@ fn costs(installation: &Installation) -> Value {
 }
 
 #[test]
-fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
+fn first_job_pays_for_a_fetch_and_is_remembered() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let tier = format!(
         "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}",
@@ -150,7 +150,7 @@ fn who_asked_first_pays_and_who_is_gone_is_not_forgotten() {
 
 /// What is written to a disk costs its share of that disk's life.
 #[test]
-fn what_wears_a_disk_has_its_price() {
+fn disk_wear_is_priced() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let rest = format!(
         "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n{}[prices]\nper_tib_written = 1048576.0\n",
@@ -176,7 +176,7 @@ fn what_wears_a_disk_has_its_price() {
 
 /// A tier in memory is no disk: what comes to it wears nothing, and costs nobody anything.
 #[test]
-fn what_stays_in_memory_wears_no_disk() {
+fn shards_in_memory_wear_no_disk() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let rest = format!(
         "[[tier]]\nname = 'ram'\nclass = 'memory'\ncapacity = '64MiB'\n{}[prices]\nper_tib_written = 1e6\n",
@@ -197,7 +197,7 @@ fn what_stays_in_memory_wears_no_disk() {
 
 /// What nothing keeps is fetched for each reader, and on each reader's bill.
 #[test]
-fn who_reads_past_the_cache_pays_for_it() {
+fn read_through_is_charged_to_the_reader() {
     let (origin, disk) = (Origin::with_shards(SHARDS, SAMPLES, &SIZES), Daemon::disk());
     let data = disk.path().join("data");
     std::fs::create_dir(&data).unwrap();
@@ -242,7 +242,7 @@ fn who_reads_past_the_cache_pays_for_it() {
 
 /// Files are no store that is paid for, and yet they are told of: on bills, and of the mount that they lie on.
 #[test]
-fn bytes_of_files_are_told_and_cost_nothing() {
+fn bytes_of_files_are_reported_and_free() {
     for by_client in [true, false] {
         let disk = Daemon::disk();
         let data = disk.path().join("data");

@@ -48,7 +48,7 @@ fn assert_whole_or_gone(household: &Household, origin: &Origin) {
 /// Bears promises 4 (crash at any instant), 6 (exactly once) and 7 (a daemon that dies does not kill
 /// a job): twelve kills over a cold and a warm epoch, each at another point.
 #[test]
-fn a_daemon_killed_in_mid_epoch_costs_its_job_nothing() {
+fn daemon_killed_in_mid_epoch_loses_no_sample() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let loader = loader(household.address(), part(&origin).open).unwrap();
@@ -88,7 +88,7 @@ fn a_daemon_killed_in_mid_epoch_costs_its_job_nothing() {
 /// Bears promise 3 (budgets) and 8 (a client can hurt only its own session): ten trainers killed in
 /// mid-epoch leave no session, memory or descriptor in the daemon, which then ends when idle.
 #[test]
-fn trainers_killed_in_mid_epoch_leave_nothing_in_the_daemon() {
+fn trainers_killed_in_mid_epoch_leave_nothing_behind() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let part = part(&origin);
@@ -121,7 +121,7 @@ fn trainers_killed_in_mid_epoch_leave_nothing_in_the_daemon() {
 
 /// Bears promise 2 (one fetch) at its root: eight ranks that start at once share one daemon.
 #[test]
-fn eight_trainers_that_start_at_once_elect_one_daemon() {
+fn eight_trainers_starting_at_once_elect_one_daemon() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let part = part(&origin);
@@ -154,7 +154,7 @@ fn eight_trainers_that_start_at_once_elect_one_daemon() {
 /// Bears promises 4, 6 and 7 together: fifty kills of either side while three trainers play. Those
 /// left alone end well, and in the end there is no daemon, socket or memory.
 #[test]
-fn fifty_kills_of_either_side_leave_one_daemon_or_none() {
+fn fifty_kills_leave_at_most_one_daemon() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let part = part(&origin);

@@ -121,7 +121,7 @@ fn under<'a>(key: &str, value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn alerts_name_what_there_is_and_fire_when_they_should() {
+fn alerts_use_known_metrics_and_fire_as_expected() {
     let folder = checkout("deploy/prometheus");
     let (rules, tests) = (folder.join("forebay.rules.yml"), folder.join("forebay.rules.test.yml"));
     let text = fs::read_to_string(&rules).unwrap();
@@ -154,7 +154,7 @@ fn alerts_name_what_there_is_and_fire_when_they_should() {
 }
 
 #[test]
-fn dashboards_ask_for_what_there_is() {
+fn dashboards_query_known_metrics() {
     let families = documented();
     let mut rules = "groups:\n- name: dashboards\n  rules:\n".to_owned();
     let mut named = BTreeSet::new();
@@ -307,7 +307,7 @@ fn assert_answered(series: &[Value], is_there: impl Fn(&str) -> Option<bool>) {
 
 /// Zeros that stand for "none" are told of daemons that answer.
 #[test]
-fn a_daemon_that_is_gone_shows_nothing_that_looks_well() {
+fn stopped_daemon_shows_no_healthy_panel() {
     assert_answered(&[json!({ "series": "up{job=\"forebay\"}", "values": "0x9" })], |_| {
         Some(false)
     });
@@ -345,7 +345,7 @@ fn gpus_are_shown() {
 /// Scraped without the token: what names a job or stands beside a quota is empty, not the sum of all under a name that is the
 /// scrape's own.
 #[test]
-fn what_is_told_without_names_is_not_shown_as_somebodys() {
+fn anonymous_metrics_are_shown_without_names() {
     let series = |name: &str, values: &str| {
         let labelled = match name.split_once('{') {
             Some((family, labels)) => format!("{family}{{instance=\"n1\",job=\"forebay\",{labels}"),
@@ -378,7 +378,7 @@ fn what_is_told_without_names_is_not_shown_as_somebodys() {
 
 /// Nothing was asked of it yet: nothing is wrong, and that is said.
 #[test]
-fn a_daemon_that_has_done_nothing_shows_that_all_is_well() {
+fn idle_daemon_shows_healthy_panels() {
     let mut node = Scraped::new("");
     node.scrape(0);
     node.scrape(0);
@@ -399,7 +399,7 @@ fn a_daemon_that_has_done_nothing_shows_that_all_is_well() {
 
 /// A node that reads from file systems alone: no endpoint is known, so nothing is told of any.
 #[test]
-fn a_daemon_of_files_shows_what_it_does() {
+fn daemon_serving_files_fills_its_panels() {
     let mut node = Scraped::new("");
     let files = node.files(4);
     let first = node.loader(job_with(BTreeMap::new(), files[..2].to_vec()));
@@ -414,7 +414,7 @@ fn a_daemon_of_files_shows_what_it_does() {
 
 /// A node that reads from a store and from files, for data sets and tenants that have quotas.
 #[test]
-fn a_daemon_that_is_busy_shows_all() {
+fn busy_daemon_fills_every_panel() {
     let origin = Origin::with_shards(4, SAMPLES, &SIZES);
     let gid = rustix::process::getegid().as_raw();
     let rest = format!(

@@ -10,6 +10,7 @@ use forebay_config::settings::{NodeConfig, NodeTier};
 use forebay_store::{Class, Condition, TierReport};
 use forebay_tests::{Daemon, Faulty, Mount, Origin, epoch, eventually, job, loader, play};
 use forebay_wire::message::Begin;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 const SIZES: std::ops::Range<usize> = 30_000..30_001;
 const SAMPLES: u64 = 20;
@@ -74,7 +75,7 @@ impl Bench {
 /// A disk that fails every read in mid-epoch costs nothing but speed: the job reads on from the
 /// origin, the disk is let alone, probed, and used again when it is well.
 #[test]
-fn reads_that_fail_in_mid_epoch_cost_no_sample() {
+fn failing_reads_in_mid_epoch_lose_no_sample() {
     let bench = Bench::new(&["a"]);
     bench.play();
     let loader = loader(bench.daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
@@ -99,7 +100,7 @@ fn reads_that_fail_in_mid_epoch_cost_no_sample() {
 
 /// A disk that takes no writes keeps no shard, and a second one takes what comes.
 #[test]
-fn writes_that_fail_go_to_the_other_disk() {
+fn failing_writes_move_to_the_other_disk() {
     let bench = Bench::new(&["a", "b"]);
     bench.faulty.fail_writes(EIO);
     bench.play();
@@ -114,7 +115,7 @@ fn writes_that_fail_go_to_the_other_disk() {
 
 /// With one disk, and that one broken from the first byte, jobs run all the same.
 #[test]
-fn a_disk_that_never_worked_stops_no_job() {
+fn disk_that_never_worked_stops_no_job() {
     let bench = Bench::new(&["a"]);
     bench.faulty.fail_writes(EIO);
     (0..3).for_each(|_| bench.play());
@@ -128,7 +129,7 @@ fn a_disk_that_never_worked_stops_no_job() {
 
 /// One bad sector is no bad disk: that copy goes, and comes again.
 #[test]
-fn a_single_error_costs_one_copy() {
+fn single_io_error_drops_one_copy() {
     let bench = Bench::new(&["a"]);
     bench.play();
     let url = vec![Origin::url("0.tar")];
@@ -146,7 +147,7 @@ fn a_single_error_costs_one_copy() {
 
 /// A file system that was remounted read-only serves what it has; what comes goes elsewhere.
 #[test]
-fn a_read_only_disk_is_read_and_not_written() {
+fn read_only_disk_is_read_and_not_written() {
     let bench = Bench::new(&["a", "b"]);
     bench.faulty.fail_writes(EROFS);
     bench.play();
@@ -160,7 +161,7 @@ fn a_read_only_disk_is_read_and_not_written() {
 
 /// The same by a real mount.
 #[test]
-fn a_file_system_that_is_remounted_read_only_is_read() {
+fn file_system_remounted_read_only_is_read() {
     let Some(mount) = Mount::new("size=16m") else { return };
     let mut bench = Bench::with(&["a"], |config, bytes| {
         config.tiers[0] = NodeTier::at("a", Class::Nvme, mount.path().join("a"), 3 * bytes);
@@ -187,7 +188,7 @@ fn a_file_system_that_is_remounted_read_only_is_read() {
 
 /// A disk out of inodes has room no file can have.
 #[test]
-fn a_disk_without_inodes_stops_no_job() {
+fn disk_without_inodes_stops_no_job() {
     // The root, four files and a folder of ours, and one shard with its sidecar.
     let Some(mount) = Mount::new("size=16m,nr_inodes=14") else { return };
     let bench = Bench::with(&["a"], |config, bytes| {
@@ -199,7 +200,7 @@ fn a_disk_without_inodes_stops_no_job() {
 
 /// A cache whose files somebody removed, and one whose directory was swapped for another.
 #[test]
-fn what_others_do_to_the_directory_costs_no_sample() {
+fn foreign_changes_to_the_directory_lose_no_sample() {
     let bench = Bench::new(&["a"]);
     bench.play();
     let shards = bench.disk.path().join("a/shards");
@@ -210,19 +211,23 @@ fn what_others_do_to_the_directory_costs_no_sample() {
     // A job holds the files it reads; the next one finds them gone.
     bench.play();
 
-    let away = bench.disk.path().join("away");
-    fs::rename(bench.disk.path().join("a"), &away).unwrap();
-    fs::create_dir_all(&shards).unwrap();
-    bench.becomes("a", Condition::Down);
-    assert!(bench.tier("a").why.unwrap().contains("reason=replaced"));
+    // At once: a tier that sees no directory in between is down for that.
+    let (place, away) = (bench.disk.path().join("a"), bench.disk.path().join("away"));
+    fs::create_dir_all(away.join("shards")).unwrap();
+    renameat_with(CWD, &place, CWD, &away, RenameFlags::EXCHANGE).unwrap();
+    eventually("a is down for what took its place", || {
+        let tier = bench.tier("a");
+        let is_replaced = tier.why.is_some_and(|why| why.contains("reason=replaced"));
+        tier.condition == Condition::Down && is_replaced
+    });
     bench.play();
     assert_eq!(
         fs::read_dir(&shards).unwrap().count(),
         0,
         "nothing was written to what is not ours"
     );
-    fs::remove_dir_all(bench.disk.path().join("a")).unwrap();
-    fs::rename(&away, bench.disk.path().join("a")).unwrap();
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(&away, &place).unwrap();
     bench.becomes("a", Condition::Normal);
     bench.play();
 }

@@ -106,7 +106,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_private_daemons_machine_is_looked_at_and_left_as_it_was() {
+fn doctor_checks_a_private_daemon_and_changes_nothing() {
     let household = Household::new(ACTOR);
     let looked = look(&household, &["--json"]);
     let document = document(&looked);
@@ -123,7 +123,7 @@ fn a_private_daemons_machine_is_looked_at_and_left_as_it_was() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_not_made() {
+fn doctor_creates_no_missing_directory() {
     let household = Household::new(ACTOR);
     let folder = Daemon::disk();
     let cache = folder.path().join("a/b");
@@ -138,7 +138,7 @@ fn a_directory_that_is_not_there_is_not_made() {
 }
 
 #[test]
-fn a_configuration_is_gone_by_and_a_daemon_that_answers_is_named() {
+fn doctor_uses_the_configuration_and_finds_the_daemon() {
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
     let (household, folder) = (Household::new(ACTOR), Daemon::disk());
@@ -165,7 +165,7 @@ fn a_configuration_is_gone_by_and_a_daemon_that_answers_is_named() {
 
 /// What a node has beside its own socket is looked at where there is some, and left as it is.
 #[test]
-fn other_sockets_the_port_and_the_audit_log_are_looked_at() {
+fn doctor_checks_sockets_port_token_and_audit_log() {
     let (household, folder) = (Household::new(ACTOR), Daemon::disk());
     let at = |name: &str| folder.path().join(name);
     let path = config(folder.path(), &at("f.sock"), &at("cache"), "8MiB");
@@ -194,7 +194,7 @@ fn other_sockets_the_port_and_the_audit_log_are_looked_at() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_and_ends_with_one() {
+fn doctor_reports_lines_and_exits_with_1() {
     let (household, folder) = (Household::new(ACTOR), Daemon::disk());
     let cache = folder.path().join("cache");
     fs::create_dir(&cache).unwrap();
@@ -224,7 +224,7 @@ fn what_is_wrong_is_told_with_its_line_and_ends_with_one() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_read_leaves_the_machine_to_look_at() {
+fn doctor_checks_the_machine_without_a_configuration() {
     let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
     let path = folder.path().join("forebay.toml");
     for text in [None, Some("[[tier]]\nname = 'a'\ncolour = 'red'\n")] {
@@ -240,7 +240,7 @@ fn a_configuration_that_cannot_be_read_leaves_the_machine_to_look_at() {
 }
 
 #[test]
-fn another_engine_and_a_measurement_are_there_for_the_asking() {
+fn doctor_takes_another_engine_and_a_probe() {
     let household = Household::new(ACTOR);
     let document = document(&look(&household, &["--io", "threads", "--probe", "--json"]));
     assert_eq!(finding(&document, "io_uring", None)["verdict"], "skipped");
@@ -251,7 +251,7 @@ fn another_engine_and_a_measurement_are_there_for_the_asking() {
 }
 
 #[test]
-fn wrong_usage_is_two_and_help_teaches() {
+fn wrong_usage_exits_with_2_and_help_lists_options() {
     let household = Household::new(ACTOR);
     assert_eq!(look(&household, &["--config", "/a", "--cache", "/b"]).code, 2);
     assert_eq!(look(&household, &["--io", "magic"]).code, 2);

@@ -288,7 +288,7 @@ over_both_keepers!(
 
 /// Bears promise 7 for leased shards: the daemon is killed again and again while three ranks read, and
 /// nothing is lost or comes twice.
-fn daemons_that_are_killed_cost_nothing(keeper: &Keeper) {
+fn killed_daemons_lose_no_sample(keeper: &Keeper) {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let mut ranks = ranks(&household.address(), &origin, keeper, 3);
@@ -313,19 +313,19 @@ fn daemons_that_are_killed_cost_nothing(keeper: &Keeper) {
 }
 
 #[test]
-fn daemons_that_are_killed_cost_nothing_where_they_keep_the_queue() {
-    daemons_that_are_killed_cost_nothing(&Keeper::Daemon);
+fn killed_daemons_lose_no_sample_with_their_own_queue() {
+    killed_daemons_lose_no_sample(&Keeper::Daemon);
 }
 
 #[test]
-fn daemons_that_are_killed_cost_nothing_where_redis_keeps_it() {
-    daemons_that_are_killed_cost_nothing(&Keeper::Redis(Redis::start().unwrap()));
+fn killed_daemons_lose_no_sample_with_a_queue_in_redis() {
+    killed_daemons_lose_no_sample(&Keeper::Redis(Redis::start().unwrap()));
 }
 
 /// Two nodes share an epoch through Redis; one of them dies, and with it nobody is left to give back what its
 /// rank held: it comes back when nobody believes in it any more.
 #[test]
-fn what_a_node_holds_that_dies_another_reads() {
+fn assignments_of_a_dead_node_move_to_another() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let keeper = Keeper::Redis(Redis::start().unwrap());
     let disk = Daemon::disk();
@@ -353,7 +353,7 @@ fn what_a_node_holds_that_dies_another_reads() {
 
 /// A job that leases no shards is served as ever beside one that does.
 #[test]
-fn a_job_that_leases_nothing_is_untouched() {
+fn job_without_assignments_is_unaffected() {
     let (origin, _disk, daemon) = set_up();
     let rank = Rank::open(daemon.address(), &origin, true, sharing(&Keeper::Daemon, 0, 1)).finish();
     let open = open(&origin, true);
@@ -364,7 +364,7 @@ fn a_job_that_leases_nothing_is_untouched() {
 
 /// Bears promise 8: a node's daemon goes only where its configuration says.
 #[test]
-fn a_node_goes_to_no_server_that_a_job_names() {
+fn node_ignores_servers_that_jobs_name() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 30);
@@ -390,7 +390,7 @@ fn ranks_on_several_nodes_need_a_server() {
 
 /// A server that is not there is named, and what to do about it.
 #[test]
-fn a_server_that_is_away_is_named() {
+fn unreachable_server_is_named() {
     let (origin, _disk, daemon) = set_up();
     let nobody = "redis://user:secret@127.0.0.1:9";
     let sharing = Sharing { keeper: Some(nobody.into()), ..sharing(&Keeper::Daemon, 0, 1) };

@@ -25,7 +25,7 @@ fn daemon() -> (TempDir, Daemon) {
 
 /// Bears promise 9 (bad input is named) for what the origin answers.
 #[test]
-fn what_the_origin_refuses_is_told_with_its_url_and_kind() {
+fn rejected_requests_are_reported_with_url_and_kind() {
     let origin = Origin::with_shards(2, 10, &SIZES);
     let (_disk, daemon) = daemon();
     let missing = job(&origin, vec![Origin::url("0.tar"), Origin::url("no-such.tar")]);
@@ -45,7 +45,7 @@ fn what_the_origin_refuses_is_told_with_its_url_and_kind() {
 /// Bears promise 9: an endpoint that is down is `Unavailable`, with its address, after bounded
 /// retries; once it is back the same job goes on.
 #[test]
-fn an_endpoint_that_is_down_is_told_with_its_address() {
+fn down_endpoint_is_reported_with_its_address() {
     let origin = Origin::with_shards(1, 10, &SIZES);
     let (_disk, daemon) = daemon();
     // A port that was free a moment ago.
@@ -67,7 +67,7 @@ fn an_endpoint_that_is_down_is_told_with_its_address() {
 /// Bears promise 9: a broken archive ends its shard at the fault, whose place is told; samples before
 /// it and other shards are delivered.
 #[test]
-fn a_broken_archive_gives_what_lies_before_the_fault_and_names_it() {
+fn broken_archive_serves_samples_before_the_fault() {
     let origin = Origin::with_shards(3, 10, &SIZES);
     let whole = origin.bytes("1.tar");
     let (_disk, daemon) = daemon();
@@ -104,7 +104,7 @@ fn a_broken_archive_gives_what_lies_before_the_fault_and_names_it() {
 /// Bears promise 9 for a single sample: it is named by key and kept out, its position stays empty,
 /// and the rest of its shard is good.
 #[test]
-fn a_sample_with_a_field_twice_is_named_and_its_neighbours_are_delivered() {
+fn sample_with_a_repeated_field_is_bad_alone() {
     let origin = Origin::new();
     let mut builder = tar::Builder::new(Vec::new());
     for (name, bytes) in
@@ -129,7 +129,7 @@ fn a_sample_with_a_field_twice_is_named_and_its_neighbours_are_delivered() {
 /// Bears promise 9 for options: a job that makes no sense is refused when it is opened, saying which
 /// option to change.
 #[test]
-fn a_job_that_makes_no_sense_is_refused_with_advice() {
+fn invalid_job_is_rejected_with_advice() {
     let origin = Origin::with_shards(1, 10, &SIZES);
     let (_disk, daemon) = daemon();
     type Change = fn(&mut forebay_wire::message::Open);
@@ -164,7 +164,7 @@ fn a_job_that_makes_no_sense_is_refused_with_advice() {
 /// Bears promise 2 for a broken archive: what lies before the fault is served from the one copy that
 /// was fetched, however many batches it takes.
 #[test]
-fn a_broken_archive_is_fetched_once_however_many_batches_it_holds() {
+fn broken_archive_is_fetched_once() {
     const LARGE: std::ops::Range<usize> = 90_000..110_000;
     let origin = Origin::with_shards(1, 200, &LARGE);
     let whole = origin.bytes("0.tar");

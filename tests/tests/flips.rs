@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_shard::{HEAD_BYTES, Sidecar};
 use forebay_store::{FaultKind, fsck};
-use forebay_testkit::{Dice, for_seeds, image, label, say, shard};
+use forebay_testkit::{Dice, Requirement, for_seeds, image, label, say, shard, skip};
 use forebay_tests::{BareConfig, Daemon, LoopDisk, SIZES, eventually, flip, resting};
 
 /// A block and a half.
@@ -226,7 +226,7 @@ impl Bench {
 /// Bears promise 1 (origin bytes or nothing): on the disk that holds the build, and on disks with sectors
 /// of 512 bytes and of 4 KiB. One after the other: their stores share the frames.
 #[test]
-fn a_wrong_bit_is_found_wherever_it_lies() {
+fn flipped_bits_are_found_in_every_place() {
     for_seeds("FOREBAY_FLIPS_SEED", "FOREBAY_FLIPS_ROUNDS", 1, |seed| {
         let mut dice = Dice::new(seed);
         let disk = Daemon::disk();
@@ -234,7 +234,7 @@ fn a_wrong_bit_is_found_wherever_it_lies() {
         say(&format!("{flips} flips, all found"));
         for sector in [512, 4096] {
             match LoopDisk::new(sector) {
-                Err(why) => say(&format!("skipped: no disk with sectors of {sector} bytes: {why}")),
+                Err(why) => skip(Requirement::Loop, &format!("sectors of {sector} bytes: {why}")),
                 Ok(disk) => {
                     let flips = Bench::new(&disk.path()).run(&mut dice);
                     say(&format!("{flips} flips on sectors of {sector} bytes, all found"));

@@ -39,7 +39,7 @@ fn failing(node: &Installation) -> String {
 }
 
 #[test]
-fn a_driver_that_cannot_be_loaded_is_told_of() {
+fn unloadable_driver_is_reported() {
     let disk = Daemon::disk();
     fs::write(disk.path().join(LIBRARY), "no library").unwrap();
     let node = node(disk.path(), disk.path());
@@ -77,7 +77,7 @@ fn assert_silent(node: &Installation) {
 }
 
 #[test]
-fn a_driver_that_hangs_holds_nobody() {
+fn hanging_driver_blocks_no_request() {
     let disk = Daemon::disk();
     let (pipe, source) = (disk.path().join("pipe"), disk.path().join("nvml.c"));
     // Whoever opens it waits for a writer.

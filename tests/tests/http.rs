@@ -80,7 +80,7 @@ fn bearer(token: &str) -> String {
 }
 
 #[test]
-fn without_the_token_there_is_health_and_an_overview() {
+fn requests_without_a_token_get_health_and_overview() {
     let bench = Bench::new();
     let page = ["/", "/page.css", "/page.js"];
     for path in page {
@@ -129,7 +129,7 @@ fn without_the_token_there_is_health_and_an_overview() {
 
 /// A name that leads here by somebody else's name service, and a page that is not the daemon's own.
 #[test]
-fn a_browser_is_nobodys_hand() {
+fn cross_site_requests_are_rejected() {
     let bench = Bench::new();
     let get = ("GET", "/api/v1/status");
     let port = bench.address.port();
@@ -183,7 +183,7 @@ fn a_browser_is_nobodys_hand() {
 }
 
 #[test]
-fn without_a_token_file_nobody_is_an_admin_over_tcp() {
+fn no_token_file_means_no_admin_over_tcp() {
     let bench = Bench::with(|_| String::new());
     assert_eq!(bench.ask(("GET", "/api/v1/overview"), "", "").status, 200);
     for headers in [String::new(), bearer(TOKEN), bearer("")] {
@@ -192,7 +192,7 @@ fn without_a_token_file_nobody_is_an_admin_over_tcp() {
 }
 
 #[test]
-fn a_daemon_does_not_start_with_a_token_that_others_know() {
+fn daemon_rejects_a_token_file_others_can_read() {
     for (mode, daemon, words) in
         [(0o644, "http = '127.0.0.1:0'\n", "mode=644"), (0o600, "", "`http`")]
     {
@@ -209,7 +209,7 @@ fn a_daemon_does_not_start_with_a_token_that_others_know() {
 
 /// Bears promise 8 over TCP: what is refused, and what is changed, is noted, with where it came from.
 #[test]
-fn what_comes_over_tcp_is_noted() {
+fn tcp_changes_and_denials_are_audited() {
     let bench = Bench::with(|disk| {
         let log = disk.join("audit.jsonl");
         format!("{}[audit]\npath = {log:?}\n", token(disk, 0o600))
@@ -323,7 +323,7 @@ impl Papers {
 /// Bears promise 8 over TLS: an admin's certificate is as good as the token, nobody else's is anything, and what was done with
 /// it says so.
 #[test]
-fn a_certificate_of_the_named_authority_makes_an_admin() {
+fn client_certificate_makes_an_admin() {
     let papers = Papers::new();
     let bench = Bench::with(|disk| {
         let log = disk.join("audit.jsonl");
@@ -378,7 +378,7 @@ fn a_certificate_of_the_named_authority_makes_an_admin() {
 
 /// An authority that is not named makes no admin: certificates are not even asked for.
 #[test]
-fn without_an_authority_the_token_alone_decides() {
+fn token_alone_makes_an_admin_without_client_ca() {
     let papers = Papers::new();
     let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(None)));
     let status = ("GET", "/api/v1/status");
@@ -389,7 +389,7 @@ fn without_an_authority_the_token_alone_decides() {
 }
 
 #[test]
-fn a_daemon_does_not_start_with_papers_that_are_none() {
+fn daemon_rejects_invalid_tls_files() {
     let papers = Papers::new();
     let refused = |http: &str, tls: &str, words: &str| {
         let disk = Daemon::disk();
@@ -415,7 +415,7 @@ fn a_daemon_does_not_start_with_papers_that_are_none() {
 
 /// Those who never end their handshake are let go, and keep nobody out meanwhile.
 #[test]
-fn those_who_hang_in_a_handshake_do_not_keep_others_out() {
+fn hanging_handshakes_do_not_block_others() {
     let papers = Papers::new();
     let bench = Bench::with(|disk| format!("{}{}", token(disk, 0o600), papers.tls(Some("admin"))));
     let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
@@ -434,7 +434,7 @@ fn those_who_hang_in_a_handshake_do_not_keep_others_out() {
 
 /// Connections that say nothing, or too little, do not keep others out; they are bounded, and let go.
 #[test]
-fn those_who_hang_do_not_keep_others_out() {
+fn hanging_connections_do_not_block_others() {
     let bench = Bench::new();
     let mut hanging: Vec<_> = (0..60).map(|_| TcpStream::connect(bench.address).unwrap()).collect();
     for (at, socket) in hanging.iter_mut().enumerate() {
@@ -457,7 +457,7 @@ fn those_who_hang_do_not_keep_others_out() {
 
 /// A fuzzer that reads the document finds nothing that is answered otherwise than it says.
 #[test]
-fn the_document_is_true() {
+fn served_answers_match_the_openapi_document() {
     let bench = Bench::new();
     let config = bench.disk.path().join("schemathesis.toml");
     // What a daemon cannot do now it says by 503 and 507; what no schema can refuse, by 422.

@@ -74,7 +74,7 @@ fn write_over(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn members_are_read_in_place_and_nothing_is_kept() {
+fn members_are_read_in_place_and_not_cached() {
     let bench = Bench::new();
     let daemon = bench.daemon();
     let loader = loader(daemon.address(), bench.job(2)).unwrap();
@@ -91,7 +91,7 @@ fn members_are_read_in_place_and_nothing_is_kept() {
 
 /// The index outlives the daemon: one that was made anew would be another file.
 #[test]
-fn a_kept_index_saves_the_pass_over_the_shard() {
+fn stored_index_saves_a_pass_over_the_shard() {
     let bench = Bench::new();
     let play = |daemon: &Daemon| {
         epoch(daemon.address(), bench.job(1)).unwrap().assert_whole(1, SAMPLES, &SIZES);
@@ -117,7 +117,7 @@ fn a_kept_index_saves_the_pass_over_the_shard() {
 }
 
 #[test]
-fn a_file_written_over_is_told_and_never_served_for_what_it_was() {
+fn overwritten_file_is_reported_and_never_served_as_before() {
     let bench = Bench::new();
     let daemon = bench.daemon();
     let loader = loader(daemon.address(), bench.job(1)).unwrap();
@@ -144,7 +144,7 @@ fn a_file_written_over_is_told_and_never_served_for_what_it_was() {
 }
 
 #[test]
-fn a_file_that_was_replaced_is_noticed_and_indexed_anew() {
+fn replaced_file_is_indexed_again() {
     let bench = Bench::new();
     let daemon = bench.daemon();
     epoch(daemon.address(), bench.job(1)).unwrap().assert_whole(1, SAMPLES, &SIZES);
@@ -156,7 +156,7 @@ fn a_file_that_was_replaced_is_noticed_and_indexed_anew() {
 }
 
 #[test]
-fn an_admin_is_told_that_it_is_never_cached() {
+fn never_cached_data_set_is_reported() {
     let bench = Bench::new();
     let daemon = bench.daemon();
     let forebay = |arguments: &[&str]| {

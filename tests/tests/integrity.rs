@@ -75,7 +75,7 @@ impl Bench {
 
 /// Bears promise 1 (origin bytes or nothing): one wrong bit in a member drops the copy.
 #[test]
-fn a_flipped_bit_in_a_cached_shard_is_never_served() {
+fn flipped_bit_in_a_cached_shard_is_never_served() {
     let bench = Bench::filled();
     let data = bench.file("-0.tar");
     flip(&data, fs::metadata(&data).unwrap().len() / 2);
@@ -85,7 +85,7 @@ fn a_flipped_bit_in_a_cached_shard_is_never_served() {
 /// Bears promise 1: a copy with many wrong bits is one corrupt copy, however many batches meet it
 /// at once.
 #[test]
-fn a_copy_that_is_wrong_everywhere_is_dropped_and_counted_once() {
+fn wholly_corrupt_copy_is_dropped_and_counted_once() {
     let bench = Bench::filled();
     let data = bench.file("-1.tar");
     let mut bytes = fs::read(&data).unwrap();
@@ -96,7 +96,7 @@ fn a_copy_that_is_wrong_everywhere_is_dropped_and_counted_once() {
 
 /// Bears promise 1 under a running daemon that has the shard open.
 #[test]
-fn a_shard_that_goes_bad_while_it_is_in_use_is_fetched_again() {
+fn shard_corrupted_while_in_use_is_fetched_again() {
     let bench = Bench::filled();
     let daemon = bench.start();
     let loader = loader(daemon.address(), job(&bench.origin, Origin::urls(SHARDS))).unwrap();
@@ -117,7 +117,7 @@ fn a_shard_that_goes_bad_while_it_is_in_use_is_fetched_again() {
 
 /// Bears promise 4 (whole and verified, or gone) for what a start finds on the disk.
 #[test]
-fn a_start_keeps_what_is_whole_and_discards_everything_else() {
+fn start_keeps_whole_shards_and_discards_the_rest() {
     let bench = Bench::filled();
     let (data, sidecar) = (bench.file("-0.tar"), bench.file("-0.tar.idx"));
     let (other_data, other_sidecar) = (bench.file("-1.tar"), bench.file("-1.tar.idx"));
@@ -157,7 +157,7 @@ fn a_start_keeps_what_is_whole_and_discards_everything_else() {
 /// Bears promise 1 when the origin changes: a new version is a new shard, and the old copy is not
 /// served for it.
 #[test]
-fn an_object_that_was_replaced_is_a_new_shard() {
+fn replaced_object_is_a_new_shard() {
     let bench = Bench::filled();
     bench.origin.put("0.tar", &forebay_testkit::shard(SAMPLES, 9, &SIZES));
     let daemon = bench.start();
@@ -175,7 +175,7 @@ fn an_object_that_was_replaced_is_a_new_shard() {
 
 /// Bears promise 4: a start that was killed while it made the directory leaves nothing in the way.
 #[test]
-fn a_directory_half_made_is_made_whole() {
+fn half_made_directory_is_completed() {
     let disk = Daemon::disk();
     fs::write(disk.path().join("FORMAT.new"), "for").unwrap();
     let daemon = Daemon::start(disk.path());
@@ -184,7 +184,7 @@ fn a_directory_half_made_is_made_whole() {
 
 /// A shard may be called as it likes: one whose name ends like a sidecar's is found again.
 #[test]
-fn a_shard_that_is_called_like_a_sidecar_survives_a_restart() {
+fn shard_named_like_a_sidecar_survives_a_restart() {
     let origin = Origin::with_shards(1, 10, &SIZES);
     let bytes = origin.bytes("0.tar");
     let disk = Daemon::disk();

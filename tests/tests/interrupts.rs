@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use forebay_tests::{Household, Origin, alive, eventually};
+use forebay_tests::{Household, Origin, alive, eventually, interruptible};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,8 +26,8 @@ struct Ended {
 
 /// Starts a benchmark whose temporary files have a folder of their own.
 fn start(command: &mut Command, folder: &Path) -> Child {
-    let command = command.env("TMPDIR", folder).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
+    let mut command = interruptible(command.env("TMPDIR", folder));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn ended(child: Child) -> Ended {
@@ -55,7 +55,7 @@ fn stored(origin: &Origin) -> u64 {
 
 /// Whole epochs are told, and the exit code is the signal's.
 #[test]
-fn epochs_that_were_played_are_told() {
+fn interrupted_starvation_reports_whole_epochs() {
     for (signal, code, name) in [(Signal::INT, 130, "SIGINT"), (Signal::TERM, 143, "SIGTERM")] {
         let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
         let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
@@ -77,7 +77,7 @@ fn epochs_that_were_played_are_told() {
 
 /// A step that takes an hour does not hold it up, and of nothing measured nothing is told.
 #[test]
-fn a_long_step_is_left() {
+fn interrupt_ends_a_long_step() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
     let mut command = household.forebay(&["bench", "starvation", "s3://bucket/{0..2}.tar"]);
@@ -92,7 +92,7 @@ fn a_long_step_is_left() {
 
 /// Cases that were measured are told.
 #[test]
-fn cases_that_were_played_are_told() {
+fn interrupted_throughput_reports_whole_cases() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
     let mut command = household.forebay(&["bench", "throughput", "s3://bucket/{0..2}.tar"]);
@@ -113,7 +113,7 @@ fn cases_that_were_played_are_told() {
 
 /// What grew until then is told, and the folder of what was laid there is removed.
 #[test]
-fn a_ground_is_left_as_it_was() {
+fn interrupted_scale_removes_its_files() {
     let household = Household::new(ACTOR);
     let (folder, ground) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let mut command = household.forebay(&["bench", "scale", "--json", "--max-samples", "10000"]);
@@ -139,7 +139,7 @@ fn a_ground_is_left_as_it_was() {
 /// The contest's scripts are asked to end, and their document is told; what they started is gone, and so are all folders. A Ctrl-C
 /// of a terminal goes to all of its foreground group: the scripts hear of it from the benchmark alone.
 #[test]
-fn a_contest_tells_what_it_had() {
+fn interrupted_contest_reports_its_results() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
     let (household, folder) = (Household::new(ACTOR), TempDir::new().unwrap());
     let (work, temporary) = (folder.path().join("work"), folder.path().join("tmp"));

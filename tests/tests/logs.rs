@@ -30,7 +30,7 @@ fn installed(origin: &Origin, disk: &std::path::Path) -> Installation {
 }
 
 #[test]
-fn every_line_is_an_object_that_names_its_job_and_data_set() {
+fn json_log_lines_name_job_and_data_set() {
     let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
     let installation = installed(&origin, disk.path());
     let daemon = installation.start();
@@ -88,7 +88,7 @@ fn line_of(daemon: &Installed, is_it: impl Fn(&Value) -> bool) -> Option<Value> 
 
 /// A trainer that breaks the protocol loses its connection, and the line that tells of it says which job's that was.
 #[test]
-fn a_connection_that_ends_early_is_told_with_its_job() {
+fn broken_connection_is_logged_with_its_job() {
     let (origin, disk) = (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk());
     let installation = installed(&origin, disk.path());
     let daemon = installation.start();
@@ -111,7 +111,7 @@ fn a_connection_that_ends_early_is_told_with_its_job() {
 /// A store that breaks off in mid-body, for longer than it is asked again: the line that tells of it says whose job began the
 /// fetch, of which data set and shard, though others may wait for it as well.
 #[test]
-fn a_fetch_that_fails_on_the_way_is_told_with_its_job() {
+fn failed_fetch_is_logged_with_its_job() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     // Several parts, so that samples come before the fault.
     origin.put("0.tar", &forebay_testkit::shard(40, 0, &(900_000..1_000_000)));
@@ -156,7 +156,7 @@ fn a_fetch_that_fails_on_the_way_is_told_with_its_job() {
 
 /// A daemon that would log something else than it was told does not start.
 #[test]
-fn levels_that_make_no_sense_are_refused() {
+fn invalid_log_levels_are_rejected() {
     let disk = Daemon::disk();
     let rest = format!(
         "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GiB'\n",

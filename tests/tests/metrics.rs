@@ -118,7 +118,7 @@ fn number(of: &Value, path: &str) -> f64 {
 }
 
 #[test]
-fn the_document_is_what_the_code_says() {
+fn metrics_documentation_matches_the_code() {
     let path = checkout("docs/METRICS.md");
     if std::env::var_os("FOREBAY_WRITE_DOCS").is_some() {
         fs::write(&path, metrics_document()).unwrap();
@@ -132,7 +132,7 @@ fn the_document_is_what_the_code_says() {
 
 /// An alert that tells people to renew credentials must not lie in what a busy store says.
 #[test]
-fn what_an_origin_refuses_is_told_apart_from_what_it_fails() {
+fn rejections_and_failures_of_an_origin_are_separate() {
     let bench = Bench::new();
     let lost = job(&bench.origin, vec![Origin::url("lost.tar")]);
     let loader = loader(Address::Unix(bench.installation.socket()), lost).unwrap();
@@ -144,7 +144,7 @@ fn what_an_origin_refuses_is_told_apart_from_what_it_fails() {
 }
 
 #[test]
-fn what_is_scraped_is_what_was_read() {
+fn scraped_counters_equal_the_work_done() {
     let bench = Bench::new();
     let address = Address::Unix(bench.installation.socket());
     let mut open = job(&bench.origin, Origin::urls(SHARDS));
@@ -239,7 +239,7 @@ fn what_is_scraped_is_what_was_read() {
 
 /// A shard of minutes is not told of at its end alone: its bytes count as they come.
 #[test]
-fn what_is_on_its_way_is_counted_as_it_comes() {
+fn arriving_bytes_are_counted_as_they_come() {
     let bench = Bench::new();
     // Five parts, of which two come.
     bench.origin.put("large.tar", &forebay_testkit::shard(40, 9, &(900_000..1_000_000)));
@@ -268,7 +268,7 @@ fn what_is_on_its_way_is_counted_as_it_comes() {
 }
 
 #[test]
-fn strangers_are_told_no_names() {
+fn scrapes_without_a_token_hold_no_names() {
     let bench = Bench::new();
     let address = Address::Unix(bench.installation.socket());
     let mut open = job(&bench.origin, Origin::urls(SHARDS));
@@ -308,7 +308,7 @@ fn strangers_are_told_no_names() {
 
 /// A stranger's scrape tells what all trainers of the node waited, and that never falls: what falls is taken for a restart.
 #[test]
-fn what_trainers_waited_stays_when_they_leave() {
+fn wait_counters_outlive_their_trainers() {
     let bench = Bench::new();
     let nameless = || Scraped::of(&bench.over_tcp(""));
     let waited = || nameless().sum("forebay_node_wait_seconds_total", &[]);

@@ -755,6 +755,6 @@ fn run(seed: u64) {
 
 /// Bears promises 1 (origin bytes or nothing), 3 (budgets) and 4 (crash at any instant).
 #[test]
-fn a_store_does_what_its_model_says() {
+fn store_behaves_as_its_model() {
     for_seeds("FOREBAY_MODEL_SEED", "FOREBAY_MODEL_ROUNDS", SEEDS, run);
 }

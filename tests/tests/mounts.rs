@@ -102,7 +102,7 @@ fn hung_readers(daemon: u32) -> Vec<u32> {
 /// Bears promise 7 for foreign mounts: the job on the one that hangs is told so in time; all others go
 /// on; and however often it is tried, no more processes hang than the mount may have.
 #[test]
-fn a_mount_that_hangs_costs_its_own_job_alone() {
+fn hanging_mount_fails_only_its_own_job() {
     let Some(bench) = Bench::new() else { return };
     let mut config = Daemon::config(&bench.disk.path().join("cache"), 1 << 30);
     config.limits.file_timeout = SOON;
@@ -193,7 +193,7 @@ fn daemons_end_and_start_while_a_mount_hangs() {
 
 /// A reader that is killed in the middle of a read costs its job nothing.
 #[test]
-fn a_reader_killed_in_mid_read_is_replaced() {
+fn reader_killed_in_mid_read_is_replaced() {
     let Some(bench) = Bench::new() else { return };
     let setup = bench.setup(None);
     let (daemon, _) = NodeProcess::start(ACTOR, &setup);

@@ -2,7 +2,6 @@
 //! hits too; and what clients pass that is no such file.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -17,7 +16,7 @@ use std::time::Duration;
 
 use forebay_client::Address;
 use forebay_error::{Error, ErrorKind};
-use forebay_testkit::shard;
+use forebay_testkit::{is_root, shard};
 use forebay_tests::{
     Answer, Daemon, Hanging, Mount, Part, descriptors, epoch, eventually, hangs, job_with,
     played_error, readers_of, reported_error,
@@ -58,8 +57,7 @@ struct Node {
 impl Node {
     /// `None` where this process may not become others.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            println!("skipped: only the superuser can become another user");
+        if !is_root("the daemon and its jobs are different users") {
             return None;
         }
         let folder = Daemon::disk();
@@ -159,7 +157,7 @@ impl Drop for Node {
 /// Bears promise 8: the daemon cannot read the file, its owner can, and another user cannot, though the
 /// shard is cached by then.
 #[test]
-fn a_cached_shard_is_for_those_who_can_open_it() {
+fn cached_shard_is_served_to_users_who_can_open_it() {
     let Some(node) = Node::new() else { return };
     let url = node.file().to_str().unwrap().to_owned();
     node.assert_refused(STRANGER, &url);
@@ -182,7 +180,7 @@ fn a_cached_shard_is_for_those_who_can_open_it() {
 
 /// Bears promise 8: what a user's command says is that user's alone, cached or not; the daemon runs nothing.
 #[test]
-fn what_a_users_command_says_is_for_nobody_else() {
+fn command_output_is_served_to_its_own_user() {
     let Some(node) = Node::new() else { return };
     let url = format!("pipe:cat {}", node.file().display());
     node.assert_served(OWNER, &url);
@@ -203,7 +201,7 @@ fn what_a_users_command_says_is_for_nobody_else() {
 
 /// Bears promise 8: others than the daemon's user read their files, and do nothing else.
 #[test]
-fn others_read_their_files_and_nothing_else() {
+fn other_users_read_their_files_and_nothing_else() {
     let Some(node) = Node::new() else { return };
     node.assert_refused(OWNER, "s3://bucket/0.tar");
     node.assert_refused(OWNER, "http://127.0.0.1:1/0.tar");
@@ -354,7 +352,7 @@ fn answer_with(reader: &UnixStream, files: &[OwnedFd]) {
 /// Bears promise 8 (a hostile client can hurt only its own session): what is passed for a shard and is
 /// none ends its own run; the job beside it goes on.
 #[test]
-fn what_is_no_file_to_read_ends_its_own_run() {
+fn unreadable_descriptor_ends_its_own_run() {
     let inside = Inside::new(None);
     let at = |name: &str| inside.disk.path().join(name);
     mknodat(CWD, at("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -387,7 +385,7 @@ fn what_is_no_file_to_read_ends_its_own_run() {
 
 /// A client that passes another file than it names has its own copy of that, and nobody else has.
 #[test]
-fn another_file_under_a_shards_name_is_nobody_elses() {
+fn other_file_under_a_shards_name_stays_private() {
     let inside = Inside::new(None);
     inside.play(inside.url()).unwrap();
     let other = inside.disk.path().join("other.tar");
@@ -411,7 +409,7 @@ fn another_file_under_a_shards_name_is_nobody_elses() {
 /// The same where inode, length and time are those of the other file, as whoever is a file system can tell
 /// them: two of them number their first files alike.
 #[test]
-fn a_file_of_ones_own_making_passes_for_no_other() {
+fn forged_file_passes_for_no_other() {
     let (Some(one), Some(other)) = (Mount::new("size=64m"), Mount::new("size=64m")) else { return };
     let inside = Inside::new(None);
     let at = |mount: &Mount| mount.path().join("0.tar");
@@ -449,7 +447,7 @@ fn readers_of_a_client_end_with_it() {
 
 /// Connections come and go without a bound, so what their readers count goes by one name, and stays when they are gone.
 #[test]
-fn what_clients_open_is_counted_for_all_of_them_together() {
+fn open_files_of_all_clients_are_counted_together() {
     let inside = Inside::new(None);
     let scrape = || {
         let socket = UnixStream::connect(inside.daemon.socket()).unwrap();
@@ -484,7 +482,7 @@ fn what_clients_open_is_counted_for_all_of_them_together() {
 
 /// A shard on its way through one client's files is not lost to others when that one goes away.
 #[test]
-fn a_client_that_leaves_takes_no_shard_from_others() {
+fn leaving_client_takes_no_shard_from_others() {
     // On a busy machine one reader may read all of a shard before a second is asked for.
     let left_alone = (0..10).any(|_| a_client_leaves());
     assert!(left_alone, "no shard was ever on its way through two readers");
@@ -516,7 +514,7 @@ fn a_client_leaves() -> bool {
 /// A file system that hangs behind a client's descriptor costs the job that passed it, and leaves nothing
 /// of itself in the daemon.
 #[test]
-fn a_descriptor_that_hangs_costs_its_own_job_alone() {
+fn hanging_descriptor_fails_only_its_own_job() {
     let Some(hanging) = Hanging::new("0.tar", &shard(SAMPLES, 0, &SIZES)) else { return };
     let inside = Inside::new(Some(Duration::from_millis(500)));
     let socket = inside.daemon.socket().to_owned();
@@ -544,7 +542,7 @@ fn a_descriptor_that_hangs_costs_its_own_job_alone() {
 
 /// What the client's file becomes is noticed.
 #[test]
-fn a_file_that_changes_is_read_anew() {
+fn changed_file_is_read_again() {
     let inside = Inside::new(None);
     inside.play(inside.url()).unwrap();
     let replaced = inside.disk.path().join("new.tar");

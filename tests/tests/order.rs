@@ -50,7 +50,7 @@ impl Bench {
 /// Bears promise 5 (order is a function): with equal global batches, worlds of 1, 2 and 4 read the
 /// same samples at the same positions in the same batches; and promise 6: each once.
 #[test]
-fn the_global_sequence_does_not_depend_on_the_world_size() {
+fn global_order_does_not_depend_on_world_size() {
     let bench = bench();
     let mut of_one: Option<Vec<_>> = None;
     for world in [1, 2, 4] {
@@ -81,7 +81,7 @@ fn the_global_sequence_does_not_depend_on_the_world_size() {
 /// Bears promise 6 (exactly once) over a resume: started at batch k, a job gives exactly what a
 /// full run gives from there, with and without a manifest, whatever the order.
 #[test]
-fn a_run_from_batch_k_is_the_tail_of_the_full_run() {
+fn run_from_batch_k_is_the_tail_of_the_full_run() {
     let bench = bench();
     for (counts, shuffle) in [
         (true, Shuffle::Window),
@@ -111,7 +111,7 @@ fn a_run_from_batch_k_is_the_tail_of_the_full_run() {
 /// Bears promise 6 (exactly once) over a resume: started at any sample, in a world and with batches of
 /// any size, all ranks together give what is left of the sequence; and every n-th batch is every n-th.
 #[test]
-fn a_run_begins_at_any_sample() {
+fn run_begins_at_any_sample() {
     let bench = bench();
     let whole = play(&loader(bench.daemon.address(), bench.job(0, 1)).unwrap(), 3, 0).unwrap();
     for (world, batch_size, base) in
@@ -150,7 +150,7 @@ fn a_run_begins_at_any_sample() {
 /// Samples of the trainer's choice come in its order, as often as it names them; what the job does not have
 /// is refused, and the session goes on.
 #[test]
-fn samples_come_by_their_places() {
+fn samples_are_delivered_by_position() {
     let bench = bench();
     let loader = loader(bench.daemon.address(), bench.job(0, 1)).unwrap();
     let whole = play(&loader, 0, 0).unwrap();
@@ -188,7 +188,7 @@ fn samples_come_by_their_places() {
 /// Bears promise 6 (exactly once) where a run is given up for the next: whatever is under way, the
 /// new run begins with its first batch.
 #[test]
-fn a_run_started_over_another_begins_with_its_first_batch() {
+fn restarted_run_begins_with_its_first_batch() {
     let bench = bench();
     let loader = loader(bench.daemon.address(), bench.job(0, 1)).unwrap();
     let full = play(&loader, 0, 0).unwrap();
@@ -205,7 +205,7 @@ fn a_run_started_over_another_begins_with_its_first_batch() {
 
 /// Bears promise 6's stated exceptions: what becomes of the last, incomplete global batch.
 #[test]
-fn the_tail_of_an_epoch_is_split_dropped_or_padded_as_asked() {
+fn epoch_tail_is_split_dropped_or_padded() {
     let bench = bench();
     // 204 samples: eight global batches of 24 and a rest of 12 for 4 ranks of 6.
     for tail in [Tail::Even, Tail::Drop, Tail::Pad] {

@@ -156,7 +156,7 @@ impl Met {
 }
 
 #[test]
-fn a_slow_network_only_takes_longer() {
+fn slow_network_delivers_everything() {
     let by = Duration::from_millis(20);
     for met in meet(|_| {
         vec![(When::any(), Fault::Delay(by)), (When::any(), Fault::Jitter(by, Dice::new(1)))]
@@ -166,7 +166,7 @@ fn a_slow_network_only_takes_longer() {
 }
 
 #[test]
-fn a_body_that_ends_early_goes_on_at_its_byte() {
+fn truncated_body_continues_at_its_byte() {
     for at in [0, 1, 100_000] {
         for met in meet(|_| vec![(When::get().covering(MIDDLE).times(2), Fault::Cut(at))]) {
             // What a broken connection had under way is asked for again, and nothing else is.
@@ -177,7 +177,7 @@ fn a_body_that_ends_early_goes_on_at_its_byte() {
 }
 
 #[test]
-fn a_connection_that_is_reset_costs_what_was_under_way() {
+fn reset_connection_refetches_requests_in_flight() {
     for met in meet(|_| {
         vec![
             (When::get().covering(0).times(1), Fault::ResetBeforeHead),
@@ -191,7 +191,7 @@ fn a_connection_that_is_reset_costs_what_was_under_way() {
 }
 
 #[test]
-fn a_connection_that_falls_silent_is_given_up() {
+fn silent_connection_is_abandoned() {
     for fault in [Fault::StallBeforeHead, Fault::Stall(0), Fault::Stall(1_000_000)] {
         let once = |_: &Origin| vec![(When::get().covering(MIDDLE).times(1), fault.clone())];
         for met in meet(once) {
@@ -202,7 +202,7 @@ fn a_connection_that_falls_silent_is_given_up() {
 }
 
 #[test]
-fn a_store_that_is_silent_for_ever_is_told_of() {
+fn silent_store_is_unavailable() {
     for fault in [Fault::StallBeforeHead, Fault::Stall(1000)] {
         for met in meet(|_| vec![(When::get(), fault.clone())]) {
             met.assert_refused(ErrorKind::Unavailable);
@@ -211,7 +211,7 @@ fn a_store_that_is_silent_for_ever_is_told_of() {
 }
 
 #[test]
-fn a_storm_of_refusals_passes() {
+fn burst_of_errors_is_retried() {
     for status in [429, 500, 502, 503, 504] {
         for met in meet(|_| {
             vec![
@@ -227,21 +227,21 @@ fn a_storm_of_refusals_passes() {
 }
 
 #[test]
-fn a_share_of_refusals_is_borne() {
+fn share_of_errors_is_retried() {
     for met in meet(|_| vec![(When::any().share(300, 5), Fault::status(503))]) {
         met.assert_whole().assert_passed(met.len);
     }
 }
 
 #[test]
-fn a_storm_without_end_is_told_of_within_the_retries() {
+fn endless_server_errors_end_within_the_retries() {
     for status in [500, 503] {
         assert_told_within_the_retries(status);
     }
 }
 
 #[test]
-fn a_store_that_is_too_busy_for_ever_is_told_of_as_such() {
+fn endless_throttling_ends_within_the_retries() {
     assert_told_within_the_retries(429);
 }
 
@@ -255,7 +255,7 @@ fn assert_told_within_the_retries(status: u16) {
 }
 
 #[test]
-fn a_store_that_says_when_to_come_back_is_believed() {
+fn retry_after_is_honoured() {
     for when in [RetryAfter::Seconds(1), RetryAfter::Date(2)] {
         for met in meet(|_| vec![(When::get().times(1), Fault::busy(503, when))]) {
             met.assert_whole().assert_passed(met.len);
@@ -265,7 +265,7 @@ fn a_store_that_says_when_to_come_back_is_believed() {
 
 /// A store may not hold a job for an hour.
 #[test]
-fn a_store_that_says_to_come_back_much_later_is_not_waited_for() {
+fn long_retry_after_is_not_waited_for() {
     for when in [RetryAfter::Seconds(3600), RetryAfter::Date(3600)] {
         for met in meet(|_| vec![(When::get().times(1), Fault::busy(503, when))]) {
             if met.played.is_ok() {
@@ -278,7 +278,7 @@ fn a_store_that_says_to_come_back_much_later_is_not_waited_for() {
 }
 
 #[test]
-fn a_refusal_in_the_middle_is_told_by_its_kind() {
+fn rejection_in_mid_shard_is_reported_by_kind() {
     for (status, kind) in [
         (403, ErrorKind::PermissionDenied),
         (404, ErrorKind::NotFound),
@@ -294,7 +294,7 @@ fn a_refusal_in_the_middle_is_told_by_its_kind() {
 }
 
 #[test]
-fn credentials_that_end_in_the_middle_are_told_of() {
+fn expired_credentials_in_mid_shard_are_reported() {
     for met in meet(|_| vec![(When::get().after(2), Fault::expired())]) {
         let why = met.assert_refused(ErrorKind::PermissionDenied).why().unwrap();
         assert_eq!(why.place("code"), Some("ExpiredToken"), "{why}");
@@ -313,7 +313,7 @@ fn answers_of_another_range_are_never_used() {
 }
 
 #[test]
-fn one_answer_of_another_range_is_asked_for_again() {
+fn one_answer_of_another_range_is_requested_again() {
     let shifted = || (When::get().covering(MIDDLE).times(1), Fault::shifted_range(512));
     for met in meet(|_| vec![shifted()]) {
         met.assert_whole();
@@ -321,7 +321,7 @@ fn one_answer_of_another_range_is_asked_for_again() {
 }
 
 #[test]
-fn a_body_shorter_than_its_length_says_goes_on() {
+fn body_shorter_than_its_length_continues() {
     for met in meet(|_| {
         let longer = (When::get().covering(MIDDLE).times(1), Fault::wrong_length(1000));
         let shorter = (When::get().covering(0).times(1), Fault::wrong_length(-1000));
@@ -336,7 +336,7 @@ fn a_body_shorter_than_its_length_says_goes_on() {
 }
 
 #[test]
-fn a_length_that_is_not_told_is_no_obstacle() {
+fn missing_content_length_is_tolerated() {
     for met in meet(|_| vec![(When::get(), Fault::no_header(CONTENT_LENGTH))]) {
         met.assert_whole().assert_passed(met.len);
     }
@@ -344,7 +344,7 @@ fn a_length_that_is_not_told_is_no_obstacle() {
 
 /// Whatever an answer says of another version, its bytes are not mixed with those of the first.
 #[test]
-fn an_answer_of_another_version_is_never_mixed_in() {
+fn answer_of_another_version_is_never_mixed_in() {
     let other = || (When::get().covering(MIDDLE), Fault::header(ETAG, "\"another\""));
     for met in meet(|_| vec![other()]) {
         met.assert_refused(ErrorKind::Unavailable);
@@ -354,7 +354,7 @@ fn an_answer_of_another_version_is_never_mixed_in() {
 }
 
 #[test]
-fn weak_versions_are_enough_where_nothing_changes() {
+fn weak_etags_suffice_while_nothing_changes() {
     let modified = || Fault::header(LAST_MODIFIED, "Sat, 01 Jan 2022 00:00:00 GMT");
     for met in meet(|_| vec![(When::any(), Fault::weak_etag()), (When::any(), modified())]) {
         met.assert_whole().assert_passed(met.len);
@@ -365,7 +365,7 @@ fn weak_versions_are_enough_where_nothing_changes() {
 }
 
 #[test]
-fn no_version_at_all_is_one_request() {
+fn object_without_a_version_is_one_request() {
     let none = |name| (When::any(), Fault::no_header(name));
     for met in meet(|_| vec![none(ETAG), none(LAST_MODIFIED)]) {
         met.assert_whole();
@@ -377,7 +377,7 @@ fn no_version_at_all_is_one_request() {
 
 /// A sample is of one version, and so is the copy that is kept.
 #[test]
-fn an_object_replaced_in_mid_read_is_never_mixed() {
+fn object_replaced_in_mid_read_is_never_mixed() {
     let versions = [0, 9].map(|seed| shard(SAMPLES, seed, &SIZES));
     for at in [0, 1_000_000] {
         for met in meet(|origin| {
@@ -417,7 +417,7 @@ fn vouch(origin: &Origin) -> (When, Fault) {
 
 /// A bit within an image, which no tar's own checksum covers.
 #[test]
-fn bytes_that_change_on_the_way_are_noticed() {
+fn bytes_changed_in_transit_are_detected() {
     let garbled = || (When::get().covering(MIDDLE).times(1), Fault::Garble(50_000));
     let [s3, http] = meet(|origin| vec![vouch(origin), garbled()]);
     // Who reads it when that shows is told; who comes back to it later has it fetched anew.
@@ -441,7 +441,7 @@ fn bytes_that_change_on_the_way_are_noticed() {
 }
 
 #[test]
-fn a_slow_part_is_asked_for_twice() {
+fn slow_part_is_requested_twice() {
     // Nothing but a second request can end this in time.
     let late = Duration::from_secs(3600);
     for met in
@@ -452,7 +452,7 @@ fn a_slow_part_is_asked_for_twice() {
 }
 
 #[test]
-fn a_server_that_goes_away_in_the_middle_is_told_of() {
+fn server_gone_in_mid_shard_is_reported() {
     let mut origin = Some(Origin::with_shards(1, SAMPLES, &SIZES));
     let address = origin.as_ref().unwrap().server.address();
     let proxy = FaultProxy::start(address).unwrap();
@@ -473,7 +473,7 @@ fn a_server_that_goes_away_in_the_middle_is_told_of() {
 }
 
 #[test]
-fn a_certificate_that_is_not_good_is_told_of() {
+fn bad_certificates_are_rejected() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("bucket")).unwrap();
     std::fs::write(root.path().join("bucket/0.tar"), shard(3, 0, &SIZES)).unwrap();

@@ -12,7 +12,9 @@ use std::process::{Child, Command, Output, Stdio};
 use forebay_client::Address;
 use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
-use forebay_tests::{Daemon, Household, Mount, epoch, eventually, job_with, reported_error};
+use forebay_tests::{
+    Daemon, Household, Mount, epoch, eventually, interruptible, job_with, reported_error,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -59,17 +61,9 @@ impl Packer {
         self.command(to, more).output().unwrap()
     }
 
-    /// One that signals end, though who started the tests in the background has all of them ignore Ctrl-C.
+    /// A packer that each of the signals ends.
     fn start(&self, to: &Path, more: &[&str]) -> Child {
-        let packer = self.command(to, more);
-        let mut command = Command::new("env");
-        command.arg("--default-signal=INT").arg(packer.get_program()).args(packer.get_args());
-        for (name, value) in packer.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        let mut command = interruptible(&self.command(to, more));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     }
@@ -148,7 +142,7 @@ fn cut_off(
 /// Killed at several points, by the kernel and by Ctrl-C, each time with other threads: in the end everything is as
 /// if nothing had been.
 #[test]
-fn a_killed_pack_goes_on_and_ends_as_an_undisturbed_one() {
+fn killed_pack_resumes_and_equals_an_undisturbed_one() {
     let packer = Packer::new(SAMPLES, SAMPLE_BYTES);
     let output = TempDir::new().unwrap();
     let undisturbed = output.path().join("undisturbed");
@@ -199,7 +193,7 @@ fn a_killed_pack_goes_on_and_ends_as_an_undisturbed_one() {
 }
 
 #[test]
-fn a_full_disk_ends_it_with_advice_and_room_lets_it_go_on() {
+fn full_disk_stops_pack_and_room_lets_it_resume() {
     let Some(mount) = Mount::new("size=20m") else { return };
     let packer = Packer::new(8, 4 << 20);
     let output = TempDir::new().unwrap();
@@ -229,7 +223,7 @@ fn a_full_disk_ends_it_with_advice_and_room_lets_it_go_on() {
 /// What is written is what `forebay index` says, and what a trainer that is given the manifest reads: from a folder, and
 /// from the shards of it once more.
 #[test]
-fn a_trainer_reads_what_was_packed_by_its_manifest() {
+fn trainer_reads_packed_shards_by_their_manifest() {
     let packer = Packer::new(23, 3000);
     let (output, cache) = (TempDir::new().unwrap(), Daemon::disk());
     let (first, second) = (output.path().join("first"), output.path().join("second"));
@@ -277,7 +271,7 @@ fn a_trainer_reads_what_was_packed_by_its_manifest() {
 }
 
 #[test]
-fn what_an_input_is_for_is_asked_before_any_work() {
+fn invalid_inputs_are_rejected_before_any_work() {
     let packer = Packer::new(2, 10);
     let input = packer.input.path().to_str().unwrap();
     let output = TempDir::new().unwrap();
@@ -316,7 +310,7 @@ fn what_an_input_is_for_is_asked_before_any_work() {
 
 /// The bar goes to a terminal only; a script's standard error stays empty.
 #[test]
-fn a_script_sees_nothing_but_what_was_made() {
+fn pack_prints_only_its_document() {
     let packer = Packer::new(2, 10);
     let output = TempDir::new().unwrap();
     let mut child = packer.start(output.path(), &[]);

@@ -16,7 +16,7 @@ const SAMPLES: u64 = 200;
 
 /// Bears promise 1 (origin bytes or nothing) on the whole path, on either disk engine.
 #[test]
-fn a_byte_keeps_its_value_from_the_origin_to_the_trainer() {
+fn bytes_are_equal_from_origin_to_trainer() {
     for choice in [EngineChoice::Auto, EngineChoice::Threads] {
         let origin = Origin::with_shards(2, 40, &SIZES);
         let disk = Daemon::disk();
@@ -49,7 +49,7 @@ fn a_byte_keeps_its_value_from_the_origin_to_the_trainer() {
 /// Bears promise 1 (origin bytes or nothing) after a restart: the sidecar, not memory, tells what
 /// lies where.
 #[test]
-fn a_new_daemon_serves_what_its_predecessor_left_without_the_origin() {
+fn new_daemon_serves_cached_shards_without_the_origin() {
     let origin = Origin::with_shards(2, 40, &SIZES);
     let disk = Daemon::disk();
     let open = job(&origin, Origin::urls(2));
@@ -67,7 +67,7 @@ fn a_new_daemon_serves_what_its_predecessor_left_without_the_origin() {
 /// Bears promise 10's ground: a warm epoch costs the daemon no copies, few system calls and no page
 /// cache, so what a trainer waits for is the device.
 #[test]
-fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
+fn warm_delivery_makes_few_syscalls_past_the_page_cache() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -97,7 +97,7 @@ fn warm_delivery_makes_few_system_calls_and_leaves_the_page_cache_alone() {
 /// Bears promise 10's ground: of a sample only the members asked for are read, however far apart
 /// they lie; an empty one is there and costs nothing.
 #[test]
-fn members_far_apart_are_read_alone() {
+fn distant_members_are_read_separately() {
     const FAR: usize = 400_000;
     let mut archive = tar::Builder::new(Vec::new());
     for i in 0..SAMPLES {

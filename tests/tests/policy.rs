@@ -84,7 +84,7 @@ fn rule(matches: &str, evict: Evict) -> Dataset {
 }
 
 #[test]
-fn a_pinned_data_set_stays_and_what_does_not_fit_beside_it_is_refused() {
+fn pinned_data_set_stays_and_shards_without_room_fail() {
     let bench = Bench::new(2, |_| vec![Dataset { pin: true, ..rule("**/[01].tar", Evict::Lru) }]);
     bench.play([0, 2, 3, 4]).unwrap();
     assert_eq!(bench.resting(), [0, 4]);
@@ -121,7 +121,7 @@ fn quotas_bound_a_data_set_from_below_and_above() {
 }
 
 #[test]
-fn a_shard_above_its_data_sets_quota_is_refused_naming_both() {
+fn shard_above_its_data_sets_quota_is_rejected() {
     let bench = Bench::new(4, |bytes| {
         vec![Dataset { max_bytes: Some(bytes - 1), ..rule("**/0.tar", Evict::Lru) }]
     });
@@ -132,7 +132,7 @@ fn a_shard_above_its_data_sets_quota_is_refused_naming_both() {
 }
 
 #[test]
-fn a_copy_that_outlived_its_ttl_is_fetched_anew_and_goes_first() {
+fn expired_copy_is_refetched_and_evicted_first() {
     let bench = Bench::new(3, |_| {
         let brief = Dataset { ttl: Some(HOUR), ..rule("**/[01].tar", Evict::Lru) };
         let priority = Dataset { priority: -1, ..rule("**/2.tar", Evict::Lru) };
@@ -148,7 +148,7 @@ fn a_copy_that_outlived_its_ttl_is_fetched_anew_and_goes_first() {
 }
 
 #[test]
-fn a_young_copy_is_not_evicted() {
+fn young_copy_is_not_evicted() {
     let keep = Some(HOUR);
     let bench = Bench::new(2, |_| {
         vec![Dataset { dont_evict_time: keep, ..rule("**/[01].tar", Evict::Lru) }]
@@ -162,7 +162,7 @@ fn a_young_copy_is_not_evicted() {
 }
 
 #[test]
-fn lower_priorities_go_first_whatever_was_used_last() {
+fn lower_priorities_are_evicted_first() {
     let bench = Bench::new(3, |_| {
         let high = Dataset { priority: 10, ..rule("**/[0123].tar", Evict::Lru) };
         vec![high, rule("**/[456].tar", Evict::Lru)]
@@ -176,7 +176,7 @@ fn lower_priorities_go_first_whatever_was_used_last() {
 
 /// A data set larger than the tier in one order: LRU never hits, `static` hits what it kept.
 #[test]
-fn static_keeps_what_came_first_and_lets_the_rest_pass() {
+fn static_keeps_the_first_shards_and_passes_the_rest() {
     for (evict, fetched_again) in [(Evict::Static, 5), (Evict::Lru, 8)] {
         let bench = Bench::new(4, |_| vec![rule("**", evict)]);
         bench.play(0..8).unwrap();
@@ -189,7 +189,7 @@ fn static_keeps_what_came_first_and_lets_the_rest_pass() {
 }
 
 #[test]
-fn none_keeps_nothing_longer_than_room_is_needed() {
+fn none_keeps_shards_only_while_there_is_room() {
     let bench = Bench::new(3, |_| vec![rule("**/[01234].tar", Evict::None)]);
     bench.play([5, 0, 1]).unwrap();
     assert_eq!(bench.resting(), [0, 1, 5]);
@@ -203,7 +203,7 @@ fn none_keeps_nothing_longer_than_room_is_needed() {
 
 /// However many batches are read of a shard, an epoch is one use of it.
 #[test]
-fn an_epoch_is_one_use() {
+fn epoch_counts_as_one_use() {
     let bench = Bench::new(3, |_| vec![rule("**", Evict::Lfu)]);
     let open = job(&bench.origin, vec![Origin::url("0.tar")]);
     {
@@ -218,7 +218,7 @@ fn an_epoch_is_one_use() {
 }
 
 #[test]
-fn rules_that_contradict_the_tier_are_refused() {
+fn rules_beyond_the_tier_are_rejected() {
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 20);
     let half = |name| Dataset { min_bytes: (1 << 19) + 1, ..rule(name, Evict::Lru) };
@@ -233,7 +233,7 @@ fn rules_that_contradict_the_tier_are_refused() {
 /// Bears promise 4's ground: a restart forgets nothing of who was used last, and a copy that is wanted
 /// before the directory is listed counts as used after all others.
 #[test]
-fn a_restart_remembers_who_was_used_last() {
+fn restart_keeps_the_order_of_use() {
     let bench = Bench::new(3, |_| Vec::new());
     bench.play([0, 1, 2, 0]).unwrap();
     let bench = bench.restarted(|_| ());
@@ -246,7 +246,7 @@ fn a_restart_remembers_who_was_used_last() {
 
 /// Refused at once, not after a wait, whatever else could be evicted for others.
 #[test]
-fn a_quota_full_of_young_shards_refuses_at_once() {
+fn quota_full_of_young_shards_rejects_at_once() {
     let bench = Bench::new(5, |bytes| {
         let max_bytes = Some(2 * bytes);
         let dont_evict_time = Some(HOUR);
@@ -260,7 +260,7 @@ fn a_quota_full_of_young_shards_refuses_at_once() {
 
 /// On a tier that others filled, a policy that admits only into free room still gets its minimum.
 #[test]
-fn a_minimum_is_filled_even_by_static() {
+fn minimum_is_filled_even_by_static() {
     let bench = Bench::new(4, |bytes| {
         vec![Dataset { min_bytes: 2 * bytes, ..rule("**/[0123].tar", Evict::Static) }]
     });
@@ -294,7 +294,7 @@ const CROWD_BYTES: u64 = 10_240;
 /// Bears promise 3 while a directory is still being listed: copies that leave meanwhile, because they
 /// are stale or damaged, are not found again by the listing, so nothing is counted or evicted twice.
 #[test]
-fn what_leaves_during_the_listing_is_counted_once() {
+fn shards_leaving_during_the_listing_are_counted_once() {
     // Room for the crowd, too: it is older, and goes first.
     let bench =
         Bench::new(8 + 80, |_| vec![Dataset { ttl: Some(HOUR), ..rule("**/0.tar", Evict::Lru) }]);

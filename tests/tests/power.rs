@@ -206,7 +206,7 @@ fn cuts(seed: u64) -> Told {
 /// Bears promise 4 (a power cut at any instant): three cuts of one directory each, in the middle of
 /// fills, evictions, resumes and starts.
 #[test]
-fn a_power_cut_at_any_instant_costs_no_start_and_no_byte() {
+fn power_cut_at_any_time_loses_no_start_and_no_byte() {
     let told = for_seeds("FOREBAY_POWER_SEED", "FOREBAY_POWER_ROUNDS", SEEDS, |seed| {
         let told = cuts(seed);
         say(&format!("seed {seed}: {told:?}"));
@@ -221,7 +221,7 @@ fn a_power_cut_at_any_instant_costs_no_start_and_no_byte() {
 
 /// Bears promise 4: what counts as cached is there after any cut, byte for byte.
 #[test]
-fn what_counts_as_cached_survives_any_cut() {
+fn cached_shards_survive_any_power_cut() {
     for_seeds("FOREBAY_CACHED_SEED", "FOREBAY_CACHED_ROUNDS", 2, |seed| {
         let mut dice = Dice::new(seed);
         let bench = Bench::new(&SMALL, dice.within(40..120));

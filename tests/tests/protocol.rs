@@ -9,6 +9,7 @@ use std::process::Command;
 
 use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
+use forebay_testkit::is_root;
 use forebay_tests::{Daemon, Origin, PATIENCE, eventually, job, loader, play};
 use forebay_wire::frame::{self, Receiver};
 use forebay_wire::message::{Begin, Reply, Request};
@@ -18,7 +19,7 @@ const SIZES: std::ops::Range<usize> = 30_000..40_000;
 /// Bears promise 8 (a hostile client can hurt only its own session): whatever a peer sends, it gets
 /// an error or the end of its connection, and a job beside it goes on undisturbed.
 #[test]
-fn a_peer_that_breaks_the_protocol_ends_only_its_own_connection() {
+fn protocol_violation_ends_only_its_own_connection() {
     let origin = Origin::with_shards(2, 40, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -67,7 +68,7 @@ fn a_peer_that_breaks_the_protocol_ends_only_its_own_connection() {
 /// Bears promise 8: slots that were never lent change nothing when they are released, and a job that
 /// makes no sense leaves its connection usable.
 #[test]
-fn a_mistake_in_a_request_is_answered_and_forgotten() {
+fn invalid_request_is_answered_and_forgotten() {
     let origin = Origin::with_shards(1, 40, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -110,10 +111,9 @@ fn a_mistake_in_a_request_is_answered_and_forgotten() {
 /// Bears promise 8 (least privilege): another user is turned away, even one whom the socket's mode
 /// would let in.
 #[test]
-fn another_user_is_turned_away() {
+fn other_user_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only the superuser can become another user");
+    if !is_root("a client is another user than the daemon") {
         return;
     }
     let disk = Daemon::disk();

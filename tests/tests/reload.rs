@@ -148,7 +148,7 @@ fn dataset(name: &str, pattern: &str, rest: &str) -> String {
 
 /// At a kibibyte a second the job would take an hour: that it ends is what tells.
 #[test]
-fn a_job_held_back_by_its_data_sets_bandwidth_goes_on_at_once() {
+fn raised_data_set_bandwidth_frees_a_waiting_job() {
     let slow = dataset("all", "**", "bandwidth = '1KiB/s'");
     let bench = Bench::new(20, &slow);
     thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn a_job_held_back_by_its_data_sets_bandwidth_goes_on_at_once() {
 
 /// The same of what a source may send.
 #[test]
-fn a_job_held_back_by_its_sources_bandwidth_goes_on_at_once() {
+fn raised_source_bandwidth_frees_a_waiting_job() {
     let origin = Origin::with_shards(2, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let configuration = |limit: &str| {
@@ -199,7 +199,7 @@ fn a_job_held_back_by_its_sources_bandwidth_goes_on_at_once() {
 /// Bears promises 3 and 6 for a configuration that changes under a job: every policy, limits up and down,
 /// pins, names. Each epoch has every sample once.
 #[test]
-fn whatever_changes_under_a_job_no_sample_is_lost_or_repeated() {
+fn reloads_under_a_job_lose_and_repeat_no_sample() {
     let bench = Bench::new(4, "");
     let urls = Origin::urls(SHARDS);
     let loader = loader(bench.address(), job(&bench.origin, urls)).unwrap();
@@ -246,7 +246,7 @@ fn whatever_changes_under_a_job_no_sample_is_lost_or_repeated() {
 }
 
 #[test]
-fn a_pin_holds_from_the_moment_it_is_applied() {
+fn pin_holds_as_soon_as_it_is_applied() {
     let bench = Bench::new(3, "");
     bench.play([0, 1, 2]);
     // It would be the first to go.
@@ -259,7 +259,7 @@ fn a_pin_holds_from_the_moment_it_is_applied() {
 }
 
 #[test]
-fn what_is_above_a_lowered_quota_goes_by_itself() {
+fn lowered_quota_evicts_the_excess() {
     let bench = Bench::new(8, &dataset("all", "[0-5].tar", ""));
     bench.play(0..8);
     assert_eq!(bench.resting(), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -289,7 +289,7 @@ fn what_is_above_a_lowered_quota_goes_by_itself() {
 }
 
 #[test]
-fn a_tiers_capacity_and_watermarks_change_while_it_is_used() {
+fn capacity_and_watermarks_change_while_in_use() {
     let bench = Bench::new(3, "");
     bench.play(0..5);
     assert_eq!(bench.resting(), [2, 3, 4]);
@@ -314,7 +314,7 @@ fn a_tiers_capacity_and_watermarks_change_while_it_is_used() {
 
 /// What would take a restart is refused, all of it by name, and then nothing else counts either.
 #[test]
-fn what_takes_a_restart_is_refused_by_name_and_nothing_changes() {
+fn changes_that_need_a_restart_are_rejected_by_name() {
     let bench = Bench::new(4, &dataset("all", "**", "priority = 1"));
     let before = bench.status()["configuration"].clone();
     let wanted = bench
@@ -357,7 +357,7 @@ fn what_takes_a_restart_is_refused_by_name_and_nothing_changes() {
 
 /// Promises that could not be kept together are refused by a reload as by a start.
 #[test]
-fn promises_beyond_the_capacity_are_refused() {
+fn minima_beyond_the_capacity_are_rejected() {
     let bench = Bench::new(4, "");
     let too_much = format!("quota = {{ min = '{}B' }}", 5 * bench.shard_bytes);
     bench.installation.configure(&bench.rest(4, &dataset("all", "**", &too_much)));
@@ -376,7 +376,7 @@ fn promises_beyond_the_capacity_are_refused() {
 
 /// As `nginx` and others do: the log says everything that is wrong, and where; the daemon goes on.
 #[test]
-fn a_hangup_reads_the_file_again_and_mistakes_change_nothing() {
+fn sighup_reloads_and_mistakes_change_nothing() {
     let bench = Bench::new(4, &dataset("all", "**", ""));
     bench.installation.configure(&bench.rest(4, &dataset("new", "**", "priority = 7")));
     bench.daemon.signal(Signal::HUP);
@@ -411,7 +411,7 @@ fn a_hangup_reads_the_file_again_and_mistakes_change_nothing() {
 
 /// Bears promise 8: who put which change in force is noted, and what was refused, and why; by a signal nobody did.
 #[test]
-fn every_reload_is_noted_in_the_audit_log() {
+fn every_reload_is_in_the_audit_log() {
     let place = TempDir::new().unwrap();
     let log = place.path().join("audit.jsonl");
     let with = |rule: &str| format!("[audit]\npath = {log:?}\n{}", dataset("all", "**", rule));
@@ -462,7 +462,7 @@ fn every_reload_is_noted_in_the_audit_log() {
 }
 
 #[test]
-fn drift_between_file_and_daemon_is_told_until_they_agree() {
+fn drift_is_reported_until_file_and_daemon_agree() {
     let bench = Bench::new(4, &dataset("all", "**", ""));
     let configuration = || bench.status()["configuration"].clone();
     let own = bench.installation.config();
@@ -517,7 +517,7 @@ fn drift_between_file_and_daemon_is_told_until_they_agree() {
 
 /// The directory is the database: whatever was being changed, the next daemon goes by its file.
 #[test]
-fn a_kill_in_the_middle_of_a_reload_is_harmless() {
+fn kill_during_a_reload_is_harmless() {
     let mut bench = Bench::new(6, "");
     bench.play(0..6);
     let one = format!("quota = {{ max = '{}B' }}", 3 * bench.shard_bytes);
@@ -555,7 +555,7 @@ fn a_kill_in_the_middle_of_a_reload_is_harmless() {
 
 /// What systemd's `Type=notify-reload` and `WatchdogSec=` wait for.
 #[test]
-fn a_service_manager_is_told_of_start_reload_and_end() {
+fn service_manager_is_notified_of_start_reload_and_end() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -595,7 +595,7 @@ fn a_service_manager_is_told_of_start_reload_and_end() {
 
 /// A source that is not named any more is not read from, and one that is, is.
 #[test]
-fn sources_are_let_go_of_and_let_in_while_the_daemon_runs() {
+fn sources_are_removed_and_added_at_run_time() {
     let bench = Bench::new(6, "");
     bench.play([0]);
     let with = |rule: &str| bench.rest(6, "").replace(&bench.origin.rule(), rule);
@@ -693,7 +693,7 @@ fn tenant(name: &str, max_bytes: Option<u64>) -> Tenant {
 
 /// A job keeps its tenant, whether the rules name it just now or not; so do shards.
 #[test]
-fn tenants_go_and_come_back_with_what_is_theirs() {
+fn removed_tenants_return_with_their_shards() {
     let mut shelves = Shelves::new(8);
     shelves.change(|config| config.tenants = vec![tenant("a", None), tenant("b", None)]);
     let a = shelves.bare.store.for_tenant(Some("a"));
@@ -721,7 +721,7 @@ fn tenants_go_and_come_back_with_what_is_theirs() {
 }
 
 #[test]
-fn a_data_set_under_another_name_takes_its_shards_over() {
+fn renamed_data_set_keeps_its_shards() {
     let mut shelves = Shelves::new(8);
     let half = 4 * shelves.shard_bytes;
     shelves.change(|config| config.datasets = vec![rule("old", "**/[0-4].tar")]);
@@ -737,7 +737,7 @@ fn a_data_set_under_another_name_takes_its_shards_over() {
 
 /// What lies where the rules do not want it moves to where they do.
 #[test]
-fn copies_leave_tiers_that_are_theirs_no_more() {
+fn copies_leave_tiers_their_rule_no_longer_names() {
     let mut shelves = Shelves::new(8);
     let on = |tier: &str| Dataset { tiers: vec![tier.to_owned()], ..rule("set", "**/[0-2].tar") };
     shelves.change(|config| config.datasets = vec![on("nvme")]);
@@ -762,7 +762,7 @@ fn copies_leave_tiers_that_are_theirs_no_more() {
 
 /// Bears promise 3: a shard that is on its way when the rules change arrives by the new ones.
 #[test]
-fn what_is_on_its_way_arrives_by_the_new_rules() {
+fn arriving_shards_follow_the_new_rules() {
     let slow = dataset("slow", "**", "bandwidth = '1KiB/s'");
     let bench = Bench::new(20, &slow);
     thread::scope(|scope| {
@@ -783,7 +783,7 @@ fn what_is_on_its_way_arrives_by_the_new_rules() {
 
 /// Bears promise 8: who may knock follows from the configuration in force.
 #[test]
-fn others_may_connect_as_long_as_the_file_names_their_group() {
+fn others_connect_while_the_file_names_their_group() {
     let bench = Bench::new(4, "");
     let socket = bench.installation.socket();
     let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
@@ -800,7 +800,7 @@ fn others_may_connect_as_long_as_the_file_names_their_group() {
 }
 
 #[test]
-fn a_users_own_daemon_has_no_file_to_apply() {
+fn private_daemon_has_no_file_to_apply() {
     let origin = Origin::with_shards(1, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let loader = loader(household.address(), job(&origin, Origin::urls(1))).unwrap();

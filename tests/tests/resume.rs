@@ -54,7 +54,7 @@ fn leading(shards: &Path) -> u64 {
 /// Bears promise 4 (a known partial): a daemon killed at four fifths of a shard is followed by one
 /// that fetches the last parts only, and the trainer sees every sample once.
 #[test]
-fn a_killed_daemons_shard_is_resumed_by_the_next() {
+fn next_daemon_resumes_a_killed_daemons_fill() {
     let (origin, open, len) = stalling();
     let household = Household::new(ACTOR);
     let loader = loader(household.address(), open).unwrap();
@@ -84,7 +84,7 @@ fn a_killed_daemons_shard_is_resumed_by_the_next() {
 
 /// Bears promise 1 for what a fill resumes: a part that changed at rest is fetched again.
 #[test]
-fn a_part_that_went_bad_at_rest_is_fetched_anew() {
+fn corrupt_part_at_rest_is_fetched_again() {
     let (origin, open, len) = stalling();
     let disk = Daemon::disk();
     let shards = disk.path().join("shards");
@@ -113,7 +113,7 @@ fn a_part_that_went_bad_at_rest_is_fetched_anew() {
 
 /// What cannot be resumed is no obstacle: a record that is damaged, or one without its data.
 #[test]
-fn a_damaged_record_restarts_the_fill() {
+fn damaged_record_restarts_the_fill() {
     let (origin, open, len) = stalling();
     let disk = Daemon::disk();
     let shards = disk.path().join("shards");
@@ -146,7 +146,7 @@ fn a_damaged_record_restarts_the_fill() {
 
 /// Killed again before it had come as far as the first time, a fill has lost nothing.
 #[test]
-fn what_was_recorded_stays_recorded() {
+fn recorded_parts_stay_recorded() {
     let (origin, open, _) = stalling();
     let disk = Daemon::disk();
     let shards = disk.path().join("shards");
@@ -175,7 +175,7 @@ fn what_was_recorded_stays_recorded() {
 /// An origin that goes away in mid-shard costs what was not recorded, within one daemon, too; and when
 /// room is needed the part goes before any whole shard.
 #[test]
-fn a_part_outlives_its_origins_absence_and_goes_first() {
+fn partial_shard_outlives_an_outage_and_is_evicted_first() {
     let (origin, open, len) = stalling();
     let key = Origin::key("0.tar");
     for (name, seed) in [("1.tar", 1), ("2.tar", 2)] {
@@ -227,7 +227,7 @@ fn a_part_outlives_its_origins_absence_and_goes_first() {
 
 /// The first to go where room is needed, though it was used last.
 #[test]
-fn a_part_goes_before_whole_shards() {
+fn partial_shard_is_evicted_before_whole_ones() {
     let (origin, open, len) = stalling();
     for (name, seed) in [("1.tar", 1), ("2.tar", 2)] {
         origin.put(name, &forebay_testkit::shard(10, seed, &SIZES));

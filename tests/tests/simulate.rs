@@ -21,7 +21,7 @@ fn document(arguments: &[&str]) -> Value {
 
 /// A table of every policy, what no policy can pass, and what would help.
 #[test]
-fn a_node_that_is_too_small_is_told_what_it_lacks() {
+fn simulation_reports_the_missing_cache_and_link() {
     let output = simulate(&[
         "--data",
         "32GiB",
@@ -46,7 +46,7 @@ fn a_node_that_is_too_small_is_told_what_it_lacks() {
 }
 
 #[test]
-fn two_jobs_of_the_same_data_are_helped_by_foresight() {
+fn two_jobs_of_the_same_data_profit_from_the_forecast() {
     let found = document(&[
         "--data",
         "64GiB",
@@ -67,7 +67,7 @@ fn two_jobs_of_the_same_data_are_helped_by_foresight() {
 }
 
 #[test]
-fn a_trace_is_played_and_drawn() {
+fn trace_is_simulated_and_plotted() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (trace, picture) = (path("trace.json"), path("picture.svg"));
@@ -94,7 +94,7 @@ fn a_trace_is_played_and_drawn() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_exit_code() {
+fn invalid_simulations_are_rejected_with_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.json");
     let refused = |arguments: &[&str], code: i32, word: &str| {

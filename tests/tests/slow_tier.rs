@@ -90,7 +90,7 @@ async fn member(bare: &Bare, shard: &Lease, number: usize) -> Vec<u8> {
 }
 
 #[test]
-fn samples_are_served_while_the_tier_still_writes_them() {
+fn samples_are_served_while_the_tier_writes_them() {
     const SIZES: Range<usize> = 100_000..110_000;
     const SAMPLES: u64 = 200;
     let held = Held::on(0..u64::MAX);
@@ -116,7 +116,7 @@ fn samples_are_served_while_the_tier_still_writes_them() {
 /// A record's first frames may be given back while its last is still being written: then the read waits
 /// for that, rather than reading what is not there.
 #[test]
-fn a_record_that_reaches_into_an_unwritten_part_waits_for_it() {
+fn record_reaching_an_unwritten_part_waits_for_it() {
     // Two parts and a half each.
     const SIZES: Range<usize> = 10 << 20..(10 << 20) + 1;
     const SAMPLES: u64 = 3;
@@ -138,7 +138,7 @@ fn a_record_that_reaches_into_an_unwritten_part_waits_for_it() {
 /// Those who located a sample before its fill failed read it: from the frames while those are held, and then
 /// from the file, once it is written.
 #[test]
-fn what_was_served_before_a_fill_failed_is_written_to_its_end() {
+fn served_parts_of_a_failed_fill_are_written() {
     const SIZES: Range<usize> = 100_000..110_000;
     const SAMPLES: u64 = 200;
     let held = Held::on(0..PART);

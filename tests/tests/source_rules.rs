@@ -10,7 +10,7 @@ use forebay_client::{Connection, Deadline};
 use forebay_error::ErrorKind;
 use forebay_shard::Manifest;
 use forebay_source::{Rule, Rules};
-use forebay_testkit::{ACCESS_KEY, Nginx, SECRET_KEY, say};
+use forebay_testkit::{ACCESS_KEY, Nginx, Requirement, SECRET_KEY, skip};
 use forebay_tests::{Daemon, Household, Origin, PATIENCE, epoch, job, reported_error};
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ const SAMPLES: u64 = 4;
 const MANY: usize = 5_000;
 
 #[test]
-fn a_daemon_lists_what_fills_more_than_a_message() {
+fn daemon_lists_more_than_one_message_holds() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     fs::create_dir(origin.path("many")).unwrap();
     for n in 0..MANY {
@@ -42,7 +42,7 @@ fn a_daemon_lists_what_fills_more_than_a_message() {
 
 /// The command line of a user with nothing but a profile in their home.
 #[test]
-fn patterns_keep_their_place_and_a_home_its_credentials() {
+fn patterns_keep_order_and_use_the_jobs_profile() {
     let origin = Origin::with_shards(5, SAMPLES, &SIZES);
     let (household, home) = (Household::new(ACTOR), TempDir::new().unwrap());
     let aws = home.path().join(".aws");
@@ -79,7 +79,7 @@ fn patterns_keep_their_place_and_a_home_its_credentials() {
 }
 
 #[test]
-fn a_node_reads_what_a_source_names_and_nothing_else() {
+fn node_reads_only_stores_its_sources_name() {
     let (origin, disk) = (Origin::with_shards(2, SAMPLES, &SIZES), Daemon::disk());
     let mut rule = Rule::new("s3://bucket/").unwrap();
     rule.endpoint = Some(origin.server.endpoint());
@@ -103,7 +103,7 @@ fn a_node_reads_what_a_source_names_and_nothing_else() {
 
 /// What only a node's own machine reaches, it reaches by a rule alone: without any, and by no way around.
 #[test]
-fn a_node_connects_to_its_own_machine_only_where_a_source_names_it() {
+fn node_connects_to_itself_only_by_a_source_rule() {
     let (named, other) = (TempDir::new().unwrap(), Origin::with_shards(1, SAMPLES, &SIZES));
     fs::create_dir(named.path().join("bucket")).unwrap();
     fs::write(named.path().join("bucket/0.tar"), other.bytes("0.tar")).unwrap();
@@ -136,7 +136,7 @@ fn a_node_connects_to_its_own_machine_only_where_a_source_names_it() {
     if resolves {
         refused.push((none(), by_name.as_str(), "a name"));
     } else {
-        say("skipped: no other name of this machine's is known to it");
+        skip(Requirement::SecondName, "ip6-localhost is unknown");
     }
     for (rules, url, what) in refused {
         let error = played(rules, url, &other).err().unwrap_or_else(|| panic!("{what}"));

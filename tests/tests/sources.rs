@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use forebay_client::Address;
 use forebay_error::{Error, ErrorKind, Result};
 use forebay_store::PART_BYTES;
-use forebay_testkit::{Ceph, image, say, shard};
+use forebay_testkit::{Ceph, image, say, shard, skip};
 use forebay_tests::{
     Daemon, Epoch, Installation, Installed, Way, daemon_status, epoch, eventually, job_with,
 };
@@ -106,7 +106,7 @@ fn all(way: Way) {
     for (name, behaviour) in BEHAVIOURS.into_iter().chain([("eight jobs", eight_jobs as fn(&Way))])
     {
         match way.except.iter().find(|(except, _)| *except == name) {
-            Some((_, why)) => say(&format!("skipped for {}: {name}: {why}", way.name)),
+            Some((_, why)) => say(&format!("{name} does not apply to {}: {why}", way.name)),
             None => named(way.name, name, || behaviour(&way)),
         }
     }
@@ -182,7 +182,7 @@ fn missing(way: &Way) {
 fn denied(way: &Way) {
     let refused = match &way.refused {
         Ok(refused) => refused,
-        Err(why) => return say(&format!("skipped for {}: a denied object: {why}", way.name)),
+        Err(why) => return say(&format!("a denied object does not apply to {}: {why}", way.name)),
     };
     let node = Node::start(way);
     way.put("k.tar", &shard(1, 0, &SIZES));
@@ -303,14 +303,14 @@ fn file_on_a_disk() {
 }
 
 #[test]
-fn what_a_command_says() {
+fn command_output() {
     all(Way::command().unwrap());
 }
 
 #[test]
 fn s3_and_file_on_ceph() {
-    if let Some(why) = Ceph::impossible() {
-        return say(&format!("skipped: {why}"));
+    if let Some(missing) = Ceph::missing() {
+        return skip(missing, "Ceph's daemons and mounts");
     }
     let (files, gateway, thaw) = Way::ceph().unwrap();
     all(files);

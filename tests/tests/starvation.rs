@@ -124,7 +124,7 @@ fn assert_sound(epoch: &Value) {
 
 /// A cache that was empty is cold once, whether or not bytes came by way of the tier.
 #[test]
-fn a_report_tells_cold_from_warm_and_adds_up() {
+fn report_separates_cold_from_warm_epochs() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let report = said(&starvation(&household, &origin, &["--batch-size", "8", "--json"]));
@@ -155,7 +155,7 @@ fn a_report_tells_cold_from_warm_and_adds_up() {
 
 /// The first step is not counted; an epoch that has no other has no figures.
 #[test]
-fn an_epoch_of_a_single_batch_is_refused_with_advice() {
+fn single_batch_epoch_is_rejected_with_advice() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     for batch in ["80", "81"] {
@@ -240,7 +240,7 @@ fn few_steps_need_few_shards() {
 
 /// Cold, cached and synthetic steps are told apart, and only where there are such.
 #[test]
-fn stalls_are_told_apart_by_difference() {
+fn stalls_are_separated_by_difference() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let more = ["--batch-size", "8", "--differential", "--json"];
@@ -271,7 +271,7 @@ fn stalls_are_told_apart_by_difference() {
 
 /// A store that answers late lets a cold epoch wait for its first batch, and a warm one not.
 #[test]
-fn a_late_first_batch_is_told() {
+fn late_first_batch_is_reported() {
     const LATE: Duration = Duration::from_secs(2);
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
@@ -291,7 +291,7 @@ fn a_late_first_batch_is_told() {
 
 /// What a late store adds to a cold epoch is a fetch stall, by difference and as it was booked.
 #[test]
-fn a_late_store_is_a_fetch_stall() {
+fn late_store_is_a_fetch_stall() {
     const LATE: Duration = Duration::from_secs(3);
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
@@ -338,7 +338,7 @@ fn slow_decoding_is_a_prep_stall() {
 
 /// Of two tiers each is told what was read from it: all of what lies there, little more, and nothing where nobody reads.
 #[test]
-fn bytes_are_told_of_the_tier_they_came_from() {
+fn bytes_are_reported_by_tier() {
     const MEMORY: u64 = 512 << 20;
     /// Reads of a disk are of whole sectors: a member's begin and end in some that others have, too.
     const SECTORS: u64 = 2 * 4096;
@@ -384,7 +384,7 @@ fn bytes_are_told_of_the_tier_they_came_from() {
 
 /// Shards are told as they were named, so that the hash of what was asked is the same wherever they lie.
 #[test]
-fn the_same_configuration_has_one_hash() {
+fn equal_configurations_have_equal_hashes() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -405,7 +405,7 @@ fn the_same_configuration_has_one_hash() {
 
 /// What a node feeds is what it gave in a longer trial over what one accelerator takes; what none bore out is no figure.
 #[test]
-fn the_most_that_a_node_feeds_is_found() {
+fn find_most_finds_the_accelerators_a_node_feeds() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let more = ["--batch-size", "8", "--find-most", "--trial", "1", "--json"];
@@ -435,7 +435,7 @@ fn the_most_that_a_node_feeds_is_found() {
 
 /// A page stands alone, whatever the shards are called, and holds its own document.
 #[test]
-fn a_page_has_it_all_and_needs_nothing() {
+fn html_report_is_complete_and_self_contained() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let odd = "<script>alert(1)<.tar";
@@ -495,7 +495,7 @@ fn runs_are_compared() {
 
 /// A workload of one's own says what it is.
 #[test]
-fn a_custom_workload_needs_its_figures() {
+fn custom_profile_needs_its_figures() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let output = starvation(&household, &origin, &["--profile", "custom"]);
@@ -511,7 +511,7 @@ fn a_custom_workload_needs_its_figures() {
 
 /// What cannot end well is refused before anything is played.
 #[test]
-fn mistakes_are_told_before_anything_is_measured() {
+fn mistakes_are_reported_before_measuring() {
     let household = Household::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();
     let shard = folder.path().join("0.tar");
@@ -565,7 +565,7 @@ fn interpreter(folder: &std::path::Path, script: &str) -> std::path::PathBuf {
 /// The contest is asked for what the command line says; one that fails, or has no other loader in it, takes nothing
 /// away of what was measured before.
 #[test]
-fn a_contest_that_fails_leaves_what_was_measured() {
+fn failed_contest_keeps_the_report() {
     let origin = Origin::with_shards(1, 4 * SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let folder = tempfile::tempdir().unwrap();

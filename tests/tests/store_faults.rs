@@ -42,7 +42,7 @@ fn counted(daemon: &Daemon, what: &str) -> u64 {
 }
 
 #[test]
-fn a_listing_that_changes_between_its_pages_has_what_was_there_all_along() {
+fn listing_changed_between_pages_keeps_stable_objects() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     fs::create_dir(origin.path("many")).unwrap();
     let put = |name: &str| fs::write(origin.path(&format!("many/{name}.tar")), b"x").unwrap();
@@ -94,7 +94,7 @@ fn a_listing_that_changes_between_its_pages_has_what_was_there_all_along() {
 /// A program lends credentials that the store calls expired in the middle of a shard, fresh as they are: whoever
 /// lent them is not asked again for each request, and the job is told.
 #[test]
-fn fresh_credentials_that_a_store_calls_expired_are_told_of() {
+fn fresh_credentials_called_expired_are_reported() {
     let (origin, disk, home) =
         (Origin::with_shards(1, SAMPLES, &SIZES), Daemon::disk(), Daemon::disk());
     let proxy = FaultProxy::start(origin.server.address()).unwrap();
@@ -132,7 +132,7 @@ fn fresh_credentials_that_a_store_calls_expired_are_told_of() {
 
 /// Nothing is wrong with the certificate but that this daemon knows nobody who signed it.
 #[test]
-fn a_certificate_of_an_unknown_authority_is_told_of() {
+fn certificate_of_an_unknown_authority_is_rejected() {
     let (root, disk) = (tempfile::tempdir().unwrap(), Daemon::disk());
     fs::create_dir(root.path().join("bucket")).unwrap();
     fs::write(root.path().join("bucket/0.tar"), shard(3, 0, &SIZES)).unwrap();
@@ -166,7 +166,7 @@ fn a_certificate_of_an_unknown_authority_is_told_of() {
 
 /// A name that is not known ends within the retries, and is counted.
 #[test]
-fn a_name_that_is_not_known_is_asked_for_within_the_retries() {
+fn unknown_host_ends_within_the_retries() {
     let disk = Daemon::disk();
     let daemon = daemon(&disk);
     let url = "http://no-such-host.invalid/bucket/0.tar";

@@ -1,7 +1,6 @@
 //! Tenants: what each brings in is charged to it, and bounded for it alone.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use forebay_error::{Error, ErrorKind};
 use forebay_shard::{HEAD_BYTES, Head, Partial};
 use forebay_source::Options;
 use forebay_store::{Class, Dataset, Evict, Holding, Lease, Mode, Store, Tenant, Urgency};
+use forebay_testkit::is_root;
 use forebay_tests::{
     Bare, BareConfig, Daemon, Household, Origin, daemon_status, epoch, eventually, job, loader,
     next, resting, to_format_without_tenants,
@@ -142,7 +142,7 @@ fn named(holdings: &[Holding], name: &str) -> Holding {
 /// Bears promise 3 for tenants: at its max a tenant gives up its own, though others' were used longer
 /// ago, and though the tier has room.
 #[test]
-fn at_its_max_a_tenant_gives_up_its_own_only() {
+fn tenant_at_its_max_evicts_its_own_shards_only() {
     let bench = Bench::with(6, |bytes| {
         let tenants = vec![tenant("a", 0, Some(2 * bytes)), tenant("b", 0, None)];
         (tenants, vec![rule("**/2.tar")])
@@ -161,7 +161,7 @@ fn at_its_max_a_tenant_gives_up_its_own_only() {
 }
 
 #[test]
-fn a_shard_above_its_tenants_max_is_refused_naming_both() {
+fn shard_above_its_tenants_max_is_rejected() {
     let bench = Bench::new(4, |bytes| vec![tenant("a", 0, Some(bytes - 1))]);
     let error = bench.read("a", [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
@@ -177,7 +177,7 @@ fn a_shard_above_its_tenants_max_is_refused_naming_both() {
 
 /// Bears promise 3: whatever the others bring in, a tenant keeps its min, and no more than that.
 #[test]
-fn others_do_not_push_a_tenant_below_its_min() {
+fn other_tenants_do_not_evict_below_a_min() {
     let bench = Bench::new(4, |bytes| vec![tenant("a", 2 * bytes, None), tenant("b", 0, None)]);
     bench.read("a", [0, 1, 2]).unwrap();
     bench.read("b", [3, 4, 5]).unwrap();
@@ -191,7 +191,7 @@ fn others_do_not_push_a_tenant_below_its_min() {
 
 /// On a tier that others filled, a policy that admits only into free room still gets a tenant its min.
 #[test]
-fn a_min_is_filled_even_by_static() {
+fn tenant_min_is_filled_even_by_static() {
     let bench = Bench::with(4, |bytes| {
         let first = Dataset::new("first", "**", Evict::Static).unwrap();
         (vec![tenant("a", 2 * bytes, None), tenant("b", 0, None)], vec![first])
@@ -222,7 +222,7 @@ fn minima_of_data_sets_and_tenants_hold_together() {
 
 /// What is wanted by many is charged to whoever brought it in, until it leaves.
 #[test]
-fn a_hit_by_another_tenant_does_not_move_the_charge() {
+fn hit_by_another_tenant_does_not_move_the_charge() {
     let bench =
         Bench::new(6, |bytes| vec![tenant("a", 0, Some(bytes)), tenant("b", 0, Some(bytes))]);
     bench.read("a", [0]).unwrap();
@@ -237,7 +237,7 @@ fn a_hit_by_another_tenant_does_not_move_the_charge() {
 
 /// Where the limits of data set and tenant are short together, one shard of both goes, not one each.
 #[test]
-fn what_belongs_to_both_goes_where_both_are_short() {
+fn shards_of_both_are_evicted_where_both_are_short() {
     let bench = Bench::with(8, |bytes| {
         let set = Dataset { max_bytes: Some(2 * bytes), ..rule("**/[0123].tar") };
         (vec![tenant("a", 0, Some(2 * bytes))], vec![set])
@@ -252,7 +252,7 @@ fn what_belongs_to_both_goes_where_both_are_short() {
 
 /// Refused at once where nothing of its own may go, naming whose limit it is.
 #[test]
-fn a_max_full_of_what_is_pinned_refuses_at_once() {
+fn tenant_max_full_of_pins_rejects_at_once() {
     let bench = Bench::with(6, |bytes| {
         let pinned = Dataset { pin: true, ..rule("**/[01].tar") };
         (vec![tenant("a", 0, Some(2 * bytes))], vec![pinned])
@@ -268,7 +268,7 @@ fn a_max_full_of_what_is_pinned_refuses_at_once() {
 
 /// One attempt serves all who wait for a shard, but the refusal of one tenant is no other's.
 #[test]
-fn a_tenants_refusal_is_its_own() {
+fn tenant_error_does_not_reach_other_tenants() {
     let bench = Bench::new(9, |bytes| vec![tenant("a", 0, Some(bytes - 1)), tenant("b", 0, None)]);
     let of = |name: &str| bench.bare.store.for_tenant(Some(name));
     let (a, b) = (of("a"), of("b"));
@@ -291,7 +291,7 @@ fn a_tenants_refusal_is_its_own() {
 /// Bears promises 3 and 4: a restart reads from the sidecars' heads who is charged; a tenant that is
 /// configured no more counts as the rest.
 #[test]
-fn a_restart_keeps_the_charge() {
+fn restart_keeps_the_charge() {
     let bench = Bench::new(8, |bytes| vec![tenant("a", 0, Some(3 * bytes)), tenant("b", 0, None)]);
     bench.read("a", [0, 1, 2]).unwrap();
     bench.read("b", [3, 4]).unwrap();
@@ -315,7 +315,7 @@ fn a_restart_keeps_the_charge() {
 /// Bears promise 4: a part of a shard stays charged to whoever began it, over a restart, and though
 /// another ends it.
 #[test]
-fn a_part_of_a_shard_keeps_the_charge() {
+fn partial_shard_keeps_the_charge() {
     let bench = Bench::new(4, |_| vec![tenant("a", 0, None), tenant("b", 0, None)]);
     bench.read("a", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
@@ -340,7 +340,7 @@ fn head(sidecar: &Path) -> Head {
 
 /// A shard of a release that knew no tenants is served; it is the rest's.
 #[test]
-fn a_sidecar_without_a_tenant_is_served() {
+fn sidecar_without_a_tenant_is_served() {
     let bench = Bench::new(4, |_| vec![tenant("a", 0, None)]);
     bench.read("nobody's", [0]).unwrap();
     let bench = bench.restarted(|_, shards| {
@@ -412,7 +412,7 @@ impl Node {
 
 /// A shard that moves takes its charge with it, in the table and on the disk.
 #[test]
-fn a_move_keeps_the_charge() {
+fn move_keeps_the_charge() {
     let node = Node::new(|_| (vec![tenant("a", 0, None), tenant("b", 0, None)], Vec::new()));
     node.read("a", [0]).unwrap();
     node.read("b", [1]).unwrap();
@@ -432,7 +432,7 @@ fn a_move_keeps_the_charge() {
 
 /// A limit holds over all tiers: what a tenant has on one makes room for what may only lie on another.
 #[test]
-fn what_a_tenant_holds_on_another_tier_makes_room() {
+fn tenant_shards_on_another_tier_make_room() {
     let node = Node::new(|bytes| {
         let on = |tier: &str, matches| Dataset { tiers: vec![tier.to_owned()], ..rule(matches) };
         let tenants = vec![tenant("a", 0, Some(2 * bytes)), tenant("b", 0, None)];
@@ -461,17 +461,13 @@ fn as_member<T: Send>(groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn may_choose_groups() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        println!("skipped: only the superuser may choose its groups");
-    }
-    is_root
+    is_root("jobs are of different groups")
 }
 
 /// Bears promises 3 and 8: whose a job is, the kernel says; what it brings in is charged, `forebay
 /// index` included, and `status` tells.
 #[test]
-fn a_job_is_its_groups_tenants() {
+fn job_belongs_to_the_tenant_of_its_groups() {
     if !may_choose_groups() {
         return;
     }
@@ -552,7 +548,7 @@ impl Drop for Running {
 
 /// The same as an admin sets it up: a file, a daemon, and processes of other groups.
 #[test]
-fn a_node_daemon_takes_its_tenants_from_its_file() {
+fn node_daemon_reads_tenants_from_its_file() {
     if !may_choose_groups() {
         return;
     }
@@ -595,7 +591,7 @@ fn a_node_daemon_takes_its_tenants_from_its_file() {
 
 /// Promises to tenants that could not be kept are refused before anything starts.
 #[test]
-fn tenants_minima_beyond_the_capacity_are_refused() {
+fn tenant_minima_beyond_the_capacity_are_rejected() {
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 20);
     let limits = TenantLimits::default();

@@ -91,7 +91,7 @@ impl Bench {
 
 /// What is used again moves into memory, is read from there, and stays on its disk.
 #[test]
-fn what_is_used_again_moves_into_memory() {
+fn reused_shards_move_into_memory() {
     let bench = Bench::new(&[("nvme", Class::Nvme, 10), ("ram", Class::Memory, 4)]);
     bench.play([0, 1]);
     assert_eq!(bench.tier("ram").counters.shards, 0, "one use may be the last");
@@ -111,7 +111,7 @@ fn what_is_used_again_moves_into_memory() {
 
 /// Memory alone is a cache, too; and what it holds ends with the daemon.
 #[test]
-fn a_node_without_disks_caches_in_memory() {
+fn node_without_disks_caches_in_memory() {
     let bench = Bench::new(&[("ram", Class::Memory, 3)]);
     bench.play([0, 1, 2]);
     bench.play([0, 1, 2]);
@@ -123,7 +123,7 @@ fn a_node_without_disks_caches_in_memory() {
 
 /// Two disks of one class share what comes, by the room they have.
 #[test]
-fn disks_of_one_class_share_what_comes() {
+fn disks_of_one_class_share_new_shards() {
     let bench = Bench::new(&[("a", Class::Nvme, 4), ("b", Class::Nvme, 8)]);
     bench.play(0..9);
     let (a, b) = (bench.tier("a").counters, bench.tier("b").counters);
@@ -136,7 +136,7 @@ fn disks_of_one_class_share_what_comes() {
 
 /// Above its high watermark a disk gives to the slower one, down to its low; nothing is fetched again.
 #[test]
-fn a_full_disk_gives_to_the_slower_one() {
+fn full_disk_demotes_to_the_slower_one() {
     let bench = Bench::with(&[("nvme", Class::Nvme, 5), ("hdd", Class::Hdd, 10)], |config, _| {
         config.tiers[0].watermarks = Some(Watermarks { low: 0.4, high: 0.8 });
     });
@@ -158,7 +158,7 @@ fn a_full_disk_gives_to_the_slower_one() {
 
 /// What is used again moves up to a faster disk that has room, and to no other than its rule names.
 #[test]
-fn what_is_used_again_moves_up() {
+fn reused_shards_are_promoted() {
     let bench = Bench::with(&[("nvme", Class::Nvme, 2), ("hdd", Class::Hdd, 6)], |config, _| {
         let slow = Dataset::new("slow", "**/9.tar", Evict::Lru).unwrap();
         config.datasets = vec![Dataset { tiers: vec!["hdd".into()], ..slow }];
@@ -184,7 +184,7 @@ fn what_is_used_again_moves_up() {
 
 /// A drained disk gives to a disk: copies in memory are none that last.
 #[test]
-fn a_drained_disk_gives_nothing_up_to_memory() {
+fn drained_disk_promotes_nothing_to_memory() {
     let tiers = [("ram", Class::Memory, 2), ("a", Class::Nvme, 6), ("b", Class::Nvme, 6)];
     let bench = Bench::with(&tiers, |config, _| {
         let first = Dataset::new("first", "**", Evict::Lru).unwrap();
@@ -207,7 +207,7 @@ fn a_drained_disk_gives_nothing_up_to_memory() {
 
 /// What outlives its ttl is stale wherever it moved.
 #[test]
-fn a_move_makes_no_copy_younger() {
+fn move_makes_no_copy_younger() {
     let bench = Bench::with(&[("ram", Class::Memory, 4), ("a", Class::Nvme, 6)], |config, _| {
         let all = Dataset::new("all", "**", Evict::Lru).unwrap();
         config.datasets = vec![Dataset { ttl: Some(Duration::from_secs(2)), ..all }];
@@ -223,7 +223,7 @@ fn a_move_makes_no_copy_younger() {
 
 /// Nor does a restart after the move: the next daemon takes the age from the sidecar's.
 #[test]
-fn a_moved_copys_age_is_on_the_disk() {
+fn moved_copy_keeps_its_age_on_disk() {
     let bench = Bench::new(&[("a", Class::Nvme, 4), ("b", Class::Hdd, 4)]);
     bench.play([0]);
     let sidecar = |tier: &str| resting(&bench.disk.path().join(tier).join("shards"), ".idx");
@@ -237,7 +237,7 @@ fn a_moved_copys_age_is_on_the_disk() {
 
 /// A tier is drained, let go of and taken back while a job runs, and no sample is missed.
 #[test]
-fn a_tier_is_drained_and_taken_back_under_a_job() {
+fn tier_is_drained_and_enabled_under_a_job() {
     let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)]);
     bench.play(0..6);
     let loader = bench.loader(0..6);
@@ -274,7 +274,7 @@ fn a_tier_is_drained_and_taken_back_under_a_job() {
 
 /// With no tier at all to use, jobs read through: slower, right, and nothing is kept.
 #[test]
-fn without_a_tier_jobs_read_through() {
+fn jobs_read_through_without_a_tier() {
     let bench = Bench::new(&[("a", Class::Nvme, 10)]);
     bench.change("a", Mode::Disabled).unwrap();
     bench.play(0..3);
@@ -288,7 +288,7 @@ fn without_a_tier_jobs_read_through() {
 
 /// What admins leave to others of a disk stays theirs.
 #[test]
-fn a_disk_is_left_to_others_as_asked() {
+fn keep_free_leaves_disk_space_to_others() {
     let Some(mount) = forebay_tests::Mount::new("size=8m") else { return };
     let bench = Bench::with(&[("a", Class::Nvme, 10)], |config, shard_bytes| {
         config.tiers[0].path = Some(mount.path().join("cache"));
@@ -307,7 +307,7 @@ fn a_disk_is_left_to_others_as_asked() {
 
 /// A day's writing spent, nothing is fetched ahead or moved; what a trainer waits for still comes.
 #[test]
-fn a_spent_days_writing_leaves_what_is_needed() {
+fn spent_write_budget_still_admits_needed_shards() {
     let bench = Bench::with(&[("a", Class::Nvme, 10), ("b", Class::Nvme, 10)], |config, bytes| {
         config.tiers[0].writes_per_day = Some(2 * bytes);
         config.tiers[1].writes_per_day = Some(3 * bytes);
@@ -330,7 +330,7 @@ fn a_spent_days_writing_leaves_what_is_needed() {
 
 /// What is read once passes through; what is used again stays.
 #[test]
-fn a_scan_does_not_push_out_what_is_used() {
+fn scan_does_not_evict_shards_in_use() {
     let bench = Bench::with(&[("a", Class::Nvme, 3)], |config, _| {
         let all = Dataset::new("all", "**", Evict::Lru).unwrap();
         config.datasets = vec![Dataset { scan_bypass: true, ..all }];
@@ -347,7 +347,7 @@ fn a_scan_does_not_push_out_what_is_used() {
 
 /// "Forget this URL now" removes every copy, on every tier, whatever its version.
 #[test]
-fn a_url_is_forgotten_on_every_tier() {
+fn evicted_url_leaves_every_tier() {
     let bench = Bench::new(&[("nvme", Class::Nvme, 10), ("ram", Class::Memory, 4)]);
     bench.play([0, 1]);
     bench.play([0, 1]);
@@ -367,7 +367,7 @@ fn a_url_is_forgotten_on_every_tier() {
 
 /// "Forgotten" is not said while a tier that may hold a copy cannot be asked.
 #[test]
-fn a_url_is_not_called_forgotten_while_a_tier_is_away() {
+fn url_is_not_reported_evicted_while_a_tier_is_away() {
     let bench = Bench::new(&[("a", Class::Nvme, 10), ("b", Class::Hdd, 10)]);
     bench.play([0]);
     bench.change("b", Mode::Disabled).unwrap();
@@ -425,7 +425,7 @@ fn admins_change_tiers_by_the_command_line() {
 
 /// Pins that could not be kept are refused before anything starts.
 #[test]
-fn pins_beyond_the_capacity_are_refused() {
+fn pins_beyond_the_capacity_are_rejected() {
     let bench = Bench::new(&[("a", Class::Nvme, 2)]);
     let pinned = |max| Dataset {
         pin: true,

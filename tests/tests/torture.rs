@@ -357,7 +357,7 @@ fn rounds() -> u64 {
 /// Bears promises 1 (origin bytes or nothing), 3 (budgets), 4 (crash at any instant), 6 (exactly once)
 /// and 7 (a daemon that dies does not kill a job).
 #[test]
-fn daemons_that_die_cost_neither_bytes_nor_jobs() {
+fn killed_daemons_lose_neither_bytes_nor_jobs() {
     // One seed a run: the rounds are what is many.
     for_seeds("FOREBAY_TORTURE_SEED", "", 1, |seed| {
         let mut dice = Dice::new(seed);

@@ -105,7 +105,7 @@ fn assert_nested(trace: &Trace) {
 }
 
 #[test]
-fn a_trace_follows_each_batch_and_agrees_with_the_report() {
+fn trace_follows_each_batch_and_matches_the_report() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let directory = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ fn a_trace_follows_each_batch_and_agrees_with_the_report() {
 
 /// A job that is killed leaves a file that opens; who comes next begins it anew.
 #[test]
-fn a_trace_opens_whenever_its_job_is_killed() {
+fn trace_of_a_killed_job_is_readable() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     let directory = tempfile::tempdir().unwrap();

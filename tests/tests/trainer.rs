@@ -61,7 +61,7 @@ fn batch(loader: &Loader) -> Box<Batch> {
 /// Bears the rule of DESIGN §5 that an oversized batch renegotiates the slab: the new one is
 /// announced while batches in the old one are still being read.
 #[test]
-fn batches_in_the_slab_before_may_follow_a_new_slab() {
+fn batches_of_the_previous_slab_may_follow_a_new_one() {
     let daemon = Scripted::new();
     let (loader, mut peer) = connected(&daemon);
     loader.start(Begin::at(0, 0)).unwrap();
@@ -80,7 +80,7 @@ fn batches_in_the_slab_before_may_follow_a_new_slab() {
 /// A daemon of the release before plays what it knows, and what it does not know is refused with what to
 /// do about it.
 #[test]
-fn a_daemon_of_the_release_before_is_asked_in_its_words() {
+fn daemon_of_the_previous_release_is_supported() {
     let daemon = Scripted::new();
     let (loader, mut peer) = std::thread::scope(|scope| {
         let loader = scope.spawn(|| open(daemon.address(), TIMEOUT_MAX).unwrap());
@@ -112,7 +112,7 @@ fn bad() -> Bad {
 
 /// What could not be used is told to the daemon that comes after the one that heard of it.
 #[test]
-fn the_next_daemon_hears_of_bad_samples_too() {
+fn bad_samples_are_reported_to_the_next_daemon() {
     let daemon = Scripted::new();
     let (loader, mut peer) = connected(&daemon);
     loader.tell(bad());
@@ -126,7 +126,7 @@ fn the_next_daemon_hears_of_bad_samples_too() {
 /// How far a consumer came, and who made its rows, is told with its first batch and at the end of its epoch, and to the
 /// daemon that comes after.
 #[test]
-fn daemons_hear_how_far_a_trainer_came() {
+fn trainer_progress_is_reported_to_daemons() {
     let daemon = Scripted::new();
     let raw = RawSpec { dtype: DType::Uint8, shape: vec![None] };
     let kind = FieldKind::Npy { ragged: Ragged::List, raw: Some(raw) };
@@ -163,7 +163,7 @@ fn daemons_hear_how_far_a_trainer_came() {
 
 /// A daemon that hears of a wait hears of its end, too, where that is an error: nobody is called because of it.
 #[test]
-fn a_wait_that_ends_in_an_error_is_over() {
+fn wait_that_ends_in_an_error_is_over() {
     let daemon = Scripted::new();
     let (loader, mut peer) = connected(&daemon);
     loader.start(Begin::at(0, 0)).unwrap();
@@ -187,7 +187,7 @@ fn a_wait_that_ends_in_an_error_is_over() {
 /// Bears promise 7: the end of an epoch that nobody wants any more, come late, does not make the
 /// trainer forget the one it wants when its daemon dies.
 #[test]
-fn the_late_end_of_an_abandoned_epoch_is_not_the_end_of_the_next() {
+fn late_end_of_an_abandoned_epoch_is_ignored() {
     let end = |run| Reply::End { run, batches: 1, samples: 1, errors: Vec::new() };
     let failed = |run| {
         let error = Error::new(ErrorKind::Corrupt, "no matter");
@@ -233,7 +233,7 @@ fn assert_silent(what: &str, address: Address) {
 /// Bears promise 7 (every wait ends within `timeout`): a daemon that hangs, wherever it stopped on
 /// the way to the first batch.
 #[test]
-fn a_daemon_that_does_not_answer_is_an_error_in_time() {
+fn unresponsive_daemon_is_an_error_in_time() {
     let daemon = Scripted::new();
     assert_silent("it takes no greeting", daemon.address());
     let daemon = Scripted::new();
@@ -255,7 +255,7 @@ fn a_daemon_that_does_not_answer_is_an_error_in_time() {
 
 /// Bears promise 7: the same with a real daemon, stopped as a debugger or a batch system does it.
 #[test]
-fn a_daemon_that_was_stopped_is_an_error_in_time() {
+fn stopped_daemon_is_an_error_in_time() {
     let household = Household::new(ACTOR);
     let loader = open(household.address(), PATIENCE).unwrap();
     let pid = loader.stats().daemon_pid.unwrap();
@@ -270,7 +270,7 @@ fn a_daemon_that_was_stopped_is_an_error_in_time() {
 
 /// Bears promise 7: another process that starts the daemon and was stopped over it.
 #[test]
-fn a_start_that_never_ends_is_an_error_in_time() {
+fn endless_daemon_start_is_an_error_in_time() {
     let household = Household::new(ACTOR);
     let lock = File::create(household.socket().with_file_name("start.lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
@@ -283,7 +283,7 @@ fn a_start_that_never_ends_is_an_error_in_time() {
 
 /// A loader may be closed while it looks for another daemon, however long it could go on with that.
 #[test]
-fn a_loader_that_looks_for_a_daemon_closes_at_once() {
+fn loader_searching_for_a_daemon_closes_at_once() {
     // The next daemon does not greet, or does not take the job, or there is none.
     for answers in 0..3 {
         let daemon = Scripted::new();
@@ -308,7 +308,7 @@ fn a_loader_that_looks_for_a_daemon_closes_at_once() {
 
 /// A time limit that no clock can be set to is refused by name, not by a panic.
 #[test]
-fn a_time_limit_beyond_all_clocks_is_refused() {
+fn timeout_beyond_all_clocks_is_rejected() {
     for timeout in [Duration::MAX, TIMEOUT_MAX + Duration::from_secs(1)] {
         let error = open(Scripted::new().address(), timeout).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -142,7 +142,7 @@ impl Bench {
 
 /// A store's checksum is one of what it keeps. A stream without a checksum of its own has no other.
 #[test]
-fn what_a_store_vouches_for_is_the_compressed_bytes() {
+fn origin_checksum_covers_the_compressed_bytes() {
     let tar = plain(0, 30, MEMBER);
     let packed = zstd::encode_all(&tar[..], 1).unwrap();
     let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &packed).to_be_bytes();
@@ -183,7 +183,7 @@ fn what_a_store_vouches_for_is_the_compressed_bytes() {
 
 /// A server that tells no version has nothing that a second request could be compared with.
 #[test]
-fn what_can_only_be_read_whole_comes_in_one_reply() {
+fn indivisible_shard_arrives_in_one_reply() {
     let bench = Bench::new(1 << 30);
     let tars = [plain(0, 30, MEMBER), plain(1, 30, MEMBER)];
     let (names, packed) = (["0.tar.gz", "1.tar.zst"], [gzip(&tars[0]), zstd(&tars[1])]);
@@ -204,7 +204,7 @@ fn what_can_only_be_read_whole_comes_in_one_reply() {
 
 /// Bears promise 1 for compressed shards: whatever the form, the tier holds the plain tar, byte for byte.
 #[test]
-fn every_form_becomes_the_plain_tar() {
+fn every_compression_becomes_the_plain_tar() {
     let bench = Bench::new(1 << 30);
     let (samples, names) =
         (30, ["a.tar.gz", "b.tgz", "c.tar.zst", "d.gz", "e.tzst", "f.tar", "g.tar.gz"]);
@@ -268,7 +268,7 @@ fn every_form_becomes_the_plain_tar() {
 
 /// A small shard, an empty tar, and an empty stream.
 #[test]
-fn what_is_smaller_than_a_block_is_unpacked_too() {
+fn shards_smaller_than_a_block_are_unpacked() {
     let bench = Bench::new(64 << 20);
     let small = plain(0, 3, 100);
     bench.origin.put("0.tar.gz", &gzip(&small));
@@ -323,7 +323,7 @@ fn samples_are_served_before_the_shard_is_whole() {
 
 /// A member larger than all frames of a fill.
 #[test]
-fn a_member_may_be_larger_than_the_window() {
+fn member_may_be_larger_than_the_window() {
     let bench = Bench::new(1 << 30);
     let len = 100 << 20;
     bench.origin.put("0.tar.gz", &gzip(&plain(0, 1, len)));
@@ -359,7 +359,7 @@ fn many_jobs_fetch_the_compressed_bytes_once() {
 
 /// A shard that comes to hundreds of times its length is refused before it fills the tier.
 #[test]
-fn a_bomb_is_refused_by_its_ratio() {
+fn decompression_bomb_is_rejected_by_its_ratio() {
     let bench = Bench::new(1 << 30);
     let mut builder = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -386,7 +386,7 @@ fn a_bomb_is_refused_by_its_ratio() {
 
 /// One that is larger than the tier is refused once, naming the limit; it is not fetched again.
 #[test]
-fn what_is_larger_than_the_tier_is_refused() {
+fn shard_larger_than_the_tier_is_rejected() {
     let bench = Bench::new(40 << 20);
     // In its object it would fit.
     let form = gzip(&plain(0, 90, MEMBER));
@@ -412,7 +412,7 @@ fn what_is_larger_than_the_tier_is_refused() {
 
 /// A stream that breaks off: the samples before its end are good, and the fault is told with its place.
 #[test]
-fn a_truncated_shard_gives_what_is_there() {
+fn truncated_shard_serves_its_samples() {
     let bench = Bench::new(1 << 30);
     for (seed, name, form) in [
         (0, "0.tar.gz", gzip(&plain(0, 40, MEMBER))),
@@ -438,7 +438,7 @@ fn a_truncated_shard_gives_what_is_there() {
 
 /// Bytes behind the stream, which its tools disagree on.
 #[test]
-fn trailing_garbage_is_named() {
+fn trailing_bytes_are_reported() {
     let bench = Bench::new(1 << 30);
     for (name, form) in
         [("0.tar.gz", gzip(&plain(0, 20, MEMBER))), ("1.tar.zst", zstd(&plain(0, 20, MEMBER)))]
@@ -458,7 +458,7 @@ fn trailing_garbage_is_named() {
 
 /// A copy that its stream's own checksum does not vouch for is never kept.
 #[test]
-fn a_flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
+fn flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
     let bench = Bench::new(1 << 30);
     let tar = plain(0, 20, MEMBER);
     for (name, form) in [("0.tar.gz", gzip(&tar)), ("1.tar.zst", zstd(&tar))] {
@@ -487,7 +487,7 @@ fn a_flipped_bit_in_the_stream_is_corrupt_and_not_kept() {
 /// A tar that is broken in a stream that is sound: what comes before the fault is good, and kept for those who
 /// want it.
 #[test]
-fn a_broken_tar_in_a_sound_stream_is_fetched_once() {
+fn broken_tar_in_a_sound_stream_is_fetched_once() {
     let bench = Bench::new(1 << 30);
     let mut tar = plain(0, 40, MEMBER);
     // The header of the thirtieth member.
@@ -509,7 +509,7 @@ fn a_broken_tar_in_a_sound_stream_is_fetched_once() {
 /// Bears promise 3 under growth: what a shard comes to beyond its object's length is reserved before it is
 /// written, and others go for it.
 #[test]
-fn others_go_for_what_grows() {
+fn growing_shard_evicts_others() {
     let small = plain(7, 10, MEMBER);
     let large = plain(0, 60, MEMBER);
     // Beside the compressed length of the large one all three small ones would fit.
@@ -546,7 +546,7 @@ fn others_go_for_what_grows() {
 
 /// Two that grow where only one has room: none waits for the other for ever, and every sample comes.
 #[test]
-fn shards_that_grow_do_not_wait_for_each_other() {
+fn growing_shards_do_not_wait_for_each_other() {
     let tars: Vec<_> = (0..4).map(|n| plain(n, 60, MEMBER)).collect();
     let bench = Bench::new(tars[0].len() as u64 * 5 / 4);
     for (n, tar) in tars.iter().enumerate() {
@@ -621,7 +621,7 @@ impl Shares {
 /// Bears promise 3 for quotas under growth: their own shards go, and what is larger than they are is
 /// refused.
 #[test]
-fn quotas_are_hard_for_what_grows() {
+fn quotas_bind_growing_shards() {
     let tenant = |name: &str, max_bytes| Tenant { name: name.to_owned(), min_bytes: 0, max_bytes };
     let all = || Dataset::new("all", "**", Evict::Lru).unwrap();
     let bench = Shares::new(|bytes| {
@@ -650,7 +650,7 @@ fn quotas_are_hard_for_what_grows() {
 
 /// Bears promise 4: killed in mid-shard, a daemon leaves nothing that could be taken for a part of it.
 #[test]
-fn a_killed_daemons_shard_begins_anew() {
+fn compressed_shard_of_a_killed_daemon_starts_over() {
     let origin = Origin::new();
     let samples = 150;
     let form = gzip(&plain(0, samples, MEMBER));
@@ -686,7 +686,7 @@ fn a_killed_daemons_shard_begins_anew() {
 
 /// An origin that goes away in mid-shard leaves nothing behind either, within one daemon.
 #[test]
-fn a_fill_that_fails_leaves_nothing() {
+fn failed_fill_leaves_nothing() {
     let bench = Bench::new(1 << 30);
     let form = gzip(&plain(0, 60, MEMBER));
     let key = Origin::key("0.tar.gz");
@@ -729,7 +729,7 @@ fn change(daemon: &Daemon, tier: &str, mode: Mode) {
 
 /// What was unpacked once moves as the plain tar it is; its origin is not asked again.
 #[test]
-fn it_moves_between_tiers_and_back() {
+fn unpacked_shard_moves_between_tiers_and_back() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     let tar = plain(0, 30, MEMBER);
     let form = zstd(&tar);
@@ -760,7 +760,7 @@ fn it_moves_between_tiers_and_back() {
 
 /// Into memory it goes, too: moved there, and unpacked there where there is no disk.
 #[test]
-fn memory_holds_what_was_unpacked() {
+fn memory_tier_holds_the_unpacked_shard() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     let tar = plain(0, 30, MEMBER);
     origin.put("0.tar.gz", &gzip(&tar));
@@ -794,7 +794,7 @@ fn memory_holds_what_was_unpacked() {
 
 /// Bears promise 1: a wrong byte at rest drops the copy, which is fetched and unpacked anew.
 #[test]
-fn a_copy_that_went_bad_is_unpacked_anew() {
+fn corrupt_copy_is_unpacked_again() {
     let bench = Bench::new(1 << 30);
     let tar = plain(0, 30, MEMBER);
     let form = gzip(&tar);
@@ -811,7 +811,7 @@ fn a_copy_that_went_bad_is_unpacked_anew() {
 
 /// A device that dies under a shard: it is fetched anew to another; with none left, the error says so.
 #[test]
-fn a_shard_whose_tier_is_lost_is_unpacked_anew_or_says_so() {
+fn shard_of_a_lost_tier_is_unpacked_again_or_fails() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     let form = gzip(&plain(0, 30, MEMBER));
     origin.put("0.tar.gz", &form);

@@ -127,7 +127,7 @@ fn finish(loader: &Loader, mut epoch: Epoch, shards: u64) {
 /// Bears promises 4, 6 and 7: a job begins under the release before and ends under this one. What that one
 /// cached is served as it is; what is new is written as this release writes.
 #[test]
-fn a_cache_is_upgraded_under_its_job() {
+fn cache_is_upgraded_under_its_job() {
     let bench = Bench::new();
     let daemon = bench.installation.start();
     let (loader, mut epoch) = (bench.loader(SHARDS), Epoch::default());
@@ -163,7 +163,7 @@ fn a_cache_is_upgraded_under_its_job() {
 /// The same the other way: a job begins under a release to come and goes on under this one, which fetches again what it
 /// cannot read and leaves the rest alone. Rolled forward, what was left is served again.
 #[test]
-fn a_cache_is_rolled_back_and_forward_under_its_job() {
+fn cache_is_rolled_back_and_forward_under_its_job() {
     let bench = Bench::new();
     let daemon = bench.installation.start();
     let (loader, mut epoch) = (bench.loader(SHARDS), Epoch::default());

@@ -71,7 +71,7 @@ fn scrub(daemon: &Daemon, keep: bool) -> Scrub {
 /// Bears promise 1 for bytes that nobody reads: headers, padding and end blocks of the archive, in
 /// every region of data and sidecar.
 #[test]
-fn scrub_finds_a_flipped_bit_wherever_it_lies() {
+fn scrub_finds_flipped_bits_in_every_place() {
     let bench = Bench::filled();
     let sound = fs::read(bench.file("-1.tar.idx")).unwrap();
     let index = Sidecar::decode(&sound).unwrap().index;
@@ -112,7 +112,7 @@ fn scrub_finds_a_flipped_bit_wherever_it_lies() {
 }
 
 #[test]
-fn scrub_tells_scripts_and_people_what_was_wrong() {
+fn scrub_reports_flaws_as_text_and_json() {
     let bench = Bench::filled();
     let household = Household::new(ACTOR);
     let daemon = bench.start();
@@ -138,7 +138,7 @@ fn scrub_tells_scripts_and_people_what_was_wrong() {
 
 /// A scrub reserves nothing: a shard that is evicted while it runs makes room for another.
 #[test]
-fn a_scrub_keeps_no_room_from_jobs() {
+fn scrub_reserves_no_space() {
     let origin = Origin::with_shards(5, SAMPLES, &SIZES);
     let largest = (0..5).map(|n| origin.bytes(&format!("{n}.tar")).len() as u64).max().unwrap();
     let disk = Daemon::disk();
@@ -177,7 +177,7 @@ fn a_scrub_keeps_no_room_from_jobs() {
 /// Bears promise 4 beside other releases and other people: what is not ours stays as it is, and a
 /// shard whose name a newer release holds rests beside it.
 #[test]
-fn what_is_not_ours_is_left_alone_and_counted() {
+fn foreign_files_are_left_alone_and_counted() {
     let bench = Bench::filled();
     let (data, sidecar) = (bench.file("-0.tar"), bench.file("-0.tar.idx"));
     to_format_to_come(&sidecar);
@@ -208,7 +208,7 @@ fn what_is_not_ours_is_left_alone_and_counted() {
 }
 
 #[test]
-fn fsck_tells_and_repairs_what_a_start_would_and_more() {
+fn fsck_reports_and_repairs_faults() {
     let bench = Bench::filled();
     let household = Household::new(ACTOR);
     let directory = bench.disk.path().to_str().unwrap();

@@ -196,7 +196,7 @@ fn assert_told(errors: &[Error], name: &str) {
 
 /// Bears promise 1: jobs that have every sample before the store's checksum can be compared, two at once.
 #[test]
-fn a_job_that_had_every_sample_is_told_at_its_end() {
+fn job_with_every_sample_is_told_at_its_end() {
     for says in [Says::Wrong, Says::Right] {
         let bench = Bench::with_tars();
         bench.hold("0.tar", says);
@@ -226,7 +226,7 @@ fn a_job_that_had_every_sample_is_told_at_its_end() {
 /// A job with fewer samples than the shard has; what it comes back to is another copy, of which nothing is to be
 /// told.
 #[test]
-fn a_job_that_wanted_a_part_is_told_once() {
+fn job_with_a_part_of_the_samples_is_told_once() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(bench.job(&["0.tar"], true));
@@ -244,7 +244,7 @@ fn a_job_that_wanted_a_part_is_told_once() {
 
 /// However often it is fetched in a run; and again in each run that meets it.
 #[test]
-fn a_shard_that_stays_wrong_is_told_once_in_each_run() {
+fn shard_that_stays_wrong_is_reported_once_a_run() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(Open { prefetch: 1, ..bench.job(&["0.tar"], false) });
@@ -275,7 +275,7 @@ fn a_shard_that_stays_wrong_is_told_once_in_each_run() {
 
 /// What turns out while the job goes on is told with a batch, not at the end.
 #[test]
-fn the_next_batch_tells() {
+fn next_batch_reports_a_late_mismatch() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(Open { prefetch: 1, ..bench.job(&["0.tar", "1.tar"], false) });
@@ -296,7 +296,7 @@ fn the_next_batch_tells() {
 
 /// A job that waits no longer ends its run, and hears of it in the next.
 #[test]
-fn what_a_run_did_not_wait_for_the_next_one_tells() {
+fn mismatch_after_a_run_is_reported_in_the_next() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Wrong);
     let job = bench.begin(Open { patience_ms: 0, ..bench.job(&["0.tar"], true) });
@@ -315,7 +315,7 @@ fn what_a_run_did_not_wait_for_the_next_one_tells() {
 
 /// A stream's own checksum comes at its end, too.
 #[test]
-fn a_compressed_shard_that_fails_its_own_checksum_is_told() {
+fn failed_checksum_of_a_stream_is_reported() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(&shard(SAMPLES, 0, &SIZES)).unwrap();
     let mut packed = encoder.finish().unwrap();
@@ -335,7 +335,7 @@ fn a_compressed_shard_that_fails_its_own_checksum_is_told() {
 /// A header that changes on the way breaks a tar: the store's checksum tells that from one that is broken where it
 /// lies, and so whether what is here may stay.
 #[test]
-fn a_tar_that_broke_on_the_way_is_fetched_anew() {
+fn tar_broken_in_transit_is_fetched_again() {
     let bench = Bench::with_tars();
     let tar = bench.origin.bytes("0.tar");
     // In its first part, behind the samples that are good.
@@ -354,7 +354,7 @@ fn a_tar_that_broke_on_the_way_is_fetched_anew() {
 
 /// What passes no tier is compared as well.
 #[test]
-fn a_shard_that_no_tier_takes_is_told() {
+fn mismatch_of_a_read_through_shard_is_reported() {
     let bench = Bench::with_tars();
     bench.daemon.change("nvme", Mode::Disabled).unwrap();
     bench.hold("0.tar", Says::Wrong);
@@ -368,7 +368,7 @@ fn a_shard_that_no_tier_takes_is_told() {
 
 /// What nobody vouches for no run waits for: neither for a store's word nor for the shard's end.
 #[test]
-fn a_run_does_not_wait_where_nobody_vouches() {
+fn run_does_not_wait_without_an_origin_checksum() {
     let bench = Bench::with_tars();
     bench.hold("0.tar", Says::Nothing);
     let url = format!("{}/{}", bench.proxy.endpoint(), Origin::key("0.tar"));
@@ -383,7 +383,7 @@ fn a_run_does_not_wait_where_nobody_vouches() {
 
 /// Of a fill that its store ends early nothing is ever known: nobody waits for that.
 #[test]
-fn a_run_does_not_wait_for_a_fill_that_failed() {
+fn run_does_not_wait_for_a_failed_fill() {
     let bench = Bench::with_tars();
     let end_of_it = When::get().covering(bench.origin.bytes("0.tar").len() as u64 - 1);
     bench.proxy.set([
@@ -404,7 +404,7 @@ fn a_run_does_not_wait_for_a_fill_that_failed() {
 
 /// What a batch knows of a wrong copy is no reason to drop the right one that came after it.
 #[test]
-fn a_right_copy_is_not_dropped_for_what_a_wrong_one_said() {
+fn good_copy_is_not_dropped_for_a_bad_predecessor() {
     // One in each part, so that a wrong byte in each part is one in each sample.
     const LARGE: std::ops::Range<usize> = PART_BYTES + 5_000..PART_BYTES + 5_001;
     const MANY: u64 = 12;

@@ -34,7 +34,7 @@ fn assert_right(batch: &Batch, sizes: &Range<usize>) {
 /// Bears the rule of DESIGN §5 that a consumer who keeps every batch never waits for itself and
 /// never sees recycled bytes, nor after the loader or the daemon is gone.
 #[test]
-fn a_consumer_that_keeps_every_batch_gets_all_and_may_read_them_for_ever() {
+fn consumer_may_keep_every_batch() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -56,7 +56,7 @@ fn a_consumer_that_keeps_every_batch_gets_all_and_may_read_them_for_ever() {
 
 /// Bears promise 3 (budgets): the slots with a trainer that takes nothing never exceed `prefetch`.
 #[test]
-fn a_slow_consumer_holds_no_more_slots_than_it_asked_for() {
+fn slow_consumer_holds_at_most_its_prefetch() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let daemon = Daemon::start(disk.path());
@@ -86,7 +86,7 @@ fn a_slow_consumer_holds_no_more_slots_than_it_asked_for() {
 /// Bears promise 3: a batch that no slab can hold is refused with the figures; where memory is short
 /// but enough for one, fewer batches are kept ready.
 #[test]
-fn memory_that_is_short_cuts_the_prefetch_before_it_refuses_a_batch() {
+fn short_memory_cuts_prefetch_before_it_rejects_batches() {
     let origin = Origin::with_shards(SHARDS, SAMPLES, &SIZES);
     let disk = Daemon::disk();
     let mut config = Daemon::config(disk.path(), 1 << 30);
@@ -121,7 +121,7 @@ fn play_keeping_one(loader: &Loader, sizes: impl Fn(&Batch) -> Range<usize>) -> 
 /// Bears the rule of DESIGN §5 that a consumer never waits for itself, where memory is so short
 /// that the slab holds one batch only: nothing is lent, whether it keeps one batch or all.
 #[test]
-fn a_slab_for_a_single_batch_lends_none() {
+fn slab_of_one_batch_lends_none() {
     // Eight of these are more than half of the memory there is.
     let sizes = 270_000..280_000;
     let origin = Origin::with_shards(SHARDS, SAMPLES, &sizes);
@@ -173,7 +173,7 @@ fn views_of_small_batches_leave_room_for_larger_ones() {
 /// Bears the rule of DESIGN §5 that a consumer never waits for itself: a large first batch lies in a slab of its
 /// own, which is lent whole, for ever if need be.
 #[test]
-fn a_large_first_batch_is_lent_whole_and_keeps_nothing_from_those_after_it() {
+fn large_first_batch_leaves_memory_to_later_ones() {
     let origin = Origin::new();
     let sizes = 1_100_000..1_200_000;
     origin.put("0.tar", &forebay_testkit::shard(80, 0, &sizes));
@@ -202,7 +202,7 @@ fn a_large_first_batch_is_lent_whole_and_keeps_nothing_from_those_after_it() {
 /// Bears the rule of DESIGN §5 that an oversized batch renegotiates the slab, without losing the
 /// batches still on their way in the one before.
 #[test]
-fn a_batch_larger_than_the_slab_gets_a_larger_slab() {
+fn oversized_batch_gets_a_larger_slab() {
     let origin = Origin::new();
     // The first slab has room for four batches of 2 MiB; these have more than all of it.
     let large = 1_100_000..1_200_000;

@@ -13,8 +13,8 @@ use forebay_error::ErrorKind;
 use forebay_source::Limits;
 use forebay_testkit::shard;
 use forebay_tests::{
-    Daemon, Household, Installation, Installed, Origin, Way, daemon_status, epoch, eventually, job,
-    job_with, reported_error,
+    Daemon, Household, Installation, Installed, Origin, Way, daemon_status, epoch, eventually,
+    interruptible, job, job_with, reported_error,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -73,7 +73,8 @@ fn forebay(daemon: &Daemon, origin: &Origin, arguments: &[&str]) -> Ended {
 
 fn begin(daemon: &Daemon, origin: &Origin, arguments: &[&str]) -> Child {
     let address = format!("unix:{}", daemon.socket().display());
-    command(&address, origin, arguments).spawn().unwrap()
+    let mut begun = interruptible(&command(&address, origin, arguments));
+    begun.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// The state of each shard, and what is told of all.
@@ -94,7 +95,7 @@ fn size(origin: &Origin, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_warmed_is_fetched_once_and_found_by_jobs() {
+fn warmed_shards_are_fetched_once_and_found_by_jobs() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
     let daemon = Daemon::start(disk.path());
     let warm = ["dataset", "warm", "s3://bucket/{0..5}.tar", "--wait", "--json"];
@@ -121,7 +122,7 @@ fn what_is_warmed_is_fetched_once_and_found_by_jobs() {
 }
 
 #[test]
-fn what_cannot_be_had_is_told_of_and_the_rest_comes() {
+fn failed_shards_are_reported_and_the_rest_is_warmed() {
     let (origin, disk) = (Origin::with_shards(3, SAMPLES, &SIZES), Daemon::disk());
     std::fs::remove_file(origin.path("1.tar")).unwrap();
     origin.put("2.tar", &origin.bytes("2.tar")[..30_000]);
@@ -144,7 +145,7 @@ fn what_cannot_be_had_is_told_of_and_the_rest_comes() {
 
 /// Half of what may be fetched at once is left to jobs, which wait for no warm-up.
 #[test]
-fn a_job_does_not_wait_for_a_warm_up_and_one_that_is_not_waited_for_goes_on() {
+fn jobs_do_not_wait_for_a_warm_up() {
     let (origin, disk) = (Origin::with_shards(8, SAMPLES, &SIZES), Daemon::disk());
     let daemon = Daemon::start(disk.path());
     for n in 0..6 {
@@ -177,7 +178,7 @@ fn a_job_does_not_wait_for_a_warm_up_and_one_that_is_not_waited_for_goes_on() {
 }
 
 #[test]
-fn a_warm_up_ends_with_whoever_waits_for_it_or_when_it_is_stopped() {
+fn warm_up_ends_with_its_waiter_or_when_stopped() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
     let daemon = Daemon::start(disk.path());
     for n in 0..6 {
@@ -188,7 +189,7 @@ fn a_warm_up_ends_with_whoever_waits_for_it_or_when_it_is_stopped() {
     // As Ctrl-C does.
     let pid = i32::try_from(waiting.id()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, Signal::INT).unwrap();
-    ended(waiting);
+    assert_eq!(ended(waiting).code, -1, "the signal ended it");
     eventually("it is over", || warm_ups(&daemon).iter().all(|warm| warm.done));
     assert_eq!(warm_ups(&daemon)[0].untried, 6);
     let begun = forebay(&daemon, &origin, &["dataset", "warm", "s3://bucket/{2..5}.tar", "--json"]);
@@ -207,7 +208,7 @@ fn a_warm_up_ends_with_whoever_waits_for_it_or_when_it_is_stopped() {
 }
 
 #[test]
-fn a_wait_goes_on_at_the_next_daemon() {
+fn wait_continues_at_the_next_daemon() {
     let (origin, disk) = (Origin::with_shards(4, SAMPLES, &SIZES), Daemon::disk());
     let rest = format!(
         "[[tier]]\nname = 'nvme'\npath = {:?}\ncapacity = '1GB'\n\
@@ -242,7 +243,7 @@ fn a_wait_goes_on_at_the_next_daemon() {
 
 /// A limit holds whoever set it, and nobody else.
 #[test]
-fn a_limit_of_bandwidth_is_kept_until_a_job_wants_the_same() {
+fn bandwidth_limit_holds_until_a_job_needs_the_shard() {
     for verb in ["warm", "index"] {
         let (origin, disk) = (Origin::with_shards(2, LONG, &SIZES), Daemon::disk());
         let daemon = Daemon::start(disk.path());
@@ -271,7 +272,7 @@ fn a_limit_of_bandwidth_is_kept_until_a_job_wants_the_same() {
 }
 
 #[test]
-fn more_than_the_cache_holds_is_refused_and_pushes_out_nothing_of_its_own() {
+fn warm_up_beyond_the_cache_evicts_none_of_its_own() {
     let (origin, disk) = (Origin::with_shards(6, SAMPLES, &SIZES), Daemon::disk());
     let largest = (0..6).map(|n| size(&origin, &format!("{n}.tar"))).max().unwrap();
     let daemon = Daemon::try_start(Daemon::config(disk.path(), 3 * largest)).unwrap();
@@ -290,7 +291,7 @@ fn more_than_the_cache_holds_is_refused_and_pushes_out_nothing_of_its_own() {
 }
 
 #[test]
-fn a_store_that_is_down_is_not_asked_for_each_shard() {
+fn down_store_is_not_asked_for_each_shard() {
     let (origin, disk) = (Origin::new(), Daemon::disk());
     let mut config = Daemon::config(disk.path(), 1 << 30);
     let retry_time = Duration::from_millis(100);
@@ -314,7 +315,7 @@ fn long_lists_are_warmed_in_order() {
 }
 
 #[test]
-fn a_check_tells_each_shard_by_itself() {
+fn check_reports_each_shard() {
     let (origin, disk) = (Origin::with_shards(5, SAMPLES, &SIZES), Daemon::disk());
     let daemon = Daemon::start(disk.path());
     let urls = "s3://bucket/{0..4}.tar";
@@ -367,7 +368,7 @@ fn a_check_tells_each_shard_by_itself() {
 
 /// An embedded daemon without jobs stays until what it was asked for is there.
 #[test]
-fn a_private_daemon_stays_for_its_warm_up() {
+fn private_daemon_stays_for_its_warm_up() {
     let origin = Origin::with_shards(2, SAMPLES, &SIZES);
     let household = Household::new(ACTOR);
     origin.server.stall(&Origin::key("1.tar"), 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_error::ErrorKind;
 use forebay_source::{Limits, Options, Rank, Source, Sources, Stat};
-use forebay_testkit::field;
+use forebay_testkit::{Requirement, field, skip};
 use forebay_uring::{Arena, Region};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process};
 
@@ -106,8 +106,7 @@ async fn a_striped_file_is_read_as_its_layout_says() {
     let set =
         |value: &[u8]| rustix::fs::setxattr(&path, LAYOUT, value, rustix::fs::XattrFlags::empty());
     if let Err(error) = set(b"no layout") {
-        eprintln!("skipped: no extended attributes beside the build: {error}");
-        return;
+        return skip(Requirement::Xattr, &error.to_string());
     }
     // What makes no sense counts as none.
     assert_eq!(bench.stat().await.layout, plain.layout);

@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use forebay_error::ErrorKind;
+use forebay_skip::{Requirement, skip};
 use forebay_uring::{Arena, GRANULE, Region, Span};
 use futures::future::FutureExt;
 use proptest::prelude::*;
@@ -34,8 +35,7 @@ fn a_region_gets_large_pages_where_the_kernel_has_them() {
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version < (6, 1) || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-        eprintln!("skipped: this kernel ({release}) cannot collapse pages");
-        return;
+        return skip(Requirement::HugePages, &format!("this kernel is {release}"));
     }
     let pages = Region::create("forebay-large-pages", 8 * CHUNK).unwrap().pages();
     assert!(pages.collapsed + pages.hugetlb > 0, "{pages:?}");

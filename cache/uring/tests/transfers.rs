@@ -9,6 +9,7 @@ use std::path::Path;
 
 use engines::{CHOICES, MIB, arena, on_each, pattern, start};
 use forebay_error::ErrorKind;
+use forebay_skip::{Requirement, skip};
 use forebay_uring::{
     Arena, DiskFile, Engine, EngineChoice, EngineConfig, EngineKind, GRANULE, Open, Read, Region,
 };
@@ -204,8 +205,7 @@ async fn pieces_of_a_span_are_read_into_side_by_side() {
 async fn a_full_disk_shows_when_the_file_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let Some(mount) = SmallDisk::mount(dir.path()) else {
-        eprintln!("skipped: mounting a small file system needs root");
-        return;
+        return skip(Requirement::Mount, "no tmpfs can be mounted");
     };
     on_each(4, async |engine| {
         let path = mount.0.join("big");
@@ -393,8 +393,7 @@ async fn direct_transfers_leave_the_page_cache_alone() {
         let file = engine.open(&path, Open::Create { len: MIB as u64 }).await.unwrap();
         let in_memory = rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS;
         if !file.direct() || in_memory {
-            eprintln!("skipped: the temporary directory is in memory or has no O_DIRECT");
-            return;
+            return skip(Requirement::DirectIo, "the temporary directory is in memory");
         }
         let arena = arena(2 * MIB);
         let done = engine.write(&file, 0, arena.lease(MIB).await.unwrap()).await;

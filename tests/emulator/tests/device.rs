@@ -265,15 +265,15 @@ fn assert_batches(spec: &ImageSpec, decoded_by: &str) {
 }
 
 #[test]
-fn batches_are_those_of_the_cpu() {
-    if is_emulated("batches_are_those_of_the_cpu", &[]) {
+fn gpu_batches_equal_cpu_batches() {
+    if is_emulated("gpu_batches_equal_cpu_batches", &[]) {
         assert_batches(&crops(), "nvjpeg_engines");
     }
 }
 
 #[test]
-fn views_layouts_and_turns_are_those_of_the_cpu() {
-    if is_emulated("views_layouts_and_turns_are_those_of_the_cpu", &[]) {
+fn gpu_views_layouts_and_turns_equal_the_cpus() {
+    if is_emulated("gpu_views_layouts_and_turns_equal_the_cpus", &[]) {
         let spec = ImageSpec {
             views: Some(3),
             layout: Layout::Nhwc,
@@ -286,24 +286,24 @@ fn views_layouts_and_turns_are_those_of_the_cpu() {
 }
 
 #[test]
-fn a_device_without_engines_decodes_with_its_cores() {
-    if is_emulated("a_device_without_engines_decodes_with_its_cores", &[("ENGINES", "0")]) {
+fn device_without_jpeg_engines_decodes_on_its_cores() {
+    if is_emulated("device_without_jpeg_engines_decodes_on_its_cores", &[("ENGINES", "0")]) {
         let spec = ImageSpec { dtype: DType::Uint8, mean: None, std: None, ..crops() };
         assert_batches(&spec, "nvjpeg_cores");
     }
 }
 
 #[test]
-fn what_cannot_be_registered_goes_through_pinned_memory() {
-    if is_emulated("what_cannot_be_registered_goes_through_pinned_memory", &[("READ_ONLY", "0")]) {
+fn unregistered_memory_is_copied_through_pinned_memory() {
+    if is_emulated("unregistered_memory_is_copied_through_pinned_memory", &[("READ_ONLY", "0")]) {
         assert_batches(&crops(), "nvjpeg_engines");
     }
 }
 
 /// Drivers register so much at most, and do not copy what lies in two pieces.
 #[test]
-fn a_slab_larger_than_a_driver_registers_at_once_is_registered_in_pieces() {
-    if !is_emulated("a_slab_larger_than_a_driver_registers_at_once_is_registered_in_pieces", &[]) {
+fn large_slab_is_registered_in_pieces() {
+    if !is_emulated("large_slab_is_registered_in_pieces", &[]) {
         return;
     }
     const PIECE: usize = 64 << 30;
@@ -327,8 +327,8 @@ fn a_slab_larger_than_a_driver_registers_at_once_is_registered_in_pieces() {
 }
 
 #[test]
-fn what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes() {
-    if !is_emulated("what_the_gpus_decoder_does_not_take_or_fails_at_the_cpu_decodes", &[]) {
+fn cpu_decodes_images_the_gpu_rejects_or_fails() {
+    if !is_emulated("cpu_decodes_images_the_gpu_rejects_or_fails", &[]) {
         return;
     }
     let (device, framework) = (open(), Framework::new());
@@ -366,8 +366,8 @@ fn raw(shape: &[Option<usize>]) -> Option<RawSpec> {
 }
 
 #[test]
-fn arrays_are_gathered_of_the_one_copy_that_brings_a_batch() {
-    if !is_emulated("arrays_are_gathered_of_the_one_copy_that_brings_a_batch", &[]) {
+fn arrays_are_gathered_from_one_copy_of_the_batch() {
+    if !is_emulated("arrays_are_gathered_from_one_copy_of_the_batch", &[]) {
         return;
     }
     let (device, framework) = (open(), Framework::new());
@@ -436,8 +436,8 @@ fn tensors(column: &Column) -> Vec<(DType, &[usize], &[u8])> {
 }
 
 #[test]
-fn arrays_alone_want_no_decoder_and_images_do() {
-    if !is_emulated("arrays_alone_want_no_decoder_and_images_do", &[]) {
+fn decoder_starts_for_images_and_not_for_arrays() {
+    if !is_emulated("decoder_starts_for_images_and_not_for_arrays", &[]) {
         return;
     }
     let (device, framework) = (Device::open(0, None).unwrap(), Framework::new());
@@ -452,8 +452,8 @@ fn arrays_alone_want_no_decoder_and_images_do() {
 }
 
 #[test]
-fn arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why() {
-    if !is_emulated("arrays_that_are_not_bytes_side_by_side_the_cpu_makes_and_says_why", &[]) {
+fn cpu_makes_non_contiguous_arrays_and_reports_why() {
+    if !is_emulated("cpu_makes_non_contiguous_arrays_and_reports_why", &[]) {
         return;
     }
     let (device, framework) = (open(), Framework::new());
@@ -526,8 +526,8 @@ fn bad_samples_leave_no_gap_and_absent_images_are_black() {
 /// What a consumer has put in line reads a tensor's bytes, though it has let go of the tensor since and further
 /// batches have come.
 #[test]
-fn memory_that_a_late_consumer_still_reads_is_not_used_again() {
-    if !is_emulated("memory_that_a_late_consumer_still_reads_is_not_used_again", &[]) {
+fn memory_in_use_by_a_late_consumer_is_not_reused() {
+    if !is_emulated("memory_in_use_by_a_late_consumer_is_not_reused", &[]) {
         return;
     }
     let (device, framework, samples) = (open(), Framework::new(), Samples::new(&mixed()));
@@ -559,8 +559,8 @@ fn memory_that_a_late_consumer_still_reads_is_not_used_again() {
 }
 
 #[test]
-fn a_tensor_lent_without_a_stream_is_there_at_once() {
-    if !is_emulated("a_tensor_lent_without_a_stream_is_there_at_once", &[]) {
+fn tensor_lent_without_a_stream_is_complete() {
+    if !is_emulated("tensor_lent_without_a_stream_is_complete", &[]) {
         return;
     }
     let (device, samples) = (open(), Samples::new(&mixed()));
@@ -577,8 +577,8 @@ fn a_tensor_lent_without_a_stream_is_there_at_once() {
 }
 
 #[test]
-fn a_full_device_is_no_fault_of_the_samples() {
-    if !is_emulated("a_full_device_is_no_fault_of_the_samples", &[("BYTES", "100000")]) {
+fn full_device_fails_samples_as_full_not_as_bad() {
+    if !is_emulated("full_device_fails_samples_as_full_not_as_bad", &[("BYTES", "100000")]) {
         return;
     }
     let (device, samples) = (open(), Samples::new(&mixed()));
@@ -596,8 +596,8 @@ fn a_full_device_is_no_fault_of_the_samples() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_refused_by_its_release() {
-    if is_emulated("a_driver_that_is_too_old_is_refused_by_its_release", &[("CUDA", "11080")]) {
+fn old_driver_is_rejected_with_its_release() {
+    if is_emulated("old_driver_is_rejected_with_its_release", &[("CUDA", "11080")]) {
         let error = Device::open(0, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let said = error.to_string();
@@ -606,8 +606,8 @@ fn a_driver_that_is_too_old_is_refused_by_its_release() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_refused() {
-    if is_emulated("a_device_that_is_not_there_is_refused", &[("DEVICES", "1")]) {
+fn missing_device_is_rejected() {
+    if is_emulated("missing_device_is_rejected", &[("DEVICES", "1")]) {
         let error = Device::open(1, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("cuda:1"), "{error}");
@@ -615,8 +615,8 @@ fn a_device_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_driver_without_devices_is_refused() {
-    if is_emulated("a_driver_without_devices_is_refused", &[("DEVICES", "0")]) {
+fn driver_without_devices_is_rejected() {
+    if is_emulated("driver_without_devices_is_rejected", &[("DEVICES", "0")]) {
         let error = Device::open(0, Some(&nvjpeg())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("CUDA_VISIBLE_DEVICES"), "{error}");
@@ -624,8 +624,8 @@ fn a_driver_without_devices_is_refused() {
 }
 
 #[test]
-fn images_without_a_size_are_refused_before_anything_is_decoded() {
-    if is_emulated("images_without_a_size_are_refused_before_anything_is_decoded", &[]) {
+fn images_without_a_size_are_rejected_before_decoding() {
+    if is_emulated("images_without_a_size_are_rejected_before_decoding", &[]) {
         let spec = ImageSpec { size: None, crop: Crop::None, ..crops() };
         let refused = Decoder::new(vec![image(spec)], 1, &BufferPool::new(0), Some(open()));
         let error = refused.unwrap_err();

@@ -101,8 +101,8 @@ fn bytes(batch: Batch) -> Vec<Vec<u8>> {
 /// Nobody takes what is on the device until the end: slots go back to the daemon all the same, when the device is
 /// done with them, and what it holds is right.
 #[test]
-fn slots_go_back_when_the_device_is_done_and_batches_are_the_cpus() {
-    if !is_emulated("slots_go_back_when_the_device_is_done_and_batches_are_the_cpus", &[]) {
+fn slots_return_when_the_device_is_done_with_them() {
+    if !is_emulated("slots_return_when_the_device_is_done_with_them", &[]) {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();
@@ -124,8 +124,8 @@ fn slots_go_back_when_the_device_is_done_and_batches_are_the_cpus() {
 
 /// A run that is given up, and begun anew, leaves nothing in line that the next could stumble over.
 #[test]
-fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
-    if !is_emulated("a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind", &[]) {
+fn restarted_run_and_dropped_loader_leave_nothing_behind() {
+    if !is_emulated("restarted_run_and_dropped_loader_leave_nothing_behind", &[]) {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();
@@ -143,8 +143,8 @@ fn a_run_begun_anew_and_a_loader_that_is_dropped_leave_nothing_behind() {
 
 /// A bus that is slow holds up batches that have no slot but those which the device still reads from.
 #[test]
-fn late_copies_are_booked_to_h2d() {
-    if !is_emulated("late_copies_are_booked_to_h2d", &[]) {
+fn late_copies_are_charged_to_h2d() {
+    if !is_emulated("late_copies_are_charged_to_h2d", &[]) {
         return;
     }
     let Stage { daemon, url, .. } = &Stage::new();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_rolls_the_same() {
+    fn equal_seeds_draw_equal_numbers() {
         let of = |seed| {
             let mut dice = Dice::new(seed);
             (0..100).map(|_| dice.within(10..20)).collect::<Vec<_>>()

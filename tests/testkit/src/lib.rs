@@ -16,6 +16,8 @@ mod unsynced;
 mod unsynced_files;
 mod weather;
 
+pub use forebay_skip::{Requirement, is_root, skip};
+
 pub use dice::{Dice, for_seeds, say};
 pub use origin::{ACCESS_KEY, Counts, S3Server, SECRET_KEY};
 pub use power::Power;

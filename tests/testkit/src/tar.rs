@@ -72,7 +72,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn a_shard_holds_what_its_arguments_say() {
+    fn shard_holds_the_requested_samples() {
         let sizes = 100..2000;
         let tar = shard(5, 7, &sizes);
         assert_eq!(tar, shard(5, 7, &sizes));

@@ -37,7 +37,7 @@ fn server() -> (tempfile::TempDir, S3Server, String) {
 }
 
 #[test]
-fn plain_requests_get_files_ranges_and_refusals() {
+fn plain_requests_get_files_ranges_and_rejections() {
     let (_dir, server, address) = server();
     let whole = ask(&address, "GET /bbb/k.tar", "");
     assert!(whole.starts_with("HTTP/1.1 200"), "{whole}");
@@ -64,7 +64,7 @@ fn plain_requests_get_files_ranges_and_refusals() {
 }
 
 #[test]
-fn bodies_stop_at_the_byte_and_go_on_when_released() {
+fn bodies_stall_at_a_byte_and_continue_when_released() {
     let (_dir, server, address) = server();
     server.stall("bbb/k.tar", 4);
     let mut socket = open(&address, "GET /bbb/k.tar", "range: bytes=2-7\r\n");
@@ -78,7 +78,7 @@ fn bodies_stop_at_the_byte_and_go_on_when_released() {
 }
 
 #[test]
-fn faults_are_spent_one_by_one() {
+fn each_fault_is_used_once() {
     let (_dir, server, address) = server();
     server.cut("bbb/k.tar", 3, 1);
     assert_eq!(body(&ask(&address, "GET /bbb/k.tar", "")), "012");
@@ -92,14 +92,14 @@ fn faults_are_spent_one_by_one() {
 }
 
 #[test]
-fn it_is_gone_when_dropped() {
+fn server_is_gone_when_dropped() {
     let (_dir, server, address) = server();
     drop(server);
     assert!(TcpStream::connect(&address).is_err());
 }
 
 #[test]
-fn the_program_says_where_it_listens_and_ends_with_its_input() {
+fn program_prints_its_address_and_ends_with_its_input() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("bbb")).unwrap();
     std::fs::write(dir.path().join("bbb/k"), "hello").unwrap();

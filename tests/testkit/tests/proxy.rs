@@ -62,7 +62,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn what_meets_no_fault_passes_unchanged_and_is_counted() {
+fn requests_without_faults_pass_unchanged_and_are_counted() {
     let bench = Bench::new();
     let (whole, ended) = bench.get();
     assert!(whole.starts_with("HTTP/1.1 200") && ended.is_none(), "{whole}");
@@ -86,7 +86,7 @@ fn what_meets_no_fault_passes_unchanged_and_is_counted() {
 }
 
 #[test]
-fn a_cut_is_a_clean_end_and_a_reset_is_none() {
+fn cut_ends_cleanly_and_reset_does_not() {
     let bench = Bench::new();
     bench.set(Fault::Cut(3));
     let (cut, ended) = bench.get();
@@ -101,7 +101,7 @@ fn a_cut_is_a_clean_end_and_a_reset_is_none() {
 }
 
 #[test]
-fn what_stalls_comes_when_other_rules_are_set() {
+fn stalled_answers_arrive_when_other_rules_are_set() {
     let bench = Bench::new();
     for (fault, before) in [(Fault::Stall(4), "0123"), (Fault::StallBeforeHead, "")] {
         bench.set(fault);
@@ -118,7 +118,7 @@ fn what_stalls_comes_when_other_rules_are_set() {
 }
 
 #[test]
-fn heads_lie_as_they_are_told() {
+fn heads_carry_the_false_headers_of_their_rules() {
     let bench = Bench::new();
     let part = |fault| {
         bench.set(fault);
@@ -149,7 +149,7 @@ fn heads_lie_as_they_are_told() {
 }
 
 #[test]
-fn refusals_say_when_to_come_back() {
+fn rejections_carry_retry_after() {
     let bench = Bench::new();
     bench.proxy.set([
         (When::any().times(1), Fault::busy(503, RetryAfter::Seconds(7))),
@@ -173,7 +173,7 @@ fn refusals_say_when_to_come_back() {
 }
 
 #[test]
-fn faults_choose_their_requests() {
+fn faults_match_their_requests_only() {
     let bench = Bench::new();
     let met = |when: When, method: &str, headers: &str| {
         bench.proxy.set([(when, Fault::status(500))]);
@@ -201,7 +201,7 @@ fn faults_choose_their_requests() {
 }
 
 #[test]
-fn hooks_are_called_at_their_request_and_byte() {
+fn hooks_run_at_their_request_and_byte() {
     let bench = Bench::new();
     let calls = Arc::new(AtomicU64::new(0));
     let hook = |by| {
@@ -224,7 +224,7 @@ fn hooks_are_called_at_their_request_and_byte() {
 }
 
 #[test]
-fn a_server_that_is_gone_answers_nothing() {
+fn stopped_server_answers_nothing() {
     let bench = Bench::new();
     let Bench { proxy, server, _dir } = bench;
     drop(server);

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
-use forebay_testkit::{Azurite, Bucket, Ceph, Certificate, Moto, Nginx, say};
+use forebay_testkit::{Azurite, Bucket, Ceph, Certificate, Moto, Nginx, skip};
 
 fn get(address: SocketAddr, target: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
@@ -22,7 +22,7 @@ fn is_gone(address: SocketAddr) -> bool {
 }
 
 #[test]
-fn nginx_serves_files_by_http_and_by_https_as_its_certificate_is() {
+fn nginx_serves_http_and_https_with_each_certificate() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("k"), "hello").unwrap();
     for (certificate, verdict) in [
@@ -54,7 +54,7 @@ fn nginx_serves_files_by_http_and_by_https_as_its_certificate_is() {
 }
 
 #[test]
-fn moto_and_azurite_take_objects() {
+fn moto_and_azurite_store_objects() {
     let moto = Moto::start().unwrap();
     let bucket = Bucket::make(moto.address(), "bucket", ("AK", "SK")).unwrap();
     bucket.put("a b+c%.txt", b"hello").unwrap();
@@ -73,9 +73,9 @@ fn moto_and_azurite_take_objects() {
 }
 
 #[test]
-fn ceph_is_a_store_and_a_file_system() {
-    if let Some(why) = Ceph::impossible() {
-        return say(&format!("skipped: {why}"));
+fn ceph_serves_objects_and_files() {
+    if let Some(missing) = Ceph::missing() {
+        return skip(missing, "Ceph's daemons and mounts");
     }
     let ceph = Ceph::start().unwrap();
     let keys = (Ceph::ACCESS_KEY, Ceph::SECRET_KEY);

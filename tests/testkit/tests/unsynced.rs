@@ -71,7 +71,7 @@ fn sectors(path: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_was_synced_is_never_lost() {
+async fn synced_writes_are_never_lost() {
     for seed in 0..CUTS {
         let unsynced = Unsynced::new();
         let disk = Disk::new(&unsynced).await;
@@ -90,7 +90,7 @@ async fn what_was_synced_is_never_lost() {
 }
 
 #[tokio::test]
-async fn what_was_not_synced_is_lost_in_any_part() {
+async fn unsynced_writes_are_lost_in_any_part() {
     let mut patterns = Vec::new();
     for seed in 0..CUTS {
         let unsynced = Unsynced::new();
@@ -112,7 +112,7 @@ async fn what_was_not_synced_is_lost_in_any_part() {
 }
 
 #[tokio::test]
-async fn of_several_writes_any_may_be_the_last_that_is_found() {
+async fn any_of_several_unsynced_writes_may_survive() {
     let mut seen = Vec::new();
     for seed in 0..CUTS {
         let unsynced = Unsynced::new();
@@ -148,7 +148,7 @@ impl Faults for Syncs {
 }
 
 #[tokio::test]
-async fn a_sync_covers_what_was_over_when_it_began() {
+async fn sync_covers_only_writes_that_ended_before_it() {
     let (go, wait) = oneshot::channel::<()>();
     let unsynced = Syncs::of(Fate::Wait(Box::pin(async { drop(wait.await) })));
     let disk = Disk::new(&unsynced).await;
@@ -165,7 +165,7 @@ async fn a_sync_covers_what_was_over_when_it_began() {
 }
 
 #[tokio::test]
-async fn a_sync_that_fails_promises_nothing() {
+async fn failed_sync_makes_nothing_durable() {
     let unsynced = Syncs::of(Fate::Fail(5));
     let disk = Disk::new(&unsynced).await;
     disk.write(0, 2, 1).await;
@@ -174,7 +174,7 @@ async fn a_sync_that_fails_promises_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_is_found_under_its_new_name() {
+async fn renamed_file_is_found_under_its_new_name() {
     for seed in 0..CUTS {
         let unsynced = Unsynced::new();
         let disk = Disk::new(&unsynced).await;

@@ -229,6 +229,8 @@ fn told<T>(result: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_skip::{Requirement, skip};
+
     use super::super::Gpus;
     use super::*;
 
@@ -236,7 +238,7 @@ mod tests {
     async fn a_real_driver_tells_what_can_be() {
         let gpus = Gpus::default();
         let Some(report) = gpus.look(Viewer::Status, &[]).await else {
-            return println!("skipped: no NVIDIA driver here");
+            return skip(Requirement::Gpu, "there is no NVIDIA driver");
         };
         assert_eq!(report.failing, None);
         assert!(report.driver.is_some() && !report.host.is_empty());

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_cut_to_the_file_and_empty_ones_refused() {
+    fn ranges_are_clipped_to_the_file_and_empty_ones_rejected() {
         let parse = |text: &str| parse(&HeaderValue::from_str(text).unwrap(), 100);
         assert_eq!(parse("bytes=0-9"), Some(0..10));
         assert_eq!(parse("bytes=90-200"), Some(90..100));

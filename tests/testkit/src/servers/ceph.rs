@@ -10,6 +10,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 use tempfile::TempDir;
 
 use super::service::{Service, free_port, missing};
+use crate::Requirement;
 
 /// Starts everything, says `ready`, and waits for it to end.
 const SCRIPT: &str = include_str!("ceph.sh");
@@ -28,14 +29,14 @@ impl Ceph {
     /// Its secret.
     pub const SECRET_KEY: &str = "SKSKSKSK";
 
-    /// Why there can be no cluster here, or no mounted file system, whatever is installed.
+    /// What this machine lacks for a cluster and its mounted file system, whatever is installed.
     #[must_use]
-    pub fn impossible() -> Option<&'static str> {
+    pub fn missing() -> Option<Requirement> {
         let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
         if !rustix::process::geteuid().is_root() {
-            Some("Ceph's daemons and mounts need root")
+            Some(Requirement::Root)
         } else if fuse.is_err() {
-            Some("there is no FUSE here")
+            Some(Requirement::Fuse)
         } else {
             None
         }
