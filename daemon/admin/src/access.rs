@@ -1,7 +1,7 @@
-//! Who asks, and whether they may.
+//! Identity of a caller, and its right to administer.
 //!
-//! One rule: [`administers`] is the only place where that is asked, for each request anew. What anybody may ask
-//! is on routes that do not come here, of which one tells admins more ([`sees_names`]); what an admin did is noted where it is done.
+//! [`administers`] is the only check, repeated for each request. Public routes do not call it; one
+//! of them gives admins more ([`sees_names`]). An admin's action is logged where it is done.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use forebay_store::Store;
 
 use super::refusal::Refusal;
 
-/// Who is at the other end of a connection, or of one request.
+/// Identity of the other end of a connection, or of one request's sender.
 #[derive(Clone)]
 pub enum Caller {
     /// A process of this machine, by the kernel's word and the socket that it came by.
@@ -72,7 +72,8 @@ fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) ->
     }
 }
 
-/// Whether a caller who may ask is told names as well. Who is not, is refused nothing: nothing is noted.
+/// Returns true if the caller is shown names as well. Hiding names is not a denial: nothing is
+/// logged.
 pub(super) fn sees_names(caller: &Caller) -> bool {
     match caller {
         Caller::Peer(rights) => rights.now().is_ok_and(|(_, admitted)| admitted.is_admin),
@@ -81,7 +82,7 @@ pub(super) fn sees_names(caller: &Caller) -> bool {
     }
 }
 
-/// What the audit log calls that which is at a path.
+/// Returns the audit log's name of the event at a path.
 fn event(path: &str) -> &'static str {
     let kinds = [
         ("/api/v1/tiers", "tier"),

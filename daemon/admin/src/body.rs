@@ -1,7 +1,7 @@
-//! What is taken of a request: its path, its query and its body, each bounded, each refused as a problem.
+//! Input of a request: path, query and body, each bounded, each rejected with a problem document.
 //!
-//! One rule: memory is not promised before it is sent for. A body's limit is its route's, large ones are
-//! read one at a time, and who sends too slowly is let go.
+//! Memory is allocated as bytes arrive. Each route limits its body, large bodies are read one at a
+//! time, and a slow sender is disconnected.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const PLAIN: usize = 1 << 20;
 /// Bytes of a body that lists shards: what a warm-up may name, with room for quotes and commas.
 const LISTS: usize = 160 << 20;
 
-/// How long a body may take to arrive. A list of a million shards crosses a socket in a second.
+/// Time for a body to arrive. A list of a million shards crosses a socket in a second.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Lists are read by so many requests at once: together they take twice [`LISTS`] at most.
@@ -35,10 +35,10 @@ pub(super) struct Json<T>(pub(super) T);
 /// A JSON document that may list a million shards.
 pub(super) struct List<T>(pub(super) T);
 
-/// Of a request's path.
+/// Path parameters of a request.
 pub(super) struct Path<T>(pub(super) T);
 
-/// Of a request's query.
+/// Query of a request.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {

@@ -1,4 +1,4 @@
-//! What jobs cost.
+//! Costs of jobs.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use axum::extract::State;
 use forebay_api::costs::CostReport;
 use forebay_node::{Node, report};
 
-/// What was fetched and written for jobs, and how long their GPUs waited, since the daemon started; with the prices of its configuration.
+/// Returns bytes fetched and written for jobs, and their GPUs' waiting time, since the daemon
+/// started; priced by the current configuration.
 #[utoipa::path(get, path = "/api/v1/costs", tag = "jobs", responses((status = 200, body = CostReport)))]
 pub(super) async fn costs(State(node): State<Arc<Node>>) -> Json<CostReport> {
     Json(report::costs(&node).await)

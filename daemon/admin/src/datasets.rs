@@ -16,11 +16,11 @@ use super::refusal::Refusal;
 /// A data set, and what it holds on all tiers.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub(super) struct Described {
-    /// Its name; that of what no rule matches is `(rest)`.
+    /// Name; `(rest)` for URLs that no rule matches.
     name: String,
     /// URLs that belong to it.
     r#match: String,
-    /// Whether copies of its shards are kept.
+    /// Cache mode of its shards.
     cache: Cache,
     /// In which order they are given up.
     evict: Evict,
@@ -39,7 +39,7 @@ pub(super) struct Described {
     max_bytes: Option<u64>,
     /// Lower ones give up their shards first.
     priority: i32,
-    /// What is read once passes through.
+    /// True if data read once bypasses the cache.
     scan_bypass: bool,
     /// The tiers that it may lie on; none: any.
     tiers: Vec<String>,

@@ -8,11 +8,11 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, ResponseBuilder};
 
-/// What the token is called.
+/// Name of the token's scheme.
 const TOKEN: &str = "token";
 
-/// What may be answered to anybody: what makes no sense, is not there, or is not allowed; and what cannot be
-/// done now.
+/// Answers any route may give: an invalid, missing or denied request; and one that cannot be served
+/// now.
 const REFUSALS: [(&str, &str); 2] = [
     ("4XX", "The request makes no sense, what it names is not there, or it is not allowed."),
     ("5XX", "It cannot be done now."),

@@ -1,6 +1,6 @@
-//! Why a shard is where it is, or is not cached, and what will happen to it next, in words.
+//! Explains a shard's place, or its absence, and its next step.
 //!
-//! One rule: each sentence is of one fact that the store told; where nothing is known, it says so.
+//! Each sentence rests on one fact from the store; an unknown fact is reported as unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use super::access::Caller;
 use super::body::Query;
 use super::refusal::Refusal;
 
-/// Which shard.
+/// The shard.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
-    /// Its URL, as jobs name it.
+    /// URL, as jobs name it.
     url: String,
 }
 
-/// Why a shard is where it is, or is not cached, and what will happen to it next.
+/// Explains a shard's place, or its absence, and its next step.
 #[utoipa::path(get, path = "/api/v1/shards", tag = "shards",
     params(Which),
     responses((status = 200, body = Explanation)))]
@@ -91,7 +91,7 @@ fn copy(kept: &Kept) -> String {
     }
 }
 
-/// Why there is no copy.
+/// Returns the reasons there is no copy.
 fn why_not(facts: &Explained) -> Vec<String> {
     if !facts.keeps {
         return vec!["its data set says cache = \"never\": it is read where it lies".to_owned()];
@@ -172,7 +172,7 @@ fn next_without_a_copy(facts: &Explained) -> String {
     }
 }
 
-/// What becomes of a copy, by the first rule that says something of it.
+/// Returns the next step of a copy, by the first rule that applies.
 fn next_of(kept: &Kept, facts: &Explained) -> String {
     let tier = &kept.tier;
     let is_leaving = facts.tiers.iter().any(|of| of.tier == *tier && of.mode == Mode::Draining);

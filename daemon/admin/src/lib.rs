@@ -59,13 +59,13 @@ use refusal::Refusal;
 use tcp::Gate;
 pub use tcp::HttpListener;
 
-/// How long the head of a request may take to arrive; a connection that asks nothing more ends then, too.
+/// Time for the head of a request to arrive; an idle connection ends then, too.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's head: a URL of a kilobyte and a token, many times over.
 const HEAD: usize = 16 << 10;
 
-/// What many requests take.
+/// Query of many requests.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct Rehearsal {

@@ -12,14 +12,14 @@ use futures::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// What such a response is called: newline-delimited JSON.
+/// Media type of such a response: newline-delimited JSON.
 pub(super) const LINES: &str = "application/x-ndjson";
 
 /// One line.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Line<T> {
-    /// How far the work is; the last of it says that it is over.
+    /// Progress of the work; the last one reports its end.
     Told(T),
     /// It failed, and is over.
     Failed(Problem),

@@ -1,14 +1,14 @@
-//! What a monitoring system scrapes of a daemon: its status, as numbers with names.
-//!
+//! Metrics of a daemon: its status, as named numbers.
 //! ```text
-//!   Scrape     a status, and how much of it whoever asks may see   metrics.rs
-//!     family     what a family is, and its samples                 metrics/family.rs
-//!     node, tiers, origins, prefetch, jobs, gpus, shares, bills   the families, by what they tell of
-//!     text       both formats, and which is asked for              metrics/text.rs
+//!   Scrape     a status, and the part the caller may see          metrics.rs
+//!     family     a family and its samples                          metrics/family.rs
+//!     node, tiers, origins, prefetch, jobs, gpus, shares, bills    the families, by subject
+//!     text       both formats, and their negotiation               metrics/text.rs
 //!     document   docs/METRICS.md                                   metrics/document.rs
 //! ```
-//! One rule: nothing is counted here. A family says how it is read from the status, beside its name and its help; so
-//! what `forebay status` says, what is scraped and what is documented cannot differ.
+//! Nothing is counted here. A family reads its samples from the status, and keeps its name and help
+//! beside that; so
+//! `forebay status`, the scrape and the documentation cannot differ.
 
 mod bills;
 mod document;
@@ -46,7 +46,7 @@ fn families() -> impl Iterator<Item = &'static Family> {
     parts.into_iter().flatten()
 }
 
-/// Whom a status is told.
+/// Audience of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// Those who may know all of it.
@@ -306,7 +306,8 @@ mod tests {
         assert!(!without.lines().any(|line| line.starts_with("forebay_gpu_")));
     }
 
-    /// Whoever leaves, what the node's trainers waited never falls, for admins and strangers alike.
+    /// Total waits of the node's trainers never fall when a trainer leaves, for admins and others
+    /// alike.
     #[test]
     fn what_all_trainers_waited_is_told_to_all() {
         let mut waited_ns = ByCause::default();

@@ -5,7 +5,7 @@
 
 use axum::http::{HeaderName, header};
 
-/// What a browser may do with the page: load what this daemon serves and ask it, and nothing that somebody slipped in.
+/// Content policy of the page: it may load files from this daemon and ask it, and nothing injected.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -28,13 +28,13 @@ pub(super) async fn page() -> File {
     file("text/html; charset=utf-8", include_str!("page/index.html"))
 }
 
-/// How it looks.
+/// The style sheet.
 #[utoipa::path(get, path = "/page.css", tag = "state", responses((status = 200, body = String, content_type = "text/css")))]
 pub(super) async fn style() -> File {
     file("text/css; charset=utf-8", include_str!("page/page.css"))
 }
 
-/// What it does.
+/// The script.
 #[utoipa::path(get, path = "/page.js", tag = "state", responses((status = 200, body = String, content_type = "text/javascript")))]
 pub(super) async fn script() -> File {
     file("text/javascript; charset=utf-8", include_str!("page/page.js"))

@@ -15,7 +15,7 @@ use super::access::Caller;
 use super::body::{List, Query};
 use super::refusal::Refusal;
 
-/// Which pin.
+/// The pin.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {

@@ -21,11 +21,11 @@ use super::refusal::Refusal;
 /// Rounds of a job through its shards that a trace tells of, at most: what is further away decides nothing.
 const ROUNDS_MAX: u64 = 100;
 
-/// How far a trace looks.
+/// Length of a trace.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Ahead {
-    /// How often each job reads its shards in it.
+    /// Number of rounds in which each job reads its shards.
     #[serde(default = "four")]
     #[param(default = 4, minimum = 1, maximum = 100)]
     rounds: u64,
@@ -35,8 +35,8 @@ fn four() -> u64 {
     4
 }
 
-/// What the jobs that are foreseen will read from now on, in the form that `forebay policy simulate` takes, and what was decided for
-/// them lately.
+/// Returns the expected reads of known jobs, in the form that `forebay policy simulate` takes, and
+/// the recent decisions for them.
 #[utoipa::path(get, path = "/api/v1/trace", tag = "policy",
     params(Ahead),
     responses((status = 200, description = "A trace.", body = Object)))]

@@ -1,4 +1,4 @@
-//! What is answered where something cannot be done: a problem, as a response.
+//! Problem documents as responses.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -20,7 +20,7 @@ impl Refusal {
         self.0.clone().into_error()
     }
 
-    /// Of what is well formed, and makes no sense all the same: no schema can say so.
+    /// A well-formed request that makes no sense: no schema can express it.
     pub(super) fn of_meaning(error: Error) -> Self {
         match error.kind() {
             ErrorKind::Invalid => Self::with_status(&error, StatusCode::UNPROCESSABLE_ENTITY),

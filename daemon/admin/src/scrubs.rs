@@ -18,7 +18,7 @@ use super::body::{Path, Query};
 use super::lines::followed;
 use super::refusal::Refusal;
 
-/// How a scrub is begun.
+/// Options of a scrub.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Begun {
@@ -83,7 +83,7 @@ impl Drop for Following {
     }
 }
 
-/// What is told of a scrub, and whether that is its end.
+/// Returns the progress of a scrub, and true at its end.
 fn told(scrub: Scrubbing) -> (Result<Scrubbing>, bool) {
     match scrub.error.clone() {
         Some(problem) => (Err(problem.into_error()), true),

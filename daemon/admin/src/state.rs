@@ -1,4 +1,4 @@
-//! What a daemon is and does now: health, an overview for all, the whole of it for admins.
+//! State of a daemon: health, an overview for all, the full status for admins.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use super::access::{self, Caller};
 use super::refusal::Refusal;
 use crate::metrics::{Audience, Format, Scrape};
 
-/// That it is well.
+/// Answer of a healthy daemon.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Well {
     ok: bool,
 }
 
-/// What anybody may know: how the daemon does, and of nobody's data.
+/// Public state: health and load, without names of data.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Overview {
     /// The daemon's release.
@@ -34,13 +34,13 @@ pub(super) struct Overview {
     uptime_seconds: f64,
     /// Each tier, the fastest first.
     tiers: Vec<TierOverview>,
-    /// How many jobs are connected.
+    /// Number of connected jobs.
     jobs: usize,
-    /// Whether whoever asks is an admin, and is told everything by `/api/v1/status`.
+    /// True if the caller is an admin, to whom `/api/v1/status` gives the full status.
     is_admin: bool,
 }
 
-/// What anybody may know of a tier.
+/// Public state of a tier.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TierOverview {
     name: String,
@@ -73,13 +73,13 @@ impl From<TierReport> for TierOverview {
     }
 }
 
-/// Whether the daemon runs.
+/// Reports that the daemon runs.
 #[utoipa::path(get, path = "/healthz", tag = "state", responses((status = 200, body = Well)))]
 pub(super) async fn healthz() -> Json<Well> {
     Json(Well { ok: true })
 }
 
-/// Whether it can keep shards: one of its tiers, at least, takes some.
+/// Reports readiness: at least one tier accepts shards.
 #[utoipa::path(get, path = "/readyz", tag = "state", responses(
     (status = 200, body = Well),
 ))]
@@ -100,7 +100,7 @@ pub(super) async fn document(Extension(document): Extension<Arc<OpenApi>>) -> Js
     Json((*document).clone())
 }
 
-/// How the daemon does, in a few figures, without names of data, jobs and tenants.
+/// Reports the daemon's state in a few figures, without names of data, jobs and tenants.
 #[utoipa::path(get, path = "/api/v1/overview", tag = "state", responses((status = 200, body = Overview)))]
 pub(super) async fn overview(
     State(node): State<Arc<Node>>,
@@ -116,8 +116,9 @@ pub(super) async fn overview(
     })
 }
 
-/// What a monitoring system scrapes: OpenMetrics where that is accepted, else Prometheus' older text. Whoever is no admin, and
-/// whoever asks over TCP without the token, is told nothing by name of data, jobs, tenants and origins.
+/// Metrics for a monitoring system: OpenMetrics if the request accepts it, else Prometheus' older
+/// text. A caller that is not an admin, or that comes over TCP without the token, gets no names of
+/// data, jobs, tenants and origins.
 #[utoipa::path(get, path = "/metrics", tag = "state", responses(
     (status = 200, description = "Families of samples", content(
         (String = "text/plain"), (String = "application/openmetrics-text")))))]

@@ -40,7 +40,7 @@ pub struct HttpListener {
     tls: Option<Tls>,
 }
 
-/// Who gets in.
+/// Admission of requests.
 #[derive(Debug)]
 pub(super) struct Gate {
     names: Vec<String>,
@@ -134,8 +134,8 @@ impl Gate {
         Err(Refusal::with_status(&error, StatusCode::UNAUTHORIZED))
     }
 
-    /// Whom the request means: an address, which no name service can turn to another's, `localhost`, or a
-    /// name that the administrator gave.
+    /// Returns the host the request names: an address, which no name service can redirect,
+    /// `localhost`, or a configured name.
     fn host(&self, request: &Request) -> Result<String, Refusal> {
         let misdirected = |what: &str| {
             let error = Error::new(ErrorKind::Invalid, what)

@@ -17,7 +17,7 @@ use super::access::Caller;
 use super::body::{Json, Path, Query};
 use super::refusal::Refusal;
 
-/// How a tier is to be used.
+/// New mode of a tier.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Use {
@@ -67,7 +67,7 @@ pub(super) async fn change(
     Ok(Answer(find(&node, &name)?))
 }
 
-/// What admins call that.
+/// Verb of a mode, in admins' terms.
 fn verb(mode: Mode) -> &'static str {
     match mode {
         Mode::Enabled => "enable",

@@ -23,7 +23,7 @@ use super::refusal::Refusal;
 /// Bytes a second that a limit may say: a petabyte is none.
 const BANDWIDTH: std::ops::RangeInclusive<u64> = 1..=1_000_000_000_000_000;
 
-/// How a warm-up is begun.
+/// Options of a warm-up.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Begun {
@@ -108,7 +108,7 @@ impl Drop for Following {
     }
 }
 
-/// What is told of a warm-up, and whether that is its end.
+/// Returns the progress of a warm-up, and true at its end.
 fn told(warm: Warming) -> (Result<Warming>, bool) {
     let is_over = warm.done;
     (Ok(warm), is_over)

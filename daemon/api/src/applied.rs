@@ -1,4 +1,4 @@
-//! What came of applying a configuration.
+//! Result of applying a configuration.
 
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
@@ -9,37 +9,37 @@ use forebay_store::{Effects, ShareEffect};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What came of applying a configuration, or would come of it.
+/// Result of applying a configuration, or of a dry run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Applied {
     /// The file that it was in.
     pub file: PathBuf,
     /// The daemon's own file, by which it goes after a restart.
     pub own_file: PathBuf,
-    /// Whether it was only looked at.
+    /// True for a dry run.
     pub dry_run: bool,
-    /// Whether the daemon goes by it now.
+    /// True if the daemon now runs it.
     pub applied: bool,
-    /// What changes.
+    /// Changes.
     pub changes: Vec<Change>,
-    /// What of that cannot change while the daemon runs; then nothing changed.
+    /// Changes that need a restart; if there are any, nothing changed.
     pub refused: Vec<Change>,
-    /// What is wrong with it; then nothing changed.
+    /// Mistakes in it; if there are any, nothing changed.
     pub mistakes: Vec<Told>,
-    /// What it means for what is here.
+    /// Effects on cached data.
     pub effects: Effects,
-    /// What the daemon went by when it was asked: tiers, sources, data sets and tenants.
+    /// The configuration in force: tiers, sources, data sets and tenants.
     pub running: Value,
 }
 
 impl Applied {
-    /// Whether nothing stands in the way.
+    /// Returns true if it can be applied.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.refused.is_empty() && self.mistakes.is_empty()
     }
 
-    /// Why it was not applied, if something stands in the way.
+    /// Returns the reason it was not applied, if any.
     #[must_use]
     pub fn why_not(&self) -> Option<String> {
         let count = |count: usize, one: &str| match count {
@@ -105,7 +105,7 @@ impl fmt::Display for Applied {
     }
 }
 
-/// What the rules mean for what a data set or a tenant holds, as far as that is another.
+/// Describes changed limits of a data set's or a tenant's holdings.
 fn told(share: &ShareEffect) -> Vec<String> {
     let mut told = Vec::new();
     match (share.before_bytes, share.after_bytes) {
@@ -149,8 +149,8 @@ fn size(bytes: u64) -> String {
 /// A configuration as somebody sent it.
 #[derive(Debug, Clone)]
 pub struct Sent {
-    /// What its file is called: the ending says in which language it is.
+    /// Name of the file: the extension selects the language.
     pub name: String,
-    /// What the file says.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }

@@ -7,10 +7,10 @@ use forebay_config::{Change, Told};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a daemon goes by.
+/// The configuration in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Configuration {
-    /// Its own file.
+    /// The daemon's own file.
     #[schema(value_type = String)]
     pub file: PathBuf,
     /// Another file, whose configuration was applied since the daemon read its own.
@@ -18,26 +18,26 @@ pub struct Configuration {
     pub applied_from: Option<String>,
     /// Since when it goes by that (RFC 3339).
     pub since: String,
-    /// How its own file differs from what it goes by.
+    /// Difference between the file and the configuration in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
 }
 
-/// How a daemon's file differs from what it goes by.
+/// Difference between a daemon's file and its configuration in force.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drift {
     /// Since when, as far as the file tells (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// What would change if the daemon went by its file.
+    /// Changes that a reload of the file would make.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub changes: Vec<Change>,
-    /// What is wrong with the file.
+    /// Mistakes in the file.
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
     pub mistakes: Vec<Told>,
-    /// Why it cannot be read.
+    /// Reason the file cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }

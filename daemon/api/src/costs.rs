@@ -1,6 +1,6 @@
-//! What jobs cost: amounts, and their prices.
+//! Costs of jobs: amounts, and their prices.
 //!
-//! Rule: amounts first. Prices are applied when somebody asks, by the configuration in force then.
+//! Amounts come first. Prices are applied on request, from the configuration in force then.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use forebay_wire::message::Cause;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Whose lines are those of all jobs together.
+/// Owner of the lines for all jobs together.
 const ALL_JOBS: &str = "(all jobs)";
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -28,7 +28,7 @@ pub type ByCause = [u64; Cause::ALL.len()];
 /// A job's name, and its tenant's.
 pub type Whose = (String, Option<String>);
 
-/// What jobs cost since the daemon started.
+/// Costs of jobs since the daemon started.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CostReport {
     /// Seconds since it did.
@@ -45,11 +45,11 @@ pub struct CostReport {
     pub by_tenant: Vec<CostLine>,
     /// All lines together.
     pub total: CostLine,
-    /// What was written to each tier on a disk.
+    /// Bytes written to each tier on a disk.
     pub endurance: Vec<Endurance>,
 }
 
-/// What one job cost.
+/// Costs of one job.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct CostLine {
     /// The job, by its name; all lines of that name are one job's.
@@ -76,7 +76,7 @@ pub struct CostLine {
     /// The same by the cause.
     #[serde(default)]
     pub gpu_seconds_lost_by_cause: BTreeMap<String, f64>,
-    /// What that comes to, by the prices that there are.
+    /// Cost by the configured prices.
     pub cost: Cost,
 }
 
@@ -100,7 +100,7 @@ pub struct Cost {
     pub total: Option<f64>,
 }
 
-/// What writing took of a tier's disk.
+/// Wear of a tier's disk by writes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Endurance {
     /// The tier.
@@ -109,7 +109,8 @@ pub struct Endurance {
     pub written_bytes: u64,
     /// Bytes that it may hold.
     pub capacity_bytes: u64,
-    /// How often that is its capacity, a day: what drives are rated by (DWPD). None in the first hour.
+    /// Writes per day over the capacity: the unit of drives' ratings (DWPD). None in the first
+    /// hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacities_per_day: Option<f64>,
     /// Bytes that may still be written today without anybody waiting for them, if `writes_per_day` says so.
@@ -215,7 +216,7 @@ impl Endurance {
             tier: tier.name.clone(),
             written_bytes: written,
             capacity_bytes: capacity,
-            // What a few minutes of a cold start come to a day would frighten without reason.
+            // A cold start's first minutes would extrapolate to a frightening rate.
             capacities_per_day: (seconds >= HOUR).then_some(a_day),
             left_today_bytes: tier.writes_left_bytes,
         }
@@ -340,7 +341,7 @@ mod tests {
         let report = CostReport::new(Duration::from_secs(60), prices, lines, &[]);
         let told: Vec<_> =
             report.lines.iter().map(|line| (line.job.as_str(), line.cost.total)).collect();
-        // What nothing was fetched for is no line; the dearest comes first.
+        // A job without fetches has no line; the most expensive comes first.
         assert_eq!(told, [("a", Some(6.0)), ("a", Some(1.5)), ("b", Some(0.0))]);
         let total = &report.total;
         assert_eq!(

@@ -13,7 +13,7 @@ pub struct GpuReport {
     /// The driver's release; none before it told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Why they cannot be read now: what else stands here was read before.
+    /// Reason they cannot be read now: the other figures are from the last read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
     /// Seconds since they were read; none if they never were.
@@ -26,13 +26,13 @@ pub struct GpuReport {
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
-    /// What it is, and always was.
+    /// Identity of the GPU.
     #[serde(flatten)]
     pub identity: Identity,
-    /// Why it cannot be read.
+    /// Reason it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
-    /// What it does.
+    /// Activity.
     #[serde(flatten)]
     pub activity: Activity,
     /// Jobs of this daemon whose trainers compute on it.
@@ -41,24 +41,25 @@ pub struct Gpu {
     pub other_processes: usize,
 }
 
-/// What a GPU is.
+/// Identity of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Identity {
-    /// Its number, in the driver's order.
+    /// Number, in the driver's order.
     pub index: u32,
-    /// What tells it from all other GPUs.
+    /// Unique identifier.
     pub uuid: String,
-    /// Where it is on the bus.
+    /// Address on the bus.
     pub pci_bus_id: String,
-    /// What it is sold as.
+    /// Product name.
     pub model: String,
 }
 
-/// What a GPU does. What its driver does not tell of such a model is absent.
+/// Activity of a GPU. Figures the driver does not give for the model are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Activity {
-    /// Whether shares and rates are of the driver's performance monitoring (GPM, Hopper and later): exact over
-    /// `over_seconds`. Else they are its older figures: `sm_share` is of the time in which any kernel ran.
+    /// True if shares and rates come from the driver's performance monitoring (GPM, Hopper and
+    /// later): exact over `over_seconds`. Otherwise they are the older figures: `sm_share` is the
+    /// share of time in which any kernel ran.
     pub is_monitored: bool,
     /// Seconds that monitored shares and rates are of: the stretch since it was read before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,9 +90,9 @@ pub struct Activity {
 /// A job that computes on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuJob {
-    /// Its number.
+    /// Number.
     pub session: u64,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 

@@ -9,7 +9,7 @@ use forebay_wire::message::Cause;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How a job gets on.
+/// Progress of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProgressReport {
     /// Batches that its trainer took, over all epochs.
@@ -24,20 +24,21 @@ pub struct ProgressReport {
     pub waited_seconds: BTreeMap<String, f64>,
     /// Seconds that it has waited by now for the batch to come; 0 if it does not wait.
     pub waiting_seconds: f64,
-    /// How long it waited for each batch; metrics tell of it, the document does not.
+    /// Waiting time of each batch; only metrics show it.
     #[serde(skip)]
     pub waits: Times,
     /// Seconds since it last said something: a trainer that computes is silent.
     pub heard_seconds_ago: f64,
-    /// What happened between its last words; none in its first second.
+    /// Activity between its last reports; none in its first second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lately: Option<Lately>,
 }
 
-/// What happened in some seconds.
+/// Activity over some seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Lately {
-    /// How many: ten, where the job is old enough; more where its trainer takes no batches by now.
+    /// Length of the interval: ten seconds once the job is old enough; longer if its trainer takes
+    /// no batches.
     pub seconds: f64,
     /// Samples a second.
     pub samples_per_second: f64,

@@ -12,16 +12,16 @@ use utoipa::ToSchema;
 pub struct Explanation {
     /// The shard, without what may be secret in its URL.
     pub url: String,
-    /// Why it is where it is.
+    /// Reasons for its place.
     pub why: Vec<String>,
-    /// What will happen to it next.
+    /// Next steps.
     pub next: Vec<String>,
-    /// What that is concluded from.
+    /// Facts behind the answer.
     #[serde(flatten)]
     pub facts: Explained,
 }
 
-/// What is to be pinned.
+/// Shards to pin.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
@@ -32,13 +32,13 @@ pub struct Wanted {
 /// A pin.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Pin {
-    /// What was asked to be pinned.
+    /// The pinned pattern or URL.
     pub pin: String,
-    /// How many shards of it are here.
+    /// Number of its shards that are cached.
     pub shards: u64,
 }
 
-/// What the daemon is to go by.
+/// Configuration to apply.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wish {
@@ -51,9 +51,9 @@ pub struct Wish {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigurationFile {
-    /// What it is called: the ending says in which language it is.
+    /// Name of the file: the extension selects the language.
     pub name: String,
-    /// What it says.
+    /// Content of the file.
     pub text: String,
 }
 
@@ -65,14 +65,14 @@ pub struct Shards {
     pub urls: Vec<String>,
 }
 
-/// What became of a shard's copies.
+/// Result for a shard's copies.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Evicted {
     /// The shard.
     pub url: String,
-    /// How many there were, on all tiers.
+    /// Number of copies, on all tiers.
     pub copies: u64,
-    /// Whether they are gone.
+    /// True if they were dropped.
     pub dropped: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Check {
 pub struct Finding {
     /// The shard.
     pub url: String,
-    /// What is here; where the origin does not tell its version, `stale` is any copy.
+    /// State of the copy; if the origin gives no version, every copy is `stale`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy: Option<Copy>,
     /// The tier that has it.
@@ -108,13 +108,13 @@ pub struct Finding {
     /// Bytes that are here of one that is not whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here_bytes: Option<u64>,
-    /// What the origin answered, if that was no version.
+    /// The origin's error, if it gave no version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Problem>,
-    /// What of the copy differs from what the origin sent, if that was looked for and found.
+    /// Difference between the copy and the origin's bytes, if the check found one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flaw: Option<Problem>,
-    /// Why the shard cannot be asked for at all.
+    /// Reason the shard cannot be requested at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Problem>,
 }
@@ -149,7 +149,7 @@ impl Finding {
     }
 }
 
-/// What is to be fetched.
+/// Shards to fetch.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmUp {

@@ -1,4 +1,4 @@
-//! What an admin sees: one document, as JSON for scripts and as text for people.
+//! Status of a daemon: one document, as JSON for scripts and as text for people.
 
 mod text;
 
@@ -25,13 +25,13 @@ pub use text::{JobLines, Screen, TierLines, cut, is_kept_by_use, printable, why_
 /// A daemon's state.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Status {
-    /// Its release.
+    /// Release.
     pub release: &'static str,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: f64,
-    /// What it goes by; none if it has no file.
+    /// The configuration in force; none without a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<Configuration>,
     /// All tiers together.
@@ -42,11 +42,11 @@ pub struct Status {
     pub sources: Vec<LinkReport>,
     /// Mounts that shards are read from, and what reads there.
     pub mounts: Vec<MountReport>,
-    /// What was read of files that clients open, by all of them together, those that are gone among them.
+    /// Reads of files that clients open, by all of them together, ended ones included.
     pub client_files: FileCounts,
     /// Shards on their way in.
     pub fills: Fills,
-    /// What jobs said they will read, and what was fetched by it.
+    /// Expected reads of jobs, and the fetches based on them.
     pub foresight: ForecastReport,
     /// Memory for bytes on their way in.
     pub frames: Memory,
@@ -56,7 +56,7 @@ pub struct Status {
     pub slab_limit_bytes: usize,
     /// Jobs connected now.
     pub jobs: Vec<Job>,
-    /// What the node's GPUs do; none without NVIDIA's driver.
+    /// Activity of the node's GPUs; none without NVIDIA's driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<GpuReport>,
     /// Warm-ups that run, and the last that ended.
@@ -64,16 +64,17 @@ pub struct Status {
     /// The audit log, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditReport>,
-    /// What was fetched and written, and for whom; metrics and `forebay cost` tell of it, the document does not.
+    /// Bytes fetched and written, by owner; only metrics and `forebay cost` show it.
     #[serde(skip)]
     pub bills: Vec<(Charged, Billed)>,
-    /// How long samples were waited for that had not arrived; metrics tell of it, the document does not.
+    /// Waiting time for samples that had not arrived; only metrics show it.
     #[serde(skip)]
     pub shard_waits: Times,
-    /// How long shards took to come from their origin; likewise.
+    /// Fetch time of shards; only metrics show it.
     #[serde(skip)]
     pub shard_fetches: Times,
-    /// What trainers waited since the daemon started, those that left among them; likewise.
+    /// Waiting time of trainers since the daemon started, ended ones included; only metrics show
+    /// it.
     #[serde(skip)]
     pub waited_ns: ByCause,
 }
@@ -81,7 +82,7 @@ pub struct Status {
 /// A piece of pinned memory.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Memory {
-    /// Its size.
+    /// Size.
     pub bytes: usize,
     /// Bytes of it in use.
     pub in_use_bytes: usize,
@@ -93,13 +94,13 @@ pub struct Memory {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = AllTiers)]
 pub struct Cache {
-    /// What they counted.
+    /// Counters.
     #[serde(flatten)]
     pub counters: Counters,
-    /// What they hold of each data set, and of each tenant.
+    /// Holdings of each data set, and of each tenant.
     #[serde(flatten)]
     pub holdings: Holdings,
-    /// What went past all tiers, which is part of the counts above.
+    /// Reads past all tiers, part of the counts above.
     pub past: Past,
     /// Bytes for batches of each data set that no tier had a part in.
     pub past_tiers: Vec<DatasetTraffic>,
@@ -108,14 +109,14 @@ pub struct Cache {
 /// A job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Job {
-    /// Its number.
+    /// Number.
     pub session: u64,
-    /// Its name.
+    /// Name.
     pub name: String,
     /// The tenant that is charged for what it brings in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Its trainer's process, if this daemon's namespace has a number for it.
+    /// Process id of its trainer, if this daemon's namespace has one for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Bytes of its slab.
@@ -129,18 +130,19 @@ pub struct Job {
     /// Shards that turned out wrong after the job had samples of them.
     #[serde(default)]
     pub wrong_shards: u64,
-    /// How it gets on, as its trainer says; none before its first second.
+    /// Progress, as its trainer reports it; none before its first second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressReport>,
-    /// What its trainer says.
+    /// Its trainer's report.
     #[serde(flatten, default)]
     pub told: Told,
 }
 
-/// What only a trainer knows of its job. It is that trainer's word, so it is bounded here.
+/// Facts only a trainer knows about its job. The daemon trusts none of it, so the size is bounded
+/// here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Told {
-    /// What it passed over.
+    /// Skipped samples.
     #[serde(default)]
     pub bad_samples: BadSamples,
     /// Rows of images and arrays by who made them, and of those by why.
@@ -148,10 +150,10 @@ pub struct Told {
     pub decoders: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// What a trainer says that it could not use.
+/// Samples a trainer reports as unusable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BadSamples {
-    /// How many, by the kind of error.
+    /// Counts by kind of error.
     pub counts: BTreeMap<String, u64>,
     /// The last of them, the latest at the end.
     pub last: Vec<Named>,
@@ -163,15 +165,15 @@ pub struct BadSamples {
 pub struct Named {
     /// The kind of error.
     pub kind: String,
-    /// Its shard.
+    /// Shard.
     pub url: Option<String>,
-    /// Its key.
+    /// Key.
     pub key: Option<String>,
     /// The field that failed.
     pub field: Option<String>,
-    /// Where in the shard, in bytes.
+    /// Offset in the shard, in bytes.
     pub offset: Option<u64>,
-    /// What is wrong with it, and where, for people.
+    /// Error and place, for people.
     pub message: String,
 }
 
@@ -202,7 +204,7 @@ impl From<BadSample> for Named {
     }
 }
 
-/// Who made a job's rows, as its trainer says.
+/// Returns the decoders of a job's rows, as its trainer reports them.
 pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
     let mut decoders = BTreeMap::<_, BTreeMap<_, u64>>::new();
     for Decoded { by, why, rows } in told.into_iter().take(DECODED_NAMED) {
@@ -212,17 +214,17 @@ pub fn decoders(told: Vec<Decoded>) -> BTreeMap<String, BTreeMap<String, u64>> {
     decoders
 }
 
-/// How the log fares.
+/// State of the log.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct AuditReport {
-    /// Its file.
+    /// Path of the log.
     #[schema(value_type = String)]
     pub path: PathBuf,
     /// Lines written since the start.
     pub written: u64,
     /// Lines that were not, for whatever reason.
     pub lost: u64,
-    /// Why none can be written just now.
+    /// Reason the log cannot be written now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How far a warm-up has come.
+/// Progress of a warm-up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Warming {
-    /// Its number on this daemon.
+    /// Number on this daemon.
     pub number: u64,
     /// Shards it was asked for.
     pub shards: u64,
-    /// Of those that are on a tier now because of it.
+    /// Shards on a tier now because of it.
     pub fetched: u64,
     /// Those that were there already, or came for somebody else.
     pub cached: u64,
@@ -23,9 +23,9 @@ pub struct Warming {
     /// Bytes a second, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
-    /// Why shards could not be had, told at the end, of a thousand at most.
+    /// Failures by shard, reported at the end, at most a thousand.
     pub failures: Vec<Failure>,
-    /// Whether this is all.
+    /// True at the end.
     pub done: bool,
 }
 

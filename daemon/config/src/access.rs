@@ -1,4 +1,4 @@
-//! Who may do what: `allow` of a data set, limits of a tenant, `[[listen]]`, `[audit]`.
+//! Access settings: `allow` of a data set, limits of a tenant, `[[listen]]`, `[audit]`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -29,13 +29,13 @@ pub(super) const AUDIT_KEEP: u32 = 7;
 /// The most that are kept: each rotation renames all of them.
 const AUDIT_KEEP_MAX: u32 = 1000;
 
-/// Who may connect to a socket, unless told otherwise: its user and its group.
+/// Default mode of a socket: its user and its group may connect.
 const MODE: u32 = 0o660;
 
 /// Every bit that a socket's mode may have.
 const MODE_MAX: u32 = 0o777;
 
-/// What the kernel has for a socket's path and the end of it, in bytes.
+/// The kernel's room for a socket's path and its terminator, in bytes.
 const SOCKET_PATH: usize = 108;
 
 /// Opens in a time, at most: more than a daemon serves.
@@ -77,11 +77,11 @@ impl Allow {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Where the socket lies.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Whose everybody is who comes by it; none: whose groups say.
+    /// Tenant of everyone who connects here; none: the peer's groups decide.
     pub tenant: Option<String>,
-    /// Whether admins may administer by it.
+    /// True if admins may administer through this socket.
     #[serde(default)]
     pub admin: bool,
     /// The group of its file.
@@ -136,9 +136,9 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Audit {
-    /// Its file; older ones lie beside it, with `.1`, `.2` … behind the name.
+    /// Path of the log; older files have `.1`, `.2` … appended.
     pub path: PathBuf,
-    /// What one file may hold.
+    /// Largest size of one file.
     #[schemars(with = "Option<schema::Size>")]
     pub max_size: Option<ByteSize>,
     /// Older files that are kept.
@@ -166,7 +166,7 @@ impl Audit {
     }
 }
 
-/// How often jobs may be opened: `32/s`, `600/min`.
+/// Parses the rate at which jobs may be opened: `32/s`, `600/min`.
 pub(super) fn opens<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Opens>, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let parsed = text.split_once('/').and_then(|(count, time)| {
@@ -179,7 +179,7 @@ pub(super) fn opens<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Opens>,
 }
 
 impl super::Tenant {
-    /// How many jobs it may have, and open.
+    /// Returns the limits on jobs and opens.
     pub(super) fn limits(&self) -> Result<TenantLimits> {
         let default = TenantLimits::default();
         let sessions = self.sessions.unwrap_or(default.sessions);
@@ -192,10 +192,7 @@ impl super::Tenant {
 }
 
 impl Config {
-    /// Who else than the daemon's own user is served, and on what.
-    ///
-    /// # Errors
-    /// `Invalid` naming the user or group that there is none of.
+    /// Users served beside the daemon's own, and their rights.
     pub fn access(&self) -> Result<AccessConfig> {
         let mut allow = BTreeMap::new();
         for dataset in &self.dataset {
@@ -234,7 +231,7 @@ impl Config {
         self.daemon.socket.clone().unwrap_or_else(|| NODE_SOCKET.into())
     }
 
-    /// Whether peers can come as this tenant by a socket of its own.
+    /// Returns true if peers can connect as this tenant through a socket of its own.
     pub(super) fn has_socket(&self, tenant: &str) -> bool {
         self.listen.iter().any(|listen| listen.tenant.as_deref() == Some(tenant))
     }

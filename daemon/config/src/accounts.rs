@@ -57,7 +57,7 @@ impl Account {
         }
     }
 
-    /// Its number, unless it is the kernel's stand-in for all that it does not know.
+    /// Returns the number, unless it is the kernel's stand-in for unknown ones.
     fn number(
         &self,
         noun: &str,
@@ -86,7 +86,7 @@ impl Account {
 }
 
 impl Group {
-    /// Its number now; who is in it, the kernel says.
+    /// Returns the current group id; the kernel knows the members.
     pub(super) fn gid(&self) -> Result<u32> {
         let look_up = |name: &str| {
             let found = nix::unistd::Group::from_name(name)?;
@@ -104,7 +104,7 @@ impl Group {
 }
 
 impl User {
-    /// Its number now.
+    /// Returns the current user id.
     pub(super) fn uid(&self) -> Result<u32> {
         let look_up = |name: &str| {
             let found = nix::unistd::User::from_name(name)?;

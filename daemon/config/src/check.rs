@@ -84,9 +84,9 @@ pub(super) fn tenant_after(
 struct Check<'t> {
     root: &'t Node,
     mistakes: Vec<Mistake>,
-    /// What cannot be read.
+    /// Parts that cannot be read.
     skipped: Skipped,
-    /// That, and what it lies in.
+    /// Those parts, and the parts that contain them.
     dirty: Skipped,
 }
 
@@ -108,7 +108,7 @@ impl<'t> Check<'t> {
         None
     }
 
-    /// Whether a key is missing only because what it says was left out.
+    /// Returns true if a key is missing only because an unreadable part was left out.
     fn follows(&self, fault: &Fault<'_>) -> bool {
         let (What::Missing(key), Some(step)) = (&fault.what, fault.trail.first()) else {
             return false;
@@ -116,7 +116,7 @@ impl<'t> Check<'t> {
         step.node.get(key).is_some()
     }
 
-    /// What goes for each table of a list that was read, whether all of it was or not.
+    /// Returns each table of a list that was read, complete or not.
     fn read<T>(&self, section: &str, read: &'t [T]) -> Vec<(&'t Node, &'t T)> {
         let nodes = self.root.get(section).map_or(&[][..], Node::elements);
         let counts = |node: &&Node| !self.skipped.contains(&std::ptr::from_ref(*node));
@@ -252,7 +252,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether every table of a list was read.
+    /// Returns true if every table of a list was read.
     fn has_all<T>(&self, section: &str, read: &[T]) -> bool {
         self.root.get(section).map_or(&[][..], Node::elements).len() == read.len()
     }
@@ -632,7 +632,7 @@ mod tests {
         }
     }
 
-    /// What is nested without end, and what is merely long.
+    /// Deep nesting and long lists are cheap to check.
     #[test]
     fn depth_and_length_cost_nothing() {
         for open in ["[", "{a: ", "- ", "a = [", "a = {b = ", "{\"a\":", "a.", "[[", "? ", "a:\n "]

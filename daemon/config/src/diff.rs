@@ -1,7 +1,6 @@
-//! What changes between two configurations, in an admin's words.
+//! Differences between two configurations, in an admin's words.
 //!
-//! One rule: what is compared is what is in effect, defaults included; what is told of a URL is what may be
-//! shown of it.
+//! The comparison is of effective values, defaults included; a URL is shown without its secrets.
 
 use std::fmt;
 
@@ -17,7 +16,7 @@ use super::show::{document, written};
 pub struct Change {
     /// The table: `dataset`.
     section: String,
-    /// Which of them, by its name, or by what it matches.
+    /// Name of the entry, or its pattern.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(flatten)]
@@ -33,18 +32,18 @@ enum What {
     Removed,
     /// The first that matches counts: their names, of those that were and are there.
     Order { from: Vec<String>, to: Vec<String> },
-    /// What a key says; null where it says nothing.
+    /// Values of a key; null where it is absent.
     Changed {
         key: String,
         from: Value,
         to: Value,
-        /// Whether only what is not shown differs.
+        /// True if only hidden values differ.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         hidden: bool,
     },
 }
 
-/// What changes from `old` to `new`; `socket` and `memory` are what holds where neither says anything.
+/// Returns the changes from `old` to `new`; `socket` and `memory` are the defaults of both.
 pub fn diff(old: &Config, new: &Config, socket: &str, memory: u64) -> Vec<Change> {
     let both = |config: &Config| Both {
         shown: document(config, socket, memory),
@@ -68,8 +67,8 @@ pub fn diff(old: &Config, new: &Config, socket: &str, memory: u64) -> Vec<Change
 }
 
 impl Change {
-    /// Whether a daemon that goes by `old` has to be started anew for it. What is not known here to be
-    /// heeded at once is taken not to be.
+    /// Returns true if a daemon that runs `old` has to restart. A change unknown here is assumed to
+    /// need it.
     pub fn needs_restart(&self, old: &Config) -> bool {
         let key = match &self.what {
             What::Changed { key, .. } => Some(key.as_str()),
@@ -178,7 +177,7 @@ fn keys(section: &str, name: Option<&str>, old: &Table, new: &Table, changes: &m
     }
 }
 
-/// What admins call a section, one of it and several.
+/// Returns the names of a section's entries: one, and several.
 fn called(section: &str) -> (&str, &str) {
     match section {
         "dataset" => ("data set", "data sets"),

@@ -1,4 +1,4 @@
-//! What an embedded daemon decides for itself: where its cache is, how large, how much memory.
+//! Defaults of an embedded daemon: place and size of its cache, memory.
 
 use std::io::Stderr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use forebay_client::LOG_MAX;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, ftruncate};
 
-/// Of the free space an embedded cache takes at most this share …
+/// Largest share of the free space that an embedded cache takes …
 const SHARE_OF_FREE: f64 = 0.5;
 
 /// … and at most this many bytes: a laptop's or a shared node's disk is not ours to fill.

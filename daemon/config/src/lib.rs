@@ -50,7 +50,7 @@ pub use schema::schema;
 pub use show::{document, policy, text};
 pub use source::Source;
 
-/// What a node daemon goes by: `/etc/forebay/forebay.toml`.
+/// Configuration of a node daemon: `/etc/forebay/forebay.toml`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["tier"]))]
@@ -58,17 +58,17 @@ pub struct Config {
     /// The process.
     #[serde(default)]
     pub daemon: Daemon,
-    /// Where shards rest: at least one.
+    /// Tiers that hold shards: at least one.
     #[serde(default)]
     pub tier: Vec<Tier>,
-    /// Which stores may be read and how; the first whose pattern matches a shard's URL counts. None
-    /// at all: any, as jobs say.
+    /// Stores that may be read, and their options; the first whose pattern matches a shard's URL
+    /// applies. Without any, jobs may read every store.
     #[serde(default)]
     pub source: Vec<Source>,
-    /// How data sets are kept; the first whose pattern matches a shard's URL counts.
+    /// Rules for data sets; the first whose pattern matches a shard's URL applies.
     #[serde(default)]
     pub dataset: Vec<Dataset>,
-    /// Who shares the node; a job belongs to the first that has one of its groups.
+    /// Tenants of the node; a job belongs to the first that has one of its groups.
     #[serde(default)]
     pub tenant: Vec<Tenant>,
     /// Sockets beside the daemon's own: for pods, whose users mean nothing here.
@@ -79,7 +79,7 @@ pub struct Config {
     pub leases: Leases,
     /// The log of who was refused what, and who changed what.
     pub audit: Option<Audit>,
-    /// What its work costs, for reports.
+    /// Prices of the node's resources, for reports.
     #[serde(default)]
     pub prices: Prices,
 }
@@ -96,12 +96,12 @@ pub struct Leases {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Daemon {
-    /// Where trainers connect.
+    /// Socket for trainers.
     pub socket: Option<PathBuf>,
     /// Frames and slabs together, at most.
     #[schemars(with = "Option<schema::Size>")]
     pub memory: Option<ByteSize>,
-    /// How its own log is written: `text`, or `json`, one object a line.
+    /// Format of the daemon's own log: `text`, or `json`, one object a line.
     #[serde(default)]
     #[schemars(with = "schema::Word<LogFormat>")]
     pub log: LogFormat,
@@ -111,15 +111,16 @@ pub struct Daemon {
     pub groups: Vec<Group>,
     /// The group whose members administer, beside root and the daemon's own user.
     pub admin_group: Option<Group>,
-    /// Where the admin API is to be had over TCP, too, like `127.0.0.1:9480`.
+    /// TCP address of the admin API, like `127.0.0.1:9480`.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// What this machine is called by those who ask there, beside its addresses and `localhost`.
+    /// Host names of this machine in requests to that address, beside its addresses and
+    /// `localhost`.
     #[serde(default)]
     pub http_names: Vec<String>,
     /// The file of the token that admins show there; none: nobody is an admin by one.
     pub token_file: Option<PathBuf>,
-    /// What TLS is spoken with there; none: none is.
+    /// TLS for that address; without it the API speaks plain HTTP.
     pub http_tls: Option<HttpTls>,
 }
 
@@ -129,7 +130,7 @@ pub struct Daemon {
 pub struct HttpTls {
     /// The daemon's certificate, and those that lead from it to an authority.
     pub cert: PathBuf,
-    /// Its key: of the daemon's user, for nobody else to read.
+    /// Private key: owned by the daemon's user and readable by it only.
     pub key: PathBuf,
     /// The authorities whose certificates make admins; none: no certificate does.
     pub client_ca: Option<PathBuf>,
@@ -185,25 +186,25 @@ impl Daemon {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// What it is made of.
+    /// Kind of storage.
     #[serde(default = "nvme")]
     #[schemars(with = "schema::Word<Class>")]
     pub class: Class,
     /// The cache directory; none for memory.
     pub path: Option<PathBuf>,
-    /// What it may hold, at most.
+    /// Capacity.
     #[schemars(with = "schema::Size")]
     pub capacity: ByteSize,
-    /// What of its disk is left to others.
+    /// Space of its disk that is left to others.
     #[serde(default, deserialize_with = "keep_free")]
     #[schemars(with = "schema::KeepFree")]
     pub keep_free: Option<KeepFree>,
-    /// Where given, shards leave ahead of need.
+    /// If given, shards are evicted ahead of need.
     #[schemars(with = "Option<schema::Watermarks>")]
     pub watermarks: Option<Watermarks>,
-    /// What may be written a day without anybody waiting for it.
+    /// Bytes a day that may be written at full speed.
     #[schemars(with = "Option<schema::Size>")]
     pub writes_per_day: Option<ByteSize>,
 }
@@ -265,15 +266,15 @@ impl Tier {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
     /// URLs that belong to it; `*` stays within a folder, `**` crosses them.
     pub r#match: String,
-    /// Whether copies of its shards are kept.
+    /// Cache mode of its shards.
     #[serde(default)]
     #[schemars(with = "schema::Word<Cache>")]
     pub cache: Cache,
-    /// Which of its shards goes first.
+    /// Eviction order of its shards.
     #[serde(default)]
     #[schemars(with = "schema::Word<Evict>")]
     pub evict: Evict,
@@ -294,7 +295,7 @@ pub struct Dataset {
     /// Lower ones give up their shards first.
     #[serde(default)]
     pub priority: i32,
-    /// What is read once passes through; only what is used again stays.
+    /// True if data read once bypasses the cache; only data used again stays.
     #[serde(default)]
     pub scan_bypass: bool,
     /// The tiers it may lie on; none named: any.
@@ -302,7 +303,8 @@ pub struct Dataset {
     pub tiers: Vec<String>,
     /// Bytes a second that its fills take from their origins, at most.
     pub bandwidth: Option<Rate>,
-    /// Who may read it; none named: admins only, but for files that a job opens itself.
+    /// Users and groups that may read it; none: admins only, except for files that a job opens
+    /// itself.
     pub allow: Option<Allow>,
 }
 
@@ -351,9 +353,9 @@ impl Dataset {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// Whose members' jobs are its jobs.
+    /// Groups whose members' jobs belong to the tenant.
     #[serde(default)]
     pub groups: Vec<Group>,
     /// Bytes it is left with, and may hold.
@@ -361,7 +363,8 @@ pub struct Tenant {
     pub quota: Quota,
     /// Jobs it may have at once.
     pub sessions: Option<u32>,
-    /// How often its jobs may be opened; as many as may be at once are opened at once.
+    /// Rate at which its jobs may be opened; a burst may be as large as the limit of concurrent
+    /// jobs.
     #[serde(default, deserialize_with = "access::opens")]
     #[schemars(with = "schema::Opens")]
     pub opens: Option<Opens>,
@@ -406,10 +409,7 @@ impl Config {
         Ok(tenants)
     }
 
-    /// How the admin API is to be had over TCP, if it is; the token and certificates are read.
-    ///
-    /// # Errors
-    /// As [`Token::read`] and [`Tls::read`], and `Invalid` for what contradicts itself.
+    /// Returns the TCP settings of the admin API, if any; reads the token and the certificates.
     pub fn http(&self) -> Result<Option<HttpConfig>> {
         let daemon = &self.daemon;
         daemon.check_http()?;

@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, and where.
+//! Mistakes in a configuration, and their places.
 //!
-//! One rule: a mistake names its line and column wherever the file has the words that are wrong.
+//! A mistake has a line and a column wherever the file contains the wrong words.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use super::tree::Place;
 /// One thing that is wrong with a file.
 #[derive(Debug, Clone)]
 pub struct Mistake {
-    /// Where; none: of the file as a whole.
+    /// Place; none if it concerns the file as a whole.
     pub place: Option<Place>,
-    /// What, and what to write instead. It does not name the file.
+    /// Mistake and correction. It does not name the file.
     pub error: Error,
 }
 
 impl Mistake {
-    /// Of what stands at `place`.
+    /// Returns a mistake at `place`.
     pub(super) fn at(place: Place, error: Error) -> Self {
         Self { place: Some(place), error }
     }
 
-    /// What the file's language does not know.
+    /// Returns a mistake in the syntax of the file's language.
     pub(super) fn of_syntax(place: Option<Place>, what: impl Into<String>) -> Self {
         Self { place, error: Error::new(ErrorKind::Invalid, what) }
     }
@@ -55,12 +55,12 @@ impl Mistake {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// Its line, from 1.
+    /// Line, from 1.
     pub line: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// Its column, from 1.
+    /// Column, from 1.
     pub column: Option<usize>,
-    /// What is wrong.
+    /// Description.
     pub message: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     /// Names and values of its place.

@@ -12,7 +12,7 @@ const CURRENCY_MAX: usize = 16;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// What all of them are in, like `USD`.
+    /// Currency of all prices, like `USD`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub currency: Option<String>,
     /// For 2^30 bytes that leave a store over a network.

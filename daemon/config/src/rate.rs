@@ -14,7 +14,7 @@ pub struct Rate(u64);
 /// Bits of a byte.
 const BITS: f64 = 8.0;
 
-/// What a number is multiplied by.
+/// Multipliers.
 const PREFIXES: [(&str, f64); 9] = [
     ("Ki", 1024.0),
     ("Mi", 1_048_576.0),

@@ -27,7 +27,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// What a file of this name is written in.
+    /// Returns the language of a file, by its name.
     pub(crate) fn of(file: &Path) -> Self {
         let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
@@ -37,7 +37,7 @@ impl Language {
         }
     }
 
-    /// What a file says; as much of it as can be read where the language allows to go on.
+    /// Parses a file; if the language allows it, parsing continues past mistakes.
     pub(super) fn tree(self, text: &str) -> Result<Node, Vec<Mistake>> {
         match self {
             Self::Json => json::tree(text),
@@ -47,17 +47,18 @@ impl Language {
     }
 }
 
-/// Where a file says what it says.
+/// Places of a file's values.
 #[derive(Debug)]
 pub struct Places(Option<Node>);
 
 impl Places {
-    /// Of a file of this name with this text; of one that cannot be read, none.
+    /// Returns the places of a file with this name and text; none if it cannot be parsed.
     pub fn of(file: &Path, text: &str) -> Self {
         Self(Language::of(file).tree(text).ok())
     }
 
-    /// Of a key in the `at`-th table of this name; of the table, where the key is not written.
+    /// Returns the place of a key in the `at`-th table of this name; the table's, if the key is
+    /// absent.
     pub fn of_key(&self, section: &str, at: usize, key: &str) -> Option<Place> {
         let section = self.0.as_ref()?.get(section)?;
         let table = match &section.value {
@@ -78,7 +79,7 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, Mistake> {
     })
 }
 
-/// Where the lines of a text begin.
+/// Offsets of a text's lines.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
@@ -90,7 +91,7 @@ impl<'a> Lines<'a> {
         Self { text, starts: std::iter::once(0).chain(newlines).collect() }
     }
 
-    /// Where byte `offset` is.
+    /// Returns the place of byte `offset`.
     fn place(&self, offset: usize) -> Place {
         let offset = self.text.floor_char_boundary(offset);
         let line = self.starts.partition_point(|start| *start <= offset);

@@ -203,7 +203,7 @@ impl<T: for<'t> Deserialize<'t>> JsonSchema for Word<T> {
     }
 }
 
-/// What `T` says that it knows when it is given what it cannot know.
+/// Returns the values `T` lists as known when it rejects an unknown one.
 fn known<T: for<'t> Deserialize<'t>>(value: Said) -> &'static [&'static str] {
     let node = Node { place: Place::START, value };
     match T::deserialize(Reader { node: &node, skipped: &Skipped::new() }) {

@@ -18,16 +18,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::{Tls, Token};
 
-/// What a node is made of.
+/// Settings of a node.
 #[derive(Clone)]
 pub struct NodeConfig {
-    /// Where shards rest.
+    /// Tiers.
     pub tiers: Vec<NodeTier>,
-    /// How data sets are kept.
+    /// Rules for data sets.
     pub datasets: Vec<Dataset>,
-    /// Which stores may be read, and how.
+    /// Stores that may be read, and their options.
     pub sources: Rules,
-    /// Who shares the node; a job belongs to the first that has one of its groups.
+    /// Tenants of the node; a job belongs to the first that has one of its groups.
     pub tenants: Vec<NodeTenant>,
     /// Bytes of frames, slabs and tiers in memory together, at most.
     pub memory: usize,
@@ -41,42 +41,43 @@ pub struct NodeConfig {
     /// Program and arguments of a process that runs [`forebay_source::lend`], which finds AWS
     /// credentials.
     pub lender: Vec<OsString>,
-    /// Whether the node is its jobs' own user's alone, so that files in their home count.
+    /// True if the node belongs to its jobs' own user, so that files in their home count.
     pub own: bool,
-    /// Whether it opens files that jobs name, though no source's rule says so; else their clients do.
+    /// True if the daemon opens files that jobs name without a source's rule; otherwise the clients
+    /// open them.
     pub opens_named: bool,
-    /// Who else than its own user is served, and on what.
+    /// Users served beside the node's own, and their rights.
     pub access: AccessConfig,
-    /// Where it is noted who was refused what, and who changed what; nowhere but in the log, if not here.
+    /// Audit log of denials and changes; without it they go to the daemon's log only.
     pub audit: Option<AuditConfig>,
-    /// Where queues of leased shards are kept.
+    /// Storage of queues of leased shards.
     pub leases: LeasesConfig,
-    /// How often devices are looked after.
+    /// Interval between checks of devices.
     pub look_after: Duration,
-    /// What changes directories.
+    /// Operations on directories.
     pub files: Arc<dyn Files>,
-    /// What meddles with the disks' I/O: a test's business.
+    /// Fault injection into the disks' I/O, for tests.
     pub faults: Option<Arc<dyn Faults>>,
 }
 
-/// How often devices are looked after: a disk that others fill, or one that fails, is noticed within
-/// this time though nobody touches it. A look costs a few system calls.
+/// Interval between checks of devices: a disk that others fill, or a failing one, is detected
+/// within this time even when idle. A check costs a few system calls.
 pub const LOOK_AFTER: Duration = Duration::from_secs(5);
 
 /// A tier of a node.
 #[derive(Debug, Clone)]
 pub struct NodeTier {
-    /// What admins call it.
+    /// Name, for admins.
     pub name: String,
-    /// What it is made of.
+    /// Kind of storage.
     pub class: Class,
-    /// Its directory; none for memory.
+    /// Directory; none for memory.
     pub path: Option<PathBuf>,
     /// Bytes it may hold, at most.
     pub capacity: u64,
-    /// What of its disk is left to others.
+    /// Space of its disk that is left to others.
     pub keep_free: KeepFree,
-    /// Where given, shards leave ahead of need.
+    /// If given, shards are evicted ahead of need.
     pub watermarks: Option<Watermarks>,
     /// Bytes that may be written a day without anybody waiting for them.
     pub writes_per_day: Option<u64>,
@@ -106,26 +107,26 @@ pub fn leases_directory(tiers: &[NodeTier]) -> Option<PathBuf> {
 /// A tenant of a node.
 #[derive(Debug, Clone)]
 pub struct NodeTenant {
-    /// What it may hold.
+    /// Limits of its share.
     pub rule: Tenant,
-    /// Whose members' jobs are its jobs.
+    /// Groups whose members' jobs belong to it.
     pub groups: Vec<u32>,
-    /// How many jobs it may have, and open.
+    /// Limits on jobs and opens.
     pub limits: TenantLimits,
 }
 
-/// Who may do what on a node, as its administrator says.
+/// Access settings of a node.
 #[derive(Debug, Clone, Default)]
 pub struct AccessConfig {
     /// Groups whose members' jobs are served, on what they open themselves.
     pub groups: Vec<u32>,
     /// The group whose members administer.
     pub admin_group: Option<u32>,
-    /// Who may read a data set, by its name. One that is not here is for admins only.
+    /// Readers of a data set, by its name. A data set not listed is for admins only.
     pub allow: BTreeMap<String, Allow>,
 }
 
-/// Who may read a data set.
+/// Readers of a data set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     /// These users, …
@@ -150,11 +151,11 @@ impl Allow {
 /// A socket that peers come by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Door {
-    /// Where it lies.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Whose everybody is who comes by it, whatever the kernel says of user and groups.
+    /// Tenant of everyone who connects here, whatever the kernel says of user and groups.
     pub tenant: Option<String>,
-    /// Whether admins are admins here.
+    /// True if admins are admins here.
     pub admin: bool,
 }
 
@@ -171,17 +172,16 @@ impl Door {
 pub struct Who {
     /// None where numbers mean nothing.
     pub uid: Option<u32>,
-    /// Its groups.
+    /// Groups.
     pub groups: Vec<u32>,
-    /// Its tenant.
+    /// Tenant.
     pub tenant: Option<String>,
 }
 
-/// Whom the kernel names for a user or a group that this namespace does not know, unless it was told
-/// otherwise.
+/// The kernel's default stand-in for a user or a group unknown in this namespace.
 const OVERFLOW: u32 = 65_534;
 
-/// Where it says so, of users and of groups.
+/// Files with the actual stand-ins, for users and for groups.
 const OVERFLOW_FILES: [&str; 2] = ["/proc/sys/kernel/overflowuid", "/proc/sys/kernel/overflowgid"];
 
 /// The kernel's stand-ins for users (0) or groups (1) that this namespace does not know.
@@ -190,7 +190,7 @@ pub fn overflow(which: usize) -> u32 {
     told.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW)
 }
 
-/// How often jobs may be opened.
+/// Rate at which jobs may be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opens {
     /// So many …
@@ -210,7 +210,7 @@ impl fmt::Display for Opens {
     }
 }
 
-/// What a tenant's jobs may be.
+/// Limits of a tenant's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantLimits {
     /// So many at once.
@@ -234,10 +234,10 @@ const SESSIONS: u32 = 128;
 const OPENS: Opens =
     Opens { count: NonZeroU32::new(32).expect("not zero"), per: Duration::from_secs(1) };
 
-/// Where the audit log lies, and how much of it is kept.
+/// Path and size of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditConfig {
-    /// Its file. Older ones lie beside it, with `.1`, `.2` … behind the name.
+    /// Path of the log. Older files have `.1`, `.2` … appended.
     pub path: PathBuf,
     /// Bytes of one file, at most.
     pub max_bytes: u64,
@@ -248,7 +248,7 @@ pub struct AuditConfig {
 /// A socket beside the daemon's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Where it lies, and as whom peers come by it.
+    /// The socket, and the identity of peers that connect to it.
     pub door: Door,
     /// The group of its file; none: the daemon's.
     pub group: Option<u32>,
@@ -256,31 +256,31 @@ pub struct ListenConfig {
     pub mode: u32,
 }
 
-/// How the API is to be had over TCP.
+/// TCP settings of the API.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Where it listens.
+    /// Address to listen on.
     pub address: SocketAddr,
-    /// What the machine is called by those who ask, beside its addresses and `localhost`.
+    /// Host names of the machine in requests, beside its addresses and `localhost`.
     pub names: Vec<String>,
-    /// What admins show; none: nobody is one by a token.
+    /// Token of admins; none: no token makes an admin.
     pub token: Option<Token>,
-    /// How it speaks TLS, if it does.
+    /// TLS settings, if any.
     pub tls: Option<Tls>,
 }
 
-/// Where queues are kept.
+/// Storage of queues.
 #[derive(Debug, Clone, Default)]
 pub struct LeasesConfig {
-    /// Where this daemon notes its own, so that they outlive it; none: they do not.
+    /// Directory for this daemon's own queues, which then survive a restart; none: they do not.
     pub directory: Option<PathBuf>,
     /// The server that all jobs' are kept by, as in `redis://host:6379`.
     pub redis: Option<String>,
-    /// Whether jobs may name one.
+    /// True if jobs may name a server.
     pub named_by_jobs: bool,
 }
 
-/// How lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

@@ -28,7 +28,7 @@ pub fn document(config: &Config, socket: &str, memory: u64) -> Value {
     written(config, socket, memory, shown)
 }
 
-/// What of a document decides where shards lie, who may have them and for how long.
+/// Returns the parts of a document that decide placement, access and retention.
 pub fn policy(document: &Value) -> Value {
     let has = |(name, _): &(&String, &Value)| POLICY.contains(&name.as_str());
     let sections = document.as_object().into_iter().flatten().filter(has);

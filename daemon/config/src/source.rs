@@ -17,7 +17,7 @@ pub struct Source {
     /// URLs that belong to it: what they start with, or a pattern (`*` stays within a folder, `**`
     /// crosses them).
     pub r#match: String,
-    /// Where requests go instead.
+    /// Endpoint requests go to instead.
     pub endpoint: Option<String>,
     /// The region to sign for.
     pub region: Option<String>,

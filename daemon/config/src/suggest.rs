@@ -1,6 +1,6 @@
-//! What somebody may have meant to write.
+//! Suggestions for mistyped words.
 //!
-//! One rule: what is suggested is near; where nothing is, every word that would do is told.
+//! A suggestion is close to the word; without a close one, all valid words are listed.
 
 /// A word of `words` that `wrong` may have been meant to be.
 pub(super) fn nearest<'a>(
@@ -9,7 +9,7 @@ pub(super) fn nearest<'a>(
 ) -> Option<&'a str> {
     let plain = |word: &str| word.to_lowercase().replace(['-', ' '], "_");
     let wrong = plain(wrong);
-    // Of a word of many letters more may be wrong; of one of three, one is a third already.
+    // Long words may differ in more letters; one of three letters is a third already.
     let allowed = (wrong.chars().count() / 3).clamp(1, 3);
     let distance = |word: &str| strsim::osa_distance(&wrong, &plain(word));
     let near = words.into_iter().map(|word| (distance(word), word));

@@ -1,10 +1,10 @@
-//! What a configuration file says, whatever language it is written in, and where it says it.
+//! Content of a configuration file as a tree, in any language, with places.
 //!
-//! One rule: every value and every key knows its line and column; what a file means is not known here.
+//! Every value and every key has its line and column; the tree knows nothing of meaning.
 
 use std::fmt;
 
-/// Where in a file, both counted from 1; columns in characters.
+/// Place in a file, both counted from 1; columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
@@ -14,7 +14,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where a file begins.
+    /// Start of a file.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub(super) value: Value,
 }
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Debug)]
 pub(super) enum Value {
     /// Nothing, where a language has a word for it.

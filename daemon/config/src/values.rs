@@ -17,7 +17,7 @@ use super::tree::{Key, Node, Value};
 /// Values that are left out.
 pub(super) type Skipped = HashSet<*const Node>;
 
-/// Why a tree is no configuration.
+/// A reason a tree is not a configuration.
 #[derive(Debug)]
 pub(super) struct Fault<'t> {
     pub(super) what: What,
@@ -28,12 +28,12 @@ pub(super) struct Fault<'t> {
 /// One step into a tree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step<'t> {
-    /// Of an entry of a table.
+    /// The fault is in an entry of a table.
     pub(super) key: Option<&'t Key>,
     pub(super) node: &'t Node,
 }
 
-/// What is wrong.
+/// The fault.
 #[derive(Debug)]
 pub(super) enum What {
     /// A table has no such key.
@@ -47,7 +47,7 @@ pub(super) enum What {
 }
 
 impl Fault<'_> {
-    /// What to tell of it.
+    /// Returns the fault as an error.
     pub(super) fn error(&self) -> Error {
         let key = self.trail.iter().find_map(|step| step.key).map(|key| key.text.as_str());
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
@@ -140,7 +140,7 @@ impl<'s, 't> Reader<'s, 't> {
         Self { node, ..self }
     }
 
-    /// Whether a value is to be read.
+    /// Returns true if a value is to be read.
     fn counts(self, node: &Node) -> bool {
         !self.skipped.contains(&std::ptr::from_ref(node))
     }
@@ -247,7 +247,7 @@ impl<'t> de::SeqAccess<'t> for Elements<'_, 't> {
 struct Entries<'s, 't> {
     of: Reader<'s, 't>,
     rest: std::slice::Iter<'t, (Key, Node)>,
-    /// That of the key read last.
+    /// Value of the key read last.
     value: Option<&'t (Key, Node)>,
 }
 

@@ -1,12 +1,11 @@
-//! Who may do what: told by the kernel's word on a peer, and by the socket that it came by.
-//!
-//! One rule: whom nobody named may nothing. Users and groups are numbers here; names were looked up when the
+//! Access control, from the kernel's credentials of a peer and the socket that it came by.
+//! A peer that no rule names has no rights. Users and groups are numbers here; names were looked up
+//! when the
 //! configuration was read, so no connection waits for a name service.
-//!
 //! ```text
-//!   datasets    which data set a URL belongs to, and who may read it
-//!   limits      how many jobs a tenant or a user may have, and open
-//!   permit      the same questions, as a connection's sources ask them
+//!   datasets    data set of a URL, and the peers that may read it
+//!   limits      limits on jobs and opens of a tenant or a user
+//!   permit      the same checks, as a connection's sources ask them
 //! ```
 
 mod datasets;
@@ -33,17 +32,17 @@ pub use permit::Rights;
 /// A peer that may come in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
-    /// Whether it may administer, and read what the daemon may.
+    /// True if the peer may administer, and read all that the daemon may.
     pub is_admin: bool,
     /// The tenant whose jobs its jobs are.
     pub tenant: Option<String>,
-    /// What tells its user from all others, whichever way they came: queues of leased shards and what
-    /// commands say are one user's.
+    /// Identifies the user, whichever way it connects: queues of leased shards and outputs of
+    /// commands belong to one user.
     pub owner: u64,
     who: Who,
 }
 
-/// What is decided by, in one piece: it is taken for another as a whole.
+/// The access policy, replaced as a whole.
 #[derive(Debug)]
 pub struct Policy {
     /// The node is its own user's alone.
@@ -68,7 +67,7 @@ impl Policy {
         Self { private, groups, admin_group, tenants, datasets }
     }
 
-    /// Whether others than the daemon's own user are served by its own socket.
+    /// Returns true if the daemon's own socket serves other users.
     pub fn serves_others(&self) -> bool {
         let has_members =
             |name: &String| self.tenant(name).is_some_and(|one| !one.groups.is_empty());
@@ -118,7 +117,7 @@ impl Policy {
         Ok(Admitted { is_admin, tenant, owner: u64::from(peer.uid), who })
     }
 
-    /// How many jobs the tenant may have, and open.
+    /// Returns the limits on the tenant's jobs and opens.
     pub fn limits(&self, tenant: Option<&str>) -> TenantLimits {
         tenant
             .and_then(|name| self.tenant(name))
@@ -164,12 +163,12 @@ impl Access {
         Self { policy: watch::Sender::new(Arc::new(policy)), overflow_uid: overflow(0) }
     }
 
-    /// What is in force now.
+    /// Returns the policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.borrow().clone()
     }
 
-    /// What is in force, and when it is another.
+    /// Watches the policy in force.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Policy>> {
         self.policy.subscribe()
     }

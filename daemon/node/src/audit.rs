@@ -37,18 +37,18 @@ const DENIALS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 /// Users whose denials are counted, before those who were quiet are forgotten.
 const USERS: usize = 4096;
 
-/// How often what was lost is told, and a disk that takes nothing is tried again.
+/// Interval between reports of lost lines, and between retries of a failing disk.
 const TOLD: Duration = Duration::from_secs(1);
 
 /// The log's end waits this long for the last lines: a disk that hangs must not keep the daemon.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What is counted.
+/// Counters.
 #[derive(Default)]
 struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
-    /// Of the lost, those that no line tells of yet.
+    /// Lost lines that no line reports yet.
     untold: AtomicU64,
     failing: Mutex<Option<String>>,
 }
@@ -65,7 +65,7 @@ impl Counts {
     }
 }
 
-/// What goes to the thread that writes.
+/// A message to the writing thread.
 enum Message {
     Line(Box<Entry>),
     /// Something was lost, and nothing else may come for a while.
@@ -133,13 +133,13 @@ impl Audit {
         }
     }
 
-    /// Whether the thread takes it, or there is none.
+    /// Returns true if the thread accepts the message, or if there is no thread.
     fn send(&self, message: Message) -> bool {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.as_ref().is_none_or(|queue| queue.try_send(message).is_ok())
     }
 
-    /// How it fares, where there is one.
+    /// Returns the log's state; none without a log.
     pub fn report(&self) -> Option<AuditReport> {
         Some(AuditReport {
             path: self.path.clone()?,
@@ -161,11 +161,11 @@ impl Audit {
     }
 }
 
-/// What writes.
+/// The writing thread's state.
 struct Writer {
     file: LogFile,
     counts: Arc<Counts>,
-    /// When it was last told that something was lost.
+    /// Time of the last report of lost lines.
     told: Instant,
 }
 

@@ -1,7 +1,8 @@
-//! What jobs cost: what was fetched and written for them, and how long their GPUs waited.
+//! Costs of jobs: bytes fetched and written for them, and their GPUs' waiting time.
 //!
-//! Its rule: amounts first. They are counted since the daemon started, whether the job is still there or not; prices are put to them
-//! when somebody asks, by the configuration in force then. What several jobs use is on the bill of the one that asked first.
+//! Amounts come first. They are counted from the daemon's start, ended jobs included; prices are
+//! applied on request, from the configuration in force then. An amount that several jobs share is
+//! billed to the job that asked first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,19 +17,19 @@ const ENDED: usize = 4096;
 /// as often as they come.
 const PROCESSES: usize = 256;
 
-/// How long a trainer waited on one connection.
+/// A trainer's waiting time on one connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Its process, if this daemon's namespace has a number for it.
+    /// Process id, if this daemon's namespace has one for it.
     pub process: Option<u32>,
-    /// What it waited for.
+    /// Waiting time by cause.
     pub ns: ByCause,
 }
 
-/// How long trainers of one job waited.
+/// Waiting time of one job's trainers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waits {
-    /// How many there were.
+    /// Number of trainers.
     pub(crate) trainers: u64,
     /// Their processes, as far as they are known: one that comes back is no other trainer.
     processes: BTreeSet<u32>,
@@ -52,7 +53,7 @@ fn add(ns: &mut ByCause, more: &ByCause) {
     ns.iter_mut().zip(more).for_each(|(ns, more)| *ns = ns.saturating_add(*more));
 }
 
-/// What jobs waited that are gone.
+/// Waiting time of ended jobs.
 #[derive(Debug, Default)]
 pub struct Costs(Mutex<BTreeMap<Whose, Waits>>);
 

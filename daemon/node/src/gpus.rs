@@ -1,14 +1,13 @@
-//! What the node's GPUs do, as NVIDIA's driver says, and which job computes on which.
-//!
-//! One rule: they are looked at when somebody asks, by one thread, and nobody waits for a driver longer than a second.
-//! What counts since it was asked before counts so for scrapes and for everybody else apart: a page that is open takes nothing of
-//! what Prometheus sees.
-//!
+//! Activity of the node's GPUs, as NVIDIA's driver reports it, and the job that computes on each.
+//! GPUs are read on request, by one thread, and no caller waits for a driver longer than a second.
+//! Figures since the last read are kept apart for scrapes and for other viewers: an open page takes
+//! nothing from
+//! Prometheus' figures.
 //! ```text
-//!   watch       asks, and answers that are shared          gpus/watch.rs
+//!   watch       requests, and shared answers               gpus/watch.rs
 //!   driver      NVML's calls                               gpus/driver.rs
-//!   activity    what they gave, in base units              gpus/activity.rs
-//!   namespace   whether its process ids are ours, too      gpus/namespace.rs
+//!   activity    figures in base units                      gpus/activity.rs
+//!   namespace   check of the process ids' namespace        gpus/namespace.rs
 //! ```
 
 mod activity;
@@ -21,7 +20,7 @@ use forebay_api::status::Job;
 
 pub use watch::Gpus;
 
-/// Who asks what GPUs do.
+/// Kind of caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Viewer {
     /// A monitoring system, which adds up what it is told.

@@ -1,7 +1,8 @@
-//! Who keeps the queues of jobs that lease their shards: this daemon, or a Redis server that several share.
+//! Storage of the queues of jobs that lease their shards: this daemon, or a Redis server that
+//! several share.
 //!
-//! One rule: a node daemon goes only where its configuration says; an embedded one, which is its jobs' own
-//! user's, goes where they do.
+//! A node daemon connects only where its configuration allows; an embedded one, which belongs to
+//! its jobs' user, connects where its jobs ask.
 
 mod local;
 mod log;
@@ -20,7 +21,7 @@ use redis::Redis;
 /// Servers that an embedded daemon's jobs may name, all together: each is a connection.
 const SERVERS_MAX: usize = 16;
 
-/// What keeps queues.
+/// Storage back ends of queues.
 pub struct Keepers {
     config: LeasesConfig,
     local: Arc<Local>,
@@ -35,11 +36,7 @@ impl Keepers {
         Self { config, local, servers: Mutex::default() }
     }
 
-    /// What keeps the queues of a job that names `asked`.
-    ///
-    /// # Errors
-    /// `PermissionDenied` if a job may not name it, `Invalid` if it is no server's URL, or if none is named
-    /// for a job that `is_spread` over nodes.
+    /// Returns the storage back end of a job that names `asked`.
     pub fn of(&self, asked: Option<&str>, is_spread: bool) -> Result<Arc<dyn Leases>> {
         let url = match (&self.config.redis, asked) {
             (Some(configured), asked) if asked.is_none_or(|asked| asked == configured) => {

@@ -22,35 +22,35 @@ use crate::warm::WarmUps;
 
 /// A running node.
 pub struct Node {
-    /// Its cache.
+    /// The cache.
     pub store: Store,
     /// Rights on it.
     pub access: Arc<Access>,
     /// Jobs of each tenant and user.
     pub usage: Usage,
-    /// Its audit log.
+    /// The audit log.
     pub audit: Arc<Audit>,
-    /// What reads shards that are files.
+    /// Readers of shards that are files.
     pub readers: Readers,
     /// Memory for bytes on their way in.
     pub frames: Arena,
     /// Memory of slabs.
     pub slabs: SlabMemory,
-    /// Its start.
+    /// Start time.
     pub started: Instant,
-    /// Its scrubs.
+    /// Scrubs.
     pub scrubs: Scrubs,
-    /// Its warm-ups.
+    /// Warm-ups.
     pub warm_ups: WarmUps,
     /// Keepers of queues of leased shards.
     pub leases: Keepers,
-    /// Its sessions.
+    /// Sessions.
     pub sessions: Sessions,
-    /// Its configuration.
+    /// The configuration.
     pub reload: Reload,
-    /// What jobs cost that are gone.
+    /// Costs of ended jobs.
     pub costs: Costs,
-    /// Its GPUs.
+    /// GPUs.
     pub gpus: Gpus,
 }
 
@@ -132,7 +132,7 @@ impl Node {
         self.store.for_tenant(tenant)
     }
 
-    /// What a session needs that uses the cache through `store`.
+    /// Returns the host of a session that uses the cache through `store`.
     pub fn host(&self, store: Store) -> Host {
         Host { store, slabs: self.slabs.clone() }
     }

@@ -1,7 +1,7 @@
-//! How jobs get on: how fast they read, and what they wait for, as their trainers say.
+//! Progress of jobs: read rates and waits, as reported by their trainers.
 //!
-//! Its rule: a trainer's word is bounded and never trusted with more than its own lines. It says totals; what happened lately
-//! is what they grew by between two of its words, by this daemon's clock.
+//! A trainer's report is bounded and affects only its own lines. It holds totals; recent rates are
+//! the difference of two reports, by this daemon's clock.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,20 +12,21 @@ use forebay_wire::message::{Cause, Progress};
 /// Words that are kept: trainers say one a second, and ten seconds even out what comes in bursts.
 const KEPT: usize = 11;
 
-/// Of words that come faster than this the last is kept: between two is time enough to divide by.
+/// Reports closer together than this replace each other: the interval must be long enough to divide
+/// by.
 const APART: Duration = Duration::from_secs(1);
 
 /// A trainer that has said nothing for so many times what usually lies between two of its words is silent.
 const USUAL_GAPS: u32 = 2;
 
-/// What a trainer said lately.
+/// Recent reports of a trainer.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// The oldest first.
     words: VecDeque<(Instant, Progress)>,
-    /// What it had waited before it was this daemon's job, or on a connection before this one.
+    /// Waits from before it was this daemon's job, or from an earlier connection.
     before_ns: [u64; Cause::ALL.len()],
-    /// Whether a run has begun: what is told before that is of before.
+    /// True once a run has begun: earlier reports belong to a previous run.
     has_begun: bool,
 }
 
@@ -62,7 +63,7 @@ impl Pace {
         waited
     }
 
-    /// How it gets on; none if its trainer said nothing yet.
+    /// Returns the progress; none if its trainer has not reported yet.
     pub(crate) fn report(&self, now: Instant) -> Option<ProgressReport> {
         let (at, last) = self.words.back()?;
         let ago = now.saturating_duration_since(*at);
@@ -96,13 +97,13 @@ impl Pace {
         let usual = (between / gaps).max(APART) * USUAL_GAPS;
         let silent = if last.waiting_ns > 0 { Duration::ZERO } else { ago.saturating_sub(usual) };
         let seconds = (between + silent).as_secs_f64();
-        // What a trainer says may go back; its rate is then none, not less.
+        // A trainer's totals may decrease; the rate is then zero, not negative.
         let rate = |of: fn(&Progress) -> u64| of(last).saturating_sub(of(first)) as f64 / seconds;
         let grown = |cause: Cause| {
             last.waited_ns[cause as usize].saturating_sub(first.waited_ns[cause as usize]) as f64
         };
         let waited_share = (rate(waited) / 1e9).min(1.0);
-        // Of a wait that began earlier only so much was lately.
+        // Only the recent part of a wait that began earlier counts.
         let all: f64 = Cause::ALL.into_iter().map(grown).sum();
         let share = |cause| if all > 0.0 { waited_share * grown(cause) / all } else { 0.0 };
         Some(Lately {

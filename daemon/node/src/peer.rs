@@ -40,25 +40,25 @@ const INDEXING: usize = 8;
 /// URLs in one piece of a list: keys have at most a kilobyte, so a piece has some megabytes.
 const LISTED: usize = 4096;
 
-/// How often a shard is asked for once more that did not come through another client's files.
+/// Requests for one shard that another client's files failed to deliver.
 const OTHERS: u32 = 8;
 
 /// URLs of a job that are looked at in passing; more take longer than other connections should wait.
 const LONG_LIST: usize = 10_000;
 
-/// How long what is queued for a peer that leaves may take: eight frames for one that reads are a
-/// matter of milliseconds.
+/// Time to flush the queue of a departing peer: eight frames take milliseconds for a peer that
+/// reads.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A frame to send, with what rides on it.
 type Outgoing = (Vec<u8>, Option<Rider>);
 
-/// What has a descriptor that rides on a frame.
+/// A file descriptor sent along with a frame.
 enum Rider {
     Slab(Arc<Region>),
     /// A reader's, to the client.
     Socket(OwnedFd),
-    /// What takes a command's output, and the line on which its end is told.
+    /// Standard output of a command, and the line that reports its end.
     Command {
         output: OwnedFd,
         line: OwnedFd,
@@ -154,22 +154,22 @@ struct Peer {
     outgoing: mpsc::Sender<Outgoing>,
     tasks: JoinSet<()>,
     indexing: Arc<Semaphore>,
-    /// What is fetched for tools comes at this rate at most.
+    /// Rate limit of fetches for tools.
     pace: Option<Arc<Rate>>,
     session: Option<RegisteredSession>,
-    /// What both sides speak.
+    /// Protocol version of both sides.
     protocol: u32,
-    /// Of the next job, if it mixes several data sets.
+    /// Streams of the next job, if it mixes several data sets.
     streams: Vec<Stream>,
-    /// Of the next job, if it says so.
+    /// Extent of the next job, if it gives one.
     extent: Option<Extent>,
-    /// Whether the next job wants to hear what comes in of its shards.
+    /// True if the next job asks for its shards' arrivals.
     traces: bool,
-    /// Who tells it.
+    /// Task that reports arrivals.
     telling: Option<AbortHandle>,
-    /// What it may do.
+    /// Rights of the peer.
     rights: Arc<Rights>,
-    /// Its job's, among those of its tenant or user.
+    /// The job's slot among those of its tenant or user.
     place: Option<Place>,
 }
 
@@ -395,14 +395,14 @@ impl Peer {
         }
         drop(self.outgoing);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
-        // Whoever no longer reads gets a reset instead of tasks that wait for ever.
+        // A peer that no longer reads gets a reset instead of tasks that wait for ever.
         if tokio::time::timeout(LINGER, sent).await.is_err() {
             self.tasks.shutdown().await;
         }
     }
 }
 
-/// What comes over a socket, once `try_receive` has all of it.
+/// Receives from a socket once `try_receive` has all of it.
 async fn received<T>(
     socket: &UnixStream,
     mut try_receive: impl FnMut() -> Result<Option<T>>,
@@ -415,7 +415,7 @@ async fn received<T>(
         }
         socket.readable().await.doing("wait for the peer")?;
         let mut tried = Ok(None);
-        // What it says is that the socket was found empty, so that `readable` waits again.
+        // Reports the socket as empty, so that `readable` waits again.
         let _ = socket.try_io(Interest::READABLE, || {
             tried = try_receive();
             match tried {

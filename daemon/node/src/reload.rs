@@ -37,7 +37,7 @@ impl Node {
         *self.reload.ruling() = Some(Ruling { file, config, from: None, since });
     }
 
-    /// What work costs, by the configuration in force.
+    /// Returns the prices of the configuration in force.
     pub fn prices(&self) -> Prices {
         let ruling = self.reload.ruling();
         ruling.as_ref().map(|ruling| ruling.config.prices.clone()).unwrap_or_default()
@@ -129,7 +129,7 @@ fn unapplied(ruling: &Ruling, file: PathBuf, dry_run: bool) -> Applied {
     }
 }
 
-/// What the audit log is to hold of it: each change, or why there is none.
+/// Returns the audit entries: each change, or the reason there is none.
 pub fn audited(applied: &Result<Applied>) -> Vec<Entry> {
     let entry = |outcome| Entry::new("policy", outcome);
     match applied {

@@ -62,10 +62,10 @@ pub async fn status(node: &Node, viewer: Viewer) -> Status {
     }
 }
 
-/// What the node's jobs cost so far.
+/// Returns the costs of the node's jobs so far.
 pub async fn costs(node: &Node) -> CostReport {
     let mut waited = BTreeMap::new();
-    // Who leaves meanwhile is among them, or among those that left.
+    // A job that ends meanwhile is counted once: here or among the ended ones.
     let sessions = node.sessions.lock().await;
     waited.clone_from(&node.costs.lock());
     for session in sessions.iter() {

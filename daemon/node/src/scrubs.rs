@@ -24,12 +24,12 @@ pub struct RegisteredScrub {
 }
 
 impl RegisteredScrub {
-    /// What is told of it, to its end and at most as often as it changes.
+    /// Watches the scrub to its end; updates come at most as often as it changes.
     pub fn progress(&self) -> watch::Receiver<Scrubbing> {
         self.progress.clone()
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub fn describe(&self) -> Scrubbing {
         self.progress.borrow().clone()
     }

@@ -67,28 +67,28 @@ impl Drop for Present {
 pub struct RegisteredSession {
     pub(crate) number: u64,
     pub(crate) tenant: Option<String>,
-    /// Its trainer's process.
+    /// Process id of its trainer.
     pub(crate) pid: Option<u32>,
     /// The data sets that it reads of, for the log.
     pub(crate) datasets: String,
     pub(crate) session: Arc<Mutex<Session>>,
     pub(crate) told: Arc<Mutex<Told>>,
-    /// How it gets on, by what its trainer says.
+    /// Progress, as its trainer reports it.
     pub(crate) pace: Arc<Mutex<Pace>>,
 }
 
 impl RegisteredSession {
-    /// Its number.
+    /// Returns the session's number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Its trainer gets an error, and no more batches.
+    /// Ends the session: its trainer gets an error and no more batches.
     pub fn stop(&self) {
         self.lock().stop();
     }
 
-    /// Whose it is, and what its trainer waited.
+    /// Returns the session's user and its trainer's waits.
     pub fn waited(&self) -> (Whose, Waited) {
         let job = status::cut(self.lock().name());
         let waited = Waited { process: self.pid, ns: self.pace().waited() };

@@ -39,7 +39,7 @@ const GIVE_UP_AFTER: u64 = 16;
 /// Failures that are told one by one.
 const TOLD: usize = 1000;
 
-/// How often the bytes on their way are counted, for those who watch.
+/// Interval between counts of the bytes in flight.
 const COUNTED: Duration = Duration::from_millis(500);
 
 /// Refuses a list that is none, or too long.
@@ -65,7 +65,7 @@ pub struct RegisteredWarmUp {
 }
 
 impl RegisteredWarmUp {
-    /// What is told of it, to its end and at most as often as it changes.
+    /// Watches the warm-up to its end; updates come at most as often as it changes.
     pub fn progress(&self) -> watch::Receiver<Warming> {
         self.progress.clone()
     }
@@ -227,7 +227,7 @@ impl Drop for End {
     }
 }
 
-/// What became of a shard: its bytes if it was fetched, none if it was there.
+/// Result of a shard: its bytes if it was fetched, none if it was present.
 type Outcome = (String, Result<Option<u64>>);
 
 impl Work {
@@ -238,7 +238,8 @@ impl Work {
         loop {
             let goes_on = self.in_a_row < GIVE_UP_AFTER && urls.peek().is_some();
             tokio::select! {
-                // What ended is noted before another begins: by chance alone, many that failed could lie here unread.
+                // Results are taken before new work starts: otherwise many failures could pile up
+                // unread.
                 biased;
                 Some(joined) = tasks.join_next() => {
                     // One that panicked is among the untried.
@@ -315,7 +316,7 @@ async fn bring(
     list().push(shard.clone());
     let settled = shard.settled().await;
     list().retain(|other| !Arc::ptr_eq(other, &shard));
-    // What was unpacked may be more than was thought; what did not come takes no room.
+    // The unpacked size may exceed the estimate; a failed fetch takes no room.
     match settled {
         Ok(()) => held.fetch_add(shard.bytes().saturating_sub(shard.reckoned()), Ordering::Relaxed),
         Err(_) => held.fetch_sub(shard.reckoned(), Ordering::Relaxed),

@@ -1,7 +1,7 @@
-//! Which of two languages a peer speaks: messages of trainers, or HTTP.
+//! Detects a peer's protocol: messages of trainers, or HTTP.
 //!
-//! One rule: nothing is taken from the socket, only looked at. A frame begins with its length, which is at most
-//! [`MAX_FRAME`]; a request of HTTP begins with letters, which read as a length are always more.
+//! The bytes are peeked at, not consumed. A frame begins with its length, which is at most
+//! [`MAX_FRAME`]; an HTTP request begins with letters, which always make a larger length.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tokio::net::UnixStream;
 /// Bytes that tell.
 const FIRST: usize = 4;
 
-// Of the bytes that a method may begin with, those that make the smallest length: still no frame's.
+// The smallest length that a method's bytes can make is still too large for a frame.
 const _: () = assert!(u32::from_le_bytes([b'A', b' ', b' ', b' ']) as usize > MAX_FRAME);
 
-/// How long a peer may take to say its first word: both kinds speak first, and at once.
+/// Time for a peer's first bytes: both kinds speak first, and at once.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a peer speaks.
+/// Protocol of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     /// Frames of messages.
@@ -56,7 +56,7 @@ async fn first_word(stream: &UnixStream) -> Option<Language> {
     }
 }
 
-/// What is no length and no method either is for the side of frames, which says what is wrong with it.
+/// Bytes that are neither a length nor a method go to the frame decoder, which reports the error.
 fn language_of(first: [u8; FIRST]) -> Language {
     let may_begin_a_method = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b' ';
     if first[0].is_ascii_alphabetic() && first.iter().all(may_begin_a_method) {

@@ -33,7 +33,7 @@ use crate::language::Language;
 /// Connections at once: a node runs tens of ranks; this stops a runaway script, not a cluster.
 const PEERS: usize = 1024;
 
-/// Of those, connections of others than admins together: who administers gets in however many there are.
+/// Connections of non-admins together: an admin gets in however many there are.
 const PEERS_OF_OTHERS: usize = PEERS - 64;
 
 /// Connections of one user other than admins: what its ranks and tools need, several times over. A few users
@@ -43,7 +43,7 @@ const PEERS_OF_A_USER: usize = 128;
 /// Connections by one tenant's socket, where all users are one: a few users' worth.
 const PEERS_OF_A_TENANT: usize = 4 * PEERS_OF_A_USER;
 
-/// Who may write to a socket, which is to connect: the daemon's user.
+/// Mode for the daemon's user only: write permission on a socket allows to connect.
 const PRIVATE: u32 = 0o600;
 
 /// Anybody: who is then served is decided by who it is.
@@ -125,10 +125,10 @@ impl Drop for Listener {
     }
 }
 
-/// Whether anybody may connect to a socket of this mode, as far as folders decide.
+/// Returns true if any user may connect to a socket of this mode, as far as folders decide.
 #[must_use]
 pub fn is_open(path: &Path, mode: u32) -> bool {
-    /// What others may do with a file: write to it; with a folder: pass through it.
+    /// Permission bits of others: write on a file; pass through a folder.
     const OTHERS: (u32, u32) = (0o002, 0o001);
     let passes = |folder: &Path| {
         fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & OTHERS.1 != 0)
@@ -267,12 +267,12 @@ async fn idle_for(count: &mut tokio::sync::watch::Receiver<usize>, idle: Option<
 /// Connections of each user that is no admin, and of each tenant with a socket.
 type Users = Arc<Mutex<HashMap<Caller, usize>>>;
 
-/// Whose connections are counted together.
+/// Group of connections that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Caller {
     /// A user of this machine's.
     User(u32),
-    /// Whoever comes by this tenant's socket.
+    /// Peers that connect through this tenant's socket.
     Tenant(String),
 }
 

@@ -9,7 +9,7 @@ use forebay_config::settings::LogFormat;
 use forebay_error::{Error, ErrorKind, Result};
 use tracing_subscriber::EnvFilter;
 
-/// What says how much is logged.
+/// Environment variable for the log levels.
 const LEVELS: &str = "FOREBAY_LOG";
 
 /// Begins to log, as much as `FOREBAY_LOG` asks for.

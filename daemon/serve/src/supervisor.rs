@@ -1,6 +1,6 @@
-//! What the service manager is told: systemd, or whatever set `NOTIFY_SOCKET`.
+//! Messages to the service manager: systemd, or any that set `NOTIFY_SOCKET`.
 //!
-//! One rule: what it is told is so by then. A manager that does not listen keeps nobody from working.
+//! A message is true when it is sent. A manager that does not listen stops nothing.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub async fn reloading() {
     }
 }
 
-/// How the last reload went, in the words of `systemctl status`.
+/// Reports the last reload, as `systemctl status` shows it.
 pub async fn status(text: &str) {
     tell(&[NotifyState::Status(text)]).await;
 }

@@ -1,4 +1,4 @@
-//! What a family of metrics is, and what is read of it.
+//! A family of metrics, and the samples read for it.
 
 use forebay_api::status::Status;
 use forebay_histogram::Times;
@@ -6,7 +6,7 @@ use forebay_histogram::Times;
 /// Labels that say whose data something is about: told to admins only.
 const NAMES: [&str; 6] = ["job", "session", "tenant", "dataset", "source", "mount"];
 
-/// Whether a label says whose data something is about.
+/// Returns true if a label identifies the owner of data.
 pub(super) fn names_somebody(label: &str) -> bool {
     NAMES.contains(&label)
 }
@@ -14,18 +14,18 @@ pub(super) fn names_somebody(label: &str) -> bool {
 /// Characters of a label that somebody else than an admin wrote.
 const LABEL_MAX: usize = 128;
 
-/// What a family's numbers are.
+/// Type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A count that only grows.
     Counter,
-    /// What is now.
+    /// A current value.
     Gauge,
     /// Times by bucket, in seconds.
     Histogram,
 }
 
-/// What samples become where the names are not told that tell them apart.
+/// Rule to merge samples where their names are hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Together {
     /// Their sum.
@@ -48,7 +48,7 @@ pub(super) struct Family {
     pub(super) together: Together,
     /// One or two sentences for who reads a number.
     pub(super) help: &'static str,
-    /// Its samples; each has a value for each label.
+    /// Reads the samples; each has a value for each label.
     pub(super) read: fn(&Status) -> Vec<Sample>,
 }
 
@@ -89,7 +89,7 @@ impl Family {
 /// One number of a family, or one histogram.
 #[derive(Debug)]
 pub(super) struct Sample {
-    /// Of the family's labels, in their order.
+    /// Values of the family's labels, in their order.
     pub(super) values: Vec<String>,
     pub(super) value: Value,
 }
@@ -114,7 +114,7 @@ impl Sample {
         Self { values: labels.into_iter().map(shortened).collect(), value: value.into() }
     }
 
-    /// That of a family that has one only.
+    /// Returns the sample of a family with exactly one.
     pub(super) fn only(value: impl Into<Value>) -> Vec<Self> {
         vec![Self::new([], value)]
     }

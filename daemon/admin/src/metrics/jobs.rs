@@ -20,7 +20,7 @@ const SHOWN: usize = 256;
 /// Letters of a name that only a trainer says, at most: what is longer is no decoder of ours.
 const WORD_MAX: usize = 32;
 
-/// What such names become that are none of ours.
+/// Replacement of unknown names.
 const OTHER: &str = "other";
 
 pub(super) const FAMILIES: &[Family] = &[
@@ -215,7 +215,7 @@ fn each(status: &Status, of: fn(&Job) -> Value) -> Vec<Sample> {
     shown(status).map(|job| Sample::new([&*job.name, &job.session.to_string()], of(job))).collect()
 }
 
-/// What trainers say of themselves, of those that said something.
+/// Samples of the trainers that have reported.
 fn progress(status: &Status, of: fn(&Job, &ProgressReport) -> Vec<Sample>) -> Vec<Sample> {
     let told = shown(status).filter_map(|job| Some((job, job.progress.as_ref()?)));
     told.flat_map(|(job, told)| of(job, told)).collect()

@@ -159,7 +159,7 @@ fn each(status: &Status, of: fn(&LinkReport) -> Value) -> Vec<Sample> {
     links.map(|link| Sample::new([&*link.endpoint], of(link))).collect()
 }
 
-/// What mounts are now; what each client's readers are is put together where samples of one name are.
+/// Gauges of mounts; readers of each client are merged where samples share a name.
 fn mounts(status: &Status, of: fn(&MountReport) -> Value) -> Vec<Sample> {
     // There also while no client opens anything: whoever watches it is not to see it come and go.
     let nobody = MountReport { by_client: true, ..MountReport::default() };
@@ -167,7 +167,7 @@ fn mounts(status: &Status, of: fn(&MountReport) -> Value) -> Vec<Sample> {
     mounts.map(|mount| Sample::new([&*name(mount)], of(mount))).collect()
 }
 
-/// What was counted of mounts, and of all that clients open.
+/// Counters of mounts, and of all files that clients open.
 fn counts(status: &Status, of: fn(&FileCounts) -> Value) -> Vec<Sample> {
     let mounts = status.mounts.iter().filter(|mount| !mount.by_client);
     let mounts = mounts.map(|mount| Sample::new([&*name(mount)], of(&mount.counts)));

@@ -17,7 +17,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bytes that the data set may hold, where its quota says so.",
         |status| each(&status.cache.holdings.datasets, |of| of.max_bytes),
     )
-    // What some may hold says nothing beside what all of them hold.
+    // A limit of some holders means nothing beside the sum of all.
     .together(Together::Untold),
     Family::gauge(
         "forebay_dataset_shards",
@@ -37,7 +37,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bytes that the tenant may hold, where its quota says so.",
         |status| each(&status.cache.holdings.tenants, |of| of.max_bytes),
     )
-    // What some may hold says nothing beside what all of them hold.
+    // A limit of some holders means nothing beside the sum of all.
     .together(Together::Untold),
     Family::gauge(
         "forebay_tenant_shards",

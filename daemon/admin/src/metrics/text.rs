@@ -27,7 +27,7 @@ impl Format {
         if reads { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// What HTTP calls it.
+    /// Media type.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

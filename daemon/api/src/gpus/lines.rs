@@ -13,7 +13,7 @@ fn percent(share: f64) -> String {
 
 /// Bytes a second, for people.
 fn rate(bytes_per_second: f64) -> String {
-    // What is told of a bus fits by far.
+    // A bus's rate fits by far.
     format!("{}/s", ByteSize(bytes_per_second as u64).display().iec())
 }
 

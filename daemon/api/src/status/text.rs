@@ -160,7 +160,7 @@ impl fmt::Display for SourceLines<'_> {
     }
 }
 
-/// Who made a job's rows, as a line of text; none if nobody did.
+/// Decoders of a job's rows, as a line of text; none without rows.
 struct DecoderLine<'a>(&'a Part<'a>);
 
 impl fmt::Display for DecoderLine<'_> {
@@ -205,7 +205,7 @@ impl fmt::Display for JobLines<'_> {
     }
 }
 
-/// What a job passed over, as lines of text; none if there is nothing.
+/// Skipped samples of a job, as lines of text; none if there are none.
 struct BadLines<'a>(&'a Part<'a>);
 
 impl fmt::Display for BadLines<'_> {
@@ -227,7 +227,7 @@ impl fmt::Display for BadLines<'_> {
     }
 }
 
-/// Why a shard that a job lacks does not come, as a status document says.
+/// Returns the reason a job's missing shard does not come, from a status document.
 pub fn why_not(lacks: &serde_json::Value) -> &'static str {
     match lacks.get("refused").and_then(serde_json::Value::as_str) {
         Some("room") => NO_ROOM,
@@ -235,16 +235,17 @@ pub fn why_not(lacks: &serde_json::Value) -> &'static str {
     }
 }
 
-/// What is said of a shard that comes only when its job does.
+/// Text for a shard that comes only with its job.
 const NO_ROOM: &str =
     "it has no room before then: what is here is needed sooner, or a quota is full";
 
-/// Whether foresight decides of nothing that a job reads, as a status document says: then what it lacks is not known beforehand.
+/// Returns true if foresight covers none of a job's reads, from a status document: its missing
+/// shards are then unknown in advance.
 pub fn is_kept_by_use(foreseen: &serde_json::Value) -> bool {
     foreseen.get("shards").and_then(serde_json::Value::as_u64) == Some(0)
 }
 
-/// What is foreseen, as lines of text; none if nothing is.
+/// Expected reads, as lines of text; none if there are none.
 struct ForesightLines<'a>(&'a serde_json::Value);
 
 impl fmt::Display for ForesightLines<'_> {
@@ -329,7 +330,7 @@ impl fmt::Display for Screen<'_> {
                 )?;
                 match (of.0.pointer("/evict"), of.text("/cache").as_str()) {
                     (None, _) => writeln!(f)?,
-                    // What is compressed there has no members to be read in place.
+                    // Members of a compressed file cannot be read in place.
                     (Some(_), "never") if of.count("/shards") > 0 => {
                         writeln!(
                             f,

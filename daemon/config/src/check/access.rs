@@ -1,4 +1,4 @@
-//! What can be wrong with who may do what.
+//! Checks of access settings.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether there is each of the accounts that a list names.
+    /// Checks that each account of a list exists.
     pub(super) fn are_known<T>(
         &mut self,
         list: Option<&Node>,
@@ -121,7 +121,7 @@ fn is_plain(matches: &str) -> Result<()> {
     else {
         return Ok(());
     };
-    // What follows the last `/` may go on.
+    // The part after the last `/` may continue.
     let Some((folder, _)) = rest.rsplit_once('/') else { return Ok(()) };
     settled(&format!("{scheme}://{folder}/x")).map(drop).map_err(|_| {
         let what = "`match` is written otherwise than URLs by which others are served";

@@ -12,10 +12,7 @@ use forebay_error::{Doing, Error, ErrorKind, Result};
 /// Others may not read it, nor write it; nor may its group write it.
 const FORBIDDEN: u32 = 0o027;
 
-/// What a file holds, and at most a byte more than `most`; `key` is what names it in the configuration.
-///
-/// # Errors
-/// `PermissionDenied` if others may read it or write it.
+/// Reads a file, up to one byte more than `most`; `key` is its key in the configuration.
 pub(super) fn read(path: &Path, key: &'static str, most: u64) -> Result<Vec<u8>> {
     let at = |error: Error| error.at(key, path.display());
     let file = File::open(path).doing("open a secret's file").map_err(at)?;

@@ -20,27 +20,27 @@ use tokio_rustls::server::TlsStream;
 
 use super::secret;
 
-/// How long a handshake may take: a few round trips around the world, and a busy client.
+/// Time for a handshake: a few round trips around the world, and a busy client.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes of certificates or of a key, at most: hundreds of the usual ones.
 const MOST: u64 = 1 << 20;
 
-/// What is spoken inside.
+/// Protocol inside TLS.
 const HTTP: &[u8] = b"http/1.1";
 
-/// Where the daemon's certificate, its key and the authority of admins lie, as PEM.
+/// Paths of the daemon's certificate, its key and the admins' authority, as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The daemon's certificate, and those that lead to an authority.
     pub cert: PathBuf,
-    /// Its key.
+    /// Private key.
     pub key: PathBuf,
-    /// Who signs admins' certificates; none: no certificate makes an admin.
+    /// Authority that signs admins' certificates; without it no certificate makes an admin.
     pub client_ca: Option<PathBuf>,
 }
 
-/// How the daemon speaks TLS. Cheap to clone.
+/// TLS of the daemon. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls(TlsAcceptor);
 
@@ -108,7 +108,7 @@ impl Tls {
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
-                // Who shows none may show the token.
+                // A client without a certificate may present the token.
                 verifier.allow_unauthenticated().build().map_err(|error| at(&error))?
             }
         };
@@ -118,7 +118,7 @@ impl Tls {
         let mut config =
             config.with_single_cert(chain, private).map_err(|error| wrong_key(&error))?;
         config.alpn_protocols = vec![HTTP.to_vec()];
-        // Who is an admin is asked at each handshake: none goes on with what an earlier one found.
+        // Each handshake checks the certificate anew: no session resumes an earlier check.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self(Arc::new(config).into()))
@@ -142,7 +142,7 @@ impl Tls {
     }
 }
 
-/// What ended a handshake.
+/// Returns the cause of a failed handshake.
 fn judged(error: &std::io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {

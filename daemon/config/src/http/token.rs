@@ -27,10 +27,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// What a file holds, without the spaces around it.
-    ///
-    /// # Errors
-    /// `PermissionDenied` if others may read it or write it, `Invalid` for what is no token.
+    /// Reads a file, without the spaces around the content.
     pub fn read(path: &Path) -> Result<Self> {
         let at = |error: Error| error.at("token_file", path.display());
         let bytes = secret::read(path, "token_file", MOST)?;
@@ -45,7 +42,7 @@ impl Token {
         Ok(Self(token.as_bytes().into()))
     }
 
-    /// Whether this is it.
+    /// Returns true if the token matches.
     #[must_use]
     pub fn is(&self, shown: &[u8]) -> bool {
         self.0.ct_eq(shown).into()

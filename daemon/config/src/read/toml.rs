@@ -20,7 +20,7 @@ pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
         .iter()
         .map(|error| Mistake::of_syntax(at(error), error.message().trim().replace('\n', ", ")))
         .collect();
-    // Of one slip the parser may tell several things: the first on a line is the one to mend.
+    // The parser may report one slip several times: the first on a line is the one to fix.
     let mut told = HashSet::new();
     mistakes.sort_by_key(|mistake| mistake.place);
     mistakes.retain(|mistake| mistake.place.is_none_or(|place| told.insert(place.line)));

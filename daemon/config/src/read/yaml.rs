@@ -27,7 +27,7 @@ pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// What is wrong, but does not keep the rest from being read.
+    /// Mistakes that do not stop the parser.
     mistakes: Vec<Mistake>,
 }
 

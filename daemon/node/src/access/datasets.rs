@@ -1,8 +1,8 @@
-//! Which data set a URL belongs to, and who may read it.
+//! Data set of a URL, and the peers that may read it.
 //!
-//! One rule: the first data set that matches decides, as it does about where shards lie; a URL of none, and
-//! one of a data set without `allow`, is for admins. What a job's own process opens or runs, its own rights
-//! decide; an `allow` then only takes away.
+//! The first data set that matches decides, as for placement. A URL without a data set, or in one
+//! without `allow`, is for admins. Files and commands that a job's own process opens or runs are
+//! subject to its own rights; `allow` can only narrow them.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ const GLOB: [char; 3] = ['*', '?', '['];
 #[derive(Debug)]
 struct Guarded {
     rule: Dataset,
-    /// What all of its URLs begin with.
+    /// Literal prefix of all its URLs.
     literal: String,
-    /// Whether whatever begins so is its.
+    /// True if every URL with that prefix matches.
     is_prefix: bool,
     allow: Option<Allow>,
 }
@@ -89,13 +89,13 @@ impl Datasets {
     }
 }
 
-/// Whether the job's own process reads it, with its own rights.
+/// Returns true if the job's own process reads the URL with its own rights.
 fn is_the_jobs_own(url: &str) -> bool {
     let is_file = || url.starts_with('/') || url.starts_with("file:");
     is_file() || forebay_error::command(url).is_some()
 }
 
-/// Why a data set is not for somebody.
+/// Returns the error for a peer that may not read the data set.
 fn denied(dataset: &str, allow: Option<&Allow>, who: &Who) -> Error {
     let (what, advice) = match allow {
         None => (
@@ -175,7 +175,7 @@ mod tests {
         assert!(error.contains("no data set") && error.contains("`allow`"), "{error}");
     }
 
-    /// What is told by a pattern's beginning alone is what the pattern says.
+    /// A match by prefix alone agrees with the full pattern.
     #[test]
     fn the_short_way_to_a_data_set_ends_where_the_long_one_does() {
         for pattern in
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// What a file's own rights decide, an `allow` narrows and nothing widens.
+    /// `allow` narrows a file's own rights and never widens them.
     #[test]
     fn files_are_their_readers_but_where_an_allow_says_otherwise() {
         let sets = datasets(&[("kept", "/data/kept/**", Some(1)), ("none", "/data/none/**", None)]);

@@ -1,6 +1,7 @@
-//! How many jobs a tenant, or a user who is in none, may have at once, and how many it may open.
+//! Limits on concurrent jobs and on opens per tenant, or per user without a tenant.
 //!
-//! One rule: what is over is refused at once, with when to come again; nobody waits in the daemon.
+//! A job over the limit is denied at once, with the time to retry after; no job waits in the
+//! daemon.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -13,11 +14,10 @@ use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 
-/// Whose jobs are counted, before those of whom nothing is there are forgotten: users and tenants of a node
-/// are tens.
+/// Holders kept before idle ones are dropped: a node has tens of users and tenants.
 const HOLDERS: usize = 1024;
 
-/// Who is counted.
+/// A tenant or user whose jobs are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// A tenant, however its peers came.
@@ -29,7 +29,7 @@ pub enum Holder {
 type Limiter =
     RateLimiter<NotKeyed, InMemoryState, MonotonicClock, NoOpMiddleware<std::time::Instant>>;
 
-/// What a holder has.
+/// Usage of one holder.
 struct Held {
     sessions: u32,
     limits: TenantLimits,
@@ -48,7 +48,7 @@ impl Held {
     }
 }
 
-/// What everybody has. Outlives changes of the limits.
+/// Usage of all holders. Outlives changes of the limits.
 #[derive(Default)]
 pub struct Usage(Arc<Mutex<HashMap<Holder, Held>>>);
 

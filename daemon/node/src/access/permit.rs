@@ -1,7 +1,7 @@
-//! What one connection may do, asked again and again while it is there.
+//! Rights of one connection, checked again and again while it lasts.
 //!
-//! One rule: who the peer is was settled when it connected, what that allows is asked of the policy in force
-//! now; every refusal is noted where it is made.
+//! The peer's identity is fixed when it connects; its rights follow the policy in force now. Every
+//! denial is logged where it is decided.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,10 +23,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Of a peer that may come in.
-    ///
-    /// # Errors
-    /// As [`Access::admit`].
+    /// A peer that may connect.
     pub fn of(
         access: &Arc<Access>,
         audit: &Arc<Audit>,

@@ -121,11 +121,11 @@ fn what_may_be_read_follows_from_who_came_which_way() {
         (peer(own(), &[]), &main, [true, true, true, true]),
         (peer(9, &[VISION]), &main, [true, false, false, false]),
         (peer(9, &[SPEECH]), &main, [false, true, false, false]),
-        // Of two tenants the first counts; of groups all.
+        // The first tenant counts; all groups count.
         (peer(9, &[SPEECH, VISION]), &main, [true, false, false, false]),
         (peer(7, &[]), &main, [true, true, false, false]),
         (peer(9, &[MEMBER]), &main, [false; 4]),
-        // What the kernel says of users and groups behind a tenant's socket is nothing.
+        // The kernel's user and groups do not count behind a tenant's socket.
         (peer(7, &[VISION]), &door(Some("pods"), false), [false; 4]),
         (peer(own(), &[ADMINS]), &door(Some("speech"), false), [false, true, false, false]),
         (peer(9, &[]), &door(Some("vision"), false), [true, false, false, false]),
@@ -162,7 +162,7 @@ fn another_policy_counts_from_then_on() {
     assert!(access.admit(&who, &main).is_err());
 }
 
-/// Who is connected is judged by the policy in force when it asks.
+/// A connected peer is judged by the policy in force when it asks.
 #[test]
 fn rights_change_with_the_policy() {
     let audit = Arc::new(Audit::open(None).unwrap());

@@ -14,14 +14,14 @@ use rustix::fs::OFlags;
 /// For the daemon's user alone.
 const PRIVATE: u32 = 0o600;
 
-/// Of a folder that is made for it.
+/// Mode of a folder created for the log.
 const PRIVATE_FOLDER: u32 = 0o700;
 
 /// The file that is written, and where those before it go.
 pub(super) struct LogFile {
     config: AuditConfig,
     file: File,
-    /// Which file that is: somebody may put another in its place.
+    /// Identity of the open file: its path may name another file by now.
     identity: (u64, u64),
     len: u64,
     /// It ends in the middle of a line.
@@ -235,7 +235,7 @@ mod tests {
         fs::remove_file(at("a.jsonl")).unwrap();
         log.append(b"c\n").unwrap();
         assert_eq!(bench.files(), named(&[("a.jsonl", "c\n"), ("away", "a\n")]));
-        // Where something else lies by now, nothing is written.
+        // A path that names another file is not written to.
         fs::remove_file(at("a.jsonl")).unwrap();
         std::os::unix::fs::symlink(at("away"), at("a.jsonl")).unwrap();
         assert!(log.append(b"d\n").is_err());

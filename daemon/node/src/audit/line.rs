@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 /// Characters of one field, at most: a URL's worth.
 const FIELD: usize = 1024;
 
-/// How something ended.
+/// Result of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -25,25 +25,25 @@ pub enum Outcome {
     Failed,
 }
 
-/// Who did something.
+/// Origin of an event.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Whom {
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its user, by the kernel.
+    /// User id, from the kernel.
     pub uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its group, by the kernel.
+    /// Group id, from the kernel.
     pub gid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its process, by the kernel.
+    /// Process id, from the kernel.
     pub pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Its tenant.
+    /// Tenant.
     pub tenant: Option<String>,
     /// The certificate that he showed, by its SHA-256.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// Which way he came: a socket's path, an address.
+    /// Endpoint of the connection: a socket's path or an address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -73,7 +73,7 @@ impl Whom {
     }
 }
 
-/// What happened.
+/// One event.
 #[derive(Debug, Serialize)]
 pub struct Entry {
     #[serde(serialize_with = "rfc3339")]
@@ -134,13 +134,13 @@ impl Entry {
         Self { count: Some(count), reason: Some(reason.to_owned()), ..lost }
     }
 
-    /// Who did it.
+    /// Sets the origin.
     pub fn by(self, whom: &Whom) -> Self {
         let tenant = whom.tenant.as_deref().map(bounded);
         Self { whom: Whom { tenant, ..whom.clone() }, ..self }
     }
 
-    /// What it was, in a few words.
+    /// Sets a description of a few words.
     pub fn what(self, what: &str) -> Self {
         Self { what: Some(bounded(what)).filter(|what| !what.is_empty()), ..self }
     }

@@ -1,6 +1,6 @@
-//! What NVML's calls give, in base units: shares of 0 to 1, bytes, seconds.
+//! Results of NVML's calls in base units: shares of 0 to 1, bytes, seconds.
 //!
-//! One rule: a figure that cannot be is none.
+//! An impossible figure becomes none.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) const JPEG: [Metric; 8] = [
     Metric::Nvjpg7Util,
 ];
 
-/// Its video decoders, likewise.
+/// Video decoders, likewise.
 pub(super) const DECODERS: [Metric; 8] = [
     Metric::Nvdec0Util,
     Metric::Nvdec1Util,
@@ -40,12 +40,12 @@ pub(super) const DECODERS: [Metric; 8] = [
 /// The others that are asked for.
 pub(super) const OTHERS: [Metric; 3] = [Metric::SmUtil, Metric::PcieTxPerSec, Metric::PcieRxPerSec];
 
-/// What the older calls give, in their units.
+/// Results of the older calls, in their units.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Plain {
-    /// Of the time in which any kernel ran, in percent.
+    /// Share of time in which any kernel ran, in percent.
     pub(super) gpu: Option<u32>,
-    /// Of the decoders' time, in percent.
+    /// Share of the decoders' time, in percent.
     pub(super) decoder: Option<u32>,
     /// KB a second from the GPU.
     pub(super) sent: Option<u32>,
@@ -53,7 +53,7 @@ pub(super) struct Plain {
     pub(super) received: Option<u32>,
 }
 
-/// Of what GPM told over a stretch of time, in its units; engines that the GPU does not have are not told.
+/// Converts GPM's metrics over a period, in its units; engines that the GPU lacks are absent.
 pub(super) fn monitored(told: &[(Metric, f64)], over: Duration) -> Activity {
     let value = |metric: Metric| told.iter().find(|(of, _)| *of == metric).map(|told| told.1);
     let shares = |engines: [Metric; 8]| -> Vec<f64> {
@@ -72,7 +72,7 @@ pub(super) fn monitored(told: &[(Metric, f64)], over: Duration) -> Activity {
     }
 }
 
-/// Of what the older calls told.
+/// Converts the results of the older calls.
 pub(super) fn plain(told: Plain) -> Activity {
     let share = |percent: Option<u32>| percent.map(f64::from).and_then(share);
     let rate = |told: Option<u32>| told.and_then(|told| rate(told.into(), PCIE_UNIT));

@@ -15,7 +15,7 @@ use super::activity::{DECODERS, JPEG, OTHERS, Plain, monitored, plain, with_memo
 use super::watch::{Asked, Known};
 use super::{Device, Viewer, namespace};
 
-/// How far apart the two counts are that a first look needs: a hundred times what it takes to read them.
+/// Interval between the two counts of a first read: a hundred times the duration of a read.
 const APART: Duration = Duration::from_millis(250);
 
 /// A count kept from before is good for two scrapes a minute apart. An older one tells of what was, not of what is.
@@ -49,7 +49,8 @@ pub(super) fn run(asked: &Asked) {
     }
 }
 
-/// Whether there is no such library: one that is there and cannot be loaded is another matter.
+/// Returns true if the library is missing: a present library that cannot be loaded is a different
+/// error.
 fn is_absent(error: &NvmlError) -> bool {
     // The loader has but words for it.
     matches!(error, NvmlError::LibloadingError(_)) && error.to_string().contains("No such file")
@@ -98,7 +99,7 @@ fn pass(stretch: Duration) {
     }
 }
 
-/// What was counted when each kind of viewer looked last.
+/// Counts at the last read of each kind of viewer.
 struct Before<Sample>([Option<(Instant, Sample)>; Viewer::ALL.len()]);
 
 impl<Sample> Before<Sample> {
@@ -178,7 +179,7 @@ impl<'nvml> Opened<'nvml> {
         Ok((with_memory(activity, memory), processes.into_iter().collect()))
     }
 
-    /// What was counted since such a viewer looked before.
+    /// Returns the counts since this kind of viewer last read.
     fn monitored(&mut self, viewer: Viewer) -> Result<Option<Activity>, NvmlError> {
         let Some((since, before)) = self.before.take(viewer) else { return Ok(None) };
         let Some(sample) = told(self.handle.gpm_sample())? else { return Ok(None) };
@@ -208,7 +209,7 @@ impl<'nvml> Opened<'nvml> {
     }
 }
 
-/// What a call gave; none if this model, driver or user is not told it.
+/// Returns a call's result; none if this model, driver or user does not support it.
 fn told<T>(result: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     use NvmlError::{
         FailedToLoadSymbol, FunctionNotFound, InvalidArg, NoData, NoPermission, NotSupported,

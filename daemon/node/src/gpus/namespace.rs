@@ -1,17 +1,18 @@
-//! Whether the process ids that NVIDIA's driver tells are those of this process's namespace.
+//! Checks that the process ids from NVIDIA's driver belong to this process's namespace.
 //!
-//! One rule: where that is not sure, no process is taken for another that happens to have its number.
+//! Where that is uncertain, no process is matched by its number.
 
 use std::fs;
 
-/// What Linux calls the first of all process namespaces: `PROC_PID_INIT_INO` of its sources, fixed since 3.8.
+/// Linux's name of the initial process namespace: `PROC_PID_INIT_INO` of its sources, fixed since
+/// 3.8.
 const FIRST: &str = "pid:[4026531836]";
 
 /// Drivers from this release on number processes as whoever asks sees them, and leave out those that it does not
 /// see: `os_find_ns_pid` of the kernel module, in its sources since they are published. Before, numbers are the node's.
 const TRANSLATES: u32 = 515;
 
-/// Whether the ids told by a driver of this release are ours.
+/// Returns true if the ids from a driver of this release are in this namespace.
 pub(super) fn is_shared(driver: &str) -> bool {
     let namespace = fs::read_link("/proc/self/ns/pid");
     is_shared_in(namespace.ok().as_deref().and_then(|link| link.to_str()), driver)

@@ -14,13 +14,13 @@ use tokio::sync::watch;
 
 use super::{Device, Viewer, driver};
 
-/// What was read within this time is not read again: status, metrics and a live screen ask at the same moments.
+/// Age up to which a read is shared: status, metrics and a live screen ask at the same moments.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// How long whoever asks waits. A look takes milliseconds, the first some tenths of a second.
+/// Longest wait of a caller. A read takes milliseconds, the first one some tenths of a second.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known of the GPUs.
+/// Knowledge about the GPUs.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Known {
     /// Nobody has looked.
@@ -28,14 +28,14 @@ pub(super) enum Known {
     Nothing,
     /// There is no NVIDIA driver on this node.
     Absent,
-    /// What a look gave.
+    /// Result of a read.
     Look(Arc<Look>),
 }
 
 /// A look at all GPUs.
 #[derive(Debug, Clone)]
 pub(super) struct Look {
-    /// When it ended.
+    /// End of the read.
     pub(super) at: Instant,
     pub(super) driver: Option<String>,
     /// Or why it gave nothing.
@@ -59,7 +59,7 @@ impl Known {
     }
 }
 
-/// What one kind of viewer knows, and whether it wants to know more.
+/// One kind of viewer's knowledge, and its pending request.
 #[derive(Debug)]
 struct View {
     known: watch::Sender<Known>,
@@ -116,7 +116,7 @@ type Looks = dyn Fn(&Asked) + Send + Sync;
 pub struct Gpus {
     views: Arc<Views>,
     asks: OnceLock<Result<SyncSender<()>, String>>,
-    /// What looks; it is started by the first who asks.
+    /// The reading thread; the first caller starts it.
     looks: Arc<Looks>,
     /// Since when an answer is overdue.
     overdue: Mutex<Option<Instant>>,
@@ -133,7 +133,7 @@ impl Gpus {
         Self { views: Arc::default(), asks: OnceLock::new(), looks, overdue: Mutex::default() }
     }
 
-    /// What they do now, and these jobs on them; nothing where there is no NVIDIA driver.
+    /// Returns the GPUs' current activity and these jobs on them; none without an NVIDIA driver.
     pub async fn look(&self, viewer: Viewer, jobs: &[Job]) -> Option<GpuReport> {
         let asked = Instant::now();
         let mut known = self.views[viewer as usize].known.subscribe();
@@ -143,7 +143,7 @@ impl Gpus {
                 Some(since) => Some(silent(since)),
                 None => self.ask(viewer).err(),
             };
-            // Its sender is ours: what ends is the time.
+            // The sender is alive: only the timeout can end this.
             if failing.is_none() && tokio::time::timeout(PATIENCE, known.changed()).await.is_err() {
                 *self.lock() = Some(asked);
                 failing = Some(silent(asked));
@@ -199,7 +199,7 @@ fn report(known: &Known, failing: Option<String>, jobs: &[Job]) -> Option<GpuRep
         host.unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
     let look = match known {
         Known::Absent => return None,
-        // Whether there are any is not known.
+        // The presence of GPUs is unknown.
         Known::Nothing => {
             let (driver, read_seconds_ago, devices) = Default::default();
             return Some(GpuReport { host, driver, failing, read_seconds_ago, devices });

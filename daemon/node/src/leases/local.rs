@@ -16,11 +16,11 @@ use tokio::sync::watch;
 
 use super::log::Log;
 
-/// How long a daemon that comes after one that was killed waits for those who took part: they start it, or
-/// look for it again and again.
+/// Time a daemon restarted after a crash waits for the former members: they start it, or retry
+/// until it answers.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long a queue is remembered in which nobody takes part: until the slowest rank of its job began, too.
+/// Time a queue without members is kept: until the slowest rank of its job has begun, too.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 
 /// Queues that a user may have here: an epoch is one, and is remembered for some time.
@@ -56,7 +56,7 @@ impl Local {
         self.directory.as_ref().map(|directory| directory.join(format!("{name}.log")))
     }
 
-    /// What an earlier daemon noted of a queue.
+    /// Returns an earlier daemon's record of a queue.
     fn find(&self, name: &Name) -> Result<Kept> {
         let mut queue = match self.path(name) {
             Some(path) => Log::read(&path)?,
@@ -93,7 +93,7 @@ impl Local {
         std::fs::create_dir_all(directory).doing("make a directory for lease logs")?;
         for entry in std::fs::read_dir(directory).doing("list lease logs")?.flatten() {
             if is_old(&entry.path()) {
-                // Whoever comes meanwhile finds none, as he would a moment later.
+                // A member that comes meanwhile finds none, as it would a moment later.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -128,7 +128,7 @@ impl Leases for Local {
             (None, Ok(())) => {}
         }
         let stands = |queue: &Option<Queue>| queue.as_ref().map(Queue::position);
-        // Who waits looks for himself, and must not wake others by that.
+        // A waiting member looks by itself and must not wake others.
         let is_news = stands(&kept.queue) != stands(&queue);
         (kept.queue, kept.touched) = (queue, Instant::now());
         if is_news {

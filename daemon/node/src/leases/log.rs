@@ -72,7 +72,7 @@ fn line(json: &str) -> String {
     format!("{:08x} {json}\n", crc32c(json.as_bytes()))
 }
 
-/// What a line says, if all of it is there.
+/// Returns the content of a line, if it is complete.
 fn whole(line: &[u8]) -> Option<&[u8]> {
     let (sum, json) = line.strip_suffix(b"\n")?.split_at_checked(8)?;
     let json = json.strip_prefix(b" ")?;

@@ -18,7 +18,7 @@ use redis::{
 /// or network, short beside an epoch.
 const BELIEVED: Duration = Duration::from_secs(20);
 
-/// How long a queue is kept that nobody touches, in milliseconds: a day, in which a job is started again.
+/// Time an idle queue is kept, in milliseconds: a day, within which a job is restarted.
 const KEPT_MS: u64 = 24 * 3600 * 1000;
 
 /// Entries of the log that are kept for people who look, and for those who wait.
@@ -56,7 +56,7 @@ return 1
 pub(super) struct Redis {
     client: Client,
     shared: ConnectionManager,
-    /// Where it is, without what nobody should read.
+    /// Address without credentials.
     at: String,
     read: Script,
     write: Script,
@@ -81,7 +81,7 @@ impl Redis {
     }
 
     fn keys(name: &Name) -> [String; 2] {
-        // What is in braces decides which server of a cluster has it.
+        // The text in braces selects the server of a cluster.
         [format!("forebay:{{{name}}}:queue"), format!("forebay:{{{name}}}:log")]
     }
 
@@ -147,7 +147,7 @@ impl Leases for Redis {
         let Some(queue) = self.parse(&queue)?.filter(|queue| queue.position() == position) else {
             return Ok(());
         };
-        // Whoever dies with its daemon is noticed when it is no longer believed in.
+        // A member that dies with its daemon is detected when its lease expires.
         let until =
             queue.expiry().map_or(BELIEVED, |at| Duration::from_millis(at.saturating_sub(now)));
         // At least one, for 0 would be for ever.

@@ -1,7 +1,6 @@
-//! Whether a daemon goes by what its file says.
+//! Detects a difference between the configuration in force and the file.
 //!
-//! One rule: what is compared is what the file means. A file that was touched, or written in other words,
-//! does not differ.
+//! The comparison is of meaning. A file that was touched, or written differently, does not differ.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -18,7 +17,8 @@ use super::state::{Print, Ruling};
 use crate::Node;
 
 impl Node {
-    /// What the node goes by, and whether its file says so; none if it has no file.
+    /// Returns the configuration in force, and its difference from the file; none if the node has
+    /// no file.
     pub async fn configuration(&self) -> Option<Configuration> {
         let ruling = self.reload.ruling().clone()?;
         Some(Configuration {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use forebay_api::configuration::Drift;
 use forebay_config::Config;
 
-/// What a node goes by, and since when.
+/// The configuration in force, and the time it was applied.
 #[derive(Clone)]
 pub(super) struct Ruling {
     /// The daemon's own file.
@@ -35,8 +35,8 @@ impl Reload {
     }
 }
 
-/// What was found out last, for as long as neither side changes: whoever asks for a daemon's state again
-/// and again does not have its file read each time.
+/// The last comparison, kept while neither side changes: frequent status requests do not read the
+/// file each time.
 #[derive(Default)]
 pub(super) struct Known(Mutex<Option<Found>>);
 
@@ -46,7 +46,7 @@ struct Found {
     drift: Option<Drift>,
 }
 
-/// What of a file changes whenever the file does.
+/// Metadata of a file that changes with its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Print {
     inode: (u64, u64),
@@ -65,7 +65,7 @@ impl Print {
         }
     }
 
-    /// When the file came to be what it is; a file that was put in its place is changed by that.
+    /// Returns the time of the last change, replacement of the file included.
     pub(super) fn changed(self) -> SystemTime {
         let (seconds, nanoseconds) = self.changed;
         let parts = (u64::try_from(seconds), u32::try_from(nanoseconds));
