@@ -29,7 +29,7 @@ pub use problem::{PROBLEM, Place, Problem};
 /// A result whose error is Forebay's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller must do about an error.
+/// Action required of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -68,7 +68,7 @@ impl ErrorKind {
     }
 }
 
-/// What went wrong, where, and what to do. Cheap to clone: one flight may fail for many waiters.
+/// Error with place and advice. Cheap to clone: one flight may fail for many waiters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error(Box<Body>);
 
@@ -128,19 +128,19 @@ impl Error {
         self
     }
 
-    /// What the caller must do.
+    /// Returns the action required of the caller.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What happened, without place and advice.
+    /// Returns the message, without place and advice.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// What the reader should do next, if that is said.
+    /// Returns the advice, if any.
     #[must_use]
     pub fn advice(&self) -> Option<&str> {
         self.0.advice.as_deref()
@@ -158,7 +158,7 @@ impl Error {
     }
 }
 
-/// What the URLs of commands begin with.
+/// Prefix of commands' URLs.
 const PIPE: &str = "pipe:";
 
 /// The command that a URL is (`pipe:cat /data/000.tar`), if it is one.
@@ -172,7 +172,7 @@ pub fn command(url: &str) -> Option<&str> {
 #[must_use]
 pub fn shown(url: &str) -> String {
     if let Some(command) = command(url) {
-        // What is set for a command stands where its name does.
+        // Variables set for a command stand in place of its name.
         let is_name = |at: usize, word: &str| at == 0 && !word.contains('=');
         let words = command.split_whitespace().enumerate().map(|(at, word)| {
             let place = word.trim_start_matches(['\'', '"']);

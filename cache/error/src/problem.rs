@@ -10,20 +10,20 @@ use crate::{Error, ErrorKind};
 /// The media type of a problem.
 pub const PROBLEM: &str = "application/problem+json";
 
-/// What went wrong, where, and what to do.
+/// Error with place and advice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The kind, in a few words.
     pub title: String,
     /// The HTTP status that it goes with.
     pub status: u16,
-    /// What happened.
+    /// Message.
     pub detail: String,
-    /// What the caller must do about it, in a word: the kind, as in every other face of Forebay.
+    /// Action required of the caller, in a word: the kind, as in every other interface of Forebay.
     pub kind: ErrorKind,
-    /// Where it happened, the innermost first.
+    /// Places, the innermost first.
     pub places: Vec<Place>,
-    /// What to do next.
+    /// Advice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
@@ -31,13 +31,13 @@ pub struct Problem {
 /// One place of a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Place {
-    /// What is named there: `url`, `tier`, `path`.
+    /// Kind of place: `url`, `tier`, `path`.
     pub name: String,
-    /// Its name.
+    /// Name.
     pub value: String,
 }
 
-/// What HTTP calls a kind of error, by number and in words.
+/// Returns HTTP's status and title of a kind of error.
 fn of_kind(kind: ErrorKind) -> (u16, &'static str) {
     match kind {
         ErrorKind::NotFound => (404, "There is no such thing"),

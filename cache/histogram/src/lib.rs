@@ -1,8 +1,8 @@
-//! How long things took: counts by bucket, taken where the thing happens.
+//! Durations: counts by bucket, taken where events happen.
 //!
-//! Its rule: to count costs two additions to memory, whoever else counts at that moment. There is no lock, nothing is
-//! allocated and nothing can fail, so that a read of a disk may be counted as well as a fetch of minutes. Who wants to
-//! see takes a copy.
+//! Counting costs two additions to memory, however many threads count. There is no lock, no
+//! allocation and no failure, so that a read of a disk may be counted as well as a fetch of
+//! minutes. A reader takes a copy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Histogram {
         self.took(began.elapsed());
     }
 
-    /// What was counted so far. What is counted meanwhile may be in the counts and not yet in the sum.
+    /// Returns the counts so far. A concurrent event may be in the counts and not yet in the sum.
     #[must_use]
     pub fn read(&self) -> Times {
         Times {
@@ -96,13 +96,13 @@ impl Times {
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// How many there are.
+    /// Returns the number of events.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// What they are together, in seconds.
+    /// Returns their sum in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.sum_ns as f64 / S as f64

@@ -1,21 +1,18 @@
-//! Which shard goes next, and which comes in to stay.
-//!
-//! One rule: a policy only orders. Whether a shard may go at all (it is pinned, leased, within its
-//! data set's minimum) is decided around it, under every policy alike: the policy is asked for its
-//! most dispensable shard *that may go*.
-//!
+//! Eviction order, and admission of new shards.
+//! A policy only orders. Constraints on eviction (pins, leases, a data set's minimum) apply
+//! outside,
+//! under every policy alike: the policy is asked for its first evictable shard.
 //! A shard that is not admitted still passes through the tier, because batches are read from
-//! there: it is *passing*, and goes before any other as soon as nobody needs it.
-//!
-//! | policy | who goes first | who stays |
+//! there: it is *passing*, and is evicted before any other as soon as no reader needs it.
+//! | policy | evicted first | admitted |
 //! |---|---|---|
-//! | `clairvoyant` | what nobody told to need, as `sieve`; then the one that is needed last | everyone |
-//! | `lru` | the one whose last use is longest ago | everyone |
-//! | `lfu` | the one used least, counted with dynamic aging | everyone |
-//! | `sieve` | the oldest not used since the hand passed | everyone |
-//! | `s3fifo` | the oldest of those used at most once | everyone, newcomers on probation |
-//! | `static` | the newest | whoever came while there was room |
-//! | `none` | the oldest | nobody |
+//! | `clairvoyant` | shards no job announced, as `sieve`; then the one needed last | all |
+//! | `lru` | the least recently used | all |
+//! | `lfu` | the least frequently used, with dynamic aging | all |
+//! | `sieve` | the oldest not used since the hand passed | all |
+//! | `s3fifo` | the oldest used at most once | all, new ones on probation |
+//! | `static` | the newest | shards that came while there was room |
+//! | `none` | the oldest | none |
 
 mod fixed;
 mod lfu;
@@ -39,11 +36,11 @@ pub type Slot = u32;
 /// A shard that comes in.
 #[derive(Debug, Clone, Copy)]
 pub struct Newcomer {
-    /// Its place in the table.
+    /// Slot in the table.
     pub slot: Slot,
-    /// What identifies it across evictions: a hash of its name.
+    /// Identity across evictions: a hash of its name.
     pub identity: u64,
-    /// Its bytes on the tier.
+    /// Bytes on the tier.
     pub bytes: u64,
 }
 
@@ -51,8 +48,8 @@ pub struct Newcomer {
 ///
 /// Every shard inserted is removed exactly once; the tables are the caller's to keep straight.
 pub trait Policy: Send {
-    /// Whether a shard that comes in now stays, or only passes. `room`: it fits without anybody
-    /// else leaving.
+    /// Returns true if an incoming shard is admitted, false if it only passes. `room`: it fits
+    /// without an eviction.
     fn admits(&self, room: bool) -> bool {
         let _ = room;
         true
@@ -83,7 +80,7 @@ pub trait Policy: Send {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Evict {
-    /// What is needed last, as far as jobs told; see [`crate::Foresight`].
+    /// Evicts the shard needed last, as far as jobs announced; see [`crate::Foresight`].
     #[default]
     Clairvoyant,
     /// Least recently used.

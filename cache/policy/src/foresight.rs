@@ -1,13 +1,15 @@
-//! What will be needed when, and so what is to be fetched next, when, and what may go for it.
+//! Order of future needs: the next shard to fetch, the time to fetch it, and the shards to evict
+//! for it.
 //!
-//! Its rule: fetching ahead and giving up are one decision, taken by four rules that lose nothing (Cao, Felten, Karlin and
-//! Li, SIGMETRICS 1995): fetch what is needed first; give up what is needed last; only if that is needed later than what
-//! comes in; and not before it must be. The last is *forestall* (Kimbrel et al., OSDI 1996): whoever gives up a shard
-//! early cannot give up a better one later. A fetch begins when, of all that is to come, anything would be late without
-//! it.
+//! Prefetching and eviction are one decision, taken by four rules that lose nothing (Cao, Felten,
+//! Karlin and Li, SIGMETRICS 1995): fetch the shard needed first; evict the shard needed last; only
+//! if that is needed later than the fetched one; and not before it must be. The last rule is
+//! *forestall* (Kimbrel et al., OSDI 1996): an early eviction excludes a better one later. A fetch
+//! begins when any later need would be late without it.
 //!
-//! Moments are estimates: how fast each job reads while it does not wait, and how fast the link brings, are learnt. They are
-//! worked out anew a few shards with each step, so that no step costs more than O(log n).
+//! Times are estimates: the daemon learns each job's read rate while it does not wait, and the
+//! link's rate. They are updated a few shards at each step, so that no step costs more than O(log
+//! n).
 
 mod epochs;
 mod pace;
@@ -39,8 +41,9 @@ pub const NEVER: Moment = Moment::MAX;
 /// Needed already: a job has come to it, and is not done.
 pub const NOW: Moment = 0;
 
-/// How much earlier than it must a fetch begins, in shards of the usual size: what runs at once in a daemon. With less, a
-/// link that is now three times faster and now slower than usual makes jobs wait; more gives up shards too early.
+/// Safety margin of a fetch's start, in shards of the usual size: the number a daemon fetches at
+/// once. With less, a link whose speed varies threefold makes jobs wait; more evicts shards too
+/// early.
 const SLACK: f64 = 4.0;
 
 /// Shards whose moments are worked out anew for each that a job begins with or is done with.
@@ -49,7 +52,7 @@ const RENEWED: usize = 8;
 /// One use of a shard: it is needed from where the job has read `start` bytes until it has read `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
-    /// Which.
+    /// The shard.
     pub shard: Shard,
     /// Bytes that the job reads before.
     pub start: u64,
@@ -68,7 +71,7 @@ pub trait Future: Send {
     fn next(&mut self, shard: Shard, index: u64) -> Option<Use>;
 }
 
-/// Where a shard is.
+/// Place of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// At its origin alone.
@@ -123,11 +126,11 @@ struct Known {
     places: Places,
     /// Fetches of it under way.
     coming: u32,
-    /// Its origin does not give it.
+    /// True if its origin fails to deliver it.
     is_refused: bool,
     /// Others decide what becomes of it.
     is_apart: bool,
-    /// When it is needed next, as it was last worked out.
+    /// Time of the next need, as last computed.
     needed: Moment,
     /// Uses of it that are under way.
     open: u32,
@@ -164,12 +167,12 @@ struct Job {
     walk: Walk,
     /// While it does not wait.
     pace: Pace,
-    /// When it was where it is.
+    /// Time it was at this position.
     at: Moment,
 }
 
 impl Job {
-    /// When it comes to what begins after `start` bytes.
+    /// Returns the time it reaches a use that begins after `start` bytes.
     fn comes_to(&self, start: u64) -> Moment {
         let ahead = self.pace.takes(start.saturating_sub(self.walk.read()));
         self.at.saturating_add(ahead).clamp(NOW + 1, NEVER - 1)
@@ -182,9 +185,9 @@ pub struct Foresight {
     /// Numbers of shards that were forgotten.
     vacant: Vec<Shard>,
     jobs: BTreeMap<JobId, Job>,
-    /// What is missing and needed.
+    /// Shards missing and needed.
     missing: Timeline,
-    /// What lies in each place, by when it is needed.
+    /// Shards in each place, by the time of need.
     here: Vec<BTreeSet<(Moment, Shard)>>,
     link: Pace,
     /// Bytes on their way.
@@ -196,7 +199,7 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Of a link that is taken to bring `bandwidth` bytes a second until it was seen to.
+    /// Creates the state for a link assumed to deliver `bandwidth` bytes a second until measured.
     #[must_use]
     pub fn new(bandwidth: f64) -> Self {
         Self {
@@ -251,12 +254,12 @@ impl Foresight {
         self.renew_all();
     }
 
-    /// What a job will read from where it is, so many bytes on; counted from there.
+    /// Returns a job's reads from its position, for this many bytes; counted from there.
     pub fn ahead(&mut self, id: JobId, bytes: u64) -> Vec<Use> {
         self.jobs.get_mut(&id).map(|job| job.walk.ahead(bytes)).unwrap_or_default()
     }
 
-    /// What a job did until now is no measure of its pace.
+    /// Excludes a job's time until now from its measured pace.
     pub fn pause(&mut self, id: JobId, now: Moment) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.at = now;
@@ -319,7 +322,7 @@ impl Foresight {
         self.change(shard, |known| known.is_apart = is_apart);
     }
 
-    /// Where a shard is.
+    /// Returns the place of a shard.
     #[must_use]
     pub fn presence(&self, shard: Shard) -> Presence {
         self.shards[shard as usize].presence()
@@ -343,7 +346,7 @@ impl Foresight {
         self.jobs.get(&id).map_or(0, |job| job.walk.read())
     }
 
-    /// When a shard is needed next, as far as is known.
+    /// Returns the time of a shard's next known need.
     #[must_use]
     pub fn needed(&self, shard: Shard) -> Moment {
         self.shards[shard as usize].needed
@@ -386,8 +389,8 @@ impl Foresight {
         Some((shard, after, takes))
     }
 
-    /// When the next fetch must begin, that nothing comes late; none if nothing is to come. What is fetched where there is
-    /// room need not wait for it.
+    /// Returns the latest start of the next fetch so that nothing is late; none without future
+    /// needs. A fetch into free room need not wait for it.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
         let latest = self.missing.latest_start()?.saturating_sub_unsigned(self.ahead_of_all());
@@ -404,7 +407,7 @@ impl Foresight {
         starts
     }
 
-    /// What the link is busy with, and what is kept in hand.
+    /// Returns the link's current work, and the safety margin.
     fn ahead_of_all(&self) -> u64 {
         let slack = (SLACK * self.link.takes(self.usual()) as f64) as u64;
         self.link.takes(self.arriving).saturating_add(slack)
@@ -432,7 +435,7 @@ impl Foresight {
         (sum >= bytes).then_some(victims)
     }
 
-    /// What lies in these places and is needed later than `than`, the last first.
+    /// Returns the shards in these places needed later than `than`, the last first.
     fn later(
         &self,
         places: &[Place],

@@ -1,9 +1,9 @@
-//! Which shards come in, and which go.
+//! Admission and eviction of shards.
 //!
-//! [`evict`] orders what is on a tier by how it was used; [`Foresight`] by when it will be, which the daemon knows of the
-//! jobs that told it what they read: there, fetching and giving up are one decision. [`simulate`] runs either on a clock
-//! of its own. Nothing here touches a disk, a network or a real clock, so that a node and a simulation run the same
-//! code.
+//! [`evict`] orders the shards of a tier by past use; [`Foresight`] by future use, which the daemon
+//! knows for jobs that announce their reads: there, prefetching and eviction are one decision.
+//! [`simulate`] runs either on a clock of its own. Nothing here touches a disk, a network or a real
+//! clock, so that a node and a simulation run the same code.
 
 pub mod evict;
 mod foresight;

@@ -1,11 +1,12 @@
-//! What a node lacks for its jobs to read on without waiting: cache, or link.
+//! Shortfall of a node whose jobs wait: cache, or link.
 //!
-//! Its rule is the fluid bound. A byte that is read in each epoch by jobs of so many bytes an epoch and so many bytes a second is read
-//! `Σ rate / epoch` times a second; cached, it saves the link as much. The best that a cache of a size can do is to hold what is
-//! read most often; the link must bring the rest. Jobs of the same data that happen to read it side by side need less, so
-//! this tells the most that can be lacking.
+//! The rule is the fluid bound. A byte read in each epoch by jobs of so many bytes an epoch and so
+//! many bytes a second is read `Σ rate / epoch` times a second; caching it saves the link as much.
+//! The best cache of a size holds the most frequently read bytes; the link must deliver the rest.
+//! Jobs of the same data that happen to read it side by side need less, so this is an upper bound
+//! of the shortfall.
 
-/// What would let every job read on without waiting: one or the other.
+/// Addition that would let every job read without waiting: one or the other.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct Remedy {
     /// Bytes of cache that are missing; none where no cache is large enough.
@@ -17,14 +18,14 @@ pub struct Remedy {
 /// Bytes that are read alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mass {
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// How often each is read, in a second.
+    /// Reads of each byte per second.
     pub frequency: f64,
 }
 
-/// What a cache of `capacity` bytes before a link of `bandwidth` bytes a second lacks for all of this to be read; nothing if that is
-/// enough.
+/// Returns the shortfall of a cache of `capacity` bytes and a link of `bandwidth` bytes a second
+/// for these reads; none if they suffice.
 #[must_use]
 pub fn shortfall(masses: &[Mass], capacity: u64, bandwidth: f64) -> Option<Remedy> {
     let mut masses = masses.to_vec();
@@ -96,7 +97,7 @@ mod tests {
                 prop_assert_eq!(shortfall(&masses, capacity + cache, bandwidth + 1e-6), None);
                 prop_assert_eq!(shortfall(&masses, capacity, bandwidth + link + 1e-6), None);
                 prop_assert!(shortfall(&masses, capacity, bandwidth + link * 0.99 - 1e-6).is_some());
-                // Of each mass a byte more than the exact share may be cached.
+                // One byte more than the exact share of each mass may be cached.
                 let less = cache.saturating_sub(1 + masses.len() as u64);
                 prop_assert!(cache <= 7 || shortfall(&masses, capacity + less, bandwidth - 1e-6).is_some());
             }

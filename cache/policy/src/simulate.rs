@@ -27,7 +27,7 @@ const CACHE: Place = 0;
 /// Microseconds of a second.
 const SECOND: f64 = 1e6;
 
-/// What happens on a node.
+/// Workload of a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
@@ -37,24 +37,24 @@ pub struct Trace {
     pub bandwidth: f64,
     /// Bytes of each shard; its number is its place here.
     pub shards: Vec<u64>,
-    /// Who reads them.
+    /// Jobs that read them.
     pub jobs: Vec<Reader>,
     /// Epochs of each job that are not counted: those that fill the cache.
     #[serde(default)]
     pub warm_epochs: u64,
-    /// How far steps and fetches differ from the usual.
+    /// Variation of steps and fetches.
     #[serde(default)]
     pub jitter: Jitter,
     /// Shards that are in the cache at the beginning.
     #[serde(default)]
     pub here: Vec<Shard>,
-    /// What the shards are called, where it was recorded.
+    /// Names of the shards, in a recorded trace.
     #[serde(default)]
     pub names: Vec<String>,
-    /// When it was recorded, by the clock of the decisions.
+    /// Time of the recording, by the clock of the decisions.
     #[serde(default)]
     pub at: Moment,
-    /// What the node had decided by then, the oldest first.
+    /// The node's decisions by then, the oldest first.
     #[serde(default)]
     pub decisions: Vec<Decision>,
 }
@@ -63,7 +63,7 @@ pub struct Trace {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reader {
-    /// What it is called.
+    /// Name.
     pub name: String,
     /// The shards that it reads.
     pub shards: Vec<Shard>,
@@ -75,15 +75,15 @@ pub struct Reader {
     /// Shards that it has open at once.
     #[serde(default = "one")]
     pub window: usize,
-    /// How often it reads them.
+    /// Number of epochs.
     pub epochs: u64,
-    /// What its orders are drawn by.
+    /// Seed of its orders.
     #[serde(default)]
     pub seed: u64,
     /// Seconds after the beginning at which it comes.
     #[serde(default)]
     pub joins: f64,
-    /// What it reads, where that was recorded: order, window, epochs and seed are not asked then.
+    /// Recorded reads: order, window, epochs and seed are then unused.
     #[serde(default)]
     pub uses: Vec<Use>,
 }
@@ -103,12 +103,12 @@ pub enum Order {
     Reshuffled,
     /// Drawn anew for each epoch, and of so many shards one is read.
     Drawn {
-        /// Of how many.
+        /// Number of shards of which one is read.
         one_in: u32,
     },
 }
 
-/// How far steps and fetches differ from the usual; each by a factor that is drawn evenly on a logarithmic scale.
+/// Variation of steps and fetches; a factor drawn evenly on a logarithmic scale.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jitter {
@@ -116,11 +116,11 @@ pub struct Jitter {
     pub step: f64,
     /// A fetch likewise: 3.
     pub fetch: f64,
-    /// What it is drawn by.
+    /// Seed.
     pub seed: u64,
 }
 
-/// What came of it, after the epochs that are not counted.
+/// Results, without the warm-up epochs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Bytes that jobs read.
@@ -129,11 +129,11 @@ pub struct Report {
     pub origin_bytes: u64,
     /// The share of what jobs read that was not fetched for it; 0 where more was fetched than was read.
     pub hit_ratio: f64,
-    /// Of each job, by its name, the share of the time in which it did not wait.
+    /// Utilisation by job: the share of time in which it did not wait.
     pub busy: Vec<(String, f64)>,
     /// Seconds that it covers.
     pub seconds: f64,
-    /// What was fetched, and what went for it, in this order; from the beginning.
+    /// Fetches and their evictions, in order; from the beginning.
     #[serde(skip)]
     pub decisions: Vec<Decision>,
 }
@@ -149,11 +149,11 @@ impl Report {
 /// A fetch that began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// When.
+    /// Time.
     pub at: Moment,
-    /// What is fetched.
+    /// The fetched shard.
     pub fetched: Shard,
-    /// What went for it.
+    /// Shards evicted for it.
     pub went: Vec<Shard>,
 }
 
@@ -167,7 +167,7 @@ pub fn simulate(trace: &Trace, evict: Evict) -> Result<Report> {
     simulate_with(trace, evict, &|job| trace.future(job))
 }
 
-/// What each job will read, by its number; asked for more than once.
+/// Reads of each job, by its number; called more than once.
 pub type Futures<'f> = dyn Fn(usize) -> Box<dyn Future> + 'f;
 
 /// The same for jobs whose futures somebody else makes; of their orders in the trace nothing is read then.
@@ -180,10 +180,7 @@ pub fn simulate_with(trace: &Trace, evict: Evict, futures: &Futures<'_>) -> Resu
 }
 
 impl Trace {
-    /// Whether it makes sense.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] with what does not.
+    /// Checks the trace.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::Invalid, what.to_owned()));
         let is_rate = |rate: f64| rate.is_finite() && rate >= 1.0;
@@ -241,9 +238,9 @@ struct Running<'t> {
     walk: Walk,
     /// Shards of uses under way of which it has read nothing yet.
     begun: Vec<Shard>,
-    /// How far it reads on before it needs another shard or is done with one.
+    /// Position at which it needs another shard or finishes one.
     target: u64,
-    /// When it is there; nothing while it waits.
+    /// Time it arrives there; none while it waits.
     until: Option<Moment>,
     /// Since when it waits, and for how long it did.
     waits: Moment,
@@ -253,17 +250,17 @@ struct Running<'t> {
     /// Since when it counts, and what it had read then.
     counted: Option<(Moment, u64)>,
     has_joined: bool,
-    /// When it was over.
+    /// Time it ended.
     done: Option<Moment>,
 }
 
-/// How shards are given up that are known by their use alone.
+/// Eviction of shards known only by past use.
 struct ByUse {
     policy: Box<dyn Policy>,
-    /// What was not admitted goes before all others.
+    /// Shards not admitted, evicted before all others.
     passing: List,
     passes: Vec<bool>,
-    /// What was fetched for its first use: that is no second one.
+    /// True for shards fetched for their first use, which is no second one.
     fresh: Vec<bool>,
     /// Jobs that are about to need a shard, or have it open.
     claims: Vec<u32>,
@@ -278,7 +275,7 @@ struct Node<'t> {
     used: u64,
     foresight: Foresight,
     by_use: Option<ByUse>,
-    /// What is on its way, since when and until when.
+    /// The shard in flight, with its start and end.
     arriving: Option<(Shard, Moment, Moment)>,
     now: Moment,
     dice: fastrand::Rng,
@@ -457,7 +454,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// What is to be fetched by what jobs will read, and what went for it.
+    /// Returns the next fetch by jobs' future reads, and its evictions.
     fn foreseen(&mut self) -> Option<(Shard, Vec<Shard>)> {
         let (needed, shard) = self.foresight.wanted()?;
         let short = self.trace.shards[shard as usize].saturating_sub(self.free());
@@ -477,7 +474,7 @@ impl<'t> Node<'t> {
         let mut next: Option<(u64, Shard, bool)> = None;
         for job in self.jobs.iter_mut().filter(|job| job.has_joined && job.done.is_none()) {
             let is_missing = |shard: Shard| self.foresight.presence(shard) == Presence::Missing;
-            // What it waits for first.
+            // Awaited shards first.
             let waits_for = job.walk.open().filter(|(_, shard)| is_missing(*shard)).min();
             let next_use = job.walk.next();
             let ahead = (next_use..next_use + AHEAD).find_map(|index| {
@@ -525,7 +522,7 @@ impl<'t> Node<'t> {
         let steps = self.jobs.iter().filter_map(|job| job.until);
         let joins = self.jobs.iter().filter(|job| !job.has_joined).map(Running::joins);
         let next = steps.chain(joins).chain(self.arriving.map(|(_, _, until)| until)).min();
-        // What is due already waits for something to go.
+        // A due fetch waits for an eviction already.
         let due = self.by_use.is_none().then(|| self.foresight.due()).flatten();
         let due = due.filter(|due| self.arriving.is_none() && *due > self.now);
         // Nobody is woken if nothing else is to happen.
@@ -541,7 +538,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Whether what happens counts: every job that is here has passed its first epochs.
+    /// Returns true once every present job has passed its warm-up epochs.
     fn counts(&self) -> bool {
         let is_warm = |job: &Running<'_>| !job.has_joined || job.counted.is_some();
         self.jobs.iter().all(is_warm)

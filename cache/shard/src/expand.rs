@@ -25,7 +25,7 @@ const GLOB: [char; 3] = ['*', '?', '['];
 /// Says what a pattern of a remote store means.
 pub type List<'a> = dyn FnMut(&str) -> Result<Vec<String>> + 'a;
 
-/// Whether a list may name commands. Who runs a job may be another than who wrote its list.
+/// Permission for a list to name commands. The job's user may be another than the list's author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commands {
     /// They are run by the job.
@@ -95,7 +95,7 @@ fn hub(url: String) -> String {
     }
 }
 
-/// Whether `url` names a command that may be run.
+/// Returns true if `url` names a command that may be run.
 fn is_command(url: &str, commands: Commands) -> Result<bool> {
     let trimmed = url.trim_start();
     let scheme = trimmed.split_once(':').map(|(scheme, _)| scheme);
@@ -141,7 +141,7 @@ fn local_path(url: &str) -> Result<Option<String>> {
     }
 }
 
-/// Whether a URL means what its store lists.
+/// Returns true if a URL is a pattern over a store's listing.
 fn is_pattern(url: &str) -> Result<bool> {
     let is_web = url.starts_with("http://") || url.starts_with("https://");
     if !is_web {

@@ -1,18 +1,18 @@
-//! Where each field of each sample lies in a shard.
+//! Place of each field of each sample in a shard.
 //!
-//! Its rule: offsets are those of the origin's tar, which a tier keeps unchanged, so one index
-//! serves the origin, every tier and every reader.
+//! Offsets are those of the origin's tar, which a tier keeps unchanged, so one index serves the
+//! origin, every tier and every reader.
 
 use std::ops::Range;
 
 /// One tar member that is a sample's field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Which field: an index into [`Index::fields`].
+    /// Field: an index into [`Index::fields`].
     pub field: u32,
-    /// Where its data starts in the tar, in bytes.
+    /// Start of its data in the tar, in bytes.
     pub offset: u64,
-    /// How long its data is, in bytes; may be zero.
+    /// Length of its data, in bytes; may be zero.
     pub len: u64,
     /// CRC32C of its data.
     pub crc32c: u32,
@@ -29,15 +29,15 @@ impl Member {
 /// One sample: consecutive members with one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// Its key: the members' common path up to the base name's first dot.
+    /// Key: the members' common path up to the base name's first dot.
     pub key: String,
-    /// Where its first member's data starts, in bytes.
+    /// Start of its first member's data, in bytes.
     pub offset: u64,
-    /// Where its last member's data ends, in bytes. `offset..end` is one read for all its fields.
+    /// End of its last member's data, in bytes. `offset..end` is one read for all its fields.
     pub end: u64,
-    /// Its members: a range of [`Index::members`], in the order of the tar, never empty.
+    /// Members: a range of [`Index::members`], in the order of the tar, never empty.
     pub members: Range<u32>,
-    /// Why it cannot be used, if it cannot; it keeps its position in the order all the same.
+    /// Reason it is unusable, if it is; it keeps its position in the order.
     pub bad: Option<String>,
 }
 

@@ -117,7 +117,7 @@ impl<B: ShardBytes> Indexer<B> {
         Ok(self.index)
     }
 
-    /// What is known so far: every sample handed out is in it.
+    /// Returns the index so far: every sample handed out is in it.
     #[must_use]
     pub fn index(&self) -> &Index {
         &self.index

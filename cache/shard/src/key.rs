@@ -1,6 +1,6 @@
-//! Which sample and which field a tar member belongs to: WebDataset's key rules, exactly.
+//! Sample and field of a tar member: WebDataset's key rules, exactly.
 //!
-//! Its rule: the same answer as the expression `^((?:.*/|)[^.]+)[.]([^/]*)$` and the skip pattern
+//! The result equals that of the expression `^((?:.*/|)[^.]+)[.]([^/]*)$` and the skip pattern
 //! `__[^/]*__($|/)` that WebDataset applies to member names, in one pass over the name.
 
 /// Splits a member's name into the sample's key and the field's name.
@@ -33,7 +33,7 @@ pub fn field_name(suffix: &str) -> String {
 /// Names that a sample carries by itself; a member may not claim them.
 pub const RESERVED: [&str; 4] = ["__key__", "__url__", "__local_path__", "__bad__"];
 
-/// Whether the first path component is framed by double underscores, as metadata members are.
+/// Returns true if double underscores frame the first path component, as in metadata members.
 fn is_metadata(name: &str) -> bool {
     let framed = |part: &str| part.len() >= 4 && part.starts_with("__") && part.ends_with("__");
     match name.split_once('/') {
@@ -43,7 +43,7 @@ fn is_metadata(name: &str) -> bool {
     }
 }
 
-/// Where the key ends: the position of the base name's first dot.
+/// Returns the end of the key: the position of the base name's first dot.
 ///
 /// The expression needs at least one character that is not a dot between some directory prefix
 /// (empty, or ending in a slash, and without a newline) and that dot.

@@ -1,16 +1,14 @@
-//! What a shard is: tar index, WebDataset key rules, sidecar, manifest, URL lists and packing.
-//!
-//! Its rule: pure logic. Nothing here opens a connection or waits on anything but the reader it was
+//! Format of shards: tar index, WebDataset key rules, sidecar, manifest, URL lists and packing.
+//! Pure logic: nothing here opens a connection or waits on anything but the reader it was
 //! given, and no byte that came from a disk, a network or a user can make it panic or allocate
 //! without a bound.
-//!
 //! | part | answers |
 //! |---|---|
 //! | [`key`] | which sample and which field is this member? |
 //! | [`Indexer`] | where in the tar does each field of each sample lie, and what is its checksum? |
-//! | [`Sidecar`] | how does that knowledge rest beside a cached shard? |
+//! | [`Sidecar`] | how is that knowledge stored beside a cached shard? |
 //! | [`Manifest`] | which shards make up a data set, and how many samples has each? |
-//! | [`expand`](fn@expand) | which shards does a person mean by one line of text? |
+//! | [`expand`](fn@expand) | which shards does one line of text mean? |
 //! | [`pack`] | how are shards written? |
 
 pub mod checksum;

@@ -1,7 +1,7 @@
-//! Which shards make up a data set, and how many samples each has.
+//! Shards of a data set, and the number of samples in each.
 //!
-//! Its rule: two manifests are the same data set in the same order if and only if their hashes are
-//! equal, so ranks compare one short text.
+//! Two manifests are the same data set in the same order if and only if their hashes are equal, so
+//! ranks compare one short text.
 
 use std::cell::LazyCell;
 use std::collections::HashMap;
@@ -20,14 +20,14 @@ const FORMAT: u32 = 1;
 pub struct ManifestShard {
     /// The shard's URL.
     pub url: String,
-    /// How many samples it has; bad ones count, because they keep their positions.
+    /// Number of samples; bad ones count, because they keep their positions.
     pub samples: u64,
-    /// Its length in bytes, if known; of a compressed shard, that of the tar in it.
+    /// Length in bytes, if known; for a compressed shard, that of the tar in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// What a manifest says of some shards.
+/// A manifest's entries of some shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Samples of each.
@@ -67,14 +67,11 @@ impl Manifest {
         &self.shards
     }
 
-    /// What it says of `urls`, in their order: a job may read a part of a data set.
+    /// Returns the entries of `urls`, in their order: a job may read a part of a data set.
     ///
-    /// A data set may have moved as a whole, as from the folder where it was packed to a bucket: a URL that is
-    /// not listed is the shard that has its name, that is what follows the folder that all listed ones share.
-    /// Whether such a shard has the listed samples its reader finds out, as of any other.
-    ///
-    /// # Errors
-    /// `Invalid` naming the first URL that is not listed, or that has the name of another one here.
+    /// A data set may have moved as a whole, as from the folder where it was packed to a bucket: a
+    /// URL that is not listed is the shard with the same name, that is the part behind the folder
+    /// all listed ones share. The reader verifies the number of samples, as for any shard.
     pub fn of(&self, urls: &[String]) -> Result<Listed> {
         let by = |start: usize| -> HashMap<&str, &ManifestShard> {
             self.shards.iter().map(|shard| (&shard.url[start..], shard)).collect()
@@ -121,7 +118,7 @@ impl Manifest {
         &first[..end]
     }
 
-    /// How many samples all shards have together.
+    /// Returns the number of samples in all shards.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.shards.iter().map(|shard| shard.samples).sum()

@@ -30,7 +30,7 @@ pub use balance::Limits;
 pub use pattern::check_pattern;
 pub use plan::{Input, Packed, Packing, Plan};
 
-/// Whether `path` is a list of samples, by its name.
+/// Returns true if `path` is a list of samples, by its name.
 #[must_use]
 pub fn is_list(path: &Path) -> bool {
     list::is_list(path)

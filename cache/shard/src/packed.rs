@@ -22,7 +22,7 @@ const KEYS_PER_MARK: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
     fields: Vec<String>,
-    /// Of each sample: the block of its first member's data, and that member.
+    /// Block of each sample's first member, and that member.
     samples: Vec<(u32, u32)>,
     lens: Vec<u32>,
     sums: Vec<u32>,
@@ -94,13 +94,13 @@ impl Packed {
         &self.fields
     }
 
-    /// How many samples there are.
+    /// Returns the number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
@@ -173,14 +173,14 @@ impl Packed {
             + self.bad.iter().map(|(_, why)| texts(why) + size_of::<u32>()).sum::<usize>()
     }
 
-    /// Of those, the keys' text and what finds it.
+    /// Returns the bytes of the keys' text and its lookup table.
     #[must_use]
     pub fn key_bytes(&self) -> usize {
         self.keys.capacity() + self.marks.capacity() * size_of::<u32>()
     }
 }
 
-/// Where the data of a member that follows begins, if one header is between.
+/// Returns the start of the next member's data, if one header is between.
 fn behind(member: &Member) -> u64 {
     member.end().next_multiple_of(BLOCK) + BLOCK
 }

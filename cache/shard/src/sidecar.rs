@@ -1,36 +1,6 @@
-//! What rests beside a cached shard: whose bytes they are, and where each field lies.
-//!
-//! Its rule: a sidecar proves itself. Any flipped bit is found by one of two checksums, and no
-//! length is believed before it is held against the bytes that are there.
-//!
-//! # Layout (all integers little-endian)
-//! The first 4096 bytes are the *head*; a start-up scan reads nothing else.
-//!
-//! | at | bytes | what |
-//! |---:|---:|---|
-//! | 0 | 8 | magic `FOREBAY\x1a` |
-//! | 8 | 4 | format version, 4 |
-//! | 12 | 4 | CRC32C of the 4096 bytes, taken with this field as zero |
-//! | 16 | 8 | the shard's length in bytes |
-//! | 24 | 8 | the body's length in bytes |
-//! | 32 | 4 | CRC32C of the body |
-//! | 36 | 4 | number of fields |
-//! | 40 | 4 | number of members |
-//! | 44 | 4 | number of samples |
-//! | 48 | 8 | where the origin's object is compressed or one stream, its length; else 0 |
-//! | 56 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
-//! | 64 | | endpoint, URL, version, tenant in UTF-8, then zeros |
-//!
-//! Every format, past or to come, keeps the first three fields as they are, so that any release can
-//! tell a sidecar of another format from a damaged one. Format 3 knows no compressed objects: the field
-//! at 48 is missing. Format 2 has no tenant and no length of one, either. Both are read, not written.
-//!
-//! The *body* follows: the CRC32C of each 4 MiB block of the shard (the last one shorter), which
-//! cover every byte where members' checksums leave out headers and padding; the fields (`u32`
-//! length, UTF-8); the members in tar order (`u32` field, `u64` offset, `u64` length, `u32` CRC32C:
-//! 24 bytes each); and the samples (`u32` members, `u32` key length, key, `u32` reason length or
-//! `u32::MAX` for a good sample, reason). Samples own the members in order, so their offsets are
-//! not repeated.
+//! Sidecar of a cached shard: its identity, and the place of each field.
+//! A sidecar verifies itself. One of two checksums detects any flipped bit, and no
+//! length is trusted before it is compared with the bytes present.
 
 mod body;
 mod names;
@@ -58,12 +28,12 @@ const FORMAT: u32 = 4;
 const FORMAT_COMPRESSED: u32 = 4;
 /// The oldest format that is read: it names no tenant.
 const FORMAT_OLDEST: u32 = 2;
-/// Where the head keeps its own checksum.
+/// Place of the head's own checksum.
 const CRC_AT: std::ops::Range<usize> = 12..16;
 /// The head's bytes in front of its texts.
 const FIXED_BYTES: usize = 64;
 
-/// Whose bytes a copy holds. Together these name one state of one object.
+/// Identity of a copy's bytes. The parts together name one state of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The store's identity, such as `https://s3.eu-west-1.amazonaws.com` or `file`.
@@ -92,9 +62,9 @@ impl Origin {
 /// The self-checked record beside one cached shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
-    /// Whose bytes these are.
+    /// Identity of the bytes.
     pub origin: Origin,
-    /// Whose job brought them in, if it belonged to a tenant.
+    /// Tenant of the job that fetched them, if any.
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
@@ -103,16 +73,16 @@ pub struct Sidecar {
     pub compressed_len: Option<u64>,
     /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
     pub blocks: Vec<u32>,
-    /// Where each field of each sample lies.
+    /// Place of each field of each sample.
     pub index: Index,
 }
 
-/// What the first [`HEAD_BYTES`] of a sidecar tell.
+/// Facts in the first [`HEAD_BYTES`] of a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Whose bytes these are.
+    /// Identity of the bytes.
     pub origin: Origin,
-    /// Whose job brought them in, if it belonged to a tenant.
+    /// Tenant of the job that fetched them, if any.
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
@@ -120,11 +90,11 @@ pub struct Head {
     pub compressed_len: Option<u64>,
     /// The body's length in bytes: the file is [`HEAD_BYTES`] longer.
     pub body_len: u64,
-    /// How many distinct fields the shard has.
+    /// Number of distinct fields in the shard.
     pub fields: u32,
-    /// How many members its samples have together.
+    /// Number of members in its samples.
     pub members: u32,
-    /// How many samples it has.
+    /// Number of samples.
     pub samples: u32,
     body_crc32c: u32,
 }
@@ -179,8 +149,8 @@ impl Sidecar {
 }
 
 impl Head {
-    /// Whether the first [`HEAD_BYTES`] of a sound sidecar are of a format newer than this release
-    /// knows: it is not ours to judge, nor to remove.
+    /// Returns true if the first [`HEAD_BYTES`] of a sound sidecar have a newer format than this
+    /// release knows: it must not be judged or removed.
     #[must_use]
     pub fn is_newer(bytes: &[u8]) -> bool {
         Self::format(bytes).is_ok_and(|(format, _)| format > FORMAT)

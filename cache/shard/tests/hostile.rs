@@ -1,6 +1,6 @@
-//! What becomes of every tar under `tests/hostile/`.
+//! Verdict on every tar under `tests/hostile/`.
 //!
-//! Its rule: each file there has a verdict here, and each verdict a file.
+//! Each file there has a verdict here, and each verdict a file.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! What is packed is what is read; the same input makes the same bytes, however it came to the end.
+//! Packed data reads back the same; the same input makes the same bytes, interrupted or not.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -308,7 +308,7 @@ fn what_would_be_lost_or_overwritten_is_refused() {
     assert!(refusal(&small).to_string().contains("--bytes 2048 or more"));
     assert!(!place.path("o").exists());
 
-    // What is not ours is never taken for ours.
+    // A foreign file is never mistaken for ours.
     fs::create_dir(place.path("o")).unwrap();
     for name in ["o-000.tar", "o.json"] {
         fs::write(place.path("o").join(name), "mine").unwrap();
@@ -360,7 +360,7 @@ fn files_that_change_while_they_are_packed_make_no_shard() {
     }
 }
 
-/// Whoever comes second waits for nobody and touches nothing.
+/// The second process neither waits nor touches anything.
 #[test]
 fn two_do_not_pack_the_same_at_once() {
     let place = Arc::new(Place::new());

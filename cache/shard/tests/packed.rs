@@ -66,7 +66,7 @@ fn it_takes_what_it_promises() {
     assert!(packed.bytes() * 5 < index.bytes() * 2, "{} of {}", packed.bytes(), index.bytes());
 }
 
-/// What the small form cannot say keeps the plain one.
+/// An index the small form cannot express keeps the plain one.
 #[test]
 fn what_cannot_be_small_stays_plain() {
     let good = index(&[("a".to_owned(), vec![(1, 10), (1, 20)], true)]);

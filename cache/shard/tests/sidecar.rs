@@ -98,7 +98,7 @@ fn another_format_is_invalid_not_corrupt() {
     }
 }
 
-/// What the releases before this one wrote: the same, and nothing of what they did not know.
+/// Formats of earlier releases: the same, without the fields they did not know.
 #[test]
 fn the_formats_before_are_still_read() {
     let sidecar = Sidecar { compressed_len: None, ..small() };
@@ -188,7 +188,7 @@ proptest! {
                     prop_assert!((member.field as usize) < sidecar.index.fields.len());
                 }
             }
-            // What was accepted is a possible sidecar: it can be written again.
+            // An accepted sidecar is valid: it can be written again.
             prop_assert_eq!(Sidecar::decode(&sidecar.encode().unwrap()).unwrap(), sidecar);
         }
     }

@@ -1,15 +1,15 @@
-//! What fetching came to, for whoever it is done for.
+//! Bills for fetched bytes.
 //!
-//! Its rule: a bill rides on the rank of what is fetched, so whatever is shared is on one bill alone: that of whoever asked
-//! first. Counts only grow.
+//! A bill rides on the rank of a fetch, so a shared fetch is on one bill only: that of the first
+//! requester. Counters only grow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was fetched for one asker.
+/// Bytes fetched for one requester.
 #[derive(Debug, Default)]
 pub struct Bill {
-    /// Whose it is, if it is one job's.
+    /// Job, if it is a job's bill.
     job: Option<Arc<str>>,
     requests: AtomicU64,
     origin_bytes: AtomicU64,
@@ -37,7 +37,7 @@ impl Bill {
         Self { job, ..Self::default() }
     }
 
-    /// Whose it is, if it is one job's.
+    /// Returns the job, if it is a job's bill.
     #[must_use]
     pub fn job(&self) -> Option<&str> {
         self.job.as_deref()
@@ -61,7 +61,7 @@ impl Bill {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What is on it by now.
+    /// Returns the amounts so far.
     #[must_use]
     pub fn read(&self) -> Billed {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -26,15 +26,15 @@ use crate::readers::{Client, ClientReaders, Ending, Handover, Readers, Turn};
 use crate::stat::{Binding, Stat};
 use crate::{Source, Stretch};
 
-/// How long a command may say nothing: as long as a trainer waits for a batch if nothing else is said. A
-/// restore from an archive, say, takes its time before the first byte.
+/// Longest silence of a command: as long as a trainer waits for a batch by default. A restore from
+/// an archive, say, takes its time before the first byte.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// Bytes that a command may be ahead of its reader: what any process may ask of the kernel unless its
 /// administrator said otherwise. With the usual 64 KiB both sides would wake for every sixteen pages.
 const AHEAD: usize = 1 << 20;
 
-/// Why a command is not run on anybody's behalf but a job's.
+/// Returns the error for a command outside a job.
 pub(crate) fn only_in_jobs() -> Error {
     let what = "a command is run by the job that names it, and by nobody else";
     Error::new(ErrorKind::Invalid, what)
@@ -46,7 +46,7 @@ pub(crate) struct Commands {
     readers: Readers,
     client: ClientReaders,
     handover: Arc<dyn Handover>,
-    /// What cache keys say of them.
+    /// Endpoint in the cache keys of commands.
     endpoint: String,
     /// With whom what is said of one may be shared.
     scope: String,
@@ -140,11 +140,11 @@ impl Running {
     }
 }
 
-/// What a command says, from the first byte on.
+/// Output of a command, from the first byte on.
 struct Output<'a> {
     commands: &'a Commands,
     url: &'a str,
-    /// Who pays for it is said there.
+    /// Rank, which names the bill.
     rank: &'a Rank,
     running: Option<Running>,
     /// Set once it has said everything.

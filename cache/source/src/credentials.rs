@@ -21,7 +21,7 @@ use object_store::aws::AwsCredential;
 pub(crate) use lending::Lending;
 pub use program::lend;
 
-/// How often and how long to ask.
+/// Intervals and timeouts of requests for credentials.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     /// Credentials are renewed this long before they run out: as the services that lend them advise …
@@ -47,15 +47,15 @@ const PACE: Pace = Pace {
     settled: Duration::from_secs(30),
 };
 
-/// What was lent.
+/// Credentials, as lent.
 #[derive(Debug, Clone)]
 struct Lent {
     key: Arc<AwsCredential>,
-    /// When it runs out, if it does.
+    /// Time of expiry, if any.
     expiry: Option<SystemTime>,
 }
 
-/// Whoever lends credentials.
+/// A lender of credentials.
 #[async_trait]
 trait Lender: fmt::Debug + Send + Sync {
     async fn lend(&self) -> Result<Lent>;
@@ -79,9 +79,9 @@ struct Inner {
 struct State {
     kept: Option<Kept>,
     flight: Option<Flight>,
-    /// When the last question failed, and how.
+    /// Time and error of the last failed request.
     failed: Option<(Instant, Error)>,
-    /// How many answers came so far.
+    /// Number of answers so far.
     answers: u64,
 }
 
@@ -129,7 +129,8 @@ impl Identity {
         flight.await
     }
 
-    /// How many answers came so far: taken before a request, told to [`Identity::refused`] after it.
+    /// Returns the number of answers so far: taken before a request, passed to
+    /// [`Identity::refused`] after it.
     pub(crate) fn answers(&self) -> u64 {
         self.state().answers
     }
@@ -306,7 +307,7 @@ mod tests {
                 })
             })
             .collect();
-        // Who gives up takes nothing from the others.
+        // A caller that gives up takes nothing from the others.
         asking[0].abort();
         bank.0.may.add_permits(1);
         for asked in asking.into_iter().skip(1) {

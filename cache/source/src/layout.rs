@@ -1,8 +1,7 @@
-//! How a file lies on the servers of its file system: in stripes, which servers take by turns, or in
-//! blocks.
+//! Layout of a file on its file system's servers: in stripes over servers in turn, or in blocks.
 //!
-//! Its rule: a layout makes reads faster or slower, never right or wrong. So one that is not understood
-//! counts as none, and what a file system says of itself is believed only where it makes sense.
+//! A layout affects speed, never correctness. So an unknown one counts as none, and a reported one
+//! is used only if it is plausible.
 
 mod lustre;
 
@@ -14,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Blocks beyond this are no blocks: GPFS, which has the largest, goes to 16 MiB.
 const BLOCK_MAX: u64 = 64 << 20;
 
-/// What is known of where a file's bytes lie.
+/// Known placement of a file's bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// Bytes that its file system reads best at once, and multiples of them; 0: nothing is known.
@@ -26,7 +25,7 @@ pub struct Layout {
 /// A stretch of a file whose stripes its servers take by turns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Striped {
-    /// Where it begins …
+    /// Start …
     start: u64,
     /// … and ends.
     end: u64,
@@ -92,7 +91,7 @@ impl Layout {
         self.stretches.iter().find(|striped| (striped.start..striped.end).contains(&offset))
     }
 
-    /// Where the next striped stretch begins.
+    /// Returns the start of the next striped stretch.
     fn next_stretch(&self, offset: u64) -> u64 {
         let starts = self.stretches.iter().map(|striped| striped.start);
         starts.filter(|start| *start > offset).min().unwrap_or(u64::MAX)

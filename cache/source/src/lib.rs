@@ -1,8 +1,8 @@
-//! Where shards come from: S3, Google's and Microsoft's stores, web servers, POSIX files and the commands of
-//! jobs behind one trait.
+//! Origins of shards: S3, Google's and Microsoft's stores, web servers, POSIX files and the
+//! commands of jobs behind one trait.
 //!
-//! Its rule: a part that is handed out is of the version that was asked for, whole, or an error that
-//! says whether to fix a name, fix credentials, or come back later. Retries are bounded and happen
+//! A delivered part is of the requested version and complete. Otherwise there is an error that
+//! tells the caller to fix a name, fix credentials, or retry later. Retries are bounded and happen
 //! here; secrets never reach an error or a log.
 //!
 //! Every byte is copied once into its span: from the connection's chunk, or from the memory of the
@@ -48,7 +48,7 @@ pub use sources::{ByClient, NewRules, Sources};
 pub use stat::{Binding, Stat};
 pub use vouch::{Checksums, Comparison};
 
-/// What a source asks for at once if it does not say otherwise: a part of a shard.
+/// Default bytes of one request: a part of a shard.
 const AT_ONCE: u64 = readers::PIECE as u64;
 
 /// A store that shards are fetched from.
@@ -111,8 +111,8 @@ pub trait Source: Send + Sync {
         Err(lists_nothing(pattern))
     }
 
-    /// What the store itself says of the bytes of a version, to be compared with those that come; `None`
-    /// if it says nothing, or does not tell.
+    /// Returns the store's checksum of a version, to compare with the bytes that arrive; `None` if
+    /// it has none, or does not tell.
     async fn vouched(&self, _url: &str, _stat: &Stat) -> Option<Comparison> {
         None
     }
@@ -131,7 +131,7 @@ pub trait Source: Send + Sync {
         Ok(Turn::default())
     }
 
-    /// Whether whoever asks it asks a store over a network.
+    /// Returns true if a read asks a store over a network.
     fn is_remote(&self) -> bool {
         false
     }
@@ -157,7 +157,8 @@ pub trait Stretch: Send {
     /// arena, and the stretch is over.
     async fn fill(&mut self, into: Span) -> Result<Span>;
 
-    /// Where a shard ends of which only the end tells that ([`Binding::Stream`]), once it has come.
+    /// Returns the length of a shard that only its end reveals ([`Binding::Stream`]), once it has
+    /// arrived.
     fn ends_at(&self) -> Option<u64> {
         None
     }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-/// How long to try, and how much at once. [`Limits::default`] gives the values named here.
+/// Limits on time and concurrency. [`Limits::default`] gives the values named here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// How many times a failed request is sent again. With backoff from 100 ms doubling up to 5 s,
+    /// Number of times a failed request is sent again. With backoff from 100 ms doubling up to 5 s,
     /// six retries span about 15 s: longer than a load balancer's restart.
     pub retries: usize,
     /// After this long no retry is begun, however many are left.
     pub retry_time: Duration,
-    /// How long a connection may take to be made.
+    /// Time to establish a connection.
     pub connect_timeout: Duration,
-    /// How long a connection may be silent, in headers or body, before it counts as broken.
+    /// Longest silence of a connection, in headers or body, before it counts as broken.
     pub read_timeout: Duration,
     /// Requests in flight at once over all remote stores. 64 parts of 8 MiB fill 100 Gbit/s at 40 ms
     /// a part, and stay below what one S3 prefix or a small server takes.
@@ -20,9 +20,8 @@ pub struct Limits {
     /// No reply is late, and asked for a second time, before this: on a busy machine the scheduler alone
     /// may hold a thread for so long, and what an object store usually takes is not much less.
     pub late: Duration,
-    /// How long a file system may take to answer one open, stat or read of a part, before it counts
-    /// as one that hangs. A server that fails over is back within a minute; one that is only slow
-    /// reads a part in less.
+    /// Time for a file system to answer one open, stat or read of a part, before it counts as hung.
+    /// A server that fails over is back within a minute; a slow one reads a part in less.
     pub file_timeout: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! Which objects of a bucket a pattern means.
+//! Objects of a bucket matched by a pattern.
 //!
-//! Its rule: `*`, `?` and `[…]` stay within a folder and `**` crosses them, as for local files; a folder
-//! (`…/`) means every shard below it. What is asked of a store is the longest prefix without a pattern.
+//! `*`, `?` and `[…]` stay within a folder and `**` crosses them, as for local files; a folder
+//! (`…/`) means every shard below it. The store is asked for the longest prefix without a pattern.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use glob::{MatchOptions, Pattern};
 /// The characters of patterns.
 const GLOB: [char; 3] = ['*', '?', '['];
 
-/// How the names of shards end, where a folder means all of them.
+/// Suffixes of shards, for a folder that means all of them.
 const SHARDS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 
 /// The most that one pattern may match: a job's shards travel in one message, which a million names of
@@ -39,7 +39,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What `key`, the part of a URL behind its bucket and `/`, means.
+    /// Parses `key`, the part of a URL behind its bucket and `/`.
     pub(crate) fn new(key: &str) -> Result<Self> {
         let folder = key.is_empty() || key.ends_with('/');
         let first = key.find(GLOB);
@@ -59,12 +59,12 @@ impl Wanted {
         Ok(Self { prefix, pattern, folder, flat })
     }
 
-    /// What every key that is meant starts with.
+    /// Returns the longest common prefix of matching keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether folders below the prefix's need not be listed.
+    /// Returns true if folders below the prefix's need not be listed.
     pub(crate) fn is_flat(&self) -> bool {
         self.flat
     }
@@ -76,7 +76,7 @@ impl Wanted {
     }
 }
 
-/// What was found so far, each name once and in order, however the store's pages are cut.
+/// Matches so far, each name once and in order, independent of the store's pages.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     keys: BTreeSet<String>,
@@ -115,7 +115,7 @@ impl Found {
     }
 }
 
-/// Why a pattern means nothing.
+/// Returns the error for a pattern without matches.
 pub(crate) fn none(pattern: &str) -> Error {
     Error::new(ErrorKind::NotFound, "no object matches the glob").at("urls", pattern)
 }

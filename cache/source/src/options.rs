@@ -1,7 +1,6 @@
-//! How to reach a store: what a client's environment says about endpoint and credentials.
+//! Settings to reach a store: endpoint and credentials from a client's environment.
 //!
-//! Its rule: only the variables named here travel, each store sees its own, and a secret is never
-//! printed.
+//! Only the variables named here travel, each store sees its own, and a secret is never printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,14 +70,14 @@ const ALSO_CALLED: [(&str, &str); 4] = [
     ("STORAGE_EMULATOR_HOST", "GOOGLE_BASE_URL"),
 ];
 
-/// Whether a variable's value may be shown.
+/// Visibility of a variable's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Value {
     Shown,
     Hidden,
 }
 
-/// Whose variables a store understands.
+/// Family of stores, by the variables it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     /// Amazon's, and all that speak S3.
@@ -173,7 +172,7 @@ impl Options {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether a variable is set to a word for yes.
+    /// Returns true if a variable is set to a word for yes.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True" | "TRUE" | "yes"))
     }

@@ -21,7 +21,7 @@ use crate::readers::{Client, ClientReaders, Loan, PIECE, Readers, Request, Turn}
 use crate::stat::{Stat, changed};
 use crate::{Source, Stretch};
 
-/// What cache keys say of files, whoever opened them.
+/// Endpoint in the cache keys of files.
 const ENDPOINT: &str = "file";
 
 /// Files of this machine's file systems.
@@ -31,7 +31,7 @@ pub(crate) struct Posix {
     scope: String,
 }
 
-/// How files are opened.
+/// Way to open files.
 #[derive(Clone)]
 enum Opened {
     /// By their paths.
@@ -106,7 +106,7 @@ struct Consecutive {
     url: String,
     stat: Stat,
     left: Range<u64>,
-    /// Who pays for it.
+    /// Bill of the reads.
     bill: Option<Arc<Bill>>,
 }
 

@@ -1,8 +1,9 @@
-//! Who goes next, where only so many may go at once.
+//! Order of requests for a limited number of slots.
 //!
-//! Its rule: what somebody waits for goes before what is only wanted ahead, and that before what no job
-//! wants yet; among equals, whoever has least goes first, so that one job's many shards leave others their share; then whoever came first.
-//! How urgent something is may change while it waits: it is looked at when a place is free.
+//! Awaited requests come first, then prefetches, then requests no job wants yet. Among equals the
+//! owner with the fewest slots goes first, so that one job's many shards leave others their share;
+//! then first come, first served. The urgency of a waiting request may change: it is read when a
+//! slot is free.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,13 +15,13 @@ use tokio::sync::{SetOnce, oneshot};
 use crate::Rate;
 use crate::bill::Bill;
 
-/// What somebody waits for now.
+/// A caller waits for it now.
 const NOW: u64 = 0;
 
-/// What is fetched ahead of need.
+/// Prefetched ahead of need.
 const AHEAD: u64 = 1;
 
-/// What is fetched though no job wants it yet.
+/// Fetched before any job wants it.
 const BEHIND: u64 = 2;
 
 /// For whom something is done, how urgently, and how fast at most. Clones are one and the same.
@@ -36,11 +37,11 @@ struct Need {
     level: AtomicU64,
     /// Those who wait for it now.
     waits: AtomicUsize,
-    /// What its bytes are paid from, if whoever asked for it limits them.
+    /// Rate limit of its bytes, if its requester has one.
     rate: Option<Arc<Rate>>,
     /// Set once somebody wants it who limits nothing.
     freed: SetOnce<()>,
-    /// Who pays for what it brings.
+    /// Bill of its bytes.
     bill: OnceLock<Arc<Bill>>,
 }
 
@@ -55,19 +56,19 @@ impl Drop for Awaited {
 }
 
 impl Rank {
-    /// Of what somebody waits for from beginning to end; `owner` is the job, or 0.
+    /// Creates the rank of an awaited fetch; `owner` is the job, or 0.
     #[must_use]
     pub fn now(owner: u64) -> Self {
         Self::of(NOW, owner, None)
     }
 
-    /// Of what is wanted ahead of need.
+    /// Creates the rank of a prefetch.
     #[must_use]
     pub fn ahead(owner: u64) -> Self {
         Self::of(AHEAD, owner, None)
     }
 
-    /// Of what no job wants yet.
+    /// Creates the rank of a fetch that no job wants yet.
     #[must_use]
     pub fn behind(owner: u64) -> Self {
         Self::of(BEHIND, owner, None)
@@ -101,12 +102,12 @@ impl Rank {
         self.owner
     }
 
-    /// What it brings is on this bill, unless it is on one already. Said before anything is fetched.
+    /// Bills its bytes, unless it is billed already. Call before anything is fetched.
     pub fn bill_to(&self, bill: impl FnOnce() -> Arc<Bill>) {
         self.need.bill.get_or_init(bill);
     }
 
-    /// Who pays for it; none of what nobody in particular asked for.
+    /// Returns the bill; none for a fetch without a requester.
     #[must_use]
     pub fn bill(&self) -> Option<&Arc<Bill>> {
         self.need.bill.get()
@@ -119,7 +120,7 @@ impl Rank {
         (job.map(|_| self.owner), job)
     }
 
-    /// Whether it is one and the same.
+    /// Returns true if both are the same rank.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.need, &other.need)
@@ -132,7 +133,7 @@ impl Rank {
         Awaited(self.need.clone())
     }
 
-    /// Whether somebody waits for it now.
+    /// Returns true if a caller waits for it now.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.level() == NOW
@@ -163,7 +164,7 @@ impl Rank {
         }
     }
 
-    /// Whether no job wants it yet.
+    /// Returns true if no job wants it yet.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.level() >= BEHIND
@@ -176,7 +177,7 @@ impl Rank {
         }
     }
 
-    /// How urgent it is when nobody waits for it.
+    /// Returns its urgency while no caller waits for it.
     fn base(&self) -> u64 {
         self.need.level.load(Ordering::Relaxed)
     }
@@ -224,8 +225,7 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Whether somebody is in line for it with what is more urgent than the rest of `rank`'s, for which nobody
-    /// waits.
+    /// Returns true if a more urgent request than the unawaited rest of `rank`'s is in the queue.
     #[must_use]
     pub fn is_contested(&self, rank: &Rank) -> bool {
         let state = self.queue.state();
@@ -253,7 +253,7 @@ impl Queue {
             if state.closed {
                 return Err(closed());
             }
-            // Whoever left meanwhile is dropped here: the list is as long as those who wait.
+            // Waiters that left are dropped here: the list is as long as the queue.
             state.waiting.retain(|waiter| !waiter.place.is_closed());
             state.waiting.push(Waiter { rank: rank.clone(), place });
             Self::give(self, state);
@@ -388,7 +388,7 @@ mod tests {
         let place = given(&mut second).expect("it is waited for");
         drop(again);
         assert!(!place.is_contested(&rank) && !rank.is_awaited());
-        // Who is behind all is in the way of whoever wants something ahead.
+        // The lowest rank is contested by any prefetch.
         assert!(place.is_contested(&Rank::behind(0)));
     }
 
@@ -417,7 +417,7 @@ mod tests {
         assert!(rank.pay(1 << 20).now_or_never().is_some(), "a second's worth is there");
         let mut paying = Box::pin(rank.pay(1 << 30));
         assert!((&mut paying).now_or_never().is_none());
-        // Who has a limit of their own takes nobody else's away.
+        // A requester with its own limit takes nothing from others.
         rank.lift(&Rank::now(0).paced(Some(rate)));
         assert!((&mut paying).now_or_never().is_none());
         rank.lift(&rank.clone());

@@ -1,8 +1,8 @@
-//! How many bytes a second may come.
+//! Limit on bytes per second.
 //!
-//! Its rule: what is asked for is paid for before; whoever asks for more than a second's worth pays in
-//! pieces, so that others with the same limit get theirs in between. A limit that changes counts at once,
-//! for those who wait already, too.
+//! Bytes are paid for before they are requested. A request for more than a second's worth pays in
+//! pieces, so that others under the same limit get theirs in between. A changed limit applies at
+//! once, to waiting requests as well.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Rate {
                     debug_assert!(taken.is_ok(), "a piece is a second's worth at most");
                     left -= u64::from(units);
                 }
-                // What was not paid yet is paid by the new limit.
+                // The unpaid rest is paid by the new limit.
                 _ = limits.changed() => {}
             }
         }

@@ -67,18 +67,18 @@ struct Inner {
 /// A mount's readers, for an admin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MountReport {
-    /// Where it is mounted; of files that a client opens, which connection is its.
+    /// Mount point; for files that a client opens, the name of its connection.
     #[schema(value_type = String)]
     pub mount: PathBuf,
-    /// Whether a client opens the files.
+    /// True if a client opens the files.
     pub by_client: bool,
-    /// Whether the last request to it was not answered in time.
+    /// True if the last request to it timed out.
     pub hangs: bool,
     /// Processes that read from it.
     pub readers: Vec<u32>,
     /// Those among them that were killed and stay until the file system lets them go.
     pub stuck: Vec<u32>,
-    /// What they brought.
+    /// Counters.
     #[serde(flatten)]
     pub counts: FileCounts,
 }
@@ -88,7 +88,7 @@ pub struct MountReport {
 pub struct Turn(Option<[Place; 2]>);
 
 impl Turn {
-    /// Whether what is more urgent than the rest of `rank`'s, for which nobody waits, is in line for it.
+    /// Returns true if a more urgent request than the unawaited rest of `rank`'s is in the queue.
     #[must_use]
     pub fn is_contested(&self, rank: &Rank) -> bool {
         self.0.iter().flatten().any(|place| place.is_contested(rank))
@@ -115,7 +115,7 @@ impl Readers {
         })))
     }
 
-    /// What runs now, by mount.
+    /// Returns the running readers, by mount.
     #[must_use]
     pub fn report(&self) -> Vec<MountReport> {
         let mut report: Vec<_> = self.mounts().values().map(|mount| mount.report()).collect();
@@ -127,7 +127,7 @@ impl Readers {
         report
     }
 
-    /// What readers of files that clients open brought, those of clients that are gone among them.
+    /// Returns the counters of files that clients open, ended clients included.
     #[must_use]
     pub fn opened_by_clients(&self) -> FileCounts {
         self.0.users.counts()

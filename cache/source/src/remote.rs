@@ -53,8 +53,8 @@ use stretch::Stretched;
 pub use wire::Counters;
 pub(crate) use wire::Wire;
 
-/// What the first request for a shard asks for, before anything is known of it: a part, which is what its
-/// first samples need.
+/// Bytes of the first request for a shard, before its size is known: a part, enough for the first
+/// samples.
 const HEAD: u64 = link::PART;
 
 /// A store: where objects lie, and what its refusals mean.
@@ -63,7 +63,7 @@ pub(crate) trait Store: Send + Sync {
     /// The object behind `url`.
     fn locate(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, Path)>;
 
-    /// What all its requests share.
+    /// Returns the route all its requests share.
     fn route(&self) -> &Route;
 
     /// As [`Source::list`].
@@ -91,8 +91,8 @@ impl Route {
         Self { wire: Arc::clone(reach.wire), link, refusals }
     }
 
-    /// What comes of a request that `once` makes, tried again as often as it may be; with a `rank`, each
-    /// time in its turn among the requests for bytes.
+    /// Runs `once` with retries; with a `rank`, each attempt takes its turn among the requests for
+    /// bytes.
     async fn asked<T, F>(&self, rank: Option<&Rank>, once: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, Failed>>,
@@ -247,7 +247,7 @@ impl Object {
     fn stat_of(&self, meta: &ObjectMeta) -> Stat {
         let len = meta.size;
         let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
-        // What object_store gives where the server says nothing.
+        // object_store's default when the server gives no time.
         let time = Some(meta.last_modified.timestamp()).filter(|time| *time != 0);
         let (version, binding) = match (etag, time) {
             (Some(etag), _) if !etag.starts_with("W/") => (etag.to_owned(), Binding::Strong),

@@ -1,7 +1,7 @@
-//! What an administrator says of sources: which may be used, by which way, with whose credentials.
+//! An administrator's rules for sources: which may be used, by which way, with which credentials.
 //!
-//! Its rule: where there is any rule, a URL belongs to the first that matches it, and what none matches
-//! is refused. A client then chooses neither where requests go nor which files are opened for it.
+//! With any rule present, a URL belongs to the first that matches it, and a URL that none matches
+//! is rejected. A client then chooses neither the endpoint nor the files that are opened for it.
 
 pub(crate) mod host;
 mod pattern;
@@ -19,7 +19,7 @@ use pattern::Matches;
 pub use spelling::settled;
 use url::Url;
 
-/// What one source may be asked for; nothing said: no limit but the process's own.
+/// Limits of one source; default: no limit but the process's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RateLimits {
     /// Bytes a second.
@@ -32,23 +32,23 @@ pub struct RateLimits {
 #[derive(Clone)]
 pub struct Rule {
     matches: Matches,
-    /// Where requests go instead of where the URL or the client says.
+    /// Endpoint instead of the URL's or the client's.
     pub endpoint: Option<String>,
     /// The region to sign for.
     pub region: Option<String>,
     /// Credentials by this profile of the daemon's own configuration, whatever the client has.
     pub profile: Option<String>,
-    /// What it may be asked for.
+    /// Limits of the source.
     pub limits: RateLimits,
     /// Certificates to trust beside the system's, in PEM.
     pub ca_bundle: Option<PathBuf>,
     /// The proxy that requests go by.
     pub proxy: Option<String>,
-    /// Whether the bucket is the first part of the host.
+    /// True if the bucket is the first part of the host.
     pub virtual_host: Option<bool>,
-    /// Whether the requester pays.
+    /// True if the requester pays.
     pub request_payer: Option<bool>,
-    /// Whether requests are not signed.
+    /// True if requests are not signed.
     pub anonymous: Option<bool>,
 }
 
@@ -211,13 +211,13 @@ impl Rule {
                 .advise(format!("have `{key}` added to it")));
         }
         match self.virtual_host {
-            // Its requests go to a host of another name.
+            // Requests go to a host of another name.
             None => Ok(options.without("AWS_VIRTUAL_HOSTED_STYLE_REQUEST")),
             Some(_) => Ok(options),
         }
     }
 
-    /// What the rule says, as variables.
+    /// Returns the rule's settings as variables.
     fn said(&self, family: Family) -> Vec<(&'static str, &str)> {
         let word = |on: bool| if on { "true" } else { "" };
         let (endpoint, anonymous) = match family {
@@ -247,7 +247,7 @@ impl Rule {
 #[derive(Clone, Default)]
 pub struct Rules {
     list: Vec<Rule>,
-    /// Whether there is an administrator, of many rules or of none.
+    /// True if there is an administrator, with many rules or none.
     guarded: bool,
 }
 
@@ -298,7 +298,7 @@ impl Rules {
         changed.collect()
     }
 
-    /// What connections may be made to.
+    /// Returns the gate for connections.
     pub(crate) fn gate(&self) -> Gate {
         if !self.guarded {
             return Gate::default();

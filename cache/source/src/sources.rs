@@ -25,7 +25,7 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero"
 /// Scheme and host or bucket, what is said about reaching it, and the number of its rule.
 type Key = (String, Options, Option<usize>);
 
-/// What speaks a scheme.
+/// Protocol of a scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     S3,
@@ -47,7 +47,7 @@ impl Scheme {
         })
     }
 
-    /// Whose variables it understands.
+    /// Returns the family of variables it reads.
     pub(crate) fn family(self) -> Option<Family> {
         match self {
             Self::S3 => Some(Family::Aws),
@@ -59,7 +59,7 @@ impl Scheme {
     }
 }
 
-/// What a client reads with its own rights: files that it opens, and commands that it runs.
+/// Reads with the client's own rights: files that it opens, and commands that it runs.
 #[derive(Clone)]
 pub struct ByClient {
     files: Own,
@@ -95,15 +95,15 @@ impl ByClient {
     }
 }
 
-/// Why another user's job reads nothing over the network that no source names: where its URL leads would be
-/// that job's word.
+/// Returns the error for a URL that no source names: another user's job may not choose a network
+/// address.
 fn unnamed() -> Error {
     let what = "this daemon serves other users only from stores that a [[source]] names";
     Error::new(ErrorKind::PermissionDenied, what)
         .advise("have one added, or use a private daemon: daemon=\"embedded\"")
 }
 
-/// Who says what a client may read, if it may not read what the daemon may.
+/// Returns the client's permit, if its rights are narrower than the daemon's.
 fn permit(client: Option<&ByClient>) -> Option<&Arc<dyn Permit>> {
     client.and_then(|client| client.permit.as_ref())
 }
@@ -114,13 +114,13 @@ pub struct Sources {
     readers: Readers,
     lending: Lending,
     ruled: RwLock<Arc<Ruled>>,
-    /// Whether files are opened that clients name, though no rule says so.
+    /// True if files that clients name are opened without a rule.
     opens_named: bool,
-    /// What whoever composes them brought, by scheme.
+    /// Sources supplied by the caller, by scheme.
     brought: Vec<(String, Arc<dyn Source>)>,
 }
 
-/// What an administrator's rules decide, and what was opened by them.
+/// Decisions of an administrator's rules, and the sources opened by them.
 struct Ruled {
     rules: Rules,
     wire: Arc<Wire>,
@@ -210,7 +210,7 @@ impl Sources {
         self
     }
 
-    /// What this client opens and runs.
+    /// Returns the source of files and commands of this client.
     #[must_use]
     pub fn by_client(&self, client: &Client) -> ByClient {
         let by_client = self.readers.of_client(client);
@@ -324,13 +324,13 @@ impl Sources {
         Ok(source)
     }
 
-    /// What reads a file for a client: the daemon, or the client's own descriptors.
+    /// Returns the reader of a file for a client: the daemon, or the client's own descriptors.
     fn open_file(&self, url: &str, client: Option<&ByClient>) -> Result<Arc<dyn Source>> {
         let is_others = permit(client).is_some();
         let named = self.now().rules.of(url).map(|rule| self.opens_named || rule.is_some());
         match (named, client) {
             (Ok(true), _) if !is_others => Ok(Arc::clone(&self.posix) as Arc<dyn Source>),
-            // What no rule lets the daemon open is for the client's own rights to decide.
+            // Without a rule for the daemon, the client's own rights decide.
             (_, Some(client)) => Ok(client.files.now.clone()),
             (Err(error), None) => Err(error),
             (Ok(_), None) => {
@@ -371,7 +371,7 @@ impl Sources {
             permit.list(pattern)?;
         }
         let listed = self.reach(pattern, options, client)?.list(pattern).await?;
-        // What one pattern lets pass as a text, another may mean more by.
+        // A pattern may match more than one that passes as text.
         let ruled = self.now();
         let rule = ruled.rules.of(pattern)?.map(|(number, _)| number);
         let is_same = |url: &str| match rule {
@@ -390,7 +390,7 @@ impl Sources {
         }
     }
 
-    /// What reads files.
+    /// Returns the readers of files.
     #[must_use]
     pub fn readers(&self) -> &Readers {
         &self.readers
@@ -402,7 +402,7 @@ impl Sources {
         self.now().wire.links()
     }
 
-    /// What has gone over the network so far.
+    /// Returns the network counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.now().wire.counters()

@@ -1,4 +1,4 @@
-//! What is known of a shard before its bytes are.
+//! Facts about a shard before its bytes arrive.
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -13,13 +13,13 @@ pub struct Stat {
     /// Names this state of the object: its strong ETag where the store gives one, else what
     /// [`Binding`] says.
     pub version: String,
-    /// How parts are known to be of this version.
+    /// Way to tell that parts are of this version.
     pub binding: Binding,
-    /// How its bytes lie on its file system's servers.
+    /// Layout of its bytes on its file system's servers.
     pub layout: Layout,
 }
 
-/// How the parts of a shard are bound to one version of it.
+/// Ways to bind the parts of a shard to one version of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Binding {
     /// By a strong ETag: the store compares it with each request (`If-Match`), and each reply is
@@ -37,13 +37,13 @@ pub enum Binding {
 }
 
 impl Stat {
-    /// Of a shard of which nobody knows how its bytes lie.
+    /// Creates the stat of a shard without a known layout.
     #[must_use]
     pub fn new(len: u64, version: String, binding: Binding) -> Self {
         Self { len, version, binding, layout: Layout::default() }
     }
 
-    /// How many bytes a part at `offset` into `room` bytes has.
+    /// Returns the bytes of a part at `offset` into `room` bytes.
     pub(crate) fn part_len(&self, offset: u64, room: usize) -> Result<usize> {
         let left = self.len.checked_sub(offset).filter(|&left| left > 0 && room > 0);
         let left = left.ok_or_else(|| {

@@ -1,7 +1,7 @@
-//! What an origin itself says of a shard's bytes, compared with those that came.
+//! The origin's own checksums of a shard, compared with the bytes that arrived.
 //!
-//! Its rule: what differs is never kept. An origin that says nothing, or does not let this one ask, is
-//! no reason to refuse its bytes, but one to be counted and told.
+//! Bytes that differ are never kept. Bytes of an origin without checksums, or one that denies
+//! access to them, are accepted; the reason is counted and reported.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
-/// How an origin takes checksums.
+/// Checksum algorithm of an origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     /// CRC-64/NVME, which Amazon takes of every object.
@@ -36,7 +36,7 @@ impl Algorithm {
         }
     }
 
-    /// What people call it.
+    /// Returns the common name.
     fn name(self) -> &'static str {
         match self {
             Self::Crc64Nvme => "CRC64NVME",
@@ -86,7 +86,7 @@ impl Taking {
 /// Consecutive bytes of a shard, and their checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// How many bytes.
+    /// Number of bytes.
     pub(crate) len: u64,
     /// Their checksum, its highest byte first.
     pub(crate) checksum: Vec<u8>,
@@ -119,7 +119,7 @@ impl Tally {
         self.none.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it was the first time.
+    /// Returns true the first time.
     pub(crate) fn untold(&self) -> bool {
         self.untold.fetch_add(1, Ordering::Relaxed) == 0
     }
@@ -143,7 +143,7 @@ pub struct Comparison {
     /// The checksum of the first of them so far, and how many bytes it lacks.
     taking: Taking,
     missing: u64,
-    /// Where the bytes are that come next.
+    /// Offset of the next bytes.
     offset: u64,
     tally: Arc<Tally>,
 }
@@ -157,8 +157,8 @@ impl Comparison {
         Self { algorithm, pieces, taking: Taking::new(algorithm), missing, offset: 0, tally }
     }
 
-    /// Whether it takes so long that it is better done by a thread of its own: SHA-256 comes to some
-    /// 1.5 GB/s where a CRC comes to thirty.
+    /// Returns true if it is slow enough for a thread of its own: SHA-256 reaches some 1.5 GB/s, a
+    /// CRC thirty.
     #[must_use]
     pub fn is_slow(&self) -> bool {
         self.algorithm == Algorithm::Sha256

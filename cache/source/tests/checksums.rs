@@ -16,7 +16,7 @@ const URL: &str = "s3://bucket/dir/train.tar";
 /// With a dash, as many servers make it of a time and a length: no mark of parts.
 const ETAG: &str = "\"65af-1b3c\"";
 
-/// What every piece holds, and its checksums.
+/// Content of every piece, and its checksums.
 const BYTES: &[u8] = b"123456789";
 const CRC64NVME: &str = "rosUhgp5mIg=";
 const CRC32C: &str = "4waSgw==";
@@ -59,7 +59,7 @@ fn page(parts: &[(u32, u64, &str)], more: Option<u32>) -> Said {
     ok(&[], &body)
 }
 
-/// What came of asking.
+/// Result of a request.
 struct Told {
     comparison: Option<Comparison>,
     sources: Sources,
@@ -210,7 +210,7 @@ async fn checksums_of_another_version_are_not_compared() {
     assert!(told.comparison.is_none());
 }
 
-/// What a requester pays for says so in this request, too, and its bucket may be part of the host.
+/// This request, too, states that the requester pays, and its bucket may be part of the host.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_made_as_all_others_are() {
     let options = Options::default()

@@ -1,6 +1,6 @@
-//! Whose credentials a client uses, and how often they are asked for.
+//! Credentials of a client, and the number of requests for them.
 //!
-//! Its rule: real processes ask real servers; what is counted is what the servers were asked.
+//! Real processes ask real servers; the tests count the servers' requests.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -33,7 +33,7 @@ fn store() -> (tempfile::TempDir, S3Server) {
     (dir, server)
 }
 
-/// What a container's agent lends.
+/// Credentials of a container's agent.
 fn agent(access: &'static str, secret: &'static str) -> Web {
     Web::new(move |_| {
         let body = format!(
@@ -87,7 +87,7 @@ async fn each_client_has_its_own_credentials() {
     let error = theirs_opened.stat(url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(!error.to_string().contains("hunter2"), "{error}");
-    // Who has none gets nobody else's.
+    // A client without credentials gets nobody else's.
     let error = sources.open(url, &client(&server)).unwrap().stat(url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.message().contains("no credentials are found"), "{error}");

@@ -19,7 +19,7 @@ fn sources() -> Sources {
     Sources::new(vec![PROGRAM.into()], Limits { retries: 0, ..Limits::default() }).unwrap()
 }
 
-/// What a request's query says of `name`, escapes undone.
+/// Returns a query's value of `name`, unescaped.
 fn said(asked: &Asked, name: &str) -> Option<String> {
     let url = url::Url::parse(&format!("http://h{}", asked.target)).unwrap();
     let mut pairs = url.query_pairs();
@@ -190,7 +190,7 @@ async fn a_data_set_of_the_hub_is_listed_page_by_page() {
     assert!(!error.to_string().contains("secret"), "{error}");
     let error = sources.list("hf://datasets/o/n*/x/*.tar", &options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    // Where the next page is at another server, the token does not follow.
+    // The token does not follow a next page at another server.
     let other = Web::new(|_| (200, Vec::new(), "[]".to_owned()));
     *elsewhere.lock().unwrap() = other.url();
     let error = sources.list("hf://datasets/o/n/data/", &options).await.unwrap_err();

@@ -108,7 +108,7 @@ async fn a_striped_file_is_read_as_its_layout_says() {
     if let Err(error) = set(b"no layout") {
         return skip(Requirement::Xattr, &error.to_string());
     }
-    // What makes no sense counts as none.
+    // An implausible layout counts as none.
     assert_eq!(bench.stat().await.layout, plain.layout);
     for value in [
         &include_bytes!("layouts/plain-4x1m.lov")[..],
@@ -139,7 +139,7 @@ async fn a_reader_holds_nothing_of_its_daemons() {
         .map(|path| path.to_string_lossy().split([':', ' ']).next().unwrap().to_owned())
         .collect();
     kinds.sort();
-    // Its socket, twice, and its memory.
+    // The socket, twice, and the memory.
     assert_eq!(kinds, ["/dev/null", "/dev/null", "/memfd", "socket", "socket"]);
     let is_socket = |path: &PathBuf| path.to_string_lossy().starts_with("socket:");
     let sockets: Vec<_> = descriptors(pid).into_iter().filter(is_socket).collect();

@@ -293,7 +293,7 @@ async fn a_late_reply_is_asked_for_twice_and_no_byte_is_wrong() {
             assert_eq!((after.hedges - before.hedges, after.retries), (1, before.retries));
         }
     }
-    // What a reply brought before it stalled is not asked for again.
+    // Bytes that arrived before the stall are not requested again.
     assert_eq!(bench.link().hedged_bytes, 0);
     assert_eq!(bench.arena.in_use(), 0);
 }

@@ -1,10 +1,10 @@
-//! Who holds which bytes of a region, and who waits for some.
+//! Allocation of a region's bytes, and the queue for them.
 //!
-//! Its rule: ranges are granted in the order they were asked for; whoever is at the head of the
-//! line is never overtaken by a smaller request, so large leases cannot starve.
+//! Ranges are granted in the order of the requests; a smaller request never overtakes the head of
+//! the queue, so large leases cannot starve.
 //!
-//! The book is kept in the region itself: two arenas of one region share it and cannot hand out
-//! the same byte twice.
+//! The book is kept in the region itself: two arenas of one region share it and cannot hand out the
+//! same byte twice.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};

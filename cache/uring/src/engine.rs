@@ -116,7 +116,7 @@ impl Engine {
         Self { running: Arc::clone(&self.running), faults: Some(faults) }
     }
 
-    /// Which engine runs.
+    /// Returns the kind of the running engine.
     #[must_use]
     pub fn kind(&self) -> EngineKind {
         self.running.shared.kind.clone()
@@ -128,14 +128,14 @@ impl Engine {
         self.running.shared.report()
     }
 
-    /// What the engine has done since it started.
+    /// Returns the counters since its start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.running.shared.counters()
     }
 
-    /// How busy the device is now: the share of all operations that may wait or be with the kernel
-    /// at once, 0 to 1.
+    /// Returns the device's load now: the share of all possible operations that wait or are with
+    /// the kernel, 0 to 1.
     #[must_use]
     pub fn load(&self) -> f64 {
         self.running.shared.queue.load()

@@ -1,4 +1,4 @@
-//! What processes inherit that this one starts.
+//! Descriptors that child processes inherit.
 
 use forebay_error::{Doing, Result};
 

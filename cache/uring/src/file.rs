@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::GRANULE;
 use crate::engine::Seat;
 
-/// How to open a file.
+/// Mode to open a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
     /// An existing file, for reading.
@@ -29,12 +29,12 @@ pub enum Open {
     },
 }
 
-/// What operations on a file must be multiples of, in bytes.
+/// Alignment of operations on a file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
-    /// Of the span's address.
+    /// Alignment of the span's address.
     pub memory: usize,
-    /// Of the file offset and of the length.
+    /// Alignment of the file offset and of the length.
     pub offset: usize,
 }
 
@@ -68,7 +68,7 @@ impl DiskFile {
         Self(Arc::new(Inner { seat, opened }))
     }
 
-    /// What offsets, lengths and memory must be multiples of.
+    /// Returns the alignment of offsets, lengths and memory.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.0.opened.alignment
@@ -188,7 +188,7 @@ fn reserve(fd: &OwnedFd, len: u64) -> Result<()> {
     }
 }
 
-/// What the kernel says about direct I/O on the file (`STATX_DIOALIGN`, Linux 6.1).
+/// Returns the kernel's alignment for direct I/O on the file (`STATX_DIOALIGN`, Linux 6.1).
 fn alignment(fd: &OwnedFd) -> Result<Alignment> {
     let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .doing("ask a file for its alignment")?;

@@ -1,7 +1,7 @@
-//! Which ranges of a length are free.
+//! Free ranges of a length.
 //!
-//! Its rule: free ranges never touch or overlap (neighbours are merged at once), so the largest
-//! free range is always as large as it can be.
+//! Free ranges never touch or overlap (neighbours are merged at once), so the largest free range is
+//! always as large as it can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -30,7 +30,7 @@ use mapping::Mapping;
 /// arm64 with 4 KiB base pages, the two layouts GPU nodes run.
 pub const CHUNK: usize = 2 << 20;
 
-/// How many bytes of a region lie on which kind of page.
+/// Bytes of a region by kind of page.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PageReport {
     /// Bytes on huge pages reserved by the administrator (`vm.nr_hugepages`).
@@ -126,7 +126,7 @@ impl Region {
         self.map.len()
     }
 
-    /// Which pages the region got.
+    /// Returns the pages the region got.
     #[must_use]
     pub fn pages(&self) -> PageReport {
         self.pages.clone()
@@ -137,7 +137,7 @@ impl Region {
         self.map.base()
     }
 
-    /// Who holds which range.
+    /// Returns the book of its ranges.
     pub(crate) fn room(&self) -> &Room {
         &self.room
     }

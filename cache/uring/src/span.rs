@@ -40,7 +40,7 @@ impl Span {
         Self { block, offset: start, len }
     }
 
-    /// Where the span starts in its region, in bytes.
+    /// Returns the span's start in its region, in bytes.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
@@ -130,10 +130,10 @@ impl Deref for Frozen {
     }
 }
 
-/// What an operation moves bytes from or to.
+/// Memory of an operation's bytes.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// Of the operation alone.
+    /// Memory of the operation alone.
     Span(Span),
     /// Only read from: others may read it at the same time.
     Frozen(Frozen),
@@ -154,7 +154,7 @@ impl Memory {
         }
     }
 
-    /// Where it starts in its region, in bytes.
+    /// Returns its start in its region, in bytes.
     pub(crate) fn offset(&self) -> usize {
         self.span().offset
     }
@@ -184,7 +184,7 @@ impl Memory {
         }
     }
 
-    /// What goes back to the caller: of what is frozen, an empty piece.
+    /// Returns the span for the caller: an empty piece for frozen memory.
     pub(crate) fn into_span(self) -> Span {
         match self {
             Self::Span(span) => span,

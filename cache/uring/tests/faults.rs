@@ -23,10 +23,10 @@ use tokio::sync::oneshot;
 /// Bytes of the file that cases work on.
 const LEN: usize = 64 * GRANULE;
 
-/// How long a wait that must end may take before the test fails.
+/// Longest wait before the test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an attempt said of itself.
+/// Record of an attempt.
 struct Asked {
     id: u64,
     what: (AttemptKind, u64, usize),
@@ -46,7 +46,7 @@ impl Script {
         Arc::new(Self { fates: Mutex::new(fates.into_iter().collect()), ..Self::default() })
     }
 
-    /// How the attempts ended, in the order in which they did.
+    /// Returns the results in the order of completion.
     fn endings(&self) -> Vec<bool> {
         self.landed
             .lock()
@@ -106,7 +106,7 @@ impl Bench {
         self.engine.with_faults(script.clone()).write(&self.file, 0, from).await
     }
 
-    /// What the file holds, read past the engine.
+    /// Returns the file's content, read past the engine.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
         let file = std::fs::File::open(&self.path).expect("the file opens");
@@ -406,8 +406,8 @@ async fn the_ending_is_told_before_the_caller_hears() {
     .await;
 }
 
-/// What is frozen may be read while it is written; nothing of it comes back with the answer, and its
-/// memory is free when the last holder is gone.
+/// Frozen bytes may be read while they are written; none of them come back with the answer, and
+/// their memory is free when the last holder is gone.
 #[tokio::test]
 async fn frozen_bytes_are_read_and_written_at_once() {
     on_each(4, async |engine| {

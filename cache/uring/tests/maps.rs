@@ -1,6 +1,6 @@
-//! What the kernel's own list of mappings says about regions.
+//! The kernel's own list of mappings, for regions.
 //!
-//! Its rule: one test only. The list is read in several calls, and a mapping made or removed by
+//! There is one test only. The list is read in several calls, and a mapping made or removed by
 //! another test in between could hide or repeat an entry.
 
 use forebay_uring::{Arena, Region};

@@ -66,7 +66,7 @@ fn a_region_without_length_or_beyond_memory_is_refused() {
     assert_eq!(error.place("region"), Some("forebay-large"));
 }
 
-/// What the holder of a sealed region's descriptor may do: map it read-only, and nothing else.
+/// The holder of a sealed region's descriptor may map it read-only, and nothing else.
 #[test]
 fn a_sealed_region_withstands_its_descriptor() {
     let region = Region::create_sealed("forebay-sealed", CHUNK).unwrap();

@@ -1,6 +1,6 @@
-//! What the kernel may refuse, refused for real: io_uring itself, and the registration of memory.
+//! Real refusals by the kernel: io_uring itself, and the registration of memory.
 //!
-//! Its rule: a refusal changes which engine runs or how fast, never what an operation answers.
+//! A refusal changes the engine or the speed, never an operation's result.
 
 use forebay_error::ErrorKind;
 use forebay_uring::{

@@ -366,7 +366,7 @@ async fn the_last_handle_waits_for_what_is_in_flight() {
     .await;
 }
 
-/// How many of the file's pages the page cache holds.
+/// Returns the number of the file's pages in the page cache.
 fn cached_pages(path: &Path) -> usize {
     let file = std::fs::File::open(path).expect("the file opens");
     let len = file.metadata().expect("the file has a length").len() as usize;

@@ -33,7 +33,7 @@ pub(super) struct S3Fifo {
     probation_bytes: u64,
     proven_bytes: u64,
     proven_shards: usize,
-    /// Who went from probation, the oldest first out; never looked up to renew.
+    /// Shards evicted from probation, the oldest first out; never looked up to renew.
     ghosts: LruCache<u64, ()>,
 }
 

@@ -8,7 +8,7 @@ use super::{Newcomer, Policy, Slot};
 pub(super) struct Sieve {
     queue: List,
     used: Vec<bool>,
-    /// Where the hand goes on; none: at the oldest.
+    /// Position of the hand; none: at the oldest.
     hand: Option<Slot>,
 }
 

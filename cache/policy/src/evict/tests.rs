@@ -34,7 +34,7 @@ impl Cache {
         }
     }
 
-    /// Whether it was there; afterwards it is, or passes.
+    /// Returns true on a hit; afterwards the shard is present or passes.
     fn access(&mut self, identity: u64) -> bool {
         if let Some(slot) = self.slots.get(&identity) {
             self.policy.hit(*slot);
@@ -94,7 +94,7 @@ fn reshuffled(evict: Evict, share: f64) -> f64 {
     f64::from(u32::try_from(hits).unwrap()) / f64::from(epochs * 10)
 }
 
-/// What an independent simulation found for one reshuffling job at a quarter, a half and nine
+/// Results of an independent simulation for one reshuffling job at a quarter, a half and nine
 /// tenths of the data set.
 #[test]
 fn hit_ratios_are_those_of_the_published_rules() {
@@ -187,8 +187,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens: a victim is there, may go, and is found whenever anybody may go; for LRU
-    /// it is the very one a list of uses gives.
+    /// In any sequence: a victim is present, evictable, and found whenever one is evictable; for
+    /// LRU it matches a list of uses.
     #[test]
     fn victims_are_residents_that_may_go(steps in steps(), which in 0..Evict::ALL.len()) {
         let evict = Evict::ALL[which];

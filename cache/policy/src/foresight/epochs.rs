@@ -9,10 +9,10 @@ use super::{Future, Shard, Use};
 /// to a shard again within eight of them in two of three cases.
 const LOOK: usize = 8;
 
-/// What one epoch reads.
+/// Reads of one epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Epoch {
-    /// Its uses, from its own beginning on, in the order in which they begin. A shard may have several.
+    /// Uses in order of their start, counted from the epoch's start. A shard may have several.
     pub uses: Vec<Use>,
     /// Bytes that the job reads in it.
     pub bytes: u64,
@@ -23,7 +23,7 @@ pub struct Epochs<F> {
     make: F,
     /// The shards that any of them may read.
     shards: HashSet<Shard>,
-    /// How many were made.
+    /// Number created so far.
     count: u64,
     /// Those that somebody may still ask about.
     made: VecDeque<Made>,
@@ -34,7 +34,7 @@ struct Made {
     first: u64,
     start: u64,
     epoch: Epoch,
-    /// Its uses by their shards.
+    /// Uses sorted by shard.
     by_shard: Vec<(Shard, u32)>,
 }
 

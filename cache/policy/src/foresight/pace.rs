@@ -1,11 +1,12 @@
-//! How fast something goes, as far as was seen.
+//! Estimated speed from past observations.
 
 /// Over how many usual shards it is averaged: enough that a link whose speed varies threefold from shard to shard is known to
 /// some percent, few enough that a change is known within a minute.
 const MEMORY: f64 = 64.0;
 
-/// How many usual shards' looks a first guess is worth. The first few looks are averaged as they are, so that a guess is soon
-/// forgotten; were it forgotten at once, a single odd look would take its place.
+/// Weight of a first guess, in observations of usual shards. The first few observations are
+/// averaged as they are, so that a guess is soon forgotten; without any weight, a single odd
+/// observation would replace it.
 const GUESS: f64 = 0.25;
 
 /// Microseconds of a second.

@@ -49,7 +49,7 @@ fn fetches(uses: &[Shard], shards: u32, capacity: usize) -> usize {
     fetched
 }
 
-/// What comes next that is not here, and when: behind all that is needed before it.
+/// The next missing shard and its time: behind all that is needed before it.
 #[test]
 fn what_a_job_lacks_comes_in_its_turn() {
     let mut foresight = Foresight::new(1.0);
@@ -175,7 +175,7 @@ fn how_fast_a_link_is_becomes_known() {
         foresight.arrived(0, 2_000_000, 0);
         foresight.left(0, 0);
     }
-    // What is known of shard 1 is worked out anew in its turn.
+    // The state of shard 1 is recomputed in its turn.
     (0..4).for_each(|_| foresight.advance(1, 0, 0, 0));
     let due = foresight.due().unwrap();
     assert!((89_000_000..=90_010_000).contains(&due), "{due}");
@@ -209,8 +209,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever happens: who goes is here, may go, is no others' to decide about, is needed by nobody now, and later than what comes and all that
-    /// stay; and no fewer than are needed go.
+    /// In any sequence: an evicted shard is present, evictable, in its own place, needed by no job
+    /// now, and later than the fetched one and all that stay; and enough are evicted.
     #[test]
     fn who_goes_may_go_and_is_needed_last(steps in steps()) {
         let mut foresight = Foresight::new(2.0);
@@ -270,7 +270,7 @@ proptest! {
                     prop_assert!(went.split_last().is_none_or(|(_, others)| sum(others) < needs));
                 }
             }
-            // What a job has open is needed now; what nobody will read, never.
+            // A job's open shards are needed now; a shard without a future read never.
             for shard in 0..12 {
                 let open = jobs.values().any(|(uses, read)| uses.get(*read as usize) == Some(&shard));
                 prop_assert_eq!(foresight.needed(shard) == NOW, open);

@@ -1,9 +1,10 @@
-//! What is still to be fetched over a link, in the order in which it is needed.
+//! Future fetches over a link, in order of need.
 //!
-//! Its rule: "must the next fetch begin now?" looks at everything that is to come, and costs no more than a change does,
-//! O(log n). A shard that is needed at `at`, where all up to it take the link `work`, is in time if the first of them begins
-//! at `at − work` at the latest. The earliest of all these moments stands at the root of a treap (Seidel and Aragon,
-//! Algorithmica 1996). Its priorities are hashes, so that the same shards always make the same tree.
+//! "Must the next fetch begin now?" looks at all future fetches and costs as little as an update,
+//! O(log n). A shard needed at `at`, where all up to it take the link `work`, is in time if the
+//! first of them begins at `at − work` at the latest. The minimum of all these times stands at the
+//! root of a treap (Seidel and Aragon, Algorithmica 1996). Its priorities are hashes, so that the
+//! same shards always make the same tree.
 
 use super::{Moment, Shard, signed};
 
@@ -17,7 +18,7 @@ struct Node {
     work: u64,
     left: u32,
     right: u32,
-    /// Of the subtree: all work, and when its first must begin at the latest, were nothing before it.
+    /// Subtree's total work, and the latest start of its first fetch if nothing came before it.
     sum: u64,
     latest: i64,
 }
@@ -78,7 +79,7 @@ impl Timeline {
         Some(node.key)
     }
 
-    /// How long all take the link, one after the other, up to this one.
+    /// Returns the link's time for all fetches up to this one.
     pub(super) fn work_to(&self, at: Moment, shard: Shard) -> u64 {
         let (mut next, mut work) = (self.root, 0_u64);
         while let Some(node) = self.node(next) {
@@ -93,7 +94,7 @@ impl Timeline {
         work
     }
 
-    /// When the first must begin at the latest, that all come in time, one after the other.
+    /// Returns the latest start of the first fetch so that all are in time.
     pub(super) fn latest_start(&self) -> Option<i64> {
         self.node(self.root).map(|root| root.latest)
     }

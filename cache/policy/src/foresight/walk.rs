@@ -1,4 +1,4 @@
-//! Where a job is in what it reads: what it has begun with and is not done with, and what is next.
+//! Position of a job in its reads: open uses, and the next one.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct Walk {
     open: BTreeSet<(u64, u64, Shard)>,
 }
 
-/// What a step of a walk changed: the shards of uses that began with it, and of those that ended.
+/// Changes of a step: shards whose uses began, and shards whose uses ended.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     pub(crate) begun: Vec<Shard>,
@@ -104,7 +104,7 @@ impl Walk {
         Some((first.shard, first.start.saturating_sub(self.read)))
     }
 
-    /// How far it may read before a use begins or ends; none at the end of all.
+    /// Returns the bytes until a use begins or ends; none after the last.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         let begins = self.future.at(self.next).map(|one| one.start);
         let ends = self.open.first().map(|(end, ..)| *end);

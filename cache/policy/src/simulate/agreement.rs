@@ -1,4 +1,4 @@
-//! How far a simulation decides as the node did that its trace was recorded on.
+//! Agreement of a simulation with the decisions of the node its trace was recorded on.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::{Decision, Trace, simulate};
 use crate::evict::Evict;
 use crate::foresight::{Moment, Shard};
 
-/// What two logs of decisions have in common.
+/// Common part of two logs of decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Agreement {
     /// Shards that the node fetched.
@@ -19,7 +19,7 @@ pub struct Agreement {
     pub simulation: usize,
     /// Fetches that both made.
     pub common: usize,
-    /// Of those, the most that both made in the same order.
+    /// The longest common subsequence of those.
     pub ordered: usize,
     /// Shards that the node gave up for them, those that the simulation did, and those that both did.
     pub went: [usize; 3],
@@ -37,10 +37,8 @@ impl fmt::Display for Agreement {
 }
 
 impl Trace {
-    /// What `clairvoyant` decides of this trace, beside what the node did until `later` was recorded on it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if that was not later, or on another node; as [`simulate`].
+    /// Compares the decisions of `clairvoyant` on this trace with the node's until `later` was
+    /// recorded.
     pub fn agreement(&self, later: &Self) -> Result<Agreement> {
         // Numbers of shards may be given to others once no job reads them any more.
         let is_same = self.names.iter().zip(&later.names).all(|(one, other)| one == other);
@@ -72,7 +70,7 @@ impl Trace {
     }
 }
 
-/// How many of two lists are the same, in whatever order.
+/// Returns the number of common items of two lists, in any order.
 fn common(ours: &[Shard], theirs: &[Shard]) -> usize {
     let mut counts: HashMap<Shard, usize> = HashMap::new();
     ours.iter().for_each(|shard| *counts.entry(*shard).or_default() += 1);
@@ -162,7 +160,7 @@ mod tests {
         assert_eq!((agreement.node, agreement.simulation), (2, 2));
         assert_eq!((agreement.common, agreement.ordered), (1, 1));
         assert_eq!(trace.agreement(&trace).unwrap_err().kind(), ErrorKind::Invalid);
-        // What does not fit, or is not known.
+        // Invalid and unknown values.
         for here in [vec![0, 1, 2], vec![4]] {
             let wrong = Trace { here, ..recorded() };
             assert_eq!(wrong.check().unwrap_err().kind(), ErrorKind::Invalid);

@@ -1,4 +1,4 @@
-//! How busy jobs could be at best, and what would make them so.
+//! Highest possible utilisation of jobs, and the remedy for a lower one.
 
 use forebay_error::Result;
 
@@ -6,7 +6,7 @@ use super::{Futures, Order, Trace, simulate_with};
 use crate::evict::Evict;
 use crate::shortfall::Remedy;
 
-/// Who waits for less than this share of its time is as good as never waiting.
+/// Utilisation that counts as never waiting.
 const BUSY: f64 = 0.99;
 
 /// Halvings until the answer is known to a thousandth.
@@ -20,7 +20,7 @@ impl Trace {
     pub fn bound(&self) -> f64 {
         let bounds = self.jobs.iter().map(|job| {
             let bytes: u64 = job.shards.iter().map(|shard| self.shards[*shard as usize]).sum();
-            // What it will not draw next need not come.
+            // Shards it will not draw next need not be fetched.
             let comes = match job.order {
                 Order::Fixed | Order::Reshuffled => bytes.saturating_sub(self.capacity),
                 Order::Drawn { .. } => 0,
@@ -34,10 +34,7 @@ impl Trace {
         bounds.sum::<f64>() / (self.jobs.len() as f64).max(1.0)
     }
 
-    /// What is lacking for all jobs to be busy with foresight; nothing if they are.
-    ///
-    /// # Errors
-    /// As [`super::simulate`].
+    /// Returns the shortfall that keeps jobs waiting under foresight; none if there is none.
     pub fn remedy(&self) -> Result<Option<Remedy>> {
         self.remedy_with(&|job| self.future(job))
     }

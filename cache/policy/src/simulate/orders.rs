@@ -4,7 +4,7 @@ use super::{Order, Reader, Trace};
 use crate::foresight::{Epoch, Epochs, Future, Use};
 
 impl Trace {
-    /// What a job will read by the order that the trace names.
+    /// Returns a job's reads in the order that the trace names.
     #[must_use]
     pub fn future(&self, job: usize) -> Box<dyn Future> {
         let reader = self.jobs[job].clone();
@@ -31,7 +31,7 @@ impl Trace {
 }
 
 impl Order {
-    /// Of how many shards an epoch reads one.
+    /// Returns the number of shards of which an epoch reads one.
     pub(super) fn one_in(self) -> u32 {
         match self {
             Self::Fixed | Self::Reshuffled => 1,

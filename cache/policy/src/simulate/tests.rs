@@ -40,7 +40,8 @@ fn trace(shards: u32, cached: f64, bandwidth: f64, jobs: Vec<Reader>) -> Trace {
 const CACHED: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
 const BANDWIDTH: [f64; 5] = [0.2, 0.4, 0.55, 0.8, 1.2];
 
-/// What no policy can pass: who has a share c reads 1 − c from a link that brings b of what is read.
+/// Upper bound for any policy: a cache with a share c reads 1 − c from a link that delivers b of
+/// all reads.
 fn bound(cached: f64, bandwidth: f64) -> f64 {
     (bandwidth / (1.0 - cached)).min(1.0)
 }
@@ -83,8 +84,8 @@ fn margin(trace: &Trace) -> (f64, f64) {
     (hits[0].1, hits[0].1 - best)
 }
 
-/// What an independent simulation found for Belady's rule, at the cost of nothing: two jobs and four over the same data,
-/// and one that reads a random eighth in each epoch.
+/// Results of an independent simulation of Belady's rule without costs: two jobs and four over the
+/// same data, and one that reads a random eighth in each epoch.
 #[test]
 fn jobs_of_the_same_data_share_what_any_of_them_needs() {
     let jobs = |count: u64| (0..count).map(|seed| reader(&format!("{seed}"), 1000, seed)).collect();
@@ -158,7 +159,7 @@ fn belady(trace: &Trace) -> usize {
     let mut future = trace.future(0);
     let uses: Vec<Use> = (0..).map_while(|index| future.at(index)).collect();
     let windows: Vec<&[Use]> = uses.chunk_by(|one, other| one.start == other.start).collect();
-    // When each shard is read after each window.
+    // Next read of each shard after each window.
     let mut next = vec![vec![usize::MAX; trace.shards.len()]; windows.len() + 1];
     for at in (0..windows.len()).rev() {
         next[at] = next[at + 1].clone();
@@ -202,8 +203,8 @@ fn windows_of_equal_shards_cost_what_the_best_choice_costs() {
     }
 }
 
-/// Of shards of one to sixteen times a size, in windows: what is not here when an epoch begins must come in it, whatever decides. That
-/// bound is kept, and nearly reached.
+/// Shards of one to sixteen times a size, in windows: a shard absent when an epoch begins must be
+/// fetched in it, under any policy. That bound holds, and is nearly reached.
 #[test]
 fn windows_of_unequal_shards_come_near_their_bound() {
     let mut dice = fastrand::Rng::with_seed(5);
@@ -334,7 +335,7 @@ fn lanes_side_by_side_are_foreseen_together() {
                 let (theirs, also) = figures(evict);
                 let case = format!("{} of {room}, {bandwidth}, {are_staggered}", evict.name());
                 assert!(busy > theirs - 0.01, "{case}: {busy} against {theirs}");
-                // Who never waits may have to fetch what who waits does not.
+                // A job that never waits may fetch more than one that does.
                 assert!(
                     fetched <= also || busy > theirs + 0.05,
                     "{case}: {fetched} against {also}"

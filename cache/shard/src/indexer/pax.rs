@@ -3,7 +3,7 @@
 //! Its rule: a record list is taken whole or refused; two readers must not be able to see two
 //! different members in it.
 
-/// What a PAX header says about the next member.
+/// A PAX header's statements about the next member.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pax {
     pub(super) path: Option<Vec<u8>>,

@@ -13,13 +13,13 @@ const BLOCK: u64 = 512;
 /// The most bytes of a name that a header has room for.
 const NAME: usize = 100;
 
-/// What GNU tar calls the member that holds the next one's long name.
+/// GNU tar's name of the member that holds the next one's long name.
 const LONG_NAME: &str = "././@LongLink";
 
 /// Two blocks of zeros end a tar.
 pub(super) const END_BYTES: u64 = 2 * BLOCK;
 
-/// What a member takes: its headers, its data, and the padding behind it.
+/// Returns the bytes of a member: its headers, its data, and the padding behind it.
 pub(super) fn member_bytes(name: &str, len: u64) -> u64 {
     let long = match name.len() > NAME {
         true => BLOCK + padded(name.len() as u64 + 1),

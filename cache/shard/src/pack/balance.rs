@@ -1,13 +1,13 @@
-//! Where one shard ends and the next begins.
+//! Boundaries between shards.
 //!
-//! Its rule: no shard is longer than was asked for, and any two differ by the largest sample at most, in
-//! what was asked for: samples or bytes. So no shard is left over with next to nothing in it.
+//! No shard is longer than the limit, and any two differ by the largest sample at most, in the
+//! limited quantity: samples or bytes. So no shard is left over with next to nothing in it.
 
 use forebay_error::{Error, ErrorKind};
 
 use super::archive::END_BYTES;
 
-/// How large a shard may be.
+/// Largest size of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The most samples in one shard.
@@ -148,7 +148,7 @@ fn earliest(sums: &[u64], parts: usize, least: u64) -> Option<Ends> {
     Some(ends)
 }
 
-/// What [`divide`] found too large, as an error.
+/// Returns the error for a sample that [`divide`] found too large.
 pub(super) fn too_large(needed: u64, limits: Limits) -> Error {
     Error::new(ErrorKind::Invalid, "a sample is larger than a shard may be")
         .at("limit", limits.bytes)

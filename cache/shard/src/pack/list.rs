@@ -17,13 +17,13 @@ use super::sample::{Content, Sample, Stamp};
 /// The column of keys.
 const KEY: &str = "key";
 
-/// What the header of a column of values ends in.
+/// Last character of a value column's header.
 const VALUE: char = '=';
 
 /// Digits of the keys of a list that has none. They sort as the rows do up to a billion.
 const KEY_DIGITS: usize = 9;
 
-/// Whether `path` is a list, by its name.
+/// Returns true if `path` is a list, by its name.
 pub(super) fn is_list(path: &Path) -> bool {
     Kind::of(path).is_some()
 }
@@ -62,7 +62,7 @@ pub(super) fn samples(list: &Path, root: Option<&Path>) -> Result<Vec<Sample>> {
     Ok(rows.samples)
 }
 
-/// What a column holds.
+/// Content of a column.
 enum Column {
     Key,
     Path(String),
@@ -104,7 +104,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether a column holds the fields' own bytes.
+    /// Returns true if a column holds the fields' own bytes.
     fn holds_values(&self, column: usize) -> bool {
         matches!(self.columns.get(column), Some(Column::Value(_)))
     }

@@ -9,13 +9,11 @@ use std::thread;
 
 use forebay_error::{Error, ErrorKind, Result};
 
-/// Whether the work is to be given up.
+/// Set to stop the work.
 pub(super) type Stop = AtomicBool;
 
-/// What `work` makes of each number below `count`, in their order; they are begun in that order, too.
-///
-/// # Errors
-/// The error that came first.
+/// Runs `work` for each number below `count`, and returns the results in order; they are begun in
+/// that order, too.
 pub(super) fn each<T: Send>(
     count: usize,
     threads: NonZero<usize>,
@@ -58,7 +56,7 @@ pub(super) fn each<T: Send>(
     }
 }
 
-/// Why a thread gave its work up: another one failed, and that is what is told.
+/// Returns the error of a stopped thread: another one failed, and its error is reported.
 pub(super) fn given_up() -> Error {
     Error::new(ErrorKind::Closed, "the work was given up")
 }

@@ -10,7 +10,7 @@ use forebay_error::{Error, ErrorKind, Result};
 /// More digits than a 64-bit number has are a typing error.
 const MAX_DIGITS: usize = 20;
 
-/// What stands between a name and a number.
+/// Separators between a name and a number.
 const SEPARATORS: [char; 4] = ['-', '_', '.', ' '];
 
 /// A path with a hole for the shard's number.
@@ -44,7 +44,7 @@ impl Pattern {
         Ok(Self { before: before.to_owned(), digits, after: after.to_owned() })
     }
 
-    /// Where the shards' manifest lies if nothing else is said: beside them, named as they are but for the
+    /// Returns the default path of the shards' manifest: beside them, with their name without the
     /// number.
     pub(super) fn manifest(&self) -> PathBuf {
         let start = self.before.rfind('/').map_or(0, |slash| slash + 1);
@@ -56,7 +56,7 @@ impl Pattern {
         PathBuf::from(format!("{folder}{name}.json"))
     }
 
-    /// Whether a shard has this path.
+    /// Returns true if the path is a shard's.
     pub(super) fn names(&self, path: &Path) -> bool {
         let start = self.before.rfind('/').map_or(0, |slash| slash + 1);
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -74,10 +74,7 @@ impl Pattern {
     }
 }
 
-/// Whether shards can be named by `text`.
-///
-/// # Errors
-/// `Invalid` if it has no number, or more than one.
+/// Returns true if `text` is valid as a pattern of shards' names.
 pub fn check_pattern(text: &str) -> Result<()> {
     Pattern::parse(text).map(drop)
 }

@@ -1,7 +1,7 @@
-//! Which sample goes into which shard, decided before a byte is written.
+//! Assignment of samples to shards, decided before a byte is written.
 //!
-//! Its rule: the plan says how long each shard will be, to the byte, and what is written is held against it. Two plans
-//! that would write anything differently have different hashes.
+//! The plan gives each shard's length to the byte, and the written file is checked against it. Two
+//! plans that would write anything differently have different hashes.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -20,7 +20,7 @@ use super::{folder, list};
 use crate::expand::{Commands, expand_list};
 use crate::manifest::{Manifest, ManifestShard};
 
-/// What shards are made from.
+/// Input of packing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A folder: every file below it is a field of the sample that its name says.
@@ -29,47 +29,47 @@ pub enum Input {
     List {
         /// The list.
         path: PathBuf,
-        /// Where the files lie that it names; `None`: beside it.
+        /// Folder of the files it names; `None`: beside it.
         root: Option<PathBuf>,
     },
     /// Tars: every sample of each.
     Tars {
         /// The tars, in the order of their samples.
         paths: Vec<PathBuf>,
-        /// Whether each key gets its tar's name in front.
+        /// True if each key is prefixed with its tar's name.
         prefix_keys: bool,
     },
 }
 
-/// What is to be packed, and how.
+/// Input and options of packing.
 #[derive(Debug, Clone)]
 pub struct Packing {
     /// From what.
     pub input: Input,
     /// The shards' names, such as `out-{:06d}.tar`.
     pub pattern: String,
-    /// How large they may be.
+    /// Limits on their size.
     pub limits: Limits,
     /// The seed of the samples' order; `None`: the order of the input.
     pub shuffle: Option<u64>,
-    /// Where the manifest goes; `None`: beside the shards, `out.json` for those above.
+    /// Path of the manifest; `None`: beside the shards, `out.json` for those above.
     pub manifest: Option<PathBuf>,
-    /// How many threads work.
+    /// Number of threads.
     pub threads: NonZero<usize>,
 }
 
 /// A shard as it is planned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// Where it lies.
+    /// Path.
     pub path: PathBuf,
-    /// How many samples it holds.
+    /// Number of samples.
     pub samples: u64,
-    /// How long the file is, in bytes.
+    /// Length of the file, in bytes.
     pub bytes: u64,
 }
 
-/// What packing will make. Make one with [`Packing::plan`], and carry it out with [`Plan::pack`].
+/// Result of planning. Make one with [`Packing::plan`], and carry it out with [`Plan::pack`].
 #[derive(Debug)]
 pub struct Plan {
     pub(super) tars: Vec<Tar>,
@@ -181,13 +181,13 @@ impl Plan {
         self.shards.iter().map(|(shard, _)| shard)
     }
 
-    /// What `forebay index` would say of them.
+    /// Returns the manifest `forebay index` would write.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where the manifest goes.
+    /// Returns the path of the manifest.
     #[must_use]
     pub fn manifest_path(&self) -> &Path {
         &self.manifest_path
@@ -238,7 +238,7 @@ fn shuffle(seed: u64, samples: &mut [Sample]) {
     });
 }
 
-/// What `forebay index` would write: absolute paths.
+/// Returns the manifest as `forebay index` would write it: absolute paths.
 fn manifest(shards: &[(Packed, Range<usize>)]) -> Result<Manifest> {
     let mut paths = Vec::with_capacity(shards.len());
     for (shard, _) in shards {

@@ -1,7 +1,7 @@
-//! What was being packed: a small file beside the manifest that outlives whoever packs.
+//! Record of a packing in progress: a small file beside the manifest that outlives the process.
 //!
-//! Its rule: a shard counts as made only if the record names the very plan that is carried out; without
-//! that nothing that lies there is kept, and nothing is replaced.
+//! A shard counts as done only if the record names the very plan being carried out; otherwise no
+//! present file is kept, and none is replaced.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -35,17 +35,14 @@ pub(super) struct Record {
     _lock: File,
 }
 
-/// Where the record of a manifest's shards lies.
+/// Returns the path of the record of a manifest's shards.
 fn path_of(manifest: &Path) -> PathBuf {
     let mut path = manifest.to_owned().into_os_string();
     path.push(".plan");
     path.into()
 }
 
-/// Whether shards of `plan` may be there already: `false` if nothing is.
-///
-/// # Errors
-/// `Invalid` if what lies there is not of this plan.
+/// Returns false if no shard of `plan` can be present yet.
 pub(super) fn judge(plan: &Plan) -> Result<bool> {
     let path = path_of(&plan.manifest_path);
     match File::open(&path) {
@@ -59,7 +56,7 @@ fn judge_against(plan: &Plan, path: &Path, found: Option<&Document>) -> Result<b
     if found.is_some_and(|found| found.plan == plan.hash) {
         return Ok(true);
     }
-    // Of another plan's shards none may be left, also where there were more of them.
+    // No shard of another plan may remain, even if it had more of them.
     let count = (plan.shards.len() as u64).max(found.map_or(0, |found| found.shards));
     let names = (0..count).map(|number| plan.pattern.path(number));
     let Some(taken) =
@@ -117,7 +114,7 @@ impl Record {
     }
 }
 
-/// What a record says; nothing if it was never written whole: then nothing was made under it.
+/// Reads a record; none if it was never completely written: then nothing was made under it.
 fn read(file: &File) -> Result<Option<Document>> {
     let mut text = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut text).doing("read the record of what was packed")?;

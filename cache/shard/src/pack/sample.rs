@@ -1,6 +1,6 @@
-//! What a shard is to hold: samples, their fields, and where the bytes of each come from.
+//! Content of a shard: samples, their fields, and the source of each field's bytes.
 //!
-//! Its rule: a name that enters here comes out of every reader as the same key and the same field.
+//! A name that enters here comes out of every reader as the same key and the same field.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use forebay_error::{Error, ErrorKind, Result};
 use super::archive;
 use crate::key::{RESERVED, field_name, split_key};
 
-/// Where a field's bytes come from.
+/// Source of a field's bytes.
 #[derive(Debug)]
 pub(super) enum Content {
     /// A whole file, as it was when it was planned.
@@ -22,7 +22,7 @@ pub(super) enum Content {
     Piece { tar: u32, offset: u64 },
 }
 
-/// When a file was last written: one that is written while it is packed must not go unnoticed.
+/// Modification time of a file: a write during packing must be detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     seconds: i64,
@@ -51,7 +51,7 @@ pub(super) struct Field {
     pub(super) content: Content,
 }
 
-/// What becomes a sample; it has a field at least.
+/// A future sample; it has at least one field.
 #[derive(Debug)]
 pub(super) struct Sample(Box<[Field]>);
 
@@ -109,7 +109,7 @@ impl Sample {
         &self.0
     }
 
-    /// Its length in a tar, with headers and padding.
+    /// Returns its length in a tar, with headers and padding.
     pub(super) fn tar_bytes(&self) -> u64 {
         let members = self.0.iter().map(|field| archive::member_bytes(&field.name, field.len));
         members.fold(0, u64::saturating_add)

@@ -27,7 +27,7 @@ struct Partial(PathBuf);
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Whoever comes next takes its place if it cannot be removed.
+        // The next run replaces it if it cannot be removed.
         drop(fs::remove_file(&self.0));
     }
 }

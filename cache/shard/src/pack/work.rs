@@ -15,10 +15,7 @@ use super::record::{self, Record};
 use super::shard::{self, at, partial};
 
 impl Plan {
-    /// How many of the shards are there already; writes nothing.
-    ///
-    /// # Errors
-    /// `Invalid` if something else lies where they belong, `Corrupt` if one of them has another length.
+    /// Returns the number of shards already present; writes nothing.
     pub fn rehearse(&self) -> Result<usize> {
         match record::judge(self)? {
             true => Ok(self.shards.len() - self.missing()?.len()),
@@ -33,7 +30,7 @@ impl Plan {
     /// As [`Plan::rehearse`]; `Unavailable` if another process packs the same; `Corrupt` if an input is not what was planned
     /// any more; `Full` if the disk is. What is whole by then stays, and the same plan goes on from there.
     pub fn pack(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<usize> {
-        // What is refused makes nothing.
+        // A rejected plan creates nothing.
         record::judge(self)?;
         for folder in self.folders() {
             fs::create_dir_all(folder).doing("create the shards' folder").map_err(at(folder))?;

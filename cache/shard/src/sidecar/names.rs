@@ -1,7 +1,7 @@
-//! Whose bytes these are, and who brought them in: the texts that open both kinds of record.
+//! Identity of a shard's bytes, and tenant of the job: the texts that open both kinds of record.
 //!
-//! Its rule: what names a shard fits a sidecar's head from the beginning, so that a fill that was
-//! recorded can be committed.
+//! A shard's names fit a sidecar's head from the beginning, so that a recorded fill can be
+//! committed.
 
 use forebay_error::Result;
 

@@ -1,20 +1,6 @@
-//! What rests beside a shard that is still on its way: which of its blocks are on the disk for good.
-//!
-//! Its rule: a block is entered only after its data was synced, with the checksum of what its origin
-//! sent. So whoever goes on with it after a crash needs to trust nothing: it reads and compares.
-//!
-//! # Layout (all integers little-endian)
-//! | at | bytes | what |
-//! |---:|---:|---|
-//! | 0 | 8 | magic `FOREBAYP` |
-//! | 8 | 4 | format version, 2 |
-//! | 12 | 4 | CRC32C of all bytes, taken with this field as zero |
-//! | 16 | 8 | the shard's length in bytes |
-//! | 24 | 2+2+2+2 | lengths of endpoint, URL, version and tenant |
-//! | 32 | | endpoint, URL, version, tenant in UTF-8 |
-//! | | 1+4 each | for each block: 1 if it is there, and its CRC32C |
-//!
-//! Format 1 has no tenant and no length of one; it is read, not written.
+//! Record of a shard in flight: the blocks that are durable on the disk.
+//! A block is entered only after its data was synced, with the checksum of the origin's bytes.
+//! So a fill that resumes after a crash trusts nothing: it reads and compares.
 
 use forebay_error::{Error, ErrorKind, Result};
 
@@ -30,12 +16,12 @@ const FORMAT_OLDEST: u32 = 1;
 /// Bytes of one block's entry.
 const ENTRY_BYTES: u64 = 5;
 
-/// How far a shard has come.
+/// Progress of a shard's fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
-    /// Whose bytes these are.
+    /// Identity of the bytes.
     pub origin: Origin,
-    /// Whose job brings them in, if it belongs to a tenant.
+    /// Tenant of the job that fetches them, if any.
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
@@ -44,10 +30,7 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Its bytes.
-    ///
-    /// # Errors
-    /// `Invalid` if the origin's names are too long to be recorded.
+    /// Bytes.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(MAGIC);

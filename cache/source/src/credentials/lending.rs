@@ -1,7 +1,7 @@
-//! Whose credentials a client uses.
+//! Credentials of a client.
 //!
-//! Its rule: what a client's options say, else what the machine lends to everybody. What this process
-//! itself was given counts only where an administrator says so.
+//! The client's options come first, then the machine's credentials for everyone. Credentials of
+//! this process count only where an administrator says so.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -45,11 +45,11 @@ const NO_FILE: &str = "/dev/null";
 /// A key pair beats a profile; where a profile is named, a pair is not to be there.
 const PAIR: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
-/// Who lends credentials to clients.
+/// Lender of credentials to clients.
 pub(crate) struct Lending {
     /// Runs [`super::lend`]; empty: nobody lends.
     command: Vec<OsString>,
-    /// Whether this process is its clients' own: its home is theirs.
+    /// True if this process belongs to its clients' user: its home is theirs.
     own: bool,
     identities: Mutex<LruCache<Program, Identity>>,
 }
@@ -59,7 +59,7 @@ impl Lending {
         Self { command, own, identities: Mutex::new(LruCache::new(REMEMBERED)) }
     }
 
-    /// Whether anybody lends at all.
+    /// Returns true if any credentials are lent.
     pub(crate) fn is_open(&self) -> bool {
         !self.command.is_empty()
     }

@@ -39,16 +39,16 @@ const ANSWER_MAX: u64 = 64 << 10;
 /// Longer reasons are cut.
 const REASON_CHARS: usize = 300;
 
-/// Where credentials are asked for if nobody names a region: Amazon's first, which knows all users.
+/// Region to ask for credentials by default: Amazon's first, which knows all users.
 const REGION: &str = "us-east-1";
 
-/// How the names of variables start that are somebody's.
+/// Prefix of variables that carry credentials.
 const SOMEBODYS: &str = "AWS_";
 
 /// Those by which the machine itself lends credentials, to everybody on it.
 const MACHINES: [&str; 2] = ["AWS_CONTAINER_", "AWS_EC2_METADATA_"];
 
-/// What the process says: a key, or why there is none.
+/// Answer of the process: a key, or the reason there is none.
 type Said = Result<Key, Error>;
 
 #[derive(Serialize, Deserialize)]
@@ -65,7 +65,7 @@ struct Key {
 pub(super) struct Program {
     /// Runs [`lend`].
     pub(super) command: Vec<OsString>,
-    /// Whether this process's own variables count: for what an administrator set up.
+    /// True if this process's own variables count: for an administrator's rule.
     pub(super) inherits: bool,
     /// Variables on top of that.
     pub(super) variables: BTreeMap<String, String>,
@@ -92,7 +92,7 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // What it starts ends with it.
+            // Its children end with it.
             .process_group(0)
             .kill_on_drop(true);
         let lent = |name: &str| MACHINES.iter().any(|machines| name.starts_with(machines));
@@ -194,8 +194,8 @@ impl From<Credentials> for Key {
     }
 }
 
-/// What the chain's error means. A reason is repeated where it is about the configuration; others may
-/// hold what a service answered.
+/// Returns the meaning of the chain's error. A reason about the configuration is repeated; others
+/// may contain a service's answer.
 fn refusal(error: &CredentialsError) -> Error {
     let asked = "set AWS_PROFILE or a key pair, or AWS_SKIP_SIGNATURE=true for a public bucket; \
                  `aws sts get-caller-identity` in the job's environment says more";

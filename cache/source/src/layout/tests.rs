@@ -7,7 +7,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// What a reader reads at once.
+/// Bytes of one read.
 const PIECE: u64 = 4 * MIB;
 
 const PLAIN: &[u8] = include_bytes!("../../tests/layouts/plain-4x1m.lov");
@@ -106,7 +106,7 @@ fn reads_end_where_stripes_and_blocks_do() {
     assert_eq!(in_mib(&of(ODD), 4, 4), [2, 2]);
     // … and of a larger one no more than its rest.
     assert_eq!(in_mib(&of(POOL), 14, 8), [2, 4, 2]);
-    // Where one stretch ends, a read ends.
+    // A read ends at the end of a stretch.
     assert_eq!(in_mib(&of(PROGRESSIVE), 0, 12), [1, 3, 4, 4]);
     for (block, reads) in [(MIB, [4, 4, 2]), (4 * MIB, [4, 4, 2]), (4096, [4, 4, 2])] {
         assert_eq!(in_mib(&Layout::of_blocks(block), 0, 10), reads);
@@ -134,7 +134,7 @@ fn a_read_names_the_servers_of_its_stripes() {
     assert!(Layout::of_blocks(MIB).servers(&(0..MIB)).is_empty());
 }
 
-/// Whatever a layout says, reads go on, and are no longer than asked for.
+/// Reads progress under any layout, and are no longer than requested.
 fn assert_usable(layout: &Layout, offset: u64) {
     let cut = layout.cut(offset, PIECE);
     assert!((1..=PIECE).contains(&cut), "{cut} bytes from {offset}");

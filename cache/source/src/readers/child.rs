@@ -128,7 +128,7 @@ fn receive(socket: &mut UnixStream) -> Result<Option<Request>> {
     message::decode(&body).map(Some)
 }
 
-/// How files come to be open.
+/// Ways to open files.
 enum Files {
     /// By their paths, here.
     Named,
@@ -197,8 +197,8 @@ impl File {
         Ok(file)
     }
 
-    /// What the kernel says of the file's blocks (`STATX_DIOALIGN`, Linux 6.1), else the strictest
-    /// alignment of disks in use; `None` for blocks that no part of our memory suits.
+    /// Returns the kernel's block size of the file (`STATX_DIOALIGN`, Linux 6.1), else the
+    /// strictest alignment of disks in use; `None` for blocks that no part of our memory suits.
     fn ask_block(&self) -> Result<Option<u64>> {
         let said = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
             .doing("ask the shard for its alignment")?;
@@ -217,7 +217,7 @@ impl File {
         rustix::fs::fcntl_setfl(&self.fd, OFlags::empty()).doing("ask for cached reads")
     }
 
-    /// What a read brings, and the file after it.
+    /// Reads, and stats the file afterwards.
     fn answer(&mut self, offset: u64, len: u64, memory: &mut Span) -> Said {
         let (start, len) = self.read(offset, len, memory)?;
         let stat = rustix::fs::fstat(&self.fd).doing("look at the shard")?;
@@ -269,8 +269,8 @@ enum At<'a> {
     Descriptor(BorrowedFd<'a>),
 }
 
-/// How a file lies on its servers: as Lustre says, else in the blocks that its file system prefers (GPFS
-/// and NFS say what they transfer at once); and why it is not known though it is told.
+/// Returns the file's layout: Lustre's own, else the preferred block size of its file system (GPFS
+/// and NFS report their transfer size); and the reason a reported layout is unknown.
 fn layout_of(at: &At<'_>, stat: &rustix::fs::Stat, attribute: &str) -> (Layout, Option<Error>) {
     let mut value = vec![0; ATTRIBUTE_MAX];
     let mut fault = None;

@@ -38,7 +38,7 @@ const USER_SHARDS: usize = 1;
 /// the command any more.
 pub type Ending = BoxFuture<'static, Result<()>>;
 
-/// What takes a client things to do.
+/// Sends requests to a client.
 #[async_trait]
 pub trait Handover: Send + Sync {
     /// Sends one end of a pair of sockets; over it a reader will ask for files.
@@ -54,7 +54,7 @@ pub trait Handover: Send + Sync {
     async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending>;
 }
 
-/// Who says what a client may read.
+/// Rights of a client.
 pub trait Permit: Send + Sync {
     /// Refuses a URL that the client may not read, whether there is anything behind it or not.
     ///
@@ -68,24 +68,24 @@ pub trait Permit: Send + Sync {
     /// As [`Permit::read`].
     fn list(&self, pattern: &str) -> Result<()>;
 
-    /// Whether a list may name a URL to the client.
+    /// Returns true if a list may name a URL to the client.
     fn shows(&self, url: &str) -> bool;
 }
 
 /// A client that opens files for the daemon, and runs commands.
 #[derive(Clone)]
 pub struct Client {
-    /// What tells its connection from all others.
+    /// Unique name of its connection.
     pub name: String,
-    /// Whose processes it is among: a user, by whatever number tells one from all others.
+    /// User of its processes, as a unique number.
     pub user: u64,
-    /// Who says what it may read; none: it may read what the daemon may.
+    /// The client's rights; none: it may read all that the daemon may.
     pub permit: Option<Arc<dyn Permit>>,
     /// The way to it.
     pub handover: Arc<dyn Handover>,
 }
 
-/// What the connections of one user have together.
+/// State shared by the connections of one user.
 struct User {
     turns: Arc<Queue>,
     readers: Arc<Semaphore>,
@@ -102,11 +102,11 @@ pub(super) struct Right {
 #[derive(Default)]
 pub(super) struct Users {
     known: Mutex<HashMap<u64, Known>>,
-    /// What readers of all clients brought.
+    /// Counters of all clients' readers.
     counts: Arc<Counts>,
 }
 
-/// What is known of a user, while anything of it is there.
+/// State of a user, while it is connected.
 #[derive(Default)]
 struct Known {
     user: Weak<User>,
@@ -118,7 +118,7 @@ struct Known {
 pub(super) struct Attached {
     handover: Arc<dyn Handover>,
     user: Arc<User>,
-    /// Of all clients.
+    /// Counters of all clients.
     counts: Arc<Counts>,
 }
 
@@ -164,7 +164,7 @@ impl Users {
         users.values().flat_map(|known| &known.pools).filter_map(Weak::upgrade).collect()
     }
 
-    /// What readers of all clients brought, those that are gone among them.
+    /// Returns the counters of all clients' readers, ended ones included.
     pub(super) fn counts(&self) -> FileCounts {
         self.counts.read()
     }

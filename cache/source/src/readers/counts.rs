@@ -1,6 +1,7 @@
-//! What readers brought, and what they did not.
+//! Counters of readers: bytes delivered, and failures.
 //!
-//! Its rule: counts only grow, so what clients' readers count is kept for all clients together, and outlives each of them.
+//! Counters only grow, so those of clients' readers are kept for all clients together, and outlive
+//! each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,23 +10,23 @@ use forebay_histogram::{Histogram, Times};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What readers count.
+/// Counters of readers.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     bytes: AtomicU64,
     failures: AtomicU64,
-    /// How long answers took.
+    /// Durations of answers.
     pub(super) answered_in: Histogram,
 }
 
-/// What readers of files brought.
+/// Bytes and requests of file readers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FileCounts {
     /// Bytes that they read.
     pub bytes: u64,
     /// Looks at files, and reads, that ended in an error.
     pub failures: u64,
-    /// How long requests took that were answered; metrics tell of it, a status does not.
+    /// Durations of answered requests; only metrics show them.
     #[serde(skip)]
     pub answers: Times,
 }

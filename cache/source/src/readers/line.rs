@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// How many behind the first are looked at: the parts that four shards have under way.
+/// Waiters examined behind the first: the parts that four shards have in flight.
 const LOOKED_AT: usize = 32;
 
-/// How often the first in the line is passed over, at most: one round of what its shard has under way,
-/// so that the part an indexer waits for is not the last.
+/// Times the first in the line may be passed over: one round of its shard's parts in flight, so
+/// that the part an indexer waits for is not the last.
 const PASSED_OVER: u32 = 8;
 
 /// Seats, and who waits for them.
@@ -53,12 +53,12 @@ impl Line {
         Arc::new(Self { seats, state: Mutex::new(state) })
     }
 
-    /// Whether nobody has a seat.
+    /// Returns true if no seat is taken.
     pub(super) fn is_idle(&self) -> bool {
         self.lock().free == self.seats
     }
 
-    /// How many wait for one.
+    /// Returns the number of waiters.
     pub(super) fn len(&self) -> usize {
         let mut state = self.lock();
         state.waiting.retain(|one| !one.seat.is_closed());
@@ -94,7 +94,7 @@ impl Line {
             let next = self.lock().next();
             let Some(next) = next else { return };
             let seat = Seat { line: self.clone(), servers: next.servers };
-            // Who is gone gives it back by that.
+            // A waiter that left returns the seat by that.
             let _ = next.seat.send(seat);
         }
     }
@@ -120,7 +120,7 @@ impl State {
                     busy.max().copied().unwrap_or(0)
                 };
                 let looked_at = self.waiting.iter().take(LOOKED_AT).enumerate();
-                // Of equals the first.
+                // The first among equals.
                 looked_at.min_by_key(|(_, one)| load(one))?.0
             }
         };
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn reads_under_way_are_on_different_servers() {
         let line = Line::new(4);
-        // What takes the seats while the parts gather.
+        // Holds the seats while the parts gather.
         let held = seated(&mut joined(&line, &[&[], &[], &[], &[]]));
         let parts: [&[u32]; 16] = [
             &[0],

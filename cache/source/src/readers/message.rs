@@ -1,7 +1,8 @@
-//! What a daemon asks its readers, and how that goes through a socket: a length, then postcard.
+//! Messages between a daemon and its readers, and their encoding on a socket: a length, then
+//! postcard.
 //!
-//! Its rule: both ends are of one release, which the greeting checks; a frame beyond [`FRAME_MAX`] is
-//! refused before anything is allocated for it.
+//! Both ends are of one release, which the greeting checks; a frame beyond [`FRAME_MAX`] is
+//! rejected before anything is allocated for it.
 
 use forebay_error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -20,11 +21,11 @@ const FRAME_MAX: usize = 64 << 10;
 /// A reader's first words. A byte with the descriptor of its memory goes before them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
-    /// Its release, which must be the daemon's: the program may have been replaced since.
+    /// The reader's release, which must be the daemon's: the program may have been replaced since.
     pub(super) release: String,
 }
 
-/// What a reader is asked.
+/// Request to a reader.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Length and version of the file.
@@ -34,22 +35,22 @@ pub(crate) enum Request {
     Read { path: String, version: String, offset: u64, len: u64 },
 }
 
-/// What a reader found; `Err` is what the file system said.
+/// Reply of a reader; `Err` is the file system's error.
 pub(super) type Said = Result<Answer>;
 
-/// What a reader found.
+/// Answer of a reader.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Answer {
     /// The file, as it was after the read.
     pub(crate) stat: Stat,
-    /// Where in the reader's memory the bytes begin.
+    /// Start of the bytes in the reader's memory.
     pub(crate) start: u64,
-    /// How many are there: less than asked for at the file's end, and where its file system reads in
-    /// large blocks only.
+    /// Number of bytes: fewer than requested at the file's end, and where its file system reads
+    /// only in large blocks.
     pub(crate) len: u64,
-    /// Whether they came past the page cache.
+    /// True if they bypassed the page cache.
     pub(crate) direct: bool,
-    /// Why its layout is not known, though its file system tells one.
+    /// Reason its layout is unknown although its file system reports one.
     pub(crate) layout_fault: Option<Error>,
 }
 

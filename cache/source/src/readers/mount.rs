@@ -32,8 +32,8 @@ const QUEUE: usize = 4096;
 /// Shards of one mount that are fetched at once: their parts, six of each, keep [`READERS`] busy.
 pub(super) const SHARDS: usize = 2;
 
-/// How often a request is tried, where readers end under it: whatever ended the first is not expected
-/// to end the second.
+/// Attempts of a request whose readers end: the cause of the first failure is not expected to end
+/// the second.
 const TRIES: usize = 2;
 
 /// A reader that nobody needed for so long ends. Starting one again costs some milliseconds.
@@ -49,7 +49,7 @@ pub(super) struct Mount {
     idle: Mutex<Vec<Reader>>,
     pids: Arc<Pids>,
     turns: Arc<Queue>,
-    /// Who opens the files, if it is not the readers themselves.
+    /// Client that opens the files, if the readers do not.
     client: Option<Attached>,
     answers: AtomicU64,
     counts: Counts,
@@ -90,7 +90,7 @@ impl Mount {
         &self.turns
     }
 
-    /// Whether nobody uses it, so that it can be forgotten with its readers.
+    /// Returns true if nobody uses it, so that it can be dropped with its readers.
     pub(super) fn is_idle(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && self.line.is_idle()
     }
@@ -154,7 +154,7 @@ impl Mount {
                 Ok((reader, Ok(Ok(said)))) => {
                     self.answered(&said);
                     let kept = Kept { mount: self, reader: Some(reader), _seat: seat };
-                    // What the file system refused leaves the reader as good as it was.
+                    // A file system's error does not harm the reader.
                     return said.map(|answer| Loan { kept, answer });
                 }
                 Ok((reader, Err(_))) => {
@@ -202,7 +202,7 @@ impl Mount {
         }
     }
 
-    /// Whether each process there may be was killed, and is still there.
+    /// Returns true if every process was killed and is still present.
     fn is_stuck(&self) -> bool {
         let pids = self.pids.lock();
         pids.values().filter(|is_stuck| **is_stuck).count() >= READERS

@@ -1,8 +1,7 @@
-//! Which mount a path lies on, from the kernel's table.
+//! Mount of a path, from the kernel's table.
 //!
-//! Its rule: the path is compared as it is written and never followed, since following it asks the
-//! very file system that may hang. A path through a symbolic link counts for the mount that holds the
-//! link.
+//! The path is compared as written and never followed, since following it asks the very file system
+//! that may hang. A path through a symbolic link counts for the mount that holds the link.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,7 +35,7 @@ impl MountTable {
             self.read()?;
         }
         let above = self.mounts.iter().filter(|(_, point)| path.starts_with(point));
-        // Of mounts in one place the last is on top.
+        // The last of several mounts in one place is on top.
         let nearest = above.max_by_key(|(_, point)| point.components().count());
         // A process whose root is no mount point has none above some paths: those are one group.
         Ok(nearest.cloned().unwrap_or((0, PathBuf::from("/"))))

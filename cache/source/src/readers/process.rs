@@ -46,7 +46,7 @@ pub(super) struct Reader {
     child: Child,
     socket: UnixStream,
     memory: OwnedFd,
-    /// When it was last of use.
+    /// Time of last use.
     pub(super) since: Instant,
     listed: Listed,
 }

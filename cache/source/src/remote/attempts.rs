@@ -1,8 +1,8 @@
-//! How often, and for how long, something is tried again.
+//! Number and duration of retries.
 //!
-//! Its rule: whoever gets nowhere gives up after [`crate::Limits::retries`] attempts or
-//! [`crate::Limits::retry_time`], whichever is first; whoever gets on starts to count anew. A pause is
-//! the store's own word (`Retry-After`) where it gave one, and never ends beyond the time there is.
+//! A request without progress fails after [`crate::Limits::retries`] attempts or
+//! [`crate::Limits::retry_time`], whichever is first; progress resets the count. A pause follows
+//! the store's `Retry-After` where it gave one, and never exceeds the time left.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts: a store that comes back is used again within this time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Who got so many bytes got on: a store that sends less before it breaks off each time would keep a
-/// part under way for minutes.
+/// Bytes that count as progress: a store that sends less before each disconnect would keep a part
+/// in flight for minutes.
 const PROGRESS: u64 = 1 << 20;
 
-/// Why an attempt failed, and whether another may do better.
+/// Reason an attempt failed, and the prospect of another.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) error: Error,
     pub(super) again: Again,
 }
 
-/// What may come of another attempt.
+/// Prospect of another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
     /// The same.
@@ -67,7 +67,7 @@ impl Attempts {
         Self { limits, pauses: None, since: Instant::now(), got: 0, renewed: false }
     }
 
-    /// When to have given up.
+    /// Returns the time to give up.
     pub(super) fn deadline(&self) -> Instant {
         let since = if self.pauses.is_some() { self.since } else { Instant::now() };
         since + self.limits.retry_time
@@ -97,7 +97,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// How long to wait before the next attempt.
+    /// Returns the pause before the next attempt.
     fn next(&mut self, failed: Failed) -> Result<Duration> {
         let Failed { error, again } = failed;
         let asked = match again {

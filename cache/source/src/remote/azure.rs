@@ -14,14 +14,15 @@ use crate::Options;
 /// The account of Azurite, and of the emulator before it.
 const EMULATOR_ACCOUNT: &str = "devstoreaccount1";
 
-/// Its key, which is public: <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
+/// The emulator's key, which is public:
+/// <https://learn.microsoft.com/azure/storage/common/storage-use-azurite>.
 const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Where it listens unless told otherwise.
+/// The emulator's default address.
 const EMULATOR_ENDPOINT: &str = "http://127.0.0.1:10000/devstoreaccount1";
 
-/// How the hosts of accounts end, in URLs that name one.
+/// Suffixes of accounts' hosts, in URLs that name one.
 const HOSTS: [&str; 2] = [".dfs.core.windows.net", ".blob.core.windows.net"];
 
 /// The variables that hold credentials.
@@ -85,7 +86,7 @@ fn split(authority: &str) -> Result<(&str, Option<&str>)> {
     Ok((container, account))
 }
 
-/// Whether an account or a container can be called so.
+/// Returns true if the name is valid for an account or a container.
 fn is_word(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

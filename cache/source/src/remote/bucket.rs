@@ -27,11 +27,11 @@ impl<T: ObjectStore + PaginatedListStore> Listed for T {}
 
 /// One bucket or container as one client reaches it.
 pub(crate) struct Bucket {
-    /// What the URLs of its objects start with, such as `s3://bucket`.
+    /// Prefix of its objects' URLs, such as `s3://bucket`.
     root: String,
     store: Arc<dyn Listed>,
     route: Route,
-    /// Where its store tells checksums.
+    /// Access to the store's checksums.
     attributes: Option<Attributes>,
 }
 
@@ -51,7 +51,7 @@ impl Bucket {
         self
     }
 
-    /// Where in the bucket the object behind `url` lies.
+    /// Returns the path in the bucket of the object behind `url`.
     fn location(&self, url: &str) -> Result<Path> {
         let at = |error: Error| error.at("url", url);
         let key = url.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
@@ -124,7 +124,7 @@ impl Store for Bucket {
     }
 }
 
-/// Which part of the options object_store complains about, without their values.
+/// Returns the part of the options object_store rejects, without the values.
 pub(super) fn unfit(store: &str, error: &object_store::Error) -> Error {
     let reason = match error {
         object_store::Error::UnknownConfigurationKey { .. } => "unknown key",

@@ -1,9 +1,8 @@
-//! Which addresses connections are made to.
+//! Addresses that connections may reach.
 //!
-//! Its rule: what is judged is the address that is connected to, for each connection anew: a name that
-//! leads elsewhere than yesterday, and a redirect, pass no more easily than a URL does. A node's daemon
-//! reaches addresses that only its own machine or link has where an administrator named them, and nowhere
-//! else.
+//! Each connection's actual address is checked: a changed name and a redirect pass no more easily
+//! than a URL. A node's daemon reaches addresses of its own machine or link only where an
+//! administrator named them.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -20,11 +19,11 @@ use crate::rules::host::{is_private, is_private_address};
 /// Redirects that are followed, as browsers do.
 const REDIRECTS: usize = 10;
 
-/// Which of the addresses that only this machine or its link has may be reached.
+/// Permitted addresses among those that only this machine or its link has.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate(Option<Arc<Named>>);
 
-/// What an administrator named.
+/// Addresses named by an administrator.
 #[derive(Debug, Default)]
 struct Named {
     /// Hosts as URLs have them, and ports.
@@ -57,10 +56,10 @@ impl Gate {
         if !is_private(url) || is_named() { Ok(()) } else { Err(refused(host)) }
     }
 
-    /// Of the addresses that a name leads to, those that may be connected to.
+    /// Returns the permitted addresses of a name.
     fn sift(&self, host: &str, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>> {
         let Some(named) = &self.0 else { return Ok(found) };
-        // Of a name that means this machine by itself, the URL was checked.
+        // The URL check covers a name that means this machine by itself.
         let is_named = named.proxies.contains(host)
             || is_own_name(host) && named.endpoints.iter().any(|(name, _)| name == host);
         if is_named || found.is_empty() {
@@ -71,7 +70,7 @@ impl Gate {
         if passed.is_empty() { Err(refused(host)) } else { Ok(passed) }
     }
 
-    /// What becomes of redirects.
+    /// Returns the policy for redirects.
     pub(super) fn redirects(&self) -> Policy {
         let gate = self.clone();
         Policy::custom(move |attempt| gate.redirect(attempt))
@@ -88,7 +87,7 @@ impl Gate {
     }
 }
 
-/// Whether a name means this machine wherever it is looked up.
+/// Returns true if a name means this machine wherever it is resolved.
 fn is_own_name(host: &str) -> bool {
     Url::parse(&format!("http://{host}/")).is_ok_and(|url| is_private(&url))
 }
@@ -105,7 +104,7 @@ fn refused(host: &str) -> Error {
 /// Looks names up, and hands out what may be connected to.
 pub(super) struct Resolver {
     pub(super) gate: Gate,
-    /// How many were looked up: connections are spread over a name's addresses.
+    /// Number of lookups: connections are spread over a name's addresses.
     pub(super) turns: Arc<AtomicUsize>,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
     Ok(Bucket::new(reach, store, refusals))
 }
 
-/// Where requests go, and whether that is somebody's own choice.
+/// Returns the endpoint, and true if it is configured.
 fn endpoint(options: &Options) -> Result<(String, bool)> {
     let Some(chosen) = options.get("GOOGLE_BASE_URL") else { return Ok((ENDPOINT.into(), false)) };
     // STORAGE_EMULATOR_HOST is written without a scheme as often as with one.

@@ -51,7 +51,7 @@ impl Http {
         self
     }
 
-    /// What its requests go through.
+    /// Returns the client for its requests.
     pub(super) fn client(&self) -> &HttpClient {
         self.connector.client()
     }

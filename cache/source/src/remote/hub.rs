@@ -21,7 +21,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 /// The revision where none is named.
 const REVISION: &str = "main";
 
-/// What the URLs of data sets start with.
+/// Prefix of data sets' URLs.
 const ROOT: &str = "hf://datasets/";
 
 /// The Hub as one client reaches it.
@@ -49,7 +49,7 @@ impl Hub {
         Ok(Self { base, http })
     }
 
-    /// Where the Hub serves what `url` names.
+    /// Returns the Hub's address of the object that `url` names.
     fn resolved(&self, url: &str) -> Result<String> {
         let named = Named::of(url)?;
         if named.path.split('/').any(is_odd) {
@@ -65,7 +65,7 @@ impl Hub {
     }
 }
 
-/// What a URL names.
+/// Parts of a URL.
 struct Named<'a> {
     org: &'a str,
     name: &'a str,
@@ -93,7 +93,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Whether a name would lead elsewhere, or nowhere.
+/// Returns true if a name would lead elsewhere, or nowhere.
 fn is_odd(name: &str) -> bool {
     matches!(name, "" | "." | "..")
 }

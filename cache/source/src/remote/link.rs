@@ -24,7 +24,7 @@ use breaker::{Breaker, May};
 use knee::Knee;
 use pace::Pace;
 
-/// What is asked for at once, at least: a part.
+/// Smallest request: a part.
 pub(super) const PART: u64 = crate::readers::PIECE as u64;
 
 /// and at most. Longer replies save no time that could be seen, and are lost in larger pieces.
@@ -34,7 +34,7 @@ const PARTS_MAX: u64 = 4;
 /// of the whole, and hidden by the requests beside it.
 const WAITS_PER_REPLY: u64 = 8;
 
-/// What takes so many times as long as usual is asked for a second time.
+/// A reply that takes this many times the usual duration is requested a second time.
 const LATE: u32 = 3;
 
 /// One byte in so many may come twice (3 %),
@@ -43,10 +43,10 @@ const HEDGED_ONE_IN: u64 = 33;
 /// beside what the first few late replies need.
 const HEDGED_FREE: u64 = PARTS_MAX * PART;
 
-/// What has gone over one endpoint's network. Counts only grow.
+/// Network counters of one endpoint. Counters only grow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
-    /// Its address.
+    /// Address.
     pub endpoint: String,
     /// Requests it takes at once, as found out.
     pub limit: usize,
@@ -54,9 +54,9 @@ pub struct LinkReport {
     pub under_way: usize,
     /// Those that wait for a place.
     pub waiting: usize,
-    /// Whether it is taken to be down.
+    /// True if its breaker is open.
     pub down: bool,
-    /// How often it was.
+    /// Times the breaker opened.
     pub breaks: u64,
     /// Payload bytes received.
     pub bytes: u64,
@@ -72,12 +72,12 @@ pub struct LinkReport {
     /// Requests that it answered by a refusal: there is no such object, whoever asks has no right to it, or it makes no sense of them.
     #[serde(default)]
     pub refusals: u64,
-    /// What came of comparing shards with the store's own checksums.
+    /// Results of checksum comparisons.
     pub checksums: Checksums,
-    /// How long replies took to their first byte; metrics tell of it, a status does not.
+    /// Durations of replies to their first byte; only metrics show them.
     #[serde(skip)]
     pub first_bytes: Times,
-    /// How long they took to their last, the same way.
+    /// Durations to their last byte; only metrics show them.
     #[serde(skip)]
     pub replies: Times,
 }
@@ -110,7 +110,7 @@ struct State {
     knee: Knee,
     pace: Pace,
     breaker: Breaker,
-    /// What second requests under way may bring twice, at most.
+    /// Bytes in flight that second requests may fetch twice, at most.
     hedging: u64,
 }
 
@@ -269,7 +269,8 @@ impl Link {
             .advise("check that the endpoint is up and reachable from this machine")
     }
 
-    /// How much to ask for at once: enough that the wait for the first byte is small beside it.
+    /// Returns the bytes of one request: enough that the wait for the first byte is small beside
+    /// it.
     pub(crate) fn stretch(&self) -> u64 {
         let wanted = self.state().pace.bytes_per_wait().unwrap_or(0);
         let parts = wanted.saturating_mul(WAITS_PER_REPLY).div_ceil(PART);
@@ -296,7 +297,7 @@ impl Link {
         Some(Hedge { link: self.clone(), reserved: bytes })
     }
 
-    /// Whether it is known to serve no ranges.
+    /// Returns true if it is known to serve no ranges.
     pub(super) fn is_sequential(&self) -> bool {
         self.sequential.load(Ordering::Relaxed)
     }
@@ -312,7 +313,7 @@ impl Link {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// How comparing with its checksums went.
+    /// Returns the results of checksum comparisons.
     pub(super) fn checksums(&self) -> &Arc<Tally> {
         &self.checksums
     }

@@ -22,8 +22,8 @@ const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
 const PROXIES: [&str; 6] =
     ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// What lies between this machine and a store. Nothing said: the system's certificates, and the proxies
-/// of this process's environment.
+/// Network path to a store. Default: the system's certificates, and the proxies of this process's
+/// environment.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Network {
     /// Requests go by it.
@@ -49,7 +49,7 @@ impl Network {
                 return Err(error.advise("write it like \"http://proxy.example:3128\""));
             }
         }
-        // Of a file that is not there, too, it is the configuration that is wrong.
+        // A missing file is a configuration error, too.
         let wrong = |error: Error| {
             let path = self.ca_bundle.as_deref().unwrap_or(Path::new(""));
             Error::new(ErrorKind::Invalid, error.message()).at("ca_bundle", path.display())
@@ -72,7 +72,7 @@ impl Network {
         client = client.tls_certs_merge(certificates);
         let Some(proxy) = &self.proxy else { return Ok(client) };
         let proxy = Proxy::all(proxy);
-        // Its URL may hold a password.
+        // The URL may contain a password.
         let proxy = proxy.map_err(|_| Error::new(ErrorKind::Invalid, "`proxy` cannot be used"))?;
         Ok(client.proxy(proxy))
     }
@@ -92,15 +92,15 @@ impl Network {
     }
 }
 
-/// What a store is opened with.
+/// Arguments to open a store.
 pub(crate) struct Reach<'a> {
-    /// What its URLs start with, such as `s3://bucket`.
+    /// Prefix of its URLs, such as `s3://bucket`.
     pub(crate) root: &'a str,
-    /// What the client says, with the rule on top.
+    /// Options of the client, with the rule's on top.
     pub(crate) options: &'a Options,
     /// The profile whose credentials it is to be, by the rule.
     pub(crate) profile: Option<&'a str>,
-    /// Who lends credentials.
+    /// Lender of credentials.
     pub(crate) lending: &'a Lending,
     pub(crate) wire: &'a Arc<Wire>,
     pub(crate) network: &'a Network,

@@ -1,7 +1,7 @@
-//! What a store's refusal means for whoever asked.
+//! Meaning of a store's error for the caller.
 //!
-//! Its rule: the text is put together here from what is known to be harmless (status, S3 error code,
-//! the system's own message); a store's body or a signed URL is never repeated.
+//! The text is composed here from harmless facts (status, S3 error code, the system's own message);
+//! a store's body or a signed URL is never repeated.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -28,19 +28,19 @@ const STALE: [&str; 5] = [
     "RequestExpired",
 ];
 
-/// What the wording of refusals needs to know about a store.
+/// Facts about a store for the wording of errors.
 #[derive(Debug)]
 pub(super) struct Refusals {
     /// The address that requests go to.
     pub(super) endpoint: String,
-    /// What to do if access is denied.
+    /// Advice if access is denied.
     pub(super) access_advice: String,
-    /// Whose credentials are used, if they can be renewed.
+    /// Identity of the credentials, if they can be renewed.
     pub(super) identity: Option<Identity>,
 }
 
 impl Refusals {
-    /// What object_store reports about `url`, and whether to try again.
+    /// Explains object_store's error about `url`, and tells if a retry may help.
     pub(super) fn explain(
         &self,
         refusal: &Refusal,
@@ -59,13 +59,13 @@ impl Refusals {
         Failed { error, again }
     }
 
-    /// How often credentials came so far: taken before a request, for [`Refusals::explain`].
+    /// Returns the number of credentials so far: taken before a request, for [`Refusals::explain`].
     pub(super) fn answers(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::answers)
     }
 
-    /// Whether another attempt will be made with other credentials than the one that was refused, which
-    /// began when [`Refusals::answers`] gave `answers`.
+    /// Returns true if the next attempt uses other credentials than the rejected one, which began
+    /// when [`Refusals::answers`] gave `answers`.
     fn renewed(&self, refusal: &Refusal, answers: u64) -> bool {
         let Some(identity) = &self.identity else { return false };
         let reason = reason(refusal);
@@ -145,14 +145,14 @@ impl Refusals {
     }
 }
 
-/// Whether another version is there than the one asked for: one that is shorter, if the range that was
-/// asked for lies behind its end.
+/// Returns true if the object changed since: it has another version, or it is shorter and the
+/// requested range lies behind its end.
 fn is_changed(refusal: &Refusal, status: Option<u16>) -> bool {
     matches!(refusal, Refusal::Precondition { .. } | Refusal::NotModified { .. })
         || matches!(status, Some(412 | 416))
 }
 
-/// Whether the server answered with the whole object where a range of it was asked for.
+/// Returns true if the server answered a range request with the whole object.
 pub(super) fn is_without_ranges(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::NotSupported { .. })
         || reason(refusal).starts_with("Received non-partial response")
@@ -164,7 +164,7 @@ fn is_final(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
 }
 
-/// What this crate itself gave object_store for an error: why there are no credentials.
+/// Returns this crate's own error inside object_store's: the reason there are no credentials.
 fn own(refusal: &Refusal) -> Option<Error> {
     let mut cause = refusal.source();
     while let Some(error) = cause {
@@ -187,7 +187,7 @@ fn reason(refusal: &Refusal) -> String {
     text
 }
 
-/// How object_store starts a message about a status.
+/// Start of object_store's messages about a status.
 const STATUS: &str = "status code: ";
 
 /// The HTTP status in object_store's message, if it holds one.

@@ -24,7 +24,7 @@ type Chunks = BoxStream<'static, object_store::Result<Bytes>>;
 pub(super) struct Reply {
     object: Object,
     state: State,
-    /// Of the object, what is still to come.
+    /// Range of the object still to come.
     left: Range<u64>,
     asked: Instant,
     first: Option<Instant>,
@@ -60,7 +60,7 @@ impl Reply {
         self.got + (self.left.end - self.left.start)
     }
 
-    /// When it was asked for.
+    /// Returns the time of the request.
     pub(super) fn asked(&self) -> Instant {
         self.asked
     }
@@ -129,7 +129,7 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        // Whatever came of it came over the link.
+        // The bytes came over the link in any case.
         self.landed();
     }
 }
@@ -165,7 +165,7 @@ async fn chunks(
     }
 }
 
-/// What can be read in one go only, from its first byte to its last.
+/// Returns the error for an object that can only be read as a whole.
 fn only_whole(object: &Object, offset: u64) -> Error {
     let what = "the server's shard can only be read whole, and the connection broke";
     let advice = "serve it with an ETag or a Last-Modified header, and with byte ranges";
@@ -175,7 +175,7 @@ fn only_whole(object: &Object, offset: u64) -> Error {
         .advise(advice)
 }
 
-/// What the endpoint's answer says of the endpoint.
+/// Reports the endpoint's answer to its breaker.
 pub(super) fn tell(asking: Asking<'_>, failed: Option<&Failed>) {
     match failed {
         Some(Failed { again: Again::Later(_), .. }) => asking.failed(),

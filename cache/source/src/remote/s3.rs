@@ -117,7 +117,7 @@ fn without_bucket(endpoint: &str, bucket: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-/// Who signs requests: the client's key pair, or who lends them, or nobody.
+/// Returns the signer of requests: the client's key pair, a lender, or none.
 fn signer(reach: &Reach<'_>, custom: bool) -> Result<Option<Signer>> {
     let options = reach.options;
     if options.is_on("AWS_SKIP_SIGNATURE") {

@@ -23,7 +23,7 @@ use crate::stat::{Binding, Stat};
 pub(super) struct Stretched {
     object: Object,
     stat: Stat,
-    /// What was not given out yet.
+    /// Bytes not delivered yet.
     left: Range<u64>,
     rank: Rank,
     attempts: Attempts,
@@ -31,11 +31,11 @@ pub(super) struct Stretched {
     held: Bytes,
     stage: Stage,
     place: Option<Place>,
-    /// Whether its bytes were paid for, where they are limited.
+    /// True if its bytes were paid for, where they are limited.
     paid: bool,
 }
 
-/// What is under way.
+/// State of the request.
 enum Stage {
     /// Nothing.
     Idle,
@@ -45,7 +45,7 @@ enum Stage {
     Two { first: Option<Reply>, second: Reply, hedge: Hedge, from: u64 },
 }
 
-/// What comes next.
+/// Next step.
 enum Next {
     First(Result<Bytes, Failed>),
     Second(Result<Bytes, Failed>),
@@ -87,7 +87,7 @@ impl Stretched {
         self
     }
 
-    /// What comes next of the object, at most `room` bytes.
+    /// Returns the next bytes of the object, at most `room`.
     async fn some(&mut self, room: usize) -> Result<Bytes, Failed> {
         while self.held.is_empty() {
             if matches!(self.stage, Stage::Idle) {
@@ -127,13 +127,13 @@ impl Stretched {
     fn watch(&self, reply: Reply) -> Stage {
         let look = match self.stat.binding {
             Binding::Strong | Binding::Weak => Some(self.late(&reply).unwrap_or_else(next_look)),
-            // What cannot be asked for in part is not asked for twice.
+            // An object that cannot be read in part is not requested twice.
             Binding::Sequential | Binding::Stream => None,
         };
         Stage::One { reply, look, skip: 0 }
     }
 
-    /// When a reply is late, if that is known by now.
+    /// Returns the time at which a reply counts as late, if that is known by now.
     fn late(&self, reply: &Reply) -> Option<Instant> {
         let late = self.object.link().late_after(reply.whole());
         late.map(|late| reply.asked() + late)
@@ -207,7 +207,7 @@ impl Stretched {
     }
 }
 
-/// How long not to look again whether a reply is late, while nobody knows what is usual.
+/// Interval between checks for a late reply while the usual time is unknown.
 const UNKNOWN: Duration = Duration::from_millis(250);
 
 fn next_look() -> Instant {

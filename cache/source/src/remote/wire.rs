@@ -21,14 +21,14 @@ use super::link::{Link, LinkReport};
 use crate::Limits;
 use crate::rules::RateLimits;
 
-/// What servers see in their logs.
+/// User agent in servers' logs.
 const USER_AGENT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
 /// Endpoints remembered: a node has a handful; this bounds what hostile clients can make.
 const LINKS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 tokio::task_local! {
-    /// What the reply to the request of this task says of when to come back.
+    /// Time to retry after, from the reply to this task's request.
     static RETRY_AFTER: Cell<Option<Duration>>;
 }
 
@@ -51,12 +51,12 @@ fn retry_after(value: &HeaderValue) -> Option<Duration> {
     Some(date.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// What has gone over the network. All counts only grow.
+/// Network counters. All counters only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// HTTP requests sent, repeated ones included.
     pub requests: u64,
-    /// Of these, how many got no answer, or one that says to come back (408, 429, 5xx).
+    /// Failed requests: no answer, or one that asks to retry (408, 429, 5xx).
     pub failed: u64,
     /// Payload bytes received.
     pub bytes: u64,
@@ -234,7 +234,7 @@ fn client(
         // A part may be large and the network slow: silence is the failure, not duration.
         .read_timeout(limits.read_timeout)
         .http1_only()
-        // What arrives is what was sent: it has a length and a checksum.
+        // Bytes arrive as they were sent: they have a length and a checksum.
         .no_gzip()
         .no_brotli()
         .no_zstd()
@@ -243,7 +243,7 @@ fn client(
         .dns_resolver(Arc::new(Resolver { gate: gate.clone(), turns: Arc::default() }))
         .redirect(gate.redirects());
     let client = network.over(builder)?.build().map_err(|error| {
-        // Of what is wrong with it, the innermost cause says most; there is no URL in it.
+        // The innermost cause says most; there is no URL in it.
         Error::new(ErrorKind::Unavailable, format!("the HTTP client cannot start: {error}"))
     })?;
     let client = HttpClient::new(client);
@@ -279,7 +279,7 @@ struct Counted {
 impl HttpService for Counted {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if let Ok(url) = Url::parse(&request.uri().to_string()) {
-            // What cannot be understood, the client refuses.
+            // The client rejects an unparsable URL itself.
             self.gate.check(&url).map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         }
         self.tally.requests.fetch_add(1, Ordering::Relaxed);

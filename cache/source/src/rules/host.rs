@@ -12,7 +12,7 @@ const NAMES: [&str; 3] = ["localhost", "metadata", "metadata.google.internal"];
 /// The IPv6 network of Amazon's metadata services.
 const AMAZON: [u16; 2] = [0xfd00, 0x0ec2];
 
-/// Whether `url` names a host that others than this machine do not reach by that name.
+/// Returns true if `url` names a host that only this machine reaches by that name.
 pub(crate) fn is_private(url: &Url) -> bool {
     if !matches!(url.scheme(), "http" | "https") {
         return false;
@@ -28,7 +28,7 @@ pub(crate) fn is_private(url: &Url) -> bool {
     }
 }
 
-/// Whether only this machine, or its link, has an address.
+/// Returns true if only this machine, or its link, has the address.
 pub(crate) fn is_private_address(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {

@@ -1,7 +1,7 @@
-//! Which URLs a rule is about.
+//! URLs matched by a rule.
 //!
-//! Its rule: a URL is compared as it will be asked for: escapes, `..`, ports and letter case of hosts are
-//! settled before, and a prefix ends where a name ends.
+//! A URL is compared in the form it will be requested in: escapes, `..`, ports and letter case of
+//! hosts are normalized first, and a prefix ends where a name ends.
 
 use std::borrow::Cow;
 
@@ -66,7 +66,7 @@ impl Matches {
         }
     }
 
-    /// Whether a URL that is [`plain`] matches.
+    /// Returns true if a [`plain`] URL matches.
     pub(super) fn has(&self, url: &str) -> bool {
         match &self.pattern {
             Some(pattern) => pattern.matches_with(url, MATCHING),
@@ -74,7 +74,7 @@ impl Matches {
         }
     }
 
-    /// Whether every URL that `other` matches, this one does.
+    /// Returns true if it matches every URL that `other` matches.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let all = match (&self.pattern, self.text.strip_suffix("**")) {
             (None, _) => Some(self.text.as_str()),
@@ -84,7 +84,7 @@ impl Matches {
         let within = |prefix: &str| match (prefix, &other.pattern) {
             ("", _) => true,
             (_, None) => begins(&other.text, prefix),
-            // What follows the literal part may belong to the name it ends with.
+            // Text after the literal part may belong to the name it ends with.
             (_, Some(_)) => {
                 let whole = prefix.ends_with('/') || other.literal() != prefix;
                 whole && begins(other.literal(), prefix)
@@ -93,7 +93,7 @@ impl Matches {
         self.text == other.text || all.is_some_and(within)
     }
 
-    /// Whether it spells out the host of `url`.
+    /// Returns true if it spells out the host of `url`.
     pub(super) fn names_host_of(&self, url: &str) -> bool {
         let Some((scheme, rest)) = url.split_once("://") else { return true };
         let host = rest.split('/').next().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Matches {
         Url::parse(literal).ok().filter(|_| is_whole)
     }
 
-    /// What comes before the first character of a pattern.
+    /// Returns the text before a pattern's first special character.
     fn literal(&self) -> &str {
         match self.pattern {
             Some(_) => self.text.split(GLOB).next().unwrap_or_default(),
@@ -118,7 +118,7 @@ impl Matches {
     }
 }
 
-/// Whether `url` is `prefix`, or goes on behind it with another name.
+/// Returns true if `url` is `prefix`, or continues it with another name.
 fn begins(url: &str, prefix: &str) -> bool {
     let rest = url.strip_prefix(prefix);
     rest.is_some_and(|rest| rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/'))
@@ -153,7 +153,7 @@ fn path(path: &str) -> Result<Cow<'_, str>, &'static str> {
     }
 }
 
-/// What a rule for `url` would most likely match: its bucket, its server, or its folder.
+/// Returns the likely scope of a rule for `url`: its bucket, its server, or its folder.
 pub(super) fn root(url: &str) -> String {
     match url.split_once("://") {
         Some((scheme, rest)) => {

@@ -20,7 +20,7 @@ const ACCOUNTS: &str = ".dfs.core.windows.net";
 /// … and also so.
 const ACCOUNTS_TOO: &str = ".blob.core.windows.net";
 
-/// What the Hub takes where no revision is named.
+/// Revision the Hub uses by default.
 const HUB_REVISION: &str = "@main";
 
 /// A URL as data sets are compared with it: of a web server's without the query, of a file its path.
@@ -106,8 +106,8 @@ fn plain_object(scheme: &str, host: &str, key: &str) -> String {
     }
 }
 
-/// What a web server has: everything but the query says what, and servers read escapes, doubled slashes and
-/// the like as they please.
+/// Normalizes a web server's URL: all but the query identifies the object, and servers differ in
+/// how they read escapes, doubled slashes and the like.
 fn web(url: &str) -> Result<Cow<'_, str>> {
     let plain = super::pattern::plain(url)?;
     let before_query = url.split('?').next().unwrap_or_default();
@@ -128,7 +128,7 @@ fn web(url: &str) -> Result<Cow<'_, str>> {
     Ok(plain)
 }
 
-/// Whether what is escaped has to be, and could not be taken for a separator.
+/// Returns true if every escape is necessary, and none could be read as a separator.
 fn escapes_are_plain(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| {
         let digits = rest.get(..2).unwrap_or_default();

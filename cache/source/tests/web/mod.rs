@@ -24,7 +24,7 @@ impl Asked {
     }
 }
 
-/// What is answered: status, more headers, body.
+/// Reply: status, more headers, body.
 pub(crate) type Said = (u16, Vec<String>, String);
 
 /// A server on loopback. Its thread ends with the process.
@@ -49,12 +49,12 @@ impl Web {
         Self { address, asked }
     }
 
-    /// Its URL.
+    /// Returns the URL.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it was asked so far.
+    /// Returns the requests so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }

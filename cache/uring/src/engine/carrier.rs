@@ -1,8 +1,7 @@
-//! What an engine is to the rest of the crate: threads that carry orders out.
+//! Interface of an engine to the rest of the crate: threads that carry out operations.
 //!
-//! Its rule: engines differ in how they wait for the kernel and in nothing else. What an order
-//! means, what a short transfer is and who is told is decided outside of them, in
-//! [`super::queue`] and [`super::flight`].
+//! Engines differ only in how they wait for the kernel. The meaning of an operation, short
+//! transfers and replies are handled outside, in [`super::queue`] and [`super::flight`].
 
 use std::sync::{Arc, mpsc};
 
@@ -29,7 +28,7 @@ pub(super) trait Carrier: Sized {
         depth
     }
 
-    /// What wakes those threads.
+    /// Creates the bell that wakes those threads.
     fn bell() -> Result<Bell> {
         // Blocking: a ring polls it. A non-blocking one would answer EAGAIN instead of waiting.
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).doing("create an eventfd")?;

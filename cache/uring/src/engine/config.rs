@@ -1,6 +1,6 @@
-//! What an engine is started with.
+//! Settings of an engine.
 //!
-//! Its rule: every value is checked once, before a thread exists.
+//! Every value is checked once, before a thread exists.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ const DEFAULT_DEPTH: u32 = 128;
 /// 32 768.
 const MAX_DEPTH: u32 = 4096;
 
-/// Which engine to run.
+/// Choice of the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring where a probe finds it usable, else the thread pool, with the reason kept.
@@ -30,12 +30,12 @@ pub enum EngineChoice {
     TokioUring,
 }
 
-/// How to start an engine.
+/// Settings to start an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Names the engine's threads and its report, e.g. the device it serves.
     pub name: String,
-    /// Which engine to run.
+    /// Choice of the engine.
     pub choice: EngineChoice,
     /// Most operations the kernel works on at once, 1 to 4096. As many again wait in the queue.
     pub depth: u32,

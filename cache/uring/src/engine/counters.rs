@@ -1,7 +1,6 @@
-//! What an engine has done, counted where it happens.
+//! Counters of an engine, counted where events happen.
 //!
-//! Its rule: a system call is counted where it is made, so that calls per byte is a fact and not
-//! an estimate.
+//! A system call is counted where it is made, so that calls per byte is a fact and not an estimate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +14,7 @@ macro_rules! counters {
         timed { $($(#[$timed_doc:meta])* $timed:ident,)* }
         plain { $($(#[$doc:meta])* $name:ident,)* }
     ) => {
-        /// What an engine has done since it started.
+        /// Counters of an engine since its start.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
         #[schema(as = EngineCounters)]
         pub struct Counters {
@@ -23,7 +22,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// How long operations took, from when they were asked for: a wait for a place in the queue is part of it.
+        /// Durations of operations, from the request: the wait for a place in the queue is part of
+        /// it.
         #[derive(Debug, Clone, Default, PartialEq, Eq)]
         pub struct Durations {
             $($(#[$timed_doc])* pub $timed: Times,)*

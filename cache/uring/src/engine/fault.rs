@@ -24,7 +24,7 @@ use super::queue::Order;
 use super::shared::Shared;
 use crate::file::DiskFile;
 
-/// What kind of operation is attempted.
+/// Kind of an attempted operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttemptKind {
     /// Bytes from the file into a span.
@@ -35,22 +35,22 @@ pub enum AttemptKind {
     Sync,
 }
 
-/// What an engine is asked to do, before it does it and again when it is over.
+/// An operation, before the engine performs it and again when it is over.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     /// The same before and after, and no other attempt's in this process.
     pub id: u64,
-    /// What is attempted.
+    /// Kind.
     pub kind: AttemptKind,
     /// On which file.
     pub file: &'a DiskFile,
     /// From where in the file, in bytes; zero for a sync.
     pub offset: u64,
-    /// How many bytes; zero for a sync.
+    /// Number of bytes; zero for a sync.
     pub len: usize,
 }
 
-/// What is to become of an attempt.
+/// Fate of an attempt.
 pub enum Fate {
     /// Nothing out of the ordinary.
     Pass,
@@ -69,9 +69,10 @@ pub enum Fate {
     Wait(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
-/// Who decides what goes wrong, and hears what came of it.
+/// Decides the faults, and hears the results.
 ///
-/// Both are called on the threads of callers or of the engine, with none of the engine's locks held.
+/// Both are called on the threads of callers or of the engine, with none of the engine's locks
+/// held.
 pub trait Faults: Send + Sync + 'static {
     /// Called before an operation is handed to the engine's threads. Operations that are over
     /// before that (misaligned, empty, or the engine has stopped) are not attempts.
@@ -95,7 +96,7 @@ impl fmt::Debug for Fate {
     }
 }
 
-/// How a transfer's answers differ from the kernel's.
+/// Way in which a transfer's answers differ from the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bend {
     Straight,
@@ -142,7 +143,7 @@ impl Watch {
     pub(super) fn bound(&self, rest: Window, unit: usize) -> Window {
         let most = match self.bend {
             Bend::Straight => rest.len,
-            // What the kernel moves beyond is not believed and moved again.
+            // Bytes the kernel moves beyond are ignored and moved again.
             Bend::Short(bytes) => bytes.min(rest.len).next_multiple_of(unit),
             Bend::Torn(bytes) => bytes.saturating_sub(rest.start),
         };
@@ -278,7 +279,7 @@ impl Wake for Delay {
                 let over = held.take();
                 drop(held);
                 if let Some(Held { order, shared, wait }) = over {
-                    // What the wait holds is free before the operation goes on.
+                    // The wait's resources are free before the operation continues.
                     drop(wait);
                     shared.queue.push([order]);
                 }

@@ -20,8 +20,8 @@ use crate::span::Memory;
 /// gibibyte keeps the rest aligned.
 const MAX_TRANSFER: usize = 1 << 30;
 
-/// How often one operation may be told "again" (EINTR, EAGAIN) or move nothing, before it fails.
-/// Both are rare and pass at once; a device that says so sixteen times in a row is stuck.
+/// Times one operation may be told "again" (EINTR, EAGAIN) or move nothing, before it fails. Both
+/// are rare and pass at once; a device that says so sixteen times in a row is stuck.
 const MAX_STALLS: u32 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Direction {
     Write,
 }
 
-/// What to do after the kernel answered.
+/// Next step after the kernel's answer.
 #[derive(Debug)]
 pub(super) enum Step<T> {
     /// Hand the operation to the kernel again.
@@ -63,10 +63,10 @@ pub(super) struct Transfer {
 /// The part of a transfer to ask for next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Where it starts in the memory.
+    /// Start in the memory.
     pub(super) start: usize,
     pub(super) len: usize,
-    /// Where it starts in the file.
+    /// Start in the file.
     pub(super) offset: u64,
 }
 
@@ -79,7 +79,7 @@ impl Flight {
         }
     }
 
-    /// What is attempted: kind, file, offset and length.
+    /// Returns the attempt: kind, file, offset and length.
     pub(super) fn attempted(&self) -> (AttemptKind, &DiskFile, u64, usize) {
         match self {
             Self::Transfer(Transfer { file, direction, memory, offset, .. }) => {
@@ -164,14 +164,14 @@ impl Transfer {
         }
     }
 
-    /// What is left, from the last aligned place that is done.
+    /// Returns the rest, from the last aligned position that is done.
     fn rest(&self) -> Window {
         let start = self.done & !(self.unit() - 1);
         let len = (self.memory.len() - start).min(MAX_TRANSFER);
         Window { start, len, offset: self.offset + start as u64 }
     }
 
-    /// What offsets, lengths and addresses of one call are all multiples of.
+    /// Returns the common unit of offsets, lengths and addresses of one call.
     fn unit(&self) -> usize {
         let alignment = self.file.alignment();
         alignment.memory.max(alignment.offset)

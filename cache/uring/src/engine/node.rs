@@ -1,9 +1,7 @@
-//! Which NUMA node a directory's disk hangs on, and how a thread stays there.
-//!
-//! Its rule: a thread is pinned only where that can help and is certain: the machine has several
+//! NUMA node of a directory's disk, and pinning of threads to it.
+//! A thread is pinned only where that can help and is certain: the machine has several
 //! nodes, the kernel names the disk's, and the process may use processors of it. Everything else
 //! leaves the thread alone.
-//!
 //! ```text
 //!  directory ─stat─► MAJ:MIN ─► /sys/dev/block/MAJ:MIN ─► …/pci0000:80/…/nvme0/nvme0n1/nvme0n1p1
 //!                                                          nearest `numa_node` upwards: the node
@@ -79,8 +77,8 @@ fn node_of(device: &Path, stack: u32) -> Option<u32> {
     nodes.all(|node| node == Some(first)).then_some(first)
 }
 
-/// What a virtual block device is made of: the slaves of a mapped or RAID device (or of the whole
-/// device, for a partition), the controllers of an NVMe drive that is reached by several.
+/// Returns the parts of a virtual block device: the slaves of a mapped or RAID device (or of the
+/// whole device, for a partition), the controllers of an NVMe drive that is reached by several.
 fn parts(device: &Path) -> Vec<PathBuf> {
     let entries = |directory: PathBuf, prefix: &str| -> Vec<PathBuf> {
         let Ok(listing) = fs::read_dir(directory) else { return Vec::new() };
@@ -254,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_yet_to_be_made_has_the_disk_of_its_parent() {
-        // What this machine has is its own business; that both answers agree is not.
+        // The machine's own value does not matter; both answers must agree.
         let directory = tempfile::tempdir().unwrap();
         let unmade = directory.path().join("a/b");
         assert_eq!(Home::near(&unmade), Home::near(directory.path()));

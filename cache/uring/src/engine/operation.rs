@@ -23,13 +23,13 @@ use crate::span::Span;
 pub struct Read {
     /// The file to read from.
     pub file: DiskFile,
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Where the bytes go; its length says how many.
+    /// Destination of the bytes; its length is the number to read.
     pub into: Span,
 }
 
-/// What a finished operation gives back.
+/// Result of a finished operation.
 #[derive(Debug)]
 pub struct Done {
     /// The span that was lent to the operation. Empty if what was frozen is written, and if the

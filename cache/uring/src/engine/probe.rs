@@ -1,7 +1,7 @@
-//! Whether io_uring is there, allowed and able.
+//! Checks that io_uring is present, permitted and able.
 //!
-//! Its rule: only what was tried counts. A ring is set up, asked for its operations and made to
-//! complete one, because containers forbid io_uring in more ways than one.
+//! Only a trial counts. A ring is set up, asked for its operations and made to complete one,
+//! because containers forbid io_uring in more ways than one.
 
 use std::io;
 
@@ -29,7 +29,7 @@ const RUNGS: [Rung; 4] = [
     (&[], |_| {}),
 ];
 
-/// What the engine asks of the kernel.
+/// Operations the engine needs from the kernel.
 const OPERATIONS: [(u8, &str); 5] = [
     (opcode::Read::CODE, "read"),
     (opcode::Write::CODE, "write"),

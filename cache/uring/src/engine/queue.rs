@@ -42,7 +42,7 @@ pub(super) enum Retired {
     Region(u64),
 }
 
-/// How a sleeping thread is woken.
+/// Way to wake a sleeping thread.
 pub(super) enum Bell {
     /// A ring thread: it keeps a read of this eventfd in flight.
     Event(OwnedFd),
@@ -66,7 +66,7 @@ struct State {
     closed: bool,
 }
 
-/// What the ring thread found in the queue.
+/// Items the ring thread found in the queue.
 pub(super) struct Intake {
     /// At most as many as asked for, oldest first.
     pub(super) orders: Vec<Order>,

@@ -1,13 +1,13 @@
-//! What an operator sees of an engine.
+//! State of an engine for an operator.
 //!
-//! Its rule: it tells what is, read from the running engine, never what was asked for.
+//! It reads the running engine, never the requested settings.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::counters::{Counters, Durations};
 
-/// Which engine runs.
+/// Kind of the running engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
@@ -15,7 +15,7 @@ pub enum EngineKind {
     Ring,
     /// Blocking calls on a pool of threads.
     Threads {
-        /// Why not io_uring.
+        /// Reason io_uring is not used.
         reason: String,
     },
     /// tokio-uring on one thread, for comparison.
@@ -28,7 +28,7 @@ pub enum EngineKind {
 pub struct EngineReport {
     /// The engine's name.
     pub name: String,
-    /// Which engine runs, and why if it is the second choice.
+    /// Kind of the running engine, and the reason if it is the second choice.
     pub kind: EngineKind,
     /// Most operations the kernel works on at once; the number of threads in a pool.
     pub in_flight_limit: u32,
@@ -41,7 +41,7 @@ pub struct EngineReport {
     pub registered_bytes: usize,
     /// Bytes of attached regions whose registration was refused.
     pub unregistered_bytes: usize,
-    /// Why memory is unregistered: the latest refusal.
+    /// Reason memory is unregistered: the latest error.
     pub refusal: Option<String>,
     /// Open files of this engine.
     pub files: usize,
@@ -49,9 +49,9 @@ pub struct EngineReport {
     pub registered_files: usize,
     /// Those that go through the page cache.
     pub buffered_files: usize,
-    /// What the engine has done since it started.
+    /// Counters since its start.
     pub counters: Counters,
-    /// How long its operations took; metrics tell of them, a status does not.
+    /// Durations of its operations; only metrics show them.
     #[serde(skip)]
     pub durations: Durations,
 }

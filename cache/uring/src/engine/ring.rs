@@ -56,7 +56,7 @@ pub(super) struct Ring {
     timed: bool,
 }
 
-/// What ends a turn's sleep.
+/// Event that ends a turn's sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// The first completion, the bell's included.
@@ -66,10 +66,10 @@ enum Wait {
 }
 
 impl Wait {
-    /// How to sleep, or `None` to look at the queue again at once.
+    /// Chooses the way to sleep, or `None` to look at the queue again at once.
     ///
-    /// Without a limit in time a thread may sleep only if something will wake it: the bell, because
-    /// it is booked as `dozing`, or a completion.
+    /// Without a time limit a thread may sleep only if something will wake it: the bell, because it
+    /// is booked as `dozing`, or a completion.
     fn choose(dozing: bool, more: bool, occupied: usize, timed: bool) -> Option<Self> {
         if dozing {
             Some(Self::One)
@@ -159,7 +159,7 @@ impl Ring {
                 let registered = refusal.is_none();
                 self.shared.book(&region, refusal.map(|error| error.to_string()));
                 drop((region, permit));
-                // Whoever asked may have stopped waiting; the booking holds all the same.
+                // The caller may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(registered);
             }
             Order::Seat { opened, reply, permit } => {

@@ -1,7 +1,7 @@
-//! What an engine's threads and its handles both see.
+//! State shared by an engine's threads and its handles.
 //!
-//! Its rule: nothing here keeps an engine, a region or a file alive. Whoever goes tells the engine
-//! so: a [`Seat`] or an [`Attachment`] that drops retires its table entry.
+//! Nothing here keeps an engine, a region or a file alive. A [`Seat`] or an [`Attachment`] that
+//! drops retires its table entry.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

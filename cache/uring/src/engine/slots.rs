@@ -15,7 +15,7 @@ pub(super) const WAKE: u64 = u64::MAX;
 pub(super) struct Slots {
     slots: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// Where the kernel puts the eventfd's count.
+    /// Buffer for the eventfd's count.
     wake: Box<[u8; 8]>,
     armed: bool,
 }

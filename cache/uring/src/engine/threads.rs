@@ -18,7 +18,7 @@ use super::shared::Shared;
 /// NVMe drive holds under way (14 GB/s × 100 µs = 1.4 MB). More threads only add switches.
 const MAX_THREADS: u32 = 16;
 
-/// Why memory stays unregistered here.
+/// Reason memory stays unregistered here.
 const NO_REGISTRATION: &str = "the thread pool does not register memory";
 
 /// One thread of the pool.
@@ -49,7 +49,7 @@ impl Carrier for Worker {
                 Order::Attach { region, reply, permit } => {
                     shared.book(&region, Some(NO_REGISTRATION.to_owned()));
                     drop((region, permit));
-                    // Whoever asked may have stopped waiting; the booking holds all the same.
+                    // The caller may have stopped waiting; the booking holds all the same.
                     let _unheard = reply.send(false);
                 }
                 Order::Seat { opened, reply, permit } => {

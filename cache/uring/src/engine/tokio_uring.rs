@@ -26,7 +26,7 @@ use super::queue::{Order, Retired};
 use super::shared::Shared;
 use crate::file::DiskFile;
 
-/// Why memory stays unregistered here.
+/// Reason memory stays unregistered here.
 const NO_REGISTRATION: &str = "tokio-uring registers only memory of its own";
 
 /// A tokio-uring runtime on its thread.
@@ -110,7 +110,7 @@ impl Service {
             Order::Attach { region, reply, permit } => {
                 self.shared.book(&region, Some(NO_REGISTRATION.to_owned()));
                 drop((region, permit));
-                // Whoever asked may have stopped waiting; the booking holds all the same.
+                // The caller may have stopped waiting; the booking holds all the same.
                 let _unheard = reply.send(false);
             }
             Order::Seat { opened, reply, permit } => {

@@ -168,7 +168,7 @@ impl Mapping {
             rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite)
         };
         match populated {
-            // What a write would answer with SIGBUS or SIGSEGV is EFAULT here.
+            // A SIGBUS or SIGSEGV of a write appears here as EFAULT.
             Err(Errno::FAULT | Errno::NOMEM | Errno::HWPOISON) => {
                 Err(Error::new(ErrorKind::Full, "not enough memory to back a region"))
             }

@@ -18,7 +18,7 @@ use super::Rows;
 /// no more than damaged, either.
 pub(super) fn read(list: &Path, rows: &mut Rows) -> Result<()> {
     let panicked = |_| Err(Error::new(ErrorKind::Invalid, "the list is damaged"));
-    // What was read until then is dropped with the error.
+    // Rows read until then are dropped with the error.
     catch_unwind(AssertUnwindSafe(|| read_rows(list, rows))).unwrap_or_else(panicked)
 }
 

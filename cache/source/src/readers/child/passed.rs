@@ -21,12 +21,12 @@ const KEPT: usize = 8;
 pub(super) struct Open {
     path: String,
     version: String,
-    /// Which file system it is on, as versions end with it.
+    /// Identity of its file system, the suffix of versions.
     pub(super) tag: String,
     pub(super) file: File,
 }
 
-/// What the client opened, the last first.
+/// Files the client opened, the last first.
 pub(super) struct Passed {
     opener: Opener,
     kept: Vec<Open>,

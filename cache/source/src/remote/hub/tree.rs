@@ -1,6 +1,6 @@
-//! What a data set on the Hub holds, as its API lists it: page after page, by the `Link` of each.
+//! Content of a data set on the Hub, as its API lists it: page after page, by the `Link` of each.
 //!
-//! Its rule: a page is asked for where the Hub itself is, and is bounded, whatever it says.
+//! A page is requested only from the Hub itself, and its size is bounded.
 
 use forebay_error::{Error, ErrorKind, Result};
 use futures::StreamExt;
@@ -106,11 +106,11 @@ impl Hub {
     }
 }
 
-/// Why there is no page.
+/// Reason there is no page.
 enum Refused {
-    /// What the Hub, or the way to it, said.
+    /// An error of the Hub, or of the network.
     By(object_store::Error),
-    /// What it said makes no sense.
+    /// An invalid answer.
     Here(Error),
 }
 

@@ -1,7 +1,7 @@
-//! Whether an endpoint is taken to be down.
+//! Circuit breaker of an endpoint.
 //!
-//! Its rule: after [`BREAK_AFTER`] failures with no answer between them nobody asks but one, now and
-//! then; what that one hears is for all. An endpoint that says no is not down.
+//! After [`BREAK_AFTER`] failures without an answer only one caller probes, now and then; the
+//! result counts for all. An endpoint that answers with an error is not down.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 /// load balancer may break all at once.
 const BREAK_AFTER: u32 = 12;
 
-/// How long nobody asks, at first,
+/// First pause without requests,
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// and at most: an endpoint that comes back is in use again within this time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What an endpoint's failures mean.
+/// State from an endpoint's failures.
 #[derive(Debug)]
 pub(super) struct Breaker {
     failures: u32,
     open: Option<Open>,
-    /// How often it opened.
+    /// Times it opened.
     pub(super) opened: u64,
 }
 
@@ -33,7 +33,7 @@ struct Open {
     pauses: ExponentialBackoff,
 }
 
-/// Whether one may ask now.
+/// Permission to send a request now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum May {
     /// As usual.
@@ -94,7 +94,7 @@ impl Breaker {
         }
     }
 
-    /// Whoever probed went away without an answer.
+    /// The prober left without an answer.
     pub(super) fn gave_up(&mut self) {
         if let Some(open) = &mut self.open {
             open.probing = false;

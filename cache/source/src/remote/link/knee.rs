@@ -1,8 +1,8 @@
-//! How many requests at once a link takes before more of them bring nothing.
+//! Number of concurrent requests beyond which a link gains nothing.
 //!
-//! Its rule: one step at a time, each judged by the bytes that came. A step up stays only if it brought
-//! clearly more, a step down only if it cost nothing; both are tried again now and then, for links
-//! change. Rounds in which nobody waited for a place say nothing about the link, and are not counted.
+//! The limit moves one step at a time, judged by the bytes that arrived. A step up stays only if it
+//! brought clearly more, a step down only if it cost nothing; both are retried now and then, since
+//! links change. Rounds without waiting requests say nothing about the link and do not count.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ const AS_MUCH: f64 = 0.98;
 /// Rounds between two trials: a trial that fails costs one round a few percent.
 const REST: u32 = 8;
 
-/// How fast the best rate seen is forgotten, per round: half of it in some 35 rounds, so that a link
-/// that became slower is not measured by what it was.
+/// Decay of the best rate per round: half of it in some 35 rounds, so that a slower link is not
+/// measured by its past.
 const FORGET: f64 = 0.98;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) struct Knee {
     limit: usize,
     most: usize,
     trial: Trial,
-    /// What the next trial is, after how many rounds.
+    /// True if the next trial is upward, and the rounds until it.
     next_up: bool,
     rest: u32,
     /// Bytes per second of the last round that was no trial, and the best of late.
@@ -58,7 +58,7 @@ struct Round {
     since: Instant,
     bytes: u64,
     requests: usize,
-    /// Whether there was always somebody waiting.
+    /// True if requests were waiting at all times.
     full: bool,
 }
 
@@ -83,7 +83,7 @@ impl Knee {
         self.most = most;
         self.limit = self.limit.min(most);
         if was_held_back && self.limit < most {
-            // What it was held to says nothing about the link: it is looked for as at first.
+            // A configured limit says nothing about the link: the search starts again.
             self.limit = FIRST.min(most).max(self.limit);
         }
         (self.trial, self.rest) = (Trial::None, 0);

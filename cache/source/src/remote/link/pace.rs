@@ -1,6 +1,6 @@
-//! How long requests of one endpoint usually take: what is late is late by that.
+//! Usual duration of an endpoint's requests, to detect late ones.
 //!
-//! Its rule: medians of the last requests. A slow tail, which is what is looked for, moves no median.
+//! It uses medians of the last requests. A slow tail, which is what it detects, moves no median.
 
 use std::time::Duration;
 
@@ -56,13 +56,14 @@ impl Pace {
         }
     }
 
-    /// How long `bytes` usually take, the first byte's wait included; `None` while too little is known.
+    /// Returns the usual duration for `bytes`, the wait for the first byte included; `None` while
+    /// too little is known.
     pub(super) fn usual(&self, bytes: u64) -> Option<Duration> {
         let seconds = self.first_byte.median()? + self.per_byte.median()? * bytes as f64;
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// How many bytes come in the time that one usually waits for the first.
+    /// Returns the bytes that arrive in the usual wait for the first one.
     pub(super) fn bytes_per_wait(&self) -> Option<u64> {
         let per_byte = self.per_byte.median()?.max(f64::MIN_POSITIVE);
         Some((self.first_byte.median()? / per_byte) as u64)

@@ -1,7 +1,7 @@
-//! What S3 says of an object's bytes: the checksums that it was uploaded with.
+//! S3's checksums of an object, from its upload.
 //!
-//! Its rule: asked beside the bytes, never before them; whatever comes of it is counted. Of the whole
-//! object where S3 has that; else of each part that it was uploaded in, which takes a right of its own
+//! They are requested beside the bytes, never before them, and every result is counted. S3 has a
+//! checksum of the whole object, or one per part of the upload, which takes a permission of its own
 //! (`s3:GetObjectAttributes`).
 
 use std::fmt;
@@ -33,10 +33,10 @@ use crate::vouch::{Algorithm, Comparison, Piece};
 /// Pages of parts that are read: S3 has 10,000 parts per object, and 1,000 per page.
 const PAGES_MAX: usize = 10;
 
-/// How long the store has for its answer: the bytes that come in the meantime wait in memory.
+/// Time for the store to answer: the bytes that arrive meanwhile wait in memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How the bucket's attributes are asked for.
+/// Access to the bucket's attributes.
 pub(super) struct Access<'a> {
     pub(super) region: &'a str,
     /// The endpoint without the bucket, if it is not Amazon's own.
@@ -47,7 +47,7 @@ pub(super) struct Access<'a> {
     pub(super) client: object_store::client::HttpClient,
 }
 
-/// Who signs requests.
+/// Signer of requests.
 #[derive(Clone)]
 pub(super) enum Signer {
     /// The client's own key pair.
@@ -82,7 +82,7 @@ impl ProvideCredentials for Signer {
                     identity.get().await.map_err(CredentialsError::provider_error)?
                 }
             };
-            // When they run out is the identity's to know: the SDK is to ask it each time.
+            // The identity knows their expiry: the SDK has to ask it each time.
             let AwsCredential { key_id, secret_key, token } = &*key;
             Ok(Credentials::new(key_id, secret_key, token.clone(), None, "forebay"))
         })
@@ -96,10 +96,10 @@ pub(crate) struct Attributes {
     payer: Option<RequestPayer>,
 }
 
-/// What a HEAD says.
+/// Answer to a HEAD.
 struct Said {
     etag: Option<String>,
-    /// Whether the checksum is one of the parts' checksums.
+    /// True if the checksum is one of the parts' checksums.
     of_parts: bool,
     checksum: Option<(Algorithm, String)>,
 }
@@ -111,7 +111,7 @@ impl Attributes {
             .region(Region::new(access.region.to_owned()))
             .http_client(Smithy(access.client))
             .force_path_style(access.endpoint.is_some() && !access.virtual_host)
-            // What to try again is decided here, as for every request.
+            // Retries are decided here, as for every request.
             .retry_config(RetryConfig::disabled())
             .timeout_config(TimeoutConfig::disabled())
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
@@ -124,7 +124,7 @@ impl Attributes {
         Self { client: Client::from_conf(config.build()), bucket: bucket.to_owned(), payer }
     }
 
-    /// What the store says of the bytes of the version `stat`, if it does; how it went is counted.
+    /// Returns the store's checksums of the version `stat`, if it has them; the result is counted.
     pub(crate) async fn of(&self, route: &Route, key: &str, stat: &Stat) -> Option<Comparison> {
         let tally = route.link.checksums();
         let late = |_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer in time"));
@@ -257,7 +257,7 @@ impl Attributes {
     }
 }
 
-/// What came instead of an answer; its text is put together from what is known to be harmless.
+/// Converts an error; its text is composed from harmless facts.
 fn failed<E>(error: &SdkError<E, HttpResponse>, refusals: &Refusals, answers: u64) -> Failed {
     let status = error.raw_response().map(|response| response.status().as_u16());
     let Some(status) = status else {
@@ -278,12 +278,12 @@ fn failed<E>(error: &SdkError<E, HttpResponse>, refusals: &Refusals, answers: u6
     Failed { error: Error::new(kind, "the store refuses the call").at("status", status), again }
 }
 
-/// Whether an ETag, quoted or not, is that of a version.
+/// Returns true if an ETag, quoted or not, is that of a version.
 fn is_of(etag: Option<&str>, stat: &Stat) -> bool {
     etag.is_none_or(|etag| etag.trim_matches('"') == stat.version.trim_matches('"'))
 }
 
-/// Whether an ETag is that of an object that came in parts: an MD5 in hex and their number.
+/// Returns true if an ETag is that of a multipart upload: an MD5 in hex and the number of parts.
 fn is_of_parts(etag: &str) -> bool {
     let Some((md5, parts)) = etag.trim_matches('"').split_once('-') else { return false };
     let is_hex = md5.len() == 32 && md5.bytes().all(|byte| byte.is_ascii_hexdigit());

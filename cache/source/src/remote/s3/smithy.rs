@@ -51,7 +51,7 @@ async fn exchange(
     })?;
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, REPLY_MAX).collect().await.map_err(ConnectorError::io)?;
-    // Of `http`, without naming it.
+    // `http`'s type, without naming the crate.
     let response = object_store::client::HttpResponse::from_parts(parts, Vec::new().into());
     let response = response.map(|_| SdkBody::from(body.to_bytes()));
     response.try_into().map_err(|error: aws_smithy_runtime_api::http::HttpError| {

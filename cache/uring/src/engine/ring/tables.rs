@@ -31,7 +31,7 @@ const FILES: u32 = 1024;
 pub(super) struct BufferTable {
     free: Vec<u16>,
     regions: HashMap<u64, Vec<u16>>,
-    /// Why there is no table at all.
+    /// Reason there is no table at all.
     missing: Option<String>,
 }
 
