@@ -1,12 +1,10 @@
-//! What the disk engines read, against `fio` on the same file: the first link of every figure.
-//!
-//! Its rule: contenders take turns within one run, in an order that turns round every round, and
+//! Read rates of the disk engines, compared with `fio` on the same file: the first link of every
+//! figure.
+//! Contenders take turns within one run, in an order that reverses every round, and
 //! the figure is the median of the rounds' ratios. A rate by itself says more about the moment.
-//!
-//! The processor time of reads whose bytes are checked, as every read of a trainer's is, is held
-//! against a bound made of the same round's figures: fio's time and one pass of CRC32C over the same
+//! The processor time of checked reads, as a trainer makes them, is compared
+//! with a bound from the same round's figures: fio's time and one pass of CRC32C over the same
 //! freshly read bytes, each with a fifth on top.
-//!
 //! ```text
 //! cargo bench --workspace --bench disk -- --directory /mnt/nvme
 //! ```
@@ -32,14 +30,14 @@ use serde_json::Value;
 /// Reads under way at once for every contender: several times what keeps an NVMe drive busy.
 const DEPTH: usize = 32;
 
-/// What is read at once: a photo's record on sectors, and what a shard's fill or scan reads.
+/// Bytes of one read: a photo's record on sectors, and a read of a shard's fill or scan.
 const RECORDS: [usize; 2] = [112 << 10, 1 << 20];
 
-/// What the processor time of checked reads may be, over fio's time and over a pass of CRC32C: a
-/// fifth more than either costs alone.
+/// Allowed processor time of checked reads, over fio's time and over a pass of CRC32C: a fifth more
+/// than either costs alone.
 const ALLOWANCE: f64 = 1.2;
 
-/// Of so many records one is timed while it is checked: asking for a thread's time is a system call,
+/// One record in this many is timed during its check: reading a thread's time is a system call,
 /// which would itself be some percent of a small record's check.
 const TIMED: u64 = 8;
 
@@ -84,7 +82,7 @@ struct Run {
 struct Checked {
     #[serde(flatten)]
     run: Run,
-    /// What the checks alone took.
+    /// Time of the checks alone.
     crc_seconds_per_gb: f64,
 }
 
@@ -104,7 +102,7 @@ struct Rounds {
     checked: Vec<Checked>,
 }
 
-/// Who takes turns.
+/// Contenders in their turns.
 #[derive(Debug, Clone, Copy)]
 enum Contender {
     Fio,
@@ -174,7 +172,7 @@ fn start(choice: EngineChoice, near: &Path) -> Engine {
     Engine::start(config).unwrap()
 }
 
-/// What every contender does.
+/// Task of every contender.
 #[derive(Clone, Copy)]
 struct Task<'a> {
     file: &'a Path,
@@ -269,7 +267,7 @@ impl Task<'_> {
     }
 }
 
-/// Where fio's buffers of `bytes` in all come from, and what to call it: reserved huge pages if there
+/// Returns the source and the name of fio's buffers of `bytes` in all: reserved huge pages if there
 /// are enough, else memory that glibc asks the kernel to put on huge pages, where it may.
 fn fio_memory(bytes: usize) -> (&'static str, &'static str) {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();

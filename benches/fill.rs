@@ -1,9 +1,8 @@
-//! How fast a shard comes onto the tier, against `fio` writing as much to the same disk.
-//!
-//! Its rule: both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes
+//! Rate at which a shard is filled into the tier, compared with `fio` writing as much to the same
+//! disk.
+//! Both sides write by O_DIRECT through io_uring and end synced, in turns. The shard comes
 //! from memory by one copy into each frame, so that neither a link nor a second disk is measured;
-//! that copy, indexing, checksums, records and commit are Forebay's to carry.
-//!
+//! that copy, indexing, checksums, records and commit count for Forebay.
 //! ```text
 //! cargo bench --workspace --bench fill -- --directory /mnt/nvme
 //! ```
@@ -141,7 +140,7 @@ fn fio(folder: &Path, bytes: u64) -> Duration {
         .expect("fio is installed");
     assert!(out.status.success(), "fio failed: {}", String::from_utf8_lossy(&out.stdout));
     let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    // Its own time, without the start of a process; the sync at the end is in it.
+    // fio's own time, without the start of a process; the sync at the end is in it.
     let milliseconds = told["jobs"][0]["job_runtime"].as_u64().unwrap();
     Duration::from_millis(milliseconds).min(begin.elapsed())
 }

@@ -1,8 +1,7 @@
-//! How long a photo takes from its compressed bytes to its row of a batch.
-//!
-//! Its rule: the decoder as a loader has it, and nothing around it: no daemon, no Python. Shapes take turns, each
+//! Time from a photo's compressed bytes to its row of a batch.
+//! The decoder works as in a loader, with nothing around it: no daemon, no Python. Shapes take
+//! turns, each
 //! on every photo of the shard, in batches far larger than the processor's caches.
-//!
 //! ```text
 //! cargo bench --workspace --bench images -- photos.tar
 //! ```
@@ -82,7 +81,7 @@ fn main() {
     }
 }
 
-/// What training asks for, and the same with less to write, or another filter.
+/// The shape of training, the same with less to write, and another filter.
 fn shapes() -> [(&'static str, ImageSpec); 5] {
     let random = Crop::Random { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0) };
     let train = ImageSpec {

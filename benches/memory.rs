@@ -1,9 +1,8 @@
-//! What the memory tier delivers into a slab, against one core copying the same records.
-//!
-//! Its rule: both sides take turns on the same records in the same order, from memory far larger than
-//! the processor's caches into memory of a slab's kind. Two figures: the read as a batch makes it, and
-//! with the checksum of every member that a trainer's read has.
-//!
+//! Rate of the memory tier into a slab, compared with one core copying the same records.
+//! Both sides take turns on the same records in the same order, from memory far larger than
+//! the processor's caches into memory of a slab's kind. Two figures: the read as a batch makes it,
+//! and
+//! with the checksum of every member, as in a trainer's read.
 //! ```text
 //! cargo bench --workspace --bench memory
 //! ```

@@ -1,7 +1,5 @@
-//! How long the plan takes to find samples: at any position of an epoch, and one after another.
-//!
-//! Its rule: a look-up starts from nothing, as a resumed job does; only then come those that follow.
-//!
+//! Time for the plan to find samples: at any position of an epoch, and one after another.
+//! A look-up starts from nothing, as a resumed job does; the following ones come after it.
 //! ```text
 //! cargo bench --workspace --bench plan
 //! ```

@@ -1,8 +1,6 @@
-//! What a policy's decision costs with a million shards on the tier.
-//!
-//! Its rule: a decision is what a miss on a full tier takes (a victim, its removal, a newcomer) and
-//! what each hit takes; both are averages over many, because some policies pay in bulk.
-//!
+//! Cost of a policy's decision with a million shards on the tier.
+//! A decision is a miss on a full tier (a victim, its removal, a newcomer) or a hit; both are
+//! averages over many, because some policies pay in bulk.
 //! ```text
 //! cargo bench --workspace --bench policy
 //! ```

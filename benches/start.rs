@@ -1,8 +1,6 @@
-//! How long a start takes on a directory that holds many shards, and what they cost in memory.
-//!
-//! Its rule: the first byte served is one of a shard that nothing but the directory remembers, and
+//! Start time on a directory with many shards, and their cost in memory.
+//! The first byte served belongs to a shard that only the directory remembers, and
 //! files are as a fill leaves them, only shorter.
-//!
 //! ```text
 //! cargo bench --workspace --bench start -- --directory /mnt/nvme
 //! ```

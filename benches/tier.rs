@@ -52,10 +52,10 @@ fn engine() -> Engine {
     Engine::start(EngineConfig { name: "bench".to_owned(), ..EngineConfig::default() }).unwrap()
 }
 
-/// What a reader of [`store`]'s is started with.
+/// Argument that starts a reader of [`store`].
 const READER: &str = "reader";
 
-/// Whether this process was started to read files: then it has done so.
+/// Returns true if this process was started to read files, and has done so.
 pub(crate) fn was_reader() -> bool {
     let is_reader = std::env::args().nth(1).as_deref() == Some(READER);
     if is_reader {

@@ -37,10 +37,10 @@ const MORE: u64 = 32;
 /// Memory for slabs: twice what the batches take.
 const SLABS: usize = 2 * (PREFETCH as usize + 1) * BATCH as usize * MEMBER;
 
-/// What a first batch may take beside twice the time of its bytes.
+/// Time allowed for a first batch beside twice the time of its bytes.
 const BESIDE_SECONDS: f64 = 1.0;
 
-/// What came of a cold start.
+/// Result of a cold start.
 struct Start {
     /// Until the first batch, its bytes, and those that the link had carried by then.
     seconds: f64,

@@ -9,7 +9,7 @@ use crate::Bench;
 use crate::rivals::{Object, TOOLS, fetch, is_here};
 use crate::run::{Fresh, Took, timed};
 
-/// What the store is called in tables.
+/// The store's name in tables.
 const OURS: &str = "forebay";
 
 /// The middle of some numbers, and the lowest and the highest.

@@ -16,7 +16,7 @@ use crate::{BUCKET, Bench, KEY};
 /// Any: the namespace is the link's own.
 const PORT: u16 = 8099;
 
-/// Of a packet of 1500 bytes, what TCP with time stamps leaves for payload.
+/// TCP's payload in a packet of 1500 bytes, with time stamps.
 const PAYLOAD: f64 = 1448.0 / 1500.0;
 
 pub(crate) struct Link {
@@ -76,7 +76,7 @@ pub(crate) fn first(bench: &Bench) -> Value {
             begin.elapsed().as_secs_f64()
         });
         samples.push(seconds);
-        // Its other parts are still on the link.
+        // The other parts are still on the link.
         drop(fresh);
         parts.push(part_by_curl(&url));
     }

@@ -1,10 +1,9 @@
-//! How fast and how dearly a cold shard comes from its origin onto a disk, against the tools that people
-//! fetch files with; how soon its first sample is there; what many readers and a slow tail cost.
-//!
-//! Its rule: both sides fetch the same object from the same server to the same disk, in turns, and end
-//! synced. CPU is the client's alone: its own threads, or the tool with its sync. Medians and spreads are
-//! told, and nothing else should run meanwhile.
-//!
+//! Speed and cost of a cold shard's way from its origin onto a disk, compared with common download
+//! tools; time to the first sample; cost of many readers and of a slow tail.
+//! Both sides fetch the same object from the same server to the same disk, in turns, and end
+//! synced. CPU is the client's alone: its own threads, or the tool with its sync. Medians and
+//! spreads are
+//! printed, and nothing else should run meanwhile.
 //! ```text
 //! cargo bench --workspace --bench origin -- --directory /mnt/nvme cold ranks tail clients place
 //! python3 benches/link/delay_line.py -- cargo bench --workspace --bench origin -- link first batch
@@ -31,7 +30,7 @@ use serde_json::json;
 /// Measures fetches from origins.
 #[derive(Parser)]
 struct Arguments {
-    /// What to measure.
+    /// Measurements to run.
     #[arg(value_enum, default_values_t = [What::Cold, What::Ranks, What::Tail])]
     what: Vec<What>,
     /// Directory on the disk to write to; a folder is made there and removed.
@@ -74,9 +73,9 @@ enum What {
     Place,
 }
 
-/// What a measurement needs to know.
+/// Set-up of a measurement.
 struct Bench {
-    /// Where to write.
+    /// Folder to write to.
     directory: PathBuf,
     /// The folder that servers serve, with the shard in it.
     root: tempfile::TempDir,

@@ -15,7 +15,7 @@ use crate::rivals::Object;
 use crate::run::Fresh;
 use crate::{BUCKET, Bench, KEY};
 
-/// How long the links last that let tools read without keys.
+/// Lifetime of the links that let tools read without keys.
 const LINK_SECONDS: u64 = 3600;
 
 /// Readers of the same shards.

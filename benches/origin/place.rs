@@ -93,7 +93,7 @@ impl Job {
     }
 }
 
-/// What a job gets of either.
+/// Measures a job's rate under either placement.
 pub(crate) fn place(bench: &Bench) -> Value {
     let root = bench.root.path().canonicalize().unwrap();
     let cached = root.join(BUCKET).join(KEY);

@@ -9,13 +9,13 @@ use crate::run::{Took, timed};
 /// Connections of each: more bring none of them anything on loopback.
 const STREAMS: u64 = 8;
 
-/// How a tool reaches the object.
+/// Address and keys of the object, for a tool.
 pub(crate) struct Object {
     /// A link that needs no more than itself.
     pub(crate) link: String,
     /// As rclone names it.
     pub(crate) rclone: String,
-    /// What rclone's environment says.
+    /// Environment of rclone.
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) bytes: u64,
 }
@@ -26,7 +26,7 @@ pub(crate) type Tool = (&'static str, fn(&Object, &Path) -> Command);
 /// All of them.
 pub(crate) const TOOLS: [Tool; 3] = [("curl", curl), ("aria2c", aria2c), ("rclone", rclone)];
 
-/// Whether it is installed.
+/// Returns true if it is installed.
 pub(crate) fn is_here(tool: &Tool) -> bool {
     let told = Command::new(tool.0).arg("--version").stdout(Stdio::null()).status();
     told.is_ok_and(|status| status.success())

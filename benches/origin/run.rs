@@ -9,15 +9,15 @@ use tokio::runtime::Runtime;
 
 use crate::tier;
 
-/// What a fetch took.
+/// Cost of a fetch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
     pub(crate) seconds: f64,
-    /// Of the client alone.
+    /// CPU seconds of the client alone.
     pub(crate) cpu: f64,
 }
 
-/// How often a commit is looked for.
+/// Interval between checks for a commit.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
 /// Seconds of CPU that this process and the children it has waited for used so far.

@@ -29,7 +29,7 @@ pub(crate) struct Batch {
     offsets: Vec<u64>,
     valid: Vec<bool>,
     errors: Vec<Error>,
-    /// What all views of it lie in.
+    /// Memory of all its views.
     lent: Option<Lent>,
     columns: Mutex<Vec<(String, Rows)>>,
 }
@@ -69,18 +69,18 @@ impl Batch {
         Texts(Source::Urls(urls, rows))
     }
 
-    /// Where the samples begin in their shards, in bytes, one per row; none if the daemon's release does
-    /// not say.
+    /// Start of the samples in their shards, in bytes, one per row; none if the daemon's release
+    /// does not report it.
     fn offsets(&self) -> Vec<u64> {
         self.offsets.clone()
     }
 
-    /// Which rows are samples rather than padding: bool, shape (rows,).
+    /// Rows that are samples rather than padding: bool, shape (rows,).
     fn valid(&self, py: Python<'_>) -> PyResult<Tensor> {
         flags(py, &self.valid)
     }
 
-    /// How many samples there are, padding left out.
+    /// Number of samples, padding left out.
     fn samples(&self) -> usize {
         self.valid.iter().filter(|valid| **valid).count()
     }
@@ -92,7 +92,7 @@ impl Batch {
         flags(py, &of)
     }
 
-    /// Why samples of this batch are missing, as exceptions.
+    /// Reasons for missing samples of this batch, as exceptions.
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.errors.iter().map(|error| exception(py, error)).collect()
     }
@@ -200,7 +200,7 @@ pub(crate) struct View(Lent);
 
 #[pymethods]
 impl View {
-    /// Where the bytes are.
+    /// Address of the bytes.
     #[getter]
     fn address(&self) -> usize {
         self.0.as_ptr() as usize

@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 
 static CLASSES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// What a call from Python can fail with: our error, or one Python raised meanwhile (Ctrl-C).
+/// Error of a call from Python: our own, or one Python raised meanwhile (Ctrl-C).
 pub(crate) enum Failure {
     Forebay(Error),
     Python(PyErr),

@@ -9,10 +9,11 @@ use pyo3::prelude::*;
 
 use crate::errors::Failure;
 
-/// How often signals are looked for.
+/// Interval between checks for signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(50);
 
-/// What `work` comes to, unless a signal comes first: then its outcome is dropped when it is there.
+/// Returns the result of `work`, unless a signal comes first: then the result is dropped when it is
+/// there.
 pub(crate) fn interruptible<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,

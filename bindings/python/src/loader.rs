@@ -24,7 +24,7 @@ use crate::errors::{Failure, exception, raise};
 use crate::interruptible::interruptible;
 use crate::tools::{seconds, stats_json};
 
-/// What the Python side decided, as it writes it.
+/// Settings from the Python side, in its own names.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
@@ -42,7 +42,7 @@ struct Settings {
     threads: usize,
     timeout: f64,
     allow_pipe: bool,
-    /// Whether runs lease their shards.
+    /// True if runs lease their shards.
     #[serde(default)]
     leases: bool,
     job: String,
@@ -163,7 +163,7 @@ impl Loader {
         let tally = before.map(|before| before.tally.clone()).unwrap_or_default();
         let counting = tally.clone();
         let device = device.map(|device| device.0.clone());
-        // What one loader began, those after it in the same process go on with.
+        // Later loaders of the same process continue a loader's run.
         let begun = before.filter(|before| before.made_in.is_now());
         let trace = match begun.and_then(|before| before.trace.clone()) {
             Some(trace) => Some(trace),
@@ -251,7 +251,7 @@ impl Loader {
         }
     }
 
-    /// Whether [`Loader::next`] has something to give without a wait.
+    /// Returns true if [`Loader::next`] would not wait.
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.get().map_err(|error| raise(py, &error))?.is_ready())
     }
@@ -276,7 +276,7 @@ impl Loader {
         Ok(self.get().map_err(|error| raise(py, &error))?.opened().lanes)
     }
 
-    /// What was counted so far, as JSON.
+    /// Returns the counters so far, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
         let stats = self.get().and_then(|loader| stats_json(&loader.stats()));
         stats.map_err(|error| raise(py, &error))

@@ -18,7 +18,7 @@ pub(crate) struct Tensor {
     shape: Vec<usize>,
     #[pyo3(get)]
     address: usize,
-    /// Which GPU it is on; None for the CPU.
+    /// GPU index; None for the CPU.
     #[pyo3(get)]
     device: Option<usize>,
     dtype: DType,
@@ -63,7 +63,7 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// What an element is, by NumPy's name.
+    /// NumPy's name of the element type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.dtype.name()

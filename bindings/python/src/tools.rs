@@ -1,6 +1,5 @@
-//! What Python asks for besides batches: the command line, URL lists, manifests, checks.
-//!
-//! One rule: each is a call into the crate that knows, with its errors as exceptions.
+//! Functions for Python beside batches: the command line, URL lists, manifests, checks.
+//! Each is a call into the crate that does the work, with its errors as exceptions.
 
 #![allow(clippy::needless_pass_by_value, reason = "what Python passes arrives owned")]
 
@@ -32,7 +31,7 @@ pub(crate) fn main(py: Python<'_>, arguments: Vec<OsString>, launcher: Vec<OsStr
     (0..=u8::MAX).find(|number| ExitCode::from(*number) == code).unwrap_or(1)
 }
 
-/// Whether a list may name commands.
+/// Returns the permission for a list to name commands.
 fn commands(allow_pipe: bool) -> Commands {
     if allow_pipe { Commands::Allowed } else { Commands::Refused }
 }
@@ -84,7 +83,7 @@ pub(crate) fn expand_list(
 /// Cores that this process may keep busy, by affinity and by its control group's quota.
 #[pyfunction]
 pub(crate) fn cores() -> usize {
-    // Where the system does not tell, one is always there.
+    // One is assumed where the system does not report it.
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
@@ -117,7 +116,8 @@ pub(crate) fn count(
     py.detach(|| interruptible("fb-count", count)).map_err(|failure| failure.raise(py))
 }
 
-/// What a manifest lists of `urls`, in their order: samples of each, and bytes of each if all are known.
+/// Returns a manifest's entries of `urls`, in their order: samples of each, and bytes of each if
+/// all are known.
 #[pyfunction]
 pub(crate) fn listed(
     py: Python<'_>,

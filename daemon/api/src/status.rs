@@ -133,7 +133,7 @@ pub struct Job {
     /// Progress, as its trainer reports it; none before its first second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressReport>,
-    /// Its trainer's report.
+    /// Trainer's report.
     #[serde(flatten, default)]
     pub told: Told,
 }

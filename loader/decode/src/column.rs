@@ -32,7 +32,7 @@ pub struct Decoded {
 pub struct Output {
     /// The output's key.
     pub name: String,
-    /// Its rows.
+    /// Rows.
     pub column: Column,
     /// For an optional field, the presence of the field in each row's sample; a missing row is
     /// zeros, empty text, an empty tensor, of length 0 or `None`.

@@ -230,7 +230,7 @@ fn stray_bytes_between_segments_are_skipped_as_others_do() {
     assert_eq!(first, second);
 }
 
-/// Where the first marker after the first scan's data starts.
+/// Returns the start of the first marker after the first scan's data.
 fn first_scan_end(jpeg: &[u8]) -> usize {
     let marker = |from: usize, wanted: fn(u8) -> bool| {
         let pairs = jpeg[from..].windows(2);

@@ -174,7 +174,7 @@ fn of_forms_that_are_equally_frequent_the_first_counts() {
 #[test]
 fn what_has_no_length_or_no_elements_is_bad_and_has_no_say() {
     let scalar = npy("<i2", "()", &[1, 0]);
-    // Its length costs no byte.
+    // A vast length without a byte.
     let vast = npy("<i2", "(2305843009213693952, 0)", &[]);
     let files = [scalar.clone(), scalar, vast.clone(), vast.clone(), vast, pairs(1, 5)];
     for ragged in [pad("0", None), Ragged::Nested { max_len: None }] {

@@ -1,4 +1,4 @@
-//! What a caller may ask for: the JSON of the Python package, and every refusal with its advice.
+//! Decode specifications from the Python package's JSON, and every rejection with its advice.
 
 use forebay_decode::{
     BufferPool, Crop, DType, Decoder, FieldKind, FieldSpec, ImageSpec, Layout, PadValue, Ragged,

@@ -46,7 +46,7 @@ pub enum Request {
     Play {
         /// Chosen by the client, larger than any before it; stamps each batch.
         run: u64,
-        /// Its start.
+        /// Start.
         begin: Begin,
     },
     /// Asks for one shard's size and sample count; answered by [`Reply::Shard`].
@@ -122,9 +122,9 @@ pub struct Came {
     pub shard: u32,
     /// The work.
     pub work: Work,
-    /// Its start.
+    /// Start.
     pub start_ns: u64,
-    /// Its end.
+    /// End.
     pub end_ns: u64,
     /// Events dropped before this one, of any job's shards.
     pub missed: u64,
@@ -235,7 +235,7 @@ pub struct Picked {
 pub struct Stream {
     /// Number of its shards: the next ones of the job's list, after those of earlier streams.
     pub shards: u32,
-    /// Its share of the mixture.
+    /// Share of the mixture.
     pub proportion: Proportion,
 }
 
@@ -291,7 +291,7 @@ pub enum Reply {
     Slab {
         /// Names the slab within the session.
         slab: u32,
-        /// Its length.
+        /// Length.
         len: u64,
         /// Batches it is sized for; below the wanted `prefetch` if memory is short. Otherwise no
         /// batch needs more than its share of the slab. [`NO_OTHERS`] for a slab of a single batch.
@@ -328,9 +328,9 @@ pub enum Reply {
     Shard {
         /// The shard.
         url: String,
-        /// Its length; for a compressed shard, that of the unpacked tar.
+        /// Length; for a compressed shard, that of the unpacked tar.
         bytes: u64,
-        /// Its sample count.
+        /// Sample count.
         samples: u64,
     },
     /// A batch is ready in a slot. Replaces [`Reply::Batch`], which older clients get, since
@@ -465,7 +465,7 @@ pub struct Opened {
 pub struct Batch {
     /// The run it belongs to.
     pub run: u64,
-    /// Its number in the run, counted from the run's base.
+    /// Number in the run, counted from the run's base.
     pub index: u64,
     /// The slab its slot lies in.
     pub slab: u32,
@@ -494,7 +494,7 @@ pub struct Sample {
     pub key: String,
     /// False for padding.
     pub valid: bool,
-    /// Its members, or the reason for their absence.
+    /// Members, or the reason for their absence.
     pub members: Result<Vec<Member>, Error>,
     /// Names of the fields present, if a requested one is missing or the sample is bad.
     pub has: Vec<String>,

@@ -221,7 +221,7 @@ pub(crate) struct Picture<'a> {
     pub(crate) stored: Stored,
     pub(crate) orientation: Orientation,
     pub(crate) cuts: Vec<Cut>,
-    /// Its row in the tensor.
+    /// Row in the tensor.
     pub(crate) row: usize,
 }
 

@@ -60,7 +60,7 @@ impl Status {
 enum Backend {
     /// The device's own cores.
     Cores = 4,
-    /// Its JPEG engines.
+    /// JPEG engines.
     Engines = 5,
 }
 
@@ -186,9 +186,9 @@ unsafe impl Send for Decoder {}
 pub(super) struct Job {
     /// The file, on the device.
     pub(super) at: Address,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub(super) len: usize,
-    /// Its components; a gray one uses the first.
+    /// Components; a gray one uses the first.
     pub(super) planes: [Plane; CHANNELS],
     /// 1 or 3.
     pub(super) components: u32,

@@ -46,7 +46,7 @@ pub(super) struct RaggedRows {
 enum Room {
     /// The width of the longest, or the requested one.
     Same { width: usize, is_fixed: bool },
-    /// Its own length.
+    /// Own length.
     Own,
 }
 

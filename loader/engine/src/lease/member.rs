@@ -14,7 +14,7 @@ use super::{Joining, Leases, Name, Queue};
 /// A shard to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Its turn.
+    /// Turn.
     pub turn: u32,
     /// First wanted sample, in the turn's order.
     pub from: u64,

@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 pub enum Entry {
     /// A trainer joined.
     Joined {
-        /// Its member number.
+        /// Member number.
         member: u64,
-        /// Its rank.
+        /// Rank.
         rank: u32,
     },
     /// A trainer left: its shards return.
     Left {
-        /// Its member number.
+        /// Member number.
         member: u64,
     },
     /// A turn was taken, at its present progress.
@@ -36,7 +36,7 @@ pub enum Entry {
     Counted {
         /// The turn.
         turn: u32,
-        /// Its sample count.
+        /// Sample count.
         samples: u64,
     },
     /// Samples of a turn were finally delivered.
@@ -70,9 +70,9 @@ struct Seat {
 /// A member that wants to join.
 #[derive(Debug, Clone)]
 pub struct Joining {
-    /// Its member number.
+    /// Member number.
     pub member: u64,
-    /// Its rank.
+    /// Rank.
     pub rank: u32,
     /// Ranks of the job.
     pub world_size: u32,

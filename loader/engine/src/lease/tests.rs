@@ -45,7 +45,7 @@ enum Step {
     Acknowledge(usize, bool),
     /// It dies, and another takes its place.
     Die(usize),
-    /// Its daemon dies, and the written log is read again: all ranks but perhaps one come back.
+    /// Daemon dies, and the written log is read again: all ranks but perhaps one come back.
     Restart(Option<usize>),
     /// All ranks end, and resume from this state in a world of another size.
     Resume(u32),

@@ -139,12 +139,12 @@ pub struct Mix {
 /// A stream and its next sample.
 #[derive(Debug, Clone)]
 struct Due {
-    /// Its samples in a period.
+    /// Samples in a period.
     part: u64,
     /// Positions from one sample to the next: the whole positions, and the remainder in parts.
     step: u64,
     over: u64,
-    /// Its samples so far in this period.
+    /// Samples so far in this period.
     taken: u64,
     /// First position of the next sample: the whole positions, and the remainder.
     release: u64,

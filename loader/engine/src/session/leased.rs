@@ -170,7 +170,7 @@ async fn tell(
 struct Reading {
     turn: u32,
     shard: u32,
-    /// Its next sample, in the turn's order.
+    /// Next sample, in the turn's order.
     next: u64,
     samples: u64,
 }

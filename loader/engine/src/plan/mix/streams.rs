@@ -25,7 +25,7 @@ pub struct Stream {
     pub shards: u32,
     /// Sample counts of its shards, if known beforehand.
     pub counts: Option<Vec<u64>>,
-    /// Its share of the mixture.
+    /// Share of the mixture.
     pub proportion: Proportion,
 }
 

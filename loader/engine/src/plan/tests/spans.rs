@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::*;
 
-/// What `spans` say against every sample of the epoch: each lies within a span of its shard, and a span that ends before
-/// `whole`, where a window may be cut off, is one that a sample needs.
+/// Checks `spans` against every sample of the epoch: each lies within a span of its shard, and a
+/// span that ends before `whole`, where a window may be cut off, is one that a sample needs.
 fn check(
     epoch: &mut Epoch,
     share: &Share,
