@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every benchmark and keeps the figures with the machine they were measured on.
-# Its rule: nothing else should run meanwhile; what was installed for it is said.
+# Nothing else should run meanwhile; what was installed for it is said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

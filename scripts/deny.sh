@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the dependencies against deny.toml.
-# Its rule: what could not be checked is said loudly, never passed over in silence.
+# What could not be checked is said loudly, never passed over in silence.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What only a machine with a GPU can show: its tests, or its figures.
-# Its rule: it needs nothing but what is there. Where the environment was not made by `make setup` (a machine lent for
+# It needs nothing but what is there. Where the environment was not made by `make setup` (a machine lent for
 # half an hour, without a network), FOREBAY_WHEEL names a wheel, and the machine's own Python has torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 # Functions that both setup scripts install with. Sourced, never run.
-# Rule: everything installed is remembered by content, so a second run with no change does nothing.
+# Everything installed is remembered by content, so a second run with no change does nothing.
 # shellcheck shell=bash
 
 readonly VENV=.venv

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs everything that `make run` needs: a C toolchain, .venv, the wheel, the example's S3 server.
-# Rule: it prints what it will do and how large that is before it does anything.
+# It prints what it will do and how large that is before it does anything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/install.sh

@@ -1,6 +1,6 @@
 """Check the words and sizes that no compiler and no linter checks, and print the figures.
 
-Rule: every limit is a constant below with its reason; a finding names file, line and limit.
+Every limit is a constant below with its reason; a finding names file, line and limit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """NVIDIA DALI: its reader of WebDataset's shards; photos on the GPU where there is one.
 
-Its rule: as its guide recommends: index files, whole batches read ahead, each number of threads
+As its guide recommends: index files, whole batches read ahead, each number of threads
 tried, and of a photo only the crop decoded. It needs none of Forebay's environment but NumPy; on a
 GPU torch as well, which reads DALI's tensors there.
 """

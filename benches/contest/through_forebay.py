@@ -1,6 +1,6 @@
 """Forebay.
 
-Its rule: defaults. What is set is what the task asks for, nothing is tuned to the machine.
+Defaults. What is set is what the task asks for, nothing is tuned to the machine.
 """
 
 from __future__ import annotations

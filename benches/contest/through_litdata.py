@@ -1,6 +1,6 @@
 """LitData over its own chunks on the local disk.
 
-Its rule: as its guide recommends: data that `optimize` wrote, its own `StreamingDataset` and
+As its guide recommends: data that `optimize` wrote, its own `StreamingDataset` and
 `StreamingDataLoader`, persistent workers that collate. It has no word for playing a data set again
 within an epoch; so the chunks are listed again, under further names of the same files.
 """

@@ -1,6 +1,6 @@
 """Mosaic Streaming over its own format, MDS, on the local disk.
 
-Its rule: as its guide recommends: a `StreamingDataset` that knows the batch size, its own
+As its guide recommends: a `StreamingDataset` that knows the batch size, its own
 `StreamingDataLoader`, uncompressed shards without a remote, persistent workers that collate.
 """
 

@@ -1,6 +1,6 @@
 """SPDL: its threads in one process, FFmpeg's decoders and filters on the CPU.
 
-Its rule: as its guide recommends: samples go through a pipeline of threads that let go of the GIL,
+As its guide recommends: samples go through a pipeline of threads that let go of the GIL,
 whole batches a task, as many tasks at once as there are threads. It needs none of Forebay's
 environment but NumPy.
 """

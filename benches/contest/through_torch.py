@@ -1,6 +1,6 @@
 """torch's DataLoader over files: the tars' members, unpacked, as ImageFolder's users have them.
 
-Its rule: as torch's guide recommends: a map-style data set, samples decoded and collated inside
+As torch's guide recommends: a map-style data set, samples decoded and collated inside
 persistent workers, nothing shuffled, as nobody here does.
 """
 

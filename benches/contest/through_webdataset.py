@@ -1,6 +1,6 @@
 """Released WebDataset with torch's DataLoader.
 
-Its rule: it is set up the way its authors recommend for speed. Samples are batched inside the
+It is set up the way its authors recommend for speed. Samples are batched inside the
 workers, workers persist between epochs, tensors cross to the trainer through shared memory; each
 number of workers, both ways to decode and all ways to take batches over are tried, and the fastest
 counts.

@@ -1,6 +1,6 @@
 """Epochs as fast as a loader gives them: rate, CPU and memory.
 
-Its rule: one epoch is not timed, in which workers start, caches fill and memory is looked at.
+One epoch is not timed, in which workers start, caches fill and memory is looked at.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     PYTHON to_files.py < {"shards": [...], "fields": [...], "target": FOLDER}
 
-Its rule: keys keep the shards' order, in a list beside the files.
+Keys keep the shards' order, in a list beside the files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A link with a round trip and a rate, between this machine's network and a namespace of its own.
 
-Its rule: packets are delayed, not connections: TCP's handshake, slow start and losses are the
+Packets are delayed, not connections: TCP's handshake, slow start and losses are the
 kernel's own at both ends, as over a real distance. Two TUN devices stand for the link's ends; what
 is written into one comes out of the other after half a round trip. The kernel hands over segments
 of up to 64 KiB before they are cut (GSO, as network cards take them), so that a gigabit is some

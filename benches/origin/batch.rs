@@ -1,7 +1,8 @@
 //! The first batch of a cold epoch over many lanes, over the link that `delay_line.py` makes.
 //!
-//! Its rule: a job as a user has it, on shards of which nothing is here, through the engine; time runs from
-//! its start, and what it is held against is the batch's own bytes over what the link carries.
+//! A job as a user has it, on shards of which nothing is here, through the engine; time
+//! runs from its start, and what it is held against is the batch's own bytes over what the link
+//! carries.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

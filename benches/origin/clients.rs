@@ -1,7 +1,8 @@
-//! Two clients of S3, each as it comes, reading the same ranges of the same object: what either costs.
+//! Two clients of S3, each as it comes, reading the same ranges of the same object: what either
+//! costs.
 //!
-//! Its rule: nothing is kept, so that the clients alone are compared; both have as many requests under way,
-//! of the same size, and read each to its end.
+//! Nothing is kept, so that the clients alone are compared; both have as many requests
+//! under way, of the same size, and read each to its end.
 
 use std::net::SocketAddr;
 

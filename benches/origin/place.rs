@@ -1,7 +1,8 @@
 //! A file read where it is, against the same shard on a tier of the same disk.
 //!
-//! Its rule: both are one job's epochs through the same engine, in turns, each after one that is not counted: by
-//! then the file has its index, and the tier its copy. Either is read by O_DIRECT, in an order of the job's own.
+//! Both are one job's epochs through the same engine, in turns, each after one that is
+//! not counted: by then the file has its index, and the tier its copy. Either is read by O_DIRECT,
+//! in an order of the job's own.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! The tools that people fetch files with, at their best: parallel and ranged, into files that are synced.
+//! The tools that people fetch files with, at their best: parallel and ranged, into files that are
+//! synced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,7 +61,8 @@ fn aria2c(object: &Object, folder: &Path) -> Command {
 fn rclone(object: &Object, folder: &Path) -> Command {
     let mut command = Command::new("rclone");
     command.args(["copyto", "--config=", "--multi-thread-cutoff=1M"]);
-    // rclone cannot use a bundle that the environment names for other tools; nothing here is encrypted.
+    // rclone cannot use a bundle that the environment names for other tools; nothing here is
+    // encrypted.
     command.env_remove("AWS_CA_BUNDLE");
     command.arg(format!("--multi-thread-streams={STREAMS}"));
     command.arg(&object.rclone).arg(folder.join("whole")).envs(&object.environment);

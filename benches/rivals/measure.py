@@ -2,7 +2,7 @@
 
     PYTHONPATH=examples:benches/contest .venv/bin/python benches/rivals/measure.py [--mode raw]
 
-Its rule: nothing is counted that was not the same work. Contenders must deliver the same samples,
+Nothing is counted that was not the same work. Contenders must deliver the same samples,
 all run on the same CPUs, each in processes of its own, in an order that turns round every round;
 the daemon's CPU and memory are Forebay's. Of raw bytes a checksum is taken, by all, two ways:
 

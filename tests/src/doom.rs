@@ -1,6 +1,6 @@
 //! A process that kills itself in the middle of what it does, at a place of the test's choice.
 //!
-//! Its rule: the kill is a real SIGKILL, given before a system call, after it, or with half of it done;
+//! The kill is a real SIGKILL, given before a system call, after it, or with half of it done;
 //! the last line the process says tells where it was.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! A file behind a file system that can be made to hang, as a parallel file system does when a server
 //! is gone: reads under way stay in the kernel, and SIGKILL does not end who made them.
 //!
-//! Its rule: what was frozen thaws and what was mounted is unmounted, however a test ends. Without
+//! What was frozen thaws and what was mounted is unmounted, however a test ends. Without
 //! FUSE, nbdkit and nbdfuse there is no such file system, and the test is skipped.
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! A daemon as an admin installs it: a configuration file, a process, a log.
 //!
-//! Its rule: what is started is killed when its test lets go of it, however that comes. Daemon after daemon may be
+//! What is started is killed when its test lets go of it, however that comes. Daemon after daemon may be
 //! started on one place; their logs lie apart.
 
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! What tests across crates have in common: a real origin, a real node, a real trainer.
 //!
-//! Its rule: nothing here knows how a layer works inside. Tests see what an operator or a trainer
+//! Nothing here knows how a layer works inside. Tests see what an operator or a trainer
 //! sees: batches, errors, the status document, and the files on the disk.
 
 mod bare;

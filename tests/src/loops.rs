@@ -1,6 +1,6 @@
 //! Disks of other sector sizes: files behind loop devices, with a file system of their own.
 //!
-//! Its rule: what was mounted is unmounted and what was attached is detached, however a test ends.
+//! What was mounted is unmounted and what was attached is detached, however a test ends.
 //! Where this process may not do that there is no such disk, and the test is skipped.
 
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! `forebay-actor`: a second process for tests that need one.
 //!
-//! Its rule: as `forebay-actor daemon …` it is the command line that ships, built with the tests, so
+//! As `forebay-actor daemon …` it is the command line that ships, built with the tests, so
 //! that no test meets a binary older than itself. As `forebay-actor play …` it is a trainer: it says
 //! which daemon serves it and tells of each batch, so that whoever started it can end it in between. As
 //! `forebay-actor node` and `read` it is a node or a trainer as its standard input says, until that ends;

@@ -1,6 +1,6 @@
 //! A node, and a trainer without a household, as processes of their own.
 //!
-//! Its rule: whoever starts one holds its standard input; when that ends, however it does, the process
+//! Whoever starts one holds its standard input; when that ends, however it does, the process
 //! ends. So a test that fails leaves nothing behind.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};

@@ -1,6 +1,6 @@
 //! Ways to shards: each a scheme, a real server, and how a test fills that server.
 //!
-//! Its rule: what a way cannot show is told with the reason, and is nobody's silent gap. To add one, write
+//! What a way cannot show is told with the reason, and is nobody's silent gap. To add one, write
 //! a function here and a test in `sources.rs`.
 
 use std::collections::BTreeMap;

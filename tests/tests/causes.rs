@@ -1,7 +1,7 @@
 //! What a trainer waits for, booked to causes: each cause is made, by a delay that is known, and nearly all of the
 //! wait that it adds is booked to it.
 //!
-//! Its rule: an epoch is played twice, of the same samples in the same order, once without and once with the delay.
+//! An epoch is played twice, of the same samples in the same order, once without and once with the delay.
 //! Waits are measured around `next` as a trainer would measure them, apart from what is booked. Delays are long
 //! against what a busy machine adds by itself, and no test runs beside another, for whose work it would wait. The sixth cause, `h2d`, needs a device: its test lies in
 //! `tests/emulator/tests/loader.rs`.

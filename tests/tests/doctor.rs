@@ -1,6 +1,6 @@
 //! `forebay doctor` as scripts and people see it: its document, its exit codes, what it leaves behind.
 //!
-//! One rule: what this machine is like is its own business; what holds on every machine is asserted.
+//! What this machine is like is its own business; what holds on every machine is asserted.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -1,7 +1,7 @@
 //! Bad networks and bad stores: whatever happens on the way, every byte is right or an error says what
 //! is wrong, in bounded time, and counts tell what it took.
 //!
-//! Its rule: each fault is made at a known request and byte, over S3 and over HTTP, and is judged by what a
+//! Each fault is made at a known request and byte, over S3 and over HTTP, and is judged by what a
 //! trainer gets and by what passed the proxy.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

@@ -1,6 +1,6 @@
 //! One list of behaviours, the same over every way to shards, each against a real server.
 //!
-//! Its rule: a way that cannot show a behaviour says so here, with the reason; anything else that is not
+//! A way that cannot show a behaviour says so here, with the reason; anything else that is not
 //! shown is a failure, a server that is not installed too.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

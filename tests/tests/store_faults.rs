@@ -1,7 +1,7 @@
 //! Faults beside the bytes of shards, through a whole daemon: listings that change, certificates, names,
 //! credentials.
 //!
-//! Its rule: each ends with everything right, or with an error of its kind within the retries; and what it
+//! Each ends with everything right, or with an error of its kind within the retries; and what it
 //! took is counted where an operator looks.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

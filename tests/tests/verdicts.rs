@@ -1,6 +1,6 @@
 //! Shards that turn out wrong at their end: whoever had samples of them before that is told, once.
 //!
-//! Its rule: the store holds a shard's end back until the trainers have the samples that they want, so that no
+//! The store holds a shard's end back until the trainers have the samples that they want, so that no
 //! verdict comes before.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

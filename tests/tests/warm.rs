@@ -1,6 +1,6 @@
 //! `forebay dataset warm` and `check`: what is brought in before jobs want it, and what is told of it.
 //!
-//! Its rule: what was fetched is counted at the origin, and who waits for whom is shown by holding the
+//! What was fetched is counted at the origin, and who waits for whom is shown by holding the
 //! origin back, never by the clock.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

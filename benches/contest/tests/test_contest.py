@@ -1,6 +1,6 @@
 """The contest from end to end over small shards, who is out of it, and what ends it.
 
-Its rule: what Forebay and the other loaders deliver is tested elsewhere; here contenders that start
+What Forebay and the other loaders deliver is tested elsewhere; here contenders that start
 at once stand in for these, so that it is the contest that is tested.
 """
 

@@ -1,6 +1,6 @@
 """Samples and shards that a loader skipped.
 
-Rule: all are counted by kind; a bounded number of the last ones is kept by name.
+All are counted by kind; a bounded number of the last ones is kept by name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Device that decodes images and assembles arrays: a GPU or the CPU.
 
-Rule: a requested GPU is used, or the loader does not open. Without a request, an available GPU is
+A requested GPU is used, or the loader does not open. Without a request, an available GPU is
 used, and the log names it, or the reason against it.
 """
 

@@ -1,6 +1,6 @@
 """One iteration of a loader: an epoch, from the loader's position to its end.
 
-Rule: a batch, with its errors, counts as delivered when ``next`` returns it. Any interruption
+A batch, with its errors, counts as delivered when ``next`` returns it. Any interruption
 before (Ctrl-C, a timeout, a bad sample) leaves the position unchanged, and the next ``next``
 continues from it.
 """

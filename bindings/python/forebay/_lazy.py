@@ -1,6 +1,6 @@
 """Columns whose rows are made when accessed.
 
-Rule: they read like lists, and keep the source of their rows alive. Making a thousand Python
+They read like lists, and keep the source of their rows alive. Making a thousand Python
 objects
 takes longer than everything else of a batch, so a batch does not wait for them.
 """

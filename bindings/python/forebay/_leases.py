@@ -1,6 +1,6 @@
 """Epochs with ``split="dynamic"``: a loader's part in the queues.
 
-Rule: a batch counts as delivered when the next one is requested, when its iteration ends or is
+A batch counts as delivered when the next one is requested, when its iteration ends or is
 replaced, or when the state is saved; not before. Others read the work of a dead rank.
 """
 

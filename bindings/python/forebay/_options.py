@@ -1,6 +1,6 @@
 """Arguments of a loader, checked before anything is opened.
 
-Rule: every mistake that can be detected here is rejected here, naming the argument.
+Every mistake that can be detected here is rejected here, naming the argument.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of different length in one tensor: padded, or one after the other.
 
-Rule: a row has its sample's own length until its batch is delivered. `select` and `map` see no
+A row has its sample's own length until its batch is delivered. `select` and `map` see no
 padding, and a batch with rejected rows is no wider than the rest need.
 """
 

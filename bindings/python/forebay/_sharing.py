@@ -1,7 +1,7 @@
 """Transfer of objects between processes: the object by pickle, its payload beside it in shared
 memory.
 
-Rule: the memory has no name, and belongs to the processes that map it. A dying process leaves
+The memory has no name, and belongs to the processes that map it. A dying process leaves
 nothing behind, and received data stays readable while it is kept.
 """
 

@@ -1,6 +1,6 @@
 """Content of a loader's state, and the check that a state fits a loader.
 
-Rule: a state is a position in the global sequence. It holds nothing about one rank, and every
+A state is a position in the global sequence. It holds nothing about one rank, and every
 option
 that the sequence depends on.
 """

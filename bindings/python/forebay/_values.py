@@ -1,6 +1,6 @@
 """Plain values as users write them: whole numbers, tuples of numbers, text, true or false.
 
-Rule: a rejected value is named, with the accepted ones.
+A rejected value is named, with the accepted ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Workers that run the user's functions: threads, or processes.
 
-Rule: a waiter learns of a worker's end. A worker that dies is an error with its exit code, a worker
+A waiter learns of a worker's end. A worker that dies is an error with its exit code, a worker
 whose parent dies ends, and only the parent handles Ctrl-C.
 """
 

@@ -9,7 +9,7 @@ r"""DLIO's data loader over Forebay: the reference MLPerf Storage benchmark driv
 DLIO does not know tars. It counts its data set's files to size an epoch; the shards, made of these
 files by ``forebay pack`` or of anything else, must hold at least as many samples.
 
-Rule: DLIO gets what it asks for, or an error. Unsupported options are rejected by name, and an
+DLIO gets what it asks for, or an error. Unsupported options are rejected by name, and an
 epoch
 that ends too early is an error.
 

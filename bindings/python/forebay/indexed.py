@@ -1,6 +1,6 @@
 """Random access: samples by number, from the same cache and decoders as `forebay.DataLoader`.
 
-Rule: a request is one batch. Neighbouring samples of a shard are read together, whatever their
+A request is one batch. Neighbouring samples of a shard are read together, whatever their
 number
 and order in the request.
 """

@@ -1,6 +1,6 @@
 """Mixed data sets: ``DataLoader([Stream(...), Stream(...)])``.
 
-Rule: in every prefix each stream has its share, to within one sample, and a stream's own order does
+In every prefix each stream has its share, to within one sample, and a stream's own order does
 not depend on the others.
 """
 

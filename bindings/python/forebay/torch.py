@@ -4,7 +4,7 @@
 `forebay.DataLoader` needs no other loader around it: it has threads and batches of its own. Where a
 framework insists on one, use `IterableDataset`.
 
-Rule: worker w of n delivers batches w, w + n, w + 2n, … of its rank. torch takes one from each
+Worker w of n delivers batches w, w + n, w + 2n, … of its rank. torch takes one from each
 worker
 in turn, so the result has the order of a single process.
 """

@@ -1,6 +1,6 @@
 //! One batch to Python objects, column by column.
 //!
-//! One rule: tensors are handed over, views are lent, and only `bytes` are copied, without the GIL.
+//! Tensors are handed over, views are lent, and only `bytes` are copied, without the GIL.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

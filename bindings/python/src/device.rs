@@ -14,8 +14,8 @@ pub(crate) struct Device(pub(crate) Arc<forebay_decode::Device>);
 
 #[pymethods]
 impl Device {
-    /// Opens GPU `ordinal` of those that the process may see, with the first nvJPEG of `nvjpeg` that is there; without
-    /// any, for arrays alone.
+    /// Opens GPU `ordinal` of those that the process may see, with the first nvJPEG of `nvjpeg`
+    /// that is there; without any, for arrays alone.
     #[new]
     fn new(py: Python<'_>, ordinal: usize, nvjpeg: Option<Vec<PathBuf>>) -> PyResult<Self> {
         // Making a context takes a driver up to seconds.

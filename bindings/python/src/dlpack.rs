@@ -1,6 +1,6 @@
 //! DLPack: memory handed to a framework without a copy.
 //!
-//! Its rule: the capsule owns the memory. Whoever consumes it (or drops it unconsumed) calls the
+//! The capsule owns the memory. Whoever consumes it (or drops it unconsumed) calls the
 //! deleter exactly once, from any thread, with or without the GIL, and the buffer goes home.
 //!
 //! The layout is that of DLPack 1.0 (`dlpack.h`); the unversioned structure is for consumers older
@@ -186,10 +186,11 @@ pub(crate) fn capsule(
     made.map(Bound::unbind).inspect_err(|_| unsafe { delete(managed) })
 }
 
-/// On which stream the consumer of a GPU's tensor uses it: `None` is the one that all share, -1 says nothing.
+/// On which stream the consumer of a GPU's tensor uses it: `None` is the one that all share, -1
+/// says nothing.
 ///
-/// The numbers are those of DLPack and the array API: 1 is the stream that all share, 2 each thread's own, others are
-/// addresses. 0 would be ambiguous, they say.
+/// The numbers are those of DLPack and the array API: 1 is the stream that all share, 2 each
+/// thread's own, others are addresses. 0 would be ambiguous, they say.
 pub(crate) fn consumer(stream: Option<i64>) -> PyResult<Option<u64>> {
     const SHARED: u64 = 1;
     match stream {
@@ -202,7 +203,8 @@ pub(crate) fn consumer(stream: Option<i64>) -> PyResult<Option<u64>> {
     }
 }
 
-/// Refuses what cannot be given: another device than `home`, or a copy (there is only the original).
+/// Refuses what cannot be given: another device than `home`, or a copy (there is only the
+/// original).
 pub(crate) fn check(
     home: (i32, i32),
     stream: Option<i64>,

@@ -1,5 +1,5 @@
-//! Work that Ctrl-C cuts short. Its rule: what may wait on locks and sockets runs on a thread of its own,
-//! and whoever asked for it looks for signals meanwhile.
+//! Work that Ctrl-C cuts short. Its rule: what may wait on locks and sockets runs on a thread of
+//! its own, and whoever asked for it looks for signals meanwhile.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -10,7 +10,7 @@
 //!   tools    the command line, URL lists, manifests                 tools.rs
 //!   interruptible  work that Ctrl-C cuts short                      interruptible.rs
 //! ```
-//! One rule: nothing that waits, decodes or copies payload holds the GIL. What users see is written
+//! Nothing that waits, decodes or copies payload holds the GIL. What users see is written
 //! in Python beside this; the signatures here are private to it.
 
 mod batch;

@@ -140,8 +140,9 @@ pub(crate) struct Loader {
 
 #[pymethods]
 impl Loader {
-    /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes on
-    /// counting where the loader `before` it, which was closed, stopped. `device` is the GPU that decodes.
+    /// Opens the job that `settings` (JSON) describe, starting a daemon if that is needed. It goes
+    /// on counting where the loader `before` it, which was closed, stopped. `device` is the GPU
+    /// that decodes.
     #[new]
     #[pyo3(signature = (settings, before=None, device=None))]
     fn new(
@@ -190,7 +191,8 @@ impl Loader {
         started.map_err(|error| raise(py, &error))
     }
 
-    /// Asks for samples by their places, each (index in the data set, shard, place in it), as one batch.
+    /// Asks for samples by their places, each (index in the data set, shard, place in it), as one
+    /// batch.
     fn pick(&self, py: Python<'_>, samples: Vec<(u64, u32, u64)>) -> PyResult<()> {
         let picked = |(position, shard, ordinal)| Picked { position, shard, ordinal };
         let samples = samples.into_iter().map(picked).collect();
@@ -256,7 +258,8 @@ impl Loader {
         Ok(self.get().map_err(|error| raise(py, &error))?.is_ready())
     }
 
-    /// Samples of each shard, once an epoch without a manifest has passed them all and none was broken.
+    /// Samples of each shard, once an epoch without a manifest has passed them all and none was
+    /// broken.
     fn learnt(&self, py: Python<'_>) -> PyResult<Option<Vec<u64>>> {
         Ok(self.get().map_err(|error| raise(py, &error))?.learnt().map(<[u64]>::to_vec))
     }

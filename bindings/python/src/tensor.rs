@@ -80,14 +80,15 @@ impl Tensor {
         }
     }
 
-    /// Copies a GPU's tensor to memory of the same GPU at `address`, in line on `stream` (0 is the one that all
-    /// share). The memory has as many bytes, and its owner orders its use by that stream.
+    /// Copies a GPU's tensor to memory of the same GPU at `address`, in line on `stream` (0 is the
+    /// one that all share). The memory has as many bytes, and its owner orders its use by that
+    /// stream.
     fn copy_to(&self, py: Python<'_>, address: u64, stream: u64) -> PyResult<()> {
         let Inner::Device(tensor) = self.take()? else {
             return Err(PyBufferError::new_err("the tensor is on the CPU: take it by DLPack"));
         };
-        // SAFETY: the package calls this with what its framework allocated for just this tensor, on the stream that
-        // the framework orders it by.
+        // SAFETY: the package calls this with what its framework allocated for just this tensor, on
+        // the stream that the framework orders it by.
         let copied = py.detach(|| unsafe { tensor.copy_to(address, stream) });
         copied.map_err(|error| raise(py, &error))
     }
@@ -106,7 +107,8 @@ impl Tensor {
             Inner::Host(tensor) => Memory::Host(tensor),
             Inner::Device(tensor) => {
                 let stream = dlpack::consumer(stream)?;
-                // SAFETY: a consumer of DLPack names a stream that it uses the tensor by, and keeps it as long.
+                // SAFETY: a consumer of DLPack names a stream that it uses the tensor by, and keeps
+                // it as long.
                 let lent = py.detach(|| unsafe { tensor.lend(stream) });
                 Memory::Device(lent.map_err(|error| raise(py, &error))?)
             }

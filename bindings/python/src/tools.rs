@@ -36,8 +36,8 @@ fn commands(allow_pipe: bool) -> Commands {
     if allow_pipe { Commands::Allowed } else { Commands::Refused }
 }
 
-/// The shards that one text means. What a pattern of a remote store means, `daemon` lists, started by
-/// `command` if need be, within `timeout` seconds.
+/// The shards that one text means. What a pattern of a remote store means, `daemon` lists, started
+/// by `command` if need be, within `timeout` seconds.
 #[pyfunction]
 pub(crate) fn expand(
     py: Python<'_>,
@@ -93,7 +93,8 @@ pub(crate) fn forks() -> u64 {
     forebay_wire::fork::Generation::now().forks()
 }
 
-/// Samples of each shard, as `daemon` counts them, started by `command` if need be, within `timeout` seconds.
+/// Samples of each shard, as `daemon` counts them, started by `command` if need be, within
+/// `timeout` seconds.
 #[pyfunction]
 pub(crate) fn count(
     py: Python<'_>,

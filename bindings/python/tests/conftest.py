@@ -1,6 +1,6 @@
 """Shards made here, a private daemon per test session, and nothing left behind at its end.
 
-One rule: whatever runs in these directories when the session ends was started by it, is ended by
+Whatever runs in these directories when the session ends was started by it, is ended by
 its process id, and must be gone when the session is.
 """
 

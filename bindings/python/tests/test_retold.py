@@ -1,6 +1,6 @@
 """What others' loaders hold of resuming and of worlds that change, held of this one.
 
-Its rule: a scenario of another library's own tests, told in our names; which one stands with it.
+A scenario of another library's own tests, told in our names; which one stands with it.
 `torchdata`: its StatefulDataLoader; `streaming`: MosaicML's StreamingDataset.
 """
 

@@ -1,7 +1,7 @@
 """The released webdataset reads the same shards as `forebay.webdataset`: streams, groups, decoded
 values, batches and the places of errors are compared.
 
-One rule: where the two differ on purpose, the difference stands in a table here, by name, and it
+Where the two differ on purpose, the difference stands in a table here, by name, and it
 is a failure if webdataset does not differ after all.
 """
 

@@ -1,6 +1,6 @@
 //! The one error type of Forebay: what happened, where, and what the caller must do.
 //!
-//! Its rule: the [`ErrorKind`] alone decides what a caller does next; the text is for people. Kinds
+//! The [`ErrorKind`] alone decides what a caller does next; the text is for people. Kinds
 //! map 1:1 onto the Python exceptions and cross the wire unchanged, so a message written next to
 //! the system call that failed is the message a training script prints.
 //!
@@ -168,7 +168,8 @@ pub fn command(url: &str) -> Option<&str> {
 }
 
 /// A URL as errors and logs may show it: without what a query or a user part may hold, which is
-/// where signatures and passwords are; of a command only its name, and the paths and URLs it is given.
+/// where signatures and passwords are; of a command only its name, and the paths and URLs it is
+/// given.
 #[must_use]
 pub fn shown(url: &str) -> String {
     if let Some(command) = command(url) {

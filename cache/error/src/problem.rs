@@ -1,6 +1,7 @@
 //! An error as HTTP says it: a problem document (RFC 9457), with Forebay's kind, places and advice.
 //!
-//! One rule: a problem and an error are the same thing in two forms; nothing of an error is lost on the way.
+//! A problem and an error are the same thing in two forms; nothing of an error is lost on
+//! the way.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

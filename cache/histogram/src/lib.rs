@@ -13,9 +13,9 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// Upper ends of the buckets in nanoseconds: from what the page cache answers to what a trainer gives up after. Steps of
-/// 2 to 2.5 tell a device that became half as fast; they are the same for all, so that what a reader waited and what
-/// the device took can be laid over each other.
+/// Upper ends of the buckets in nanoseconds: from what the page cache answers to what a trainer
+/// gives up after. Steps of 2 to 2.5 tell a device that became half as fast; they are the same for
+/// all, so that what a reader waited and what the device took can be laid over each other.
 const BOUNDS: [u64; 20] = [
     50 * US,
     100 * US,
@@ -81,7 +81,8 @@ fn bucket(ns: u64) -> usize {
     BOUNDS.partition_point(|bound| *bound < ns)
 }
 
-/// Times that were counted. What another process says they are may be anything: they are added up without a wrap.
+/// Times that were counted. What another process says they are may be anything: they are added up
+/// without a wrap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     counts: [u64; BUCKETS],
@@ -108,7 +109,8 @@ impl Times {
         self.sum_ns as f64 / S as f64
     }
 
-    /// The upper end of each bucket in seconds, the last without end, and how many are in it and in none before it.
+    /// The upper end of each bucket in seconds, the last without end, and how many are in it and in
+    /// none before it.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let ends = BOUNDS.iter().map(|bound| *bound as f64 / S as f64);
         ends.chain([f64::INFINITY]).zip(self.counts)

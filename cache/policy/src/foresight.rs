@@ -49,7 +49,8 @@ const SLACK: f64 = 4.0;
 /// Shards whose moments are worked out anew for each that a job begins with or is done with.
 const RENEWED: usize = 8;
 
-/// One use of a shard: it is needed from where the job has read `start` bytes until it has read `end`.
+/// One use of a shard: it is needed from where the job has read `start` bytes until it has read
+/// `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// The shard.
@@ -62,7 +63,8 @@ pub struct Use {
 
 /// All that a job will read: uses in the order in which they begin.
 ///
-/// It is asked with ascending indexes, so that an order that is made epoch by epoch may be forgotten so.
+/// It is asked with ascending indexes, so that an order that is made epoch by epoch may be
+/// forgotten so.
 pub trait Future: Send {
     /// The use number `index`; none past the end.
     fn at(&mut self, index: u64) -> Option<Use>;
@@ -86,10 +88,12 @@ pub enum Presence {
     Apart,
 }
 
-/// A part of the cache whose shards are given up in one order, by its number: small, and the caller's choice.
+/// A part of the cache whose shards are given up in one order, by its number: small, and the
+/// caller's choice.
 pub type Place = u16;
 
-/// Places in which a shard may lie at once: a tier of each class, and as many on the way from one to another.
+/// Places in which a shard may lie at once: a tier of each class, and as many on the way from one
+/// to another.
 const COPIES: usize = 8;
 
 /// The places in which a shard lies.
@@ -238,7 +242,8 @@ impl Foresight {
         self.vacant.push(shard);
     }
 
-    /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs O(n log n).
+    /// A job comes that will read `future`, at `rate` bytes a second until it was seen to. Costs
+    /// O(n log n).
     pub fn join(&mut self, id: JobId, future: Box<dyn Future>, rate: f64, now: Moment) {
         self.jobs.insert(id, Job { walk: Walk::new(future), pace: Pace::new(rate), at: now });
         self.walk(id, 0);
@@ -266,7 +271,8 @@ impl Foresight {
         }
     }
 
-    /// A job has read `read` bytes in all; since it was last heard of it waited for `waited` microseconds.
+    /// A job has read `read` bytes in all; since it was last heard of it waited for `waited`
+    /// microseconds.
     pub fn advance(&mut self, id: JobId, read: u64, now: Moment, waited: u64) {
         let usual = self.usual();
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -317,7 +323,8 @@ impl Foresight {
         self.change(shard, |known| known.is_refused = is_refused);
     }
 
-    /// Others decide what becomes of a shard, until that is taken back: it is neither wanted nor given up meanwhile.
+    /// Others decide what becomes of a shard, until that is taken back: it is neither wanted nor
+    /// given up meanwhile.
     pub fn set_apart(&mut self, shard: Shard, is_apart: bool) {
         self.change(shard, |known| known.is_apart = is_apart);
     }
@@ -370,8 +377,9 @@ impl Foresight {
         self.missing.first()
     }
 
-    /// The first of the shards that a job will use next, so many at most, that is still to come here: after how many bytes it is needed,
-    /// and how many microseconds the link takes to bring it in its turn, from now on; none where its origin does not give it.
+    /// The first of the shards that a job will use next, so many at most, that is still to come
+    /// here: after how many bytes it is needed, and how many microseconds the link takes to bring
+    /// it in its turn, from now on; none where its origin does not give it.
     pub fn lacks(&mut self, id: JobId, most: u64) -> Option<(Shard, u64, Option<u64>)> {
         let shards = &self.shards;
         let is_to_come = |shard: Shard| {
@@ -397,8 +405,8 @@ impl Foresight {
         Some(Moment::try_from(latest).unwrap_or(NOW))
     }
 
-    /// The missing shards that are needed first, `most` of them, and when the next fetch must begin for each of them to come
-    /// in time, in microseconds; below 0 if that is past.
+    /// The missing shards that are needed first, `most` of them, and when the next fetch must begin
+    /// for each of them to come in time, in microseconds; below 0 if that is past.
     #[must_use]
     pub fn due_for(&self, most: usize) -> Vec<(Shard, i64)> {
         let ahead = self.ahead_of_all();
@@ -413,8 +421,9 @@ impl Foresight {
         self.link.takes(self.arriving).saturating_add(slack)
     }
 
-    /// The shards of these places to give up for `bytes` bytes of what is needed at `than`: those that are needed last, all of
-    /// them later than that, and `may_go`; without a moment, whenever they are needed. None if there are not enough.
+    /// The shards of these places to give up for `bytes` bytes of what is needed at `than`: those
+    /// that are needed last, all of them later than that, and `may_go`; without a moment, whenever
+    /// they are needed. None if there are not enough.
     pub fn victims(
         &self,
         places: &[Place],

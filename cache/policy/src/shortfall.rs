@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn one_job_lacks_what_the_bound_says() {
-        // 1000 bytes an epoch at 100 a second, half of them cached, over a link of 20 a second: the rest needs 50.
+        // 1000 bytes an epoch at 100 a second, half of them cached, over a link of 20 a second: the
+        // rest needs 50.
         let masses = [Mass { bytes: 1000, frequency: 0.1 }];
         let remedy = shortfall(&masses, 500, 20.0).unwrap();
         assert_eq!(remedy.bandwidth, Some(30.0));

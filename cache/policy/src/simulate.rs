@@ -1,7 +1,9 @@
-//! A node on a clock of its own: jobs that read, a link that brings one shard after the other, a cache of so many bytes.
+//! A node on a clock of its own: jobs that read, a link that brings one shard after the other, a
+//! cache of so many bytes.
 //!
-//! Its rule: what decides here is what decides on a node, [`Foresight`] or an [`evict`](crate::evict) policy; the rest is the
-//! least that lets them: a job reads on when all that it has open is here, at its own speed.
+//! What decides here is what decides on a node, [`Foresight`] or an
+//! [`evict`](crate::evict) policy; the rest is the least that lets them: a job reads on when all
+//! that it has open is here, at its own speed.
 
 mod agreement;
 mod limits;
@@ -18,7 +20,8 @@ use crate::foresight::{
 };
 pub use agreement::Agreement;
 
-/// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that run at once.
+/// Uses that a job without foresight fetches ahead, as a daemon does: two rounds of the fills that
+/// run at once.
 pub const AHEAD: u64 = 8;
 
 /// The cache: one place.
@@ -127,7 +130,8 @@ pub struct Report {
     pub read_bytes: u64,
     /// Bytes that were fetched.
     pub origin_bytes: u64,
-    /// The share of what jobs read that was not fetched for it; 0 where more was fetched than was read.
+    /// The share of what jobs read that was not fetched for it; 0 where more was fetched than was
+    /// read.
     pub hit_ratio: f64,
     /// Utilisation by job: the share of time in which it did not wait.
     pub busy: Vec<(String, f64)>,
@@ -157,11 +161,12 @@ pub struct Decision {
     pub went: Vec<Shard>,
 }
 
-/// Plays a trace to its end. Any other policy than `clairvoyant` has [`AHEAD`] uses of each job fetched ahead.
+/// Plays a trace to its end. Any other policy than `clairvoyant` has [`AHEAD`] uses of each job
+/// fetched ahead.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a trace that makes no sense, [`ErrorKind::Full`] if the cache does not hold what jobs have open
-/// at once.
+/// [`ErrorKind::Invalid`] for a trace that makes no sense, [`ErrorKind::Full`] if the cache does
+/// not hold what jobs have open at once.
 pub fn simulate(trace: &Trace, evict: Evict) -> Result<Report> {
     trace.check()?;
     simulate_with(trace, evict, &|job| trace.future(job))
@@ -170,7 +175,8 @@ pub fn simulate(trace: &Trace, evict: Evict) -> Result<Report> {
 /// Reads of each job, by its number; called more than once.
 pub type Futures<'f> = dyn Fn(usize) -> Box<dyn Future> + 'f;
 
-/// The same for jobs whose futures somebody else makes; of their orders in the trace nothing is read then.
+/// The same for jobs whose futures somebody else makes; of their orders in the trace nothing is
+/// read then.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -378,7 +384,8 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Begins and ends the uses of a job that it has come to; it waits until all that are under way are here.
+    /// Begins and ends the uses of a job that it has come to; it waits until all that are under way
+    /// are here.
     fn begin_and_end(&mut self, at: usize) {
         let job = &mut self.jobs[at];
         (job.until, job.waits) = (None, self.now);
@@ -609,8 +616,8 @@ impl ByUse {
         }
     }
 
-    /// Takes the shard out that goes first for one that passes or stays, and for which a job waits or not: what others are
-    /// about to need goes only for what is needed now.
+    /// Takes the shard out that goes first for one that passes or stays, and for which a job waits
+    /// or not: what others are about to need goes only for what is needed now.
     fn victim(&mut self, passes: bool, waits: bool, node: &Foresight) -> Option<Shard> {
         let is_here = |shard: Shard| node.presence(shard) == Presence::Here;
         for needed in [&self.claims, &self.open].into_iter().take(1 + usize::from(waits)) {

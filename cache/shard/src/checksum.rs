@@ -1,6 +1,6 @@
 //! The one checksum of bytes at rest: CRC32C (Castagnoli), as iSCSI, S3 and ext4 use it.
 //!
-//! Its rule: every CRC in Forebay comes from here, so that a value written by one layer can be
+//! Every CRC in Forebay comes from here, so that a value written by one layer can be
 //! compared by another.
 
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};

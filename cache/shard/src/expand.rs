@@ -1,14 +1,14 @@
 //! From what a person writes to a list of shards.
 //!
-//! Its rule: the order written is the order kept, and nothing that was asked for is missing from
+//! The order written is the order kept, and nothing that was asked for is missing from
 //! the list: a pattern that matches nothing is an error, never an empty answer.
 //!
 //! One text may hold several parts joined by `::`; braces expand in each (`{000..099}`, `{a,b}`,
-//! nested); `*`, `?` and `[…]` match local files and the objects of remote stores, which somebody else
-//! lists, and a remote folder (`s3://bucket/dir/`) means every shard below it. Bare paths and `file:` URLs become absolute
-//! paths, taken literally: no percent-decoding, as WebDataset reads them. A list of URLs is taken as
-//! it is, without braces and globs, as WebDataset does. Commands (`pipe:cat /data/000.tar`) are shards only
-//! where that was asked for; braces expand in them, too.
+//! nested); `*`, `?` and `[…]` match local files and the objects of remote stores, which somebody
+//! else lists, and a remote folder (`s3://bucket/dir/`) means every shard below it. Bare paths and
+//! `file:` URLs become absolute paths, taken literally: no percent-decoding, as WebDataset reads
+//! them. A list of URLs is taken as it is, without braces and globs, as WebDataset does. Commands
+//! (`pipe:cat /data/000.tar`) are shards only where that was asked for; braces expand in them, too.
 
 mod braces;
 
@@ -37,8 +37,8 @@ pub enum Commands {
 /// The shards that `spec` means, in order; `list` is asked for the patterns of remote stores.
 ///
 /// # Errors
-/// `Invalid` naming the part that cannot be understood, or a command that is refused; `NotFound` where a glob
-/// matches nothing; what `list` says.
+/// `Invalid` naming the part that cannot be understood, or a command that is refused; `NotFound`
+/// where a glob matches nothing; what `list` says.
 pub fn expand(spec: &str, commands: Commands, list: &mut List<'_>) -> Result<Vec<String>> {
     let mut urls = Vec::new();
     for part in spec.split("::") {
@@ -68,8 +68,8 @@ pub fn expand(spec: &str, commands: Commands, list: &mut List<'_>) -> Result<Vec
 /// The same for a list whose entries each name one shard, literally.
 ///
 /// # Errors
-/// `Invalid` for an empty list or entry, a command that is refused, or a relative path where there is no
-/// working directory.
+/// `Invalid` for an empty list or entry, a command that is refused, or a relative path where there
+/// is no working directory.
 pub fn expand_list(list: &[String], commands: Commands) -> Result<Vec<String>> {
     if list.is_empty() || list.iter().any(String::is_empty) {
         return Err(invalid("the URL list is empty, or an entry of it is"));

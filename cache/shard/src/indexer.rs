@@ -1,6 +1,6 @@
 //! From a tar to its index, sample by sample, while the bytes still arrive.
 //!
-//! Its rule: nothing is dropped in silence. What WebDataset would skip without a word (a header
+//! Nothing is dropped in silence. What WebDataset would skip without a word (a header
 //! with a wrong checksum, an archive that stops between two members) is [`ErrorKind::Corrupt`] with
 //! the offset; a sample that names a field twice keeps its position and is marked bad.
 //!
@@ -30,8 +30,8 @@ use crate::key::{RESERVED, field_name, split_key};
 pub use plain::Plain;
 use walk::{Entry, Walk};
 
-/// A shard's bytes, some of which may still be on their way: reads wait for them. Where the shard is
-/// shorter than was thought, a read ends as at a file's end.
+/// A shard's bytes, some of which may still be on their way: reads wait for them. Where the shard
+/// is shorter than was thought, a read ends as at a file's end.
 ///
 /// A `Read` or `Seek` error that wraps a [`forebay_error::Error`] (by `io::Error::other`) comes out
 /// of the indexer unchanged, so a failed download keeps its kind and its place.

@@ -1,7 +1,8 @@
 //! Shards from what lies in files: a folder, a list, or tars that exist already.
 //!
-//! Its rule: the same input makes the same bytes, however many threads write them and however often they were
-//! stopped. Headers carry no time, owner or mode of the source, and a shard gets its name only when it is whole on the disk.
+//! The same input makes the same bytes, however many threads write them and however often
+//! they were stopped. Headers carry no time, owner or mode of the source, and a shard gets its name
+//! only when it is whole on the disk.
 //!
 //! | part | answers |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! An index while it rests in memory, as small as what it says: 8 bytes a sample, 10 a member, and
 //! the keys' own text.
 //!
-//! Its rule: nothing is lost. What the small form cannot say (a member of 4 GiB, a sample that does
+//! Nothing is lost. What the small form cannot say (a member of 4 GiB, a sample that does
 //! not begin on a tar block) keeps the plain one.
 //!
 //! | of | kept | why that is enough |

@@ -15,8 +15,8 @@ use names::Names;
 pub use partial::Partial;
 use reader::Reader;
 
-/// Bytes under one checksum of [`Sidecar::blocks`]: what a fill fetches at once, and so small that a
-/// gigabyte's checksums take 1 KiB.
+/// Bytes under one checksum of [`Sidecar::blocks`]: what a fill fetches at once, and so small that
+/// a gigabyte's checksums take 1 KiB.
 pub const BLOCK_BYTES: u64 = 4 << 20;
 
 /// The head's size: one page, one aligned read on 512-byte and 4 KiB disks.
@@ -68,8 +68,8 @@ pub struct Sidecar {
     pub tenant: Option<String>,
     /// The shard's length in bytes.
     pub len: u64,
-    /// The length of the origin's object, where that is compressed and the shard what it holds, or where it
-    /// comes only as a whole.
+    /// The length of the origin's object, where that is compressed and the shard what it holds, or
+    /// where it comes only as a whole.
     pub compressed_len: Option<u64>,
     /// CRC32C of each [`BLOCK_BYTES`] of the shard, the last one shorter.
     pub blocks: Vec<u32>,

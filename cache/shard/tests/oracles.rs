@@ -1,6 +1,6 @@
 //! The index agrees with two other readers of tar: Python's `tarfile` and the `tar` crate.
 //!
-//! Its rule: the archives are written by others (Python in three formats, the `tar` crate), the
+//! The archives are written by others (Python in three formats, the `tar` crate), the
 //! judgement is made by others, and only the comparison is ours.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

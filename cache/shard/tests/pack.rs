@@ -155,7 +155,8 @@ fn samples_stay_whole_and_any_number_of_threads_makes_the_same_bytes() {
 fn a_plan_is_what_packing_makes_and_writes_nothing() {
     let place = Place::new();
     place.tree();
-    // Longer than a header's name field: such members take more blocks; the second fills its last block.
+    // Longer than a header's name field: such members take more blocks; the second fills its last
+    // block.
     place.put(&format!("{}.jpg", "long".repeat(40)), vec![1; 5000]);
     place.put(&format!("sub/{}.jpg", "é".repeat(60)), vec![1; 512]);
     place.put(&format!("sub/{}/{}.jpg", "a".repeat(250), "b".repeat(250)), b"");
@@ -491,8 +492,8 @@ fn lists_that_cannot_be_meant_are_refused_by_row() {
     assert_eq!(refusal(&place.list("o", "none.csv")).kind(), ErrorKind::NotFound);
 }
 
-/// A list as data frames are written: keys, a path that may be missing, and two columns of numbers, the first of
-/// which is called `class`.
+/// A list as data frames are written: keys, a path that may be missing, and two columns of numbers,
+/// the first of which is called `class`.
 fn parquet(path: &Path, keys: Option<LogicalType>, class: &str, numbers: Option<LogicalType>) {
     let column = |name: &str, kind, logical, repetition| {
         let column = Type::primitive_type_builder(name, kind).with_logical_type(logical);

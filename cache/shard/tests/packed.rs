@@ -8,7 +8,8 @@ use proptest::prelude::*;
 /// A key, the blocks of headers before each member and its length, and whether the sample is good.
 type Made = (String, Vec<(u32, u64)>, bool);
 
-/// An index as a tar would have it: each sample's members with so many blocks of headers before them.
+/// An index as a tar would have it: each sample's members with so many blocks of headers before
+/// them.
 fn index(samples: &[Made]) -> Index {
     let mut index = Index { fields: (0..4).map(|n| format!("f{n}")).collect(), ..Index::default() };
     let mut at = 0_u64;

@@ -1,12 +1,12 @@
 //! Shards that are what a command says: `pipe:aws s3 cp s3://bucket/000.tar -`.
 //!
-//! Its rule: the daemon runs nothing. The job that names a command runs it, in its own process and with its own
-//! rights, and writes into a pipe of the daemon's; what comes out is one stream, whose length shows at its end
-//! and which cannot be asked for again from the middle.
+//! The daemon runs nothing. The job that names a command runs it, in its own process and
+//! with its own rights, and writes into a pipe of the daemon's; what comes out is one stream, whose
+//! length shows at its end and which cannot be asked for again from the middle.
 //!
-//! Nobody can say which version of what a command reads it will bring. So a copy stands for what its URL means
-//! for as long as it is kept, and only for the user whose command brought it: another's may say something
-//! else, or may not read it at all.
+//! Nobody can say which version of what a command reads it will bring. So a copy stands for what
+//! its URL means for as long as it is kept, and only for the user whose command brought it:
+//! another's may say something else, or may not read it at all.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +30,9 @@ use crate::{Source, Stretch};
 /// an archive, say, takes its time before the first byte.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Bytes that a command may be ahead of its reader: what any process may ask of the kernel unless its
-/// administrator said otherwise. With the usual 64 KiB both sides would wake for every sixteen pages.
+/// Bytes that a command may be ahead of its reader: what any process may ask of the kernel unless
+/// its administrator said otherwise. With the usual 64 KiB both sides would wake for every sixteen
+/// pages.
 const AHEAD: usize = 1 << 20;
 
 /// Returns the error for a command outside a job.

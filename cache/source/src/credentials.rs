@@ -1,8 +1,8 @@
 //! Credentials that run out: asked for once, kept while they are good, renewed beside the requests.
 //!
-//! Its rule: many requests that want the same credentials make one question. What is still valid is
-//! served while a renewal is under way or failed; only without any does a request wait, and only for
-//! so long.
+//! Many requests that want the same credentials make one question. What is still valid is
+//! served while a renewal is under way or failed; only without any does a request wait, and only
+//! for so long.
 
 mod lending;
 mod program;
@@ -24,7 +24,8 @@ pub use program::lend;
 /// Intervals and timeouts of requests for credentials.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// Credentials are renewed this long before they run out: as the services that lend them advise …
+    /// Credentials are renewed this long before they run out: as the services that lend them advise
+    /// …
     ahead: Duration,
     /// … but never before this share of their time is left, for those that last some minutes only.
     share: u32,
@@ -34,8 +35,8 @@ struct Pace {
     /// The least time between a renewal that failed and the next: a service that is down is not
     /// asked once per part.
     pause: Duration,
-    /// Credentials younger than this are not dropped because a store refused them: they were fresh, so
-    /// fresh ones would fare no better.
+    /// Credentials younger than this are not dropped because a store refused them: they were fresh,
+    /// so fresh ones would fare no better.
     settled: Duration,
 }
 

@@ -31,7 +31,8 @@ struct Striped {
     end: u64,
     /// Bytes of a stripe; they count from the file's first byte.
     stripe: u64,
-    /// The server of each stripe in turn; none where they are not told, or the metadata server has it.
+    /// The server of each stripe in turn; none where they are not told, or the metadata server has
+    /// it.
     servers: Vec<u32>,
 }
 
@@ -50,8 +51,8 @@ impl Layout {
         Ok(Self { block: 0, stretches: lustre::parse(value)? })
     }
 
-    /// Bytes of the read from `offset` on that is best made at once: at most `most`, whole stripes or
-    /// blocks as far as they fit, and of a larger one no more than the rest of it.
+    /// Bytes of the read from `offset` on that is best made at once: at most `most`, whole stripes
+    /// or blocks as far as they fit, and of a larger one no more than the rest of it.
     pub(crate) fn cut(&self, offset: u64, most: u64) -> u64 {
         let (unit, until) = match self.stretch_at(offset) {
             Some(striped) => (striped.stripe, striped.end),

@@ -70,8 +70,9 @@ pub trait Source: Send + Sync {
         Ok(Begun { stat: self.stat(url).await?, head: None })
     }
 
-    /// The bytes of `range`, all of the version `stat`. Of a shard that is [`Binding::Sequential`] that
-    /// must be the whole, and of a [`Binding::Stream`] it says nothing: all of it comes. Asks for nothing yet.
+    /// The bytes of `range`, all of the version `stat`. Of a shard that is [`Binding::Sequential`]
+    /// that must be the whole, and of a [`Binding::Stream`] it says nothing: all of it comes. Asks
+    /// for nothing yet.
     ///
     /// # Errors
     /// `Invalid` for a URL that is not of this source.
@@ -84,7 +85,8 @@ pub trait Source: Send + Sync {
     ) -> Result<Box<dyn Stretch + 'a>>;
 
     /// Fills the first `min(stat.len - offset, into.len())` bytes of `into` with the shard's bytes
-    /// from `offset`, all of the version `stat`, and returns it; what lies behind them is undefined.
+    /// from `offset`, all of the version `stat`, and returns it; what lies behind them is
+    /// undefined.
     ///
     /// # Errors
     /// As [`Stretch::fill`]; `Invalid` if `offset` is not inside the shard.
@@ -101,12 +103,12 @@ pub trait Source: Send + Sync {
         self.stretch(url, stat, range, rank).await?.fill(into).await
     }
 
-    /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`) means,
-    /// by name.
+    /// The objects that a pattern (`s3://bucket/train-*.tar`) or a folder (`s3://bucket/train/`)
+    /// means, by name.
     ///
     /// # Errors
-    /// As [`Source::stat`]; `NotFound` if nothing matches, `Invalid` for a pattern that is none, that
-    /// matches too much, or where the source does not tell what it has.
+    /// As [`Source::stat`]; `NotFound` if nothing matches, `Invalid` for a pattern that is none,
+    /// that matches too much, or where the source does not tell what it has.
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {
         Err(lists_nothing(pattern))
     }
@@ -122,8 +124,8 @@ pub trait Source: Send + Sync {
         AT_ONCE
     }
 
-    /// Waits until one more shard may be fetched, like `url` and of this rank, and holds its place: sources
-    /// that may hang take no more places at once than leave some to others.
+    /// Waits until one more shard may be fetched, like `url` and of this rank, and holds its place:
+    /// sources that may hang take no more places at once than leave some to others.
     ///
     /// # Errors
     /// As [`Source::stat`].
@@ -136,8 +138,8 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Among whom what this source says of a shard may be shared: everybody who asks the same endpoint,
-    /// unless it stands for a client that has to show its own rights.
+    /// Among whom what this source says of a shard may be shared: everybody who asks the same
+    /// endpoint, unless it stands for a client that has to show its own rights.
     fn scope(&self) -> &str {
         self.endpoint()
     }
@@ -152,9 +154,9 @@ pub trait Stretch: Send {
     /// Fills `into` with the next bytes, as far as there are any, and returns it.
     ///
     /// # Errors
-    /// `NotFound` and `PermissionDenied` naming the URL, `Unavailable` once the retries are spent or if
-    /// the shard changed since its `stat` (stat it again and start over). The span is given back to its
-    /// arena, and the stretch is over.
+    /// `NotFound` and `PermissionDenied` naming the URL, `Unavailable` once the retries are spent
+    /// or if the shard changed since its `stat` (stat it again and start over). The span is given
+    /// back to its arena, and the stretch is over.
     async fn fill(&mut self, into: Span) -> Result<Span>;
 
     /// Returns the length of a shard that only its end reveals ([`Binding::Stream`]), once it has

@@ -14,11 +14,12 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Longest silence of a connection, in headers or body, before it counts as broken.
     pub read_timeout: Duration,
-    /// Requests in flight at once over all remote stores. 64 parts of 8 MiB fill 100 Gbit/s at 40 ms
-    /// a part, and stay below what one S3 prefix or a small server takes.
+    /// Requests in flight at once over all remote stores. 64 parts of 8 MiB fill 100 Gbit/s at 40
+    /// ms a part, and stay below what one S3 prefix or a small server takes.
     pub connections: usize,
-    /// No reply is late, and asked for a second time, before this: on a busy machine the scheduler alone
-    /// may hold a thread for so long, and what an object store usually takes is not much less.
+    /// No reply is late, and asked for a second time, before this: on a busy machine the scheduler
+    /// alone may hold a thread for so long, and what an object store usually takes is not much
+    /// less.
     pub late: Duration,
     /// Time for a file system to answer one open, stat or read of a part, before it counts as hung.
     /// A server that fails over is back within a minute; a slow one reads a part in less.

@@ -14,11 +14,12 @@ const GLOB: [char; 3] = ['*', '?', '['];
 /// Suffixes of shards, for a folder that means all of them.
 const SHARDS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 
-/// The most that one pattern may match: a job's shards travel in one message, which a million names of
-/// 200 bytes fill.
+/// The most that one pattern may match: a job's shards travel in one message, which a million names
+/// of 200 bytes fill.
 const MATCHES_MAX: usize = 1_000_000;
 
-/// The most pages that are read for one pattern: of a thousand names each, a hundred million objects.
+/// The most pages that are read for one pattern: of a thousand names each, a hundred million
+/// objects.
 const PAGES_MAX: u64 = 100_000;
 
 const MATCHING: MatchOptions = MatchOptions {

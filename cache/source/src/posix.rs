@@ -1,11 +1,11 @@
 //! Shards that are files: local disks, NFS, Lustre, GPFS.
 //!
-//! Its rule: files are touched by readers alone ([`Readers`] says why), past the page cache, and one
-//! that changed under the read is noticed by its inode, length and time after it. A read ends where a
-//! stripe or a block of the file system does, as [`Stat::layout`] tells it.
+//! Files are touched by readers alone ([`Readers`] says why), past the page cache, and
+//! one that changed under the read is noticed by its inode, length and time after it. A read ends
+//! where a stripe or a block of the file system does, as [`Stat::layout`] tells it.
 //!
-//! A file is opened by its path, with the daemon's rights; or by the client whose job names it, with the
-//! client's, and then each client that reads the shard has shown that it can open it.
+//! A file is opened by its path, with the daemon's rights; or by the client whose job names it,
+//! with the client's, and then each client that reads the shard has shown that it can open it.
 
 use std::ops::Range;
 use std::path::Path;

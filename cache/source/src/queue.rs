@@ -139,8 +139,8 @@ impl Rank {
         self.level() == NOW
     }
 
-    /// Somebody wants it, too, whose rank is `other`: from now on it is at least as urgent, and no slower; who
-    /// only waits for `other` now says so of this one, too ([`Rank::awaited`]).
+    /// Somebody wants it, too, whose rank is `other`: from now on it is at least as urgent, and no
+    /// slower; who only waits for `other` now says so of this one, too ([`Rank::awaited`]).
     pub fn lift(&self, other: &Self) {
         if self.is(other) {
             return;

@@ -1,8 +1,8 @@
 //! Files are opened, looked at and read by processes of their own: readers.
 //!
-//! Its rule: this process touches no file system that shards come from. A system call on a mount that
-//! hangs cannot be ended, not even by SIGKILL; made here it would keep a killed daemon's lock and
-//! socket alive. A reader has neither: the worst that hangs is a process that has nothing.
+//! This process touches no file system that shards come from. A system call on a mount
+//! that hangs cannot be ended, not even by SIGKILL; made here it would keep a killed daemon's lock
+//! and socket alive. A reader has neither: the worst that hangs is a process that has nothing.
 //!
 //! ```text
 //!   ask ──▶ the mount that the path lies on    mountinfo.rs   from a table; nothing is touched
@@ -133,9 +133,9 @@ impl Readers {
         self.0.users.counts()
     }
 
-    /// Has a reader of the mount that `path` lies on answer `request`, for which these servers of its
-    /// file system are asked. Whoever drops the future leaves
-    /// the reader its time to answer: it is not killed for that.
+    /// Has a reader of the mount that `path` lies on answer `request`, for which these servers of
+    /// its file system are asked. Whoever drops the future leaves the reader its time to answer: it
+    /// is not killed for that.
     pub(crate) async fn ask(
         &self,
         path: &Path,

@@ -1,7 +1,7 @@
 //! Shards behind a network: how all stores are the same.
 //!
-//! Its rule: one way to ask, to resume and to give up for every store; a store says only where an object
-//! lies, with which client, and what a refusal means.
+//! One way to ask, to resume and to give up for every store; a store says only where an
+//! object lies, with which client, and what a refusal means.
 //!
 //! ```text
 //!   stretch.rs   consecutive bytes: resumed at the byte, asked for twice when late

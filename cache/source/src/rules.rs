@@ -63,7 +63,8 @@ const ENDPOINTS: [&str; 7] = [
     "AWS_ALLOW_HTTP",
 ];
 
-/// The variables by which a client says whom to ask for credentials: the daemon asks its own machine.
+/// The variables by which a client says whom to ask for credentials: the daemon asks its own
+/// machine.
 const LENDERS: [&str; 7] = [
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -194,8 +195,8 @@ impl Rule {
             .fold(options, |options, (name, value)| options.without(name).with(name, value)))
     }
 
-    /// The options without what could still mean another store: a data set that others may read is that of
-    /// one store, which this rule has to name.
+    /// The options without what could still mean another store: a data set that others may read is
+    /// that of one store, which this rule has to name.
     pub(crate) fn pinned(&self, options: Options, scheme: Scheme, host: &str) -> Result<Options> {
         let key = match scheme {
             _ if self.endpoint.is_some() => None,
@@ -242,8 +243,8 @@ impl Rule {
     }
 }
 
-/// Every rule, in order. None at all: everything may be used, as whoever asks says; but what only this
-/// machine reaches, a node that has an administrator reaches by a rule alone.
+/// Every rule, in order. None at all: everything may be used, as whoever asks says; but what only
+/// this machine reaches, a node that has an administrator reaches by a rule alone.
 #[derive(Clone, Default)]
 pub struct Rules {
     list: Vec<Rule>,
@@ -286,8 +287,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Limits that are others by `new`: those of sources that have the same `match`, where no other source
-    /// keeps them.
+    /// Limits that are others by `new`: those of sources that have the same `match`, where no other
+    /// source keeps them.
     pub(crate) fn relimited(&self, new: &Self) -> Vec<(RateLimits, RateLimits)> {
         let changed = self.list.iter().filter_map(|rule| {
             let text = rule.matches.text();

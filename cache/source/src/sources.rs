@@ -1,6 +1,6 @@
 //! From a URL and a client's options to the source that serves it.
 //!
-//! Its rule: equal questions get the same source, so connections are shared, and how many are
+//! Equal questions get the same source, so connections are shared, and how many are
 //! remembered is bounded whatever clients ask for.
 
 use std::ffi::OsString;
@@ -161,9 +161,9 @@ impl Sources {
         self
     }
 
-    /// The same, with AWS credentials for those who have no key pair: `command` is that of a process
-    /// that runs [`crate::lend`], and `own` says whether whoever asks is this process's own user, whose
-    /// files in their home count.
+    /// The same, with AWS credentials for those who have no key pair: `command` is that of a
+    /// process that runs [`crate::lend`], and `own` says whether whoever asks is this process's own
+    /// user, whose files in their home count.
     #[must_use]
     pub fn lending(mut self, command: Vec<OsString>, own: bool) -> Self {
         self.lending = Lending::new(command, own);
@@ -188,8 +188,8 @@ impl Sources {
         Ok(NewRules(Ruled::new(rules, wire)))
     }
 
-    /// Goes by other rules from now on. What was opened by the old ones goes on; of links that only another
-    /// limit is set for, all heed it.
+    /// Goes by other rules from now on. What was opened by the old ones goes on; of links that only
+    /// another limit is set for, all heed it.
     pub fn rule(&self, new: NewRules) {
         let before = self.now();
         for (old, new) in before.rules.relimited(&new.0.rules) {
@@ -202,8 +202,8 @@ impl Sources {
         self.ruled.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same, which opens a file by its path only where a rule says so; others the client opens whose
-    /// job names them.
+    /// The same, which opens a file by its path only where a rule says so; others the client opens
+    /// whose job names them.
     #[must_use]
     pub fn opening_by_rule(mut self) -> Self {
         self.opens_named = false;
@@ -240,7 +240,8 @@ impl Sources {
     ///
     /// # Errors
     /// `Invalid` for a URL or options that make no sense, `PermissionDenied` if a store needs
-    /// credentials and there are none, if no rule lets the URL be used, or if this client may not read it.
+    /// credentials and there are none, if no rule lets the URL be used, or if this client may not
+    /// read it.
     pub fn open_for(
         &self,
         url: &str,

@@ -25,14 +25,14 @@ pub enum Binding {
     /// By a strong ETag: the store compares it with each request (`If-Match`), and each reply is
     /// compared, too, for not every store does.
     Strong,
-    /// By what each reply says of time and length (remote: `Last-Modified` and the total length, or a
-    /// weak ETag; files: inode, length and time). A change within the clock's step goes unseen.
+    /// By what each reply says of time and length (remote: `Last-Modified` and the total length, or
+    /// a weak ETag; files: inode, length and time). A change within the clock's step goes unseen.
     Weak,
-    /// By nothing, or the server serves no ranges: all bytes come in one reply, from the first to the
-    /// last, or not at all.
+    /// By nothing, or the server serves no ranges: all bytes come in one reply, from the first to
+    /// the last, or not at all.
     Sequential,
-    /// By nothing, and nobody knows its length before its end: bytes come from the first to the last, or not
-    /// at all, as a command says them.
+    /// By nothing, and nobody knows its length before its end: bytes come from the first to the
+    /// last, or not at all, as a command says them.
     Stream,
 }
 

@@ -1,7 +1,8 @@
 //! A store's own checksums: what is asked, what an answer means, and what becomes of refusals.
 //!
-//! Its rule: answers are worded as Amazon's reference words them (HeadObject, GetObjectAttributes), or as
-//! a store that speaks S3 was seen to word them; the checksums are the catalogue's of `123456789`.
+//! Answers are worded as Amazon's reference words them (HeadObject, GetObjectAttributes),
+//! or as a store that speaks S3 was seen to word them; the checksums are the catalogue's of
+//! `123456789`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! Readers as processes: what they hold, what becomes of a request whose reader ends, when they end.
+//! Readers as processes: what they hold, what becomes of a request whose reader ends, when they
+//! end.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 
@@ -94,7 +95,8 @@ async fn any_range_of_a_file_is_read() {
     }
 }
 
-/// The name under which this crate's test reader looks for layouts; the kernel call is the real one.
+/// The name under which this crate's test reader looks for layouts; the kernel call is the real
+/// one.
 const LAYOUT: &str = "user.lustre.lov";
 
 /// Stripes change how a file is read, not what comes.

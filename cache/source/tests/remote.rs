@@ -1,6 +1,6 @@
 //! Sources against real servers: the same promises over S3, HTTP and files.
 //!
-//! Its rule: every fault is made at a known byte or request, so each test has one outcome.
+//! Every fault is made at a known byte or request, so each test has one outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

@@ -1,6 +1,7 @@
-//! Faults of networks and stores, as a source meets them: every byte is right, or the error says why.
+//! Faults of networks and stores, as a source meets them: every byte is right, or the error says
+//! why.
 //!
-//! Its rule: every fault meets a known request; what came of it is counted, not timed.
+//! Every fault meets a known request; what came of it is counted, not timed.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

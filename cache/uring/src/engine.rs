@@ -1,6 +1,6 @@
 //! The thread (or pool) that moves bytes between files and spans.
 //!
-//! Its rule: the face is the same over all engines, and which one runs, and why, is never a
+//! The face is the same over all engines, and which one runs, and why, is never a
 //! secret: [`Engine::kind`] and [`Engine::report`] say it.
 //!
 //! ```text

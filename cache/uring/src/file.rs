@@ -1,6 +1,6 @@
 //! A file on disk, opened past the page cache where the file system allows it.
 //!
-//! Its rule: what a file can do (alignment, O_DIRECT) is asked once, when it is opened, and never
+//! What a file can do (alignment, O_DIRECT) is asked once, when it is opened, and never
 //! guessed; where the file system gives no answer the strictest common value holds.
 
 use std::fmt;

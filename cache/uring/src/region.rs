@@ -1,6 +1,6 @@
 //! One memfd-backed mapping, on the largest pages the machine will give.
 //!
-//! Its rule: a region is fully backed before anyone holds it, and never shrinks, so touching it
+//! A region is fully backed before anyone holds it, and never shrinks, so touching it
 //! cannot raise SIGBUS; what cannot be backed is the error `Full` at creation.
 //!
 //! Large pages are tried by a ladder, because the kernel pins and walks pages per operation: 2 MiB
@@ -66,7 +66,8 @@ impl Region {
     /// has some (first touch); they are not bound, whichever disk the region is for.
     ///
     /// # Errors
-    /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the memory.
+    /// `Invalid` for a length of zero or one that overflows, `Full` if the machine lacks the
+    /// memory.
     pub fn create(name: &str, len: usize) -> Result<Arc<Self>> {
         Self::build(name, len, SealFlags::empty())
     }

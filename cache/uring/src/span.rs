@@ -1,6 +1,6 @@
 //! Exclusive use of one range of a region.
 //!
-//! Its rule: no two spans of a process overlap, so `&mut Span` may give `&mut [u8]`.
+//! No two spans of a process overlap, so `&mut Span` may give `&mut [u8]`.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -93,8 +93,8 @@ impl Span {
     }
 }
 
-/// The bytes of a span that nobody writes any more, shared: they may be read, and written to a file,
-/// at the same time. The range is free again when the last holder drops it.
+/// The bytes of a span that nobody writes any more, shared: they may be read, and written to a
+/// file, at the same time. The range is free again when the last holder drops it.
 #[derive(Debug, Clone)]
 pub struct Frozen {
     span: Arc<Span>,

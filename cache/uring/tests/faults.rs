@@ -1,6 +1,6 @@
 //! Operations that go wrong on purpose, over each engine.
 //!
-//! Its rule: a fault changes what it names and nothing else: bytes are right or the operation says
+//! A fault changes what it names and nothing else: bytes are right or the operation says
 //! that it failed, every span comes back, and each fate is told how it ended before its caller is.
 
 mod engines;

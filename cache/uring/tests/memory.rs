@@ -1,6 +1,6 @@
 //! Regions and the leases of their bytes.
 //!
-//! Its rule: what a holder of the descriptor may do is tried through the descriptor itself.
+//! What a holder of the descriptor may do is tried through the descriptor itself.
 
 use std::os::fd::AsFd;
 use std::pin::pin;

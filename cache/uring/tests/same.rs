@@ -1,6 +1,6 @@
 //! The same operations on each engine, and the same results.
 //!
-//! Its rule: engines may differ in speed and in nothing that a caller can see: what was moved, what
+//! Engines may differ in speed and in nothing that a caller can see: what was moved, what
 //! went wrong and where, which bytes came, and which bytes the file holds in the end.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]

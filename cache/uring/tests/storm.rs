@@ -1,6 +1,6 @@
 //! Futures dropped at every moment, under load.
 //!
-//! Its rule: after the storm every byte of memory is free again, and no operation that was awaited
+//! After the storm every byte of memory is free again, and no operation that was awaited
 //! saw another's bytes.
 
 mod engines;

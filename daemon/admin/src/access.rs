@@ -57,7 +57,8 @@ impl Caller {
     }
 }
 
-/// Refuses whoever may not see what is others', and change what the daemon does; a refusal is noted.
+/// Refuses whoever may not see what is others', and change what the daemon does; a refusal is
+/// noted.
 fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) -> Result<()> {
     match caller {
         Caller::Peer(rights) => rights.administers(event, what),

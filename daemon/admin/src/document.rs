@@ -1,6 +1,7 @@
 //! The OpenAPI document: what is said of all routes alike.
 //!
-//! One rule: a route says what it takes and gives; that it may be refused, and what for, is added here.
+//! A route says what it takes and gives; that it may be refused, and what for, is added
+//! here.
 
 use forebay_error::{PROBLEM, Problem};
 use utoipa::OpenApi;
@@ -31,7 +32,8 @@ const REFUSALS: [(&str, &str); 2] = [
 )]
 pub(super) struct Described;
 
-/// Adds to each operation of a document that it may be refused; `for_admins`: that it needs the token.
+/// Adds to each operation of a document that it may be refused; `for_admins`: that it needs the
+/// token.
 pub(super) fn complete(document: &mut Document, for_admins: bool) {
     for path in document.paths.paths.values_mut() {
         for operation in operations(path) {

@@ -11,8 +11,8 @@
 //!     page           what a browser shows                              admin/page.rs, admin/page/
 //!     state, costs, jobs, tiers, datasets, shards, explain, pins, warm_ups, scrubs, policy   a file for each kind of thing
 //! ```
-//! One rule: a route is declared once, with its description, so that the document cannot differ from what
-//! is served.
+//! A route is declared once, with its description, so that the document cannot differ
+//! from what is served.
 
 mod access;
 mod body;

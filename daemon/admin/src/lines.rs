@@ -1,6 +1,7 @@
-//! Work that is told step by step: a response of JSON documents, one a line, until the work is over.
+//! Work that is told step by step: a response of JSON documents, one a line, until the work is
+//! over.
 //!
-//! One rule: the work belongs to whoever reads the lines. When they go, it ends.
+//! The work belongs to whoever reads the lines. When they go, it ends.
 
 use std::convert::Infallible;
 
@@ -25,8 +26,8 @@ enum Line<T> {
     Failed(Problem),
 }
 
-/// A response that tells of `work` whenever it changes, to its end, and lets go of it then or when nobody reads any more. What is told
-/// of a state, and whether it is the last, `judge` says.
+/// A response that tells of `work` whenever it changes, to its end, and lets go of it then or when
+/// nobody reads any more. What is told of a state, and whether it is the last, `judge` says.
 pub(super) fn followed<S, T>(
     progress: watch::Receiver<S>,
     work: impl Send + 'static,

@@ -51,8 +51,8 @@ fn families() -> impl Iterator<Item = &'static Family> {
 pub(crate) enum Audience {
     /// Those who may know all of it.
     Admins,
-    /// Strangers, who are told what names nobody: whatever has a label that says whose data it is about is told of all
-    /// together.
+    /// Strangers, who are told what names nobody: whatever has a label that says whose data it is
+    /// about is told of all together.
     Anybody,
 }
 
@@ -368,7 +368,8 @@ mod tests {
             if *kind == Kind::Counter {
                 assert_ne!(*together, Together::Least, "{name}: counters are added");
             }
-            // The sum of those that are connected falls when one leaves, which is taken for a restart.
+            // The sum of those that are connected falls when one leaves, which is taken for a
+            // restart.
             if *kind != Kind::Gauge && labels.contains(&"session") {
                 assert_eq!(*together, Together::Untold, "{name}: sessions come and go");
             }

@@ -1,7 +1,7 @@
 //! The status page: what `forebay top` shows, for a browser.
 //!
-//! Its rule: it is three files that are part of the program. It loads nothing from anywhere else, and is told nothing that whoever
-//! looks at it may not ask: it asks as anybody does.
+//! It is three files that are part of the program. It loads nothing from anywhere else,
+//! and is told nothing that whoever looks at it may not ask: it asks as anybody does.
 
 use axum::http::{HeaderName, header};
 

@@ -18,7 +18,8 @@ use super::access::Caller;
 use super::body::{Json, Query};
 use super::refusal::Refusal;
 
-/// Rounds of a job through its shards that a trace tells of, at most: what is further away decides nothing.
+/// Rounds of a job through its shards that a trace tells of, at most: what is further away decides
+/// nothing.
 const ROUNDS_MAX: u64 = 100;
 
 /// Length of a trace.
@@ -63,7 +64,8 @@ pub(super) async fn trace(
     Ok(Answer(trace))
 }
 
-/// Puts a configuration in force, all of it or nothing; answered with what changes, and what stands in the way.
+/// Puts a configuration in force, all of it or nothing; answered with what changes, and what stands
+/// in the way.
 #[utoipa::path(post, path = "/api/v1/policy", tag = "policy",
     params(Rehearsal),
     request_body = Wish,

@@ -24,8 +24,8 @@ const AT_ONCE: usize = 8;
 
 /// Drops every copy of shards now, whatever their version, on every tier, pinned ones too.
 ///
-/// Jobs that read one finish with the old copy, and those that come to one that still arrives join them; the next use fetches it
-/// anew.
+/// Jobs that read one finish with the old copy, and those that come to one that still arrives join
+/// them; the next use fetches it anew.
 #[utoipa::path(post, path = "/api/v1/evictions", tag = "shards",
     params(Rehearsal),
     request_body = Shards,

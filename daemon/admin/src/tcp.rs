@@ -1,7 +1,7 @@
 //! The API over TCP, where the kernel says nothing of who asks.
 //!
-//! One rule: a browser is not to be made an admin's unknowing hand. Whoever asks must mean this daemon by a
-//! name that is its own, and a page of another's may ask nothing.
+//! A browser is not to be made an admin's unknowing hand. Whoever asks must mean this
+//! daemon by a name that is its own, and a page of another's may ask nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ use super::refusal::Refusal;
 /// Connections at once: some scrapers, some people, and room for those that hang.
 const CONNECTIONS: usize = 64;
 
-/// Pause, at most, after a connection that could not be taken: descriptors are used up, and the kernel gives
-/// no sign when one is free again.
+/// Pause, at most, after a connection that could not be taken: descriptors are used up, and the
+/// kernel gives no sign when one is free again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound port.

@@ -35,7 +35,8 @@ pub struct CostReport {
     pub seconds: f64,
     /// By which prices.
     pub prices: Prices,
-    /// A line for each job and data set that something was fetched of, and one for each job that waited, the dearest first.
+    /// A line for each job and data set that something was fetched of, and one for each job that
+    /// waited, the dearest first.
     pub lines: Vec<CostLine>,
     /// The same with a line for each job,
     #[serde(default)]
@@ -69,7 +70,8 @@ pub struct CostLine {
     pub file_bytes: u64,
     /// Bytes written to tiers on disks.
     pub written_bytes: u64,
-    /// Trainers that waited; one that found its daemon again is counted once, where its process is known.
+    /// Trainers that waited; one that found its daemon again is counted once, where its process is
+    /// known.
     pub trainers: u64,
     /// Seconds that all of them waited for batches together: each is taken to have one GPU.
     pub gpu_seconds_lost: f64,
@@ -105,7 +107,8 @@ pub struct Cost {
 pub struct Endurance {
     /// The tier.
     pub tier: String,
-    /// Bytes written to it since the daemon started, moves between tiers among them, which are on nobody's bill.
+    /// Bytes written to it since the daemon started, moves between tiers among them, which are on
+    /// nobody's bill.
     pub written_bytes: u64,
     /// Bytes that it may hold.
     pub capacity_bytes: u64,
@@ -113,7 +116,8 @@ pub struct Endurance {
     /// hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacities_per_day: Option<f64>,
-    /// Bytes that may still be written today without anybody waiting for them, if `writes_per_day` says so.
+    /// Bytes that may still be written today without anybody waiting for them, if `writes_per_day`
+    /// says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_today_bytes: Option<i64>,
 }

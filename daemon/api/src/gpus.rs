@@ -97,7 +97,8 @@ pub struct GpuJob {
 }
 
 impl Activity {
-    /// Share of their time in which JPEG engines worked, the mean over all; none if it is not known.
+    /// Share of their time in which JPEG engines worked, the mean over all; none if it is not
+    /// known.
     #[must_use]
     pub fn jpeg_share(&self) -> Option<f64> {
         mean(&self.jpeg_shares)

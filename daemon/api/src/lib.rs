@@ -1,6 +1,6 @@
 //! Documents of the admin API: what a daemon reports, and what an admin sends.
 //!
-//! Rule: types and their text; nothing here looks at a node.
+//! Types and their text; nothing here looks at a node.
 
 pub mod applied;
 pub mod configuration;

@@ -1,7 +1,7 @@
 //! Users and groups as admins write them: by name, or by number.
 //!
-//! One rule: a name is looked up when the file is read, and never again; a number that stands for everybody
-//! whom this machine does not know is nobody's.
+//! A name is looked up when the file is read, and never again; a number that stands for
+//! everybody whom this machine does not know is nobody's.
 
 use std::fmt;
 

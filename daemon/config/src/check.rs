@@ -1,6 +1,7 @@
 //! Everything that is wrong with a configuration, at once.
 //!
-//! One rule: what could not be read is not judged, so that no mistake is told of which another is the cause.
+//! What could not be read is not judged, so that no mistake is told of which another is
+//! the cause.
 
 mod access;
 
@@ -218,7 +219,8 @@ impl Check<'_> {
     fn datasets(&mut self, config: &Config) {
         let mut rules = Vec::new();
         for (table, dataset) in self.read("dataset", &config.dataset) {
-            // Name and pattern were read of each; whatever else is wrong with it, they are compared.
+            // Name and pattern were read of each; whatever else is wrong with it, they are
+            // compared.
             let rule = if self.is_dirty(table) {
                 Rule::new(&dataset.name, &dataset.r#match, dataset.evict)
             } else {
@@ -605,7 +607,8 @@ mod tests {
         assert_told(&date, &[("1:8", "a date means nothing here")]);
     }
 
-    /// Files that are cut off, or of which a character is another one: nothing but an answer comes of it.
+    /// Files that are cut off, or of which a character is another one: nothing but an answer comes
+    /// of it.
     #[test]
     fn nothing_that_is_written_is_more_than_a_mistake() {
         let toml =

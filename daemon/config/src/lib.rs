@@ -1,6 +1,6 @@
 //! The node daemon's configuration file.
 //!
-//! One rule: what is not understood is refused, with the line; a daemon never runs on half of what
+//! What is not understood is refused, with the line; a daemon never runs on half of what
 //! an admin wrote.
 
 use std::net::SocketAddr;
@@ -105,8 +105,8 @@ pub struct Daemon {
     #[serde(default)]
     #[schemars(with = "schema::Word<LogFormat>")]
     pub log: LogFormat,
-    /// Groups whose members' jobs are served, too, on files that they can open. Whom no group and no data
-    /// set's `allow` names is not.
+    /// Groups whose members' jobs are served, too, on files that they can open. Whom no group and
+    /// no data set's `allow` names is not.
     #[serde(default)]
     pub groups: Vec<Group>,
     /// The group whose members administer, beside root and the daemon's own user.
@@ -396,8 +396,8 @@ impl Config {
     /// The tenants, in order, their groups as the node's user database has them now.
     ///
     /// # Errors
-    /// `Invalid` naming the tenant whose limits contradict each other, whose group there is none of, or
-    /// which can have no jobs.
+    /// `Invalid` naming the tenant whose limits contradict each other, whose group there is none
+    /// of, or which can have no jobs.
     pub fn tenants(&self) -> Result<Vec<NodeTenant>> {
         let mut tenants = Vec::with_capacity(self.tenant.len());
         for tenant in &self.tenant {
@@ -467,7 +467,8 @@ impl Config {
         Ok(Self::judge(path, bytes))
     }
 
-    /// The configuration that a file of this name says by these bytes, or everything that is wrong with it.
+    /// The configuration that a file of this name says by these bytes, or everything that is wrong
+    /// with it.
     pub fn judge(name: &Path, bytes: Vec<u8>) -> Result<Self, Vec<Mistake>> {
         let text = read::text(bytes).map_err(|mistake| vec![mistake])?;
         let config = Self::understand(&text, Language::of(name))?;

@@ -21,7 +21,8 @@ pub struct Prices {
     /// For a thousand requests to a store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_1000_requests: Option<f64>,
-    /// For 2^40 bytes written to tiers on disks: a drive's price over the bytes that it is rated for.
+    /// For 2^40 bytes written to tiers on disks: a drive's price over the bytes that it is rated
+    /// for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_tib_written: Option<f64>,
     /// For an hour of one GPU.

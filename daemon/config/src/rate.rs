@@ -1,6 +1,6 @@
 //! Rates as admins write them: `10Gbit/s`, `500MB/s`.
 //!
-//! One rule: a unit that could mean bits or bytes is refused, not guessed.
+//! A unit that could mean bits or bytes is refused, not guessed.
 
 use std::fmt;
 use std::str::FromStr;

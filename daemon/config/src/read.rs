@@ -1,7 +1,7 @@
 //! The languages in which a configuration file may be written.
 //!
-//! One rule: the file's name decides which; all come to the same tree, and what one of them cannot say
-//! (a key twice, a date) is refused in each.
+//! The file's name decides which; all come to the same tree, and what one of them cannot
+//! say (a key twice, a date) is refused in each.
 
 mod json;
 mod toml;

@@ -1,7 +1,7 @@
 //! The configuration's JSON Schema, by which editors complete and check a file while it is written.
 //!
-//! One rule: keys, words and what they mean are those of the types that read the file; nothing is written
-//! down a second time.
+//! Keys, words and what they mean are those of the types that read the file; nothing is
+//! written down a second time.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! Settings of a node: plain values, checked and resolved, from which the daemon is started.
 //!
-//! Rule: nothing here opens, starts or connects to anything.
+//! Nothing here opens, starts or connects to anything.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,8 +35,8 @@ pub struct NodeConfig {
     pub io: EngineChoice,
     /// Bounds on requests to origins.
     pub limits: Limits,
-    /// Program and arguments of a process that runs [`forebay_source::serve`]: shards that are files
-    /// are read by those.
+    /// Program and arguments of a process that runs [`forebay_source::serve`]: shards that are
+    /// files are read by those.
     pub reader: Vec<OsString>,
     /// Program and arguments of a process that runs [`forebay_source::lend`], which finds AWS
     /// credentials.
@@ -225,12 +225,12 @@ impl Default for TenantLimits {
     }
 }
 
-/// Jobs at once, unless told otherwise: a node's ranks, with a loader or two for training and one for
-/// validation each, several times over.
+/// Jobs at once, unless told otherwise: a node's ranks, with a loader or two for training and one
+/// for validation each, several times over.
 const SESSIONS: u32 = 128;
 
-/// Jobs a second, unless told otherwise: all of [`SESSIONS`] that come again at once after a restart pass,
-/// a loop that opens and closes does not for long.
+/// Jobs a second, unless told otherwise: all of [`SESSIONS`] that come again at once after a
+/// restart pass, a loop that opens and closes does not for long.
 const OPENS: Opens =
     Opens { count: NonZeroU32::new(32).expect("not zero"), per: Duration::from_secs(1) };
 

@@ -1,6 +1,7 @@
 //! A configuration as it is in effect, to be shown to anybody.
 //!
-//! One rule: what a URL may hide (user names, passwords, queries) is left out; every default is there.
+//! What a URL may hide (user names, passwords, queries) is left out; every default is
+//! there.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! A tree, read into the configuration's own types.
 //!
-//! One rule: what fails names the value that it failed at, and that value can be left out to find what else
-//! fails.
+//! What fails names the value that it failed at, and that value can be left out to find
+//! what else fails.
 
 use std::collections::HashSet;
 use std::fmt;

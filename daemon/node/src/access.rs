@@ -141,8 +141,8 @@ impl Policy {
     }
 }
 
-/// Tells a user behind a tenant's socket from those of this machine, and of other tenants, who have the same
-/// number.
+/// Tells a user behind a tenant's socket from those of this machine, and of other tenants, who have
+/// the same number.
 fn owner_behind(tenant: &str, uid: u32) -> u64 {
     /// No user of this machine's.
     const ELSEWHERE: u64 = 1 << 63;

@@ -1,7 +1,7 @@
 //! The audit log: every denial and every change that somebody made, a line of JSON each.
 //!
-//! One rule: nothing waits for it. What it cannot take, because lines come faster than they are written or the
-//! disk takes none, is counted, and the count is the next line.
+//! Nothing waits for it. What it cannot take, because lines come faster than they are
+//! written or the disk takes none, is counted, and the count is the next line.
 //!
 //! ```text
 //!   note ──▶ queue, bounded ──▶ a thread ──▶ FILE ──▶ FILE.1 ──▶ … FILE.keep
@@ -27,11 +27,12 @@ use governor::{Quota, RateLimiter};
 use file::LogFile;
 pub use line::{Entry, Outcome, Whom};
 
-/// Lines that wait to be written: some seconds of the fastest that is let through, in two megabytes.
+/// Lines that wait to be written: some seconds of the fastest that is let through, in two
+/// megabytes.
 const QUEUE: usize = 1024;
 
-/// Denials of one user that are noted each second. A script that is refused is seen after one of them; one
-/// that runs in a loop must not push out what others did.
+/// Denials of one user that are noted each second. A script that is refused is seen after one of
+/// them; one that runs in a loop must not push out what others did.
 const DENIALS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 
 /// Users whose denials are counted, before those who were quiet are forgotten.

@@ -13,8 +13,8 @@ use forebay_store::OTHERS;
 /// Jobs that ended and are told of by name; those that come later are added up in one.
 const ENDED: usize = 4096;
 
-/// Processes of one job that are told apart: a node runs some tens of a job's, and starts some anew. Later ones are trainers
-/// as often as they come.
+/// Processes of one job that are told apart: a node runs some tens of a job's, and starts some
+/// anew. Later ones are trainers as often as they come.
 const PROCESSES: usize = 256;
 
 /// A trainer's waiting time on one connection.
@@ -66,7 +66,8 @@ impl Costs {
         ended.entry(whose).or_default().add(waited);
     }
 
-    /// Nanoseconds that all trainers waited, by cause: those that are gone, and those that are `here`, while none can leave.
+    /// Nanoseconds that all trainers waited, by cause: those that are gone, and those that are
+    /// `here`, while none can leave.
     pub fn waited_ns(&self, here: impl Iterator<Item = Waited>) -> ByCause {
         let gone = self.lock();
         let each = gone.values().map(|waits| waits.ns).chain(here.map(|waited| waited.ns));

@@ -45,8 +45,8 @@ struct Device {
 }
 
 impl Device {
-    /// The same, with the jobs whose trainers are among its processes: by exact number, as a trainer's children
-    /// may compute on another GPU.
+    /// The same, with the jobs whose trainers are among its processes: by exact number, as a
+    /// trainer's children may compute on another GPU.
     fn joined(self, jobs: &[Job]) -> Gpu {
         let Self { identity, failing, activity, processes } = self;
         let is_here = |job: &&Job| job.pid.is_some_and(|pid| processes.contains(&pid));
@@ -97,7 +97,8 @@ mod tests {
             activity: Activity::default(),
             processes: processes.to_vec(),
         };
-        // Two loaders of one trainer, one trainer elsewhere, one whose number this namespace does not have.
+        // Two loaders of one trainer, one trainer elsewhere, one whose number this namespace does
+        // not have.
         let jobs = [job(1, Some(10)), job(2, Some(10)), job(3, Some(11)), job(4, None)];
         let gpu = device(&[9, 10, 12]).joined(&jobs);
         let found: Vec<_> = gpu.jobs.iter().map(|job| (job.session, &*job.name)).collect();

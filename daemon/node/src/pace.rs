@@ -16,7 +16,8 @@ const KEPT: usize = 11;
 /// by.
 const APART: Duration = Duration::from_secs(1);
 
-/// A trainer that has said nothing for so many times what usually lies between two of its words is silent.
+/// A trainer that has said nothing for so many times what usually lies between two of its words is
+/// silent.
 const USUAL_GAPS: u32 = 2;
 
 /// Recent reports of a trainer.
@@ -31,7 +32,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The trainer says how far it came; who made its rows is told elsewhere, and need not be kept here.
+    /// The trainer says how far it came; who made its rows is told elsewhere, and need not be kept
+    /// here.
     pub(crate) fn heard(&mut self, progress: Progress, now: Instant) {
         if !self.has_begun {
             self.before_ns = progress.waited_ns;
@@ -55,7 +57,8 @@ impl Pace {
         self.has_begun = true;
     }
 
-    /// Nanoseconds that it waited since it is this connection's, by cause; a wait that goes on is booked at its end.
+    /// Nanoseconds that it waited since it is this connection's, by cause; a wait that goes on is
+    /// booked at its end.
     pub(crate) fn waited(&self) -> [u64; Cause::ALL.len()] {
         let mut waited = self.words.back().map(|(_, word)| word.waited_ns).unwrap_or_default();
         let since = waited.iter_mut().zip(self.before_ns);
@@ -91,8 +94,8 @@ impl Pace {
         if between < APART {
             return None;
         }
-        // A trainer speaks as it takes batches. One that has long taken none (it validates, or writes a checkpoint) does not
-        // wait: of one that does the last word says so.
+        // A trainer speaks as it takes batches. One that has long taken none (it validates, or
+        // writes a checkpoint) does not wait: of one that does the last word says so.
         let gaps = u32::try_from(self.words.len() - 1).unwrap_or(1);
         let usual = (between / gaps).max(APART) * USUAL_GAPS;
         let silent = if last.waiting_ns > 0 { Duration::ZERO } else { ago.saturating_sub(usual) };
@@ -195,7 +198,8 @@ mod tests {
         assert!(close(later.waited_for["origin"], 0.025) && close(later.samples_per_second, 2.5));
     }
 
-    /// A wait that goes on counts while it does; its cause is known at its end, and the share is never more than all the time.
+    /// A wait that goes on counts while it does; its cause is known at its end, and the share is
+    /// never more than all the time.
     #[test]
     fn a_long_wait_is_seen_while_it_lasts() {
         let (mut pace, start) = (Pace::default(), Instant::now());

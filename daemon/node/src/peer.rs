@@ -1,6 +1,6 @@
 //! One connection: greet, register a job, carry events out and releases in.
 //!
-//! One rule: the peer can end only its own session. Whatever it sends, the worst that follows is
+//! The peer can end only its own session. Whatever it sends, the worst that follows is
 //! an error to it and the end of its connection.
 
 use std::collections::HashMap;
@@ -43,7 +43,8 @@ const LISTED: usize = 4096;
 /// Requests for one shard that another client's files failed to deliver.
 const OTHERS: u32 = 8;
 
-/// URLs of a job that are looked at in passing; more take longer than other connections should wait.
+/// URLs of a job that are looked at in passing; more take longer than other connections should
+/// wait.
 const LONG_LIST: usize = 10_000;
 
 /// Time to flush the queue of a departing peer: eight frames take milliseconds for a peer that
@@ -297,8 +298,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose jobs are no
-    /// tenant's have as many as they like.
+    /// Refuses a job that is one too many, or of which a shard is not for this peer. Admins whose
+    /// jobs are no tenant's have as many as they like.
     fn may_open(&self, open: &Open) -> Result<Option<Place>> {
         let (policy, admitted) =
             self.rights.now().map_err(|error| self.rights.refused("open", error))?;

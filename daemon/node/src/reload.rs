@@ -1,8 +1,8 @@
 //! A configuration that changes while the daemon runs.
 //!
-//! One rule: all of it or nothing. The daemon's own file is what it goes by after a restart; another file
-//! can be applied beside it, and then the two differ until somebody makes them agree, which is told
-//! wherever the daemon is looked at ([`drift`]).
+//! All of it or nothing. The daemon's own file is what it goes by after a restart;
+//! another file can be applied beside it, and then the two differ until somebody makes them agree,
+//! which is told wherever the daemon is looked at ([`drift`]).
 
 mod drift;
 mod state;
@@ -43,15 +43,15 @@ impl Node {
         ruling.as_ref().map(|ruling| ruling.config.prices.clone()).unwrap_or_default()
     }
 
-    /// Goes by what was `sent` from now on, or by what the daemon's own file says now. `dry`: only says what
-    /// would change.
+    /// Goes by what was `sent` from now on, or by what the daemon's own file says now. `dry`: only
+    /// says what would change.
     ///
-    /// What is wrong with it, and what cannot change while the daemon runs, is told in full, and then
-    /// nothing changes.
+    /// What is wrong with it, and what cannot change while the daemon runs, is told in full, and
+    /// then nothing changes.
     ///
     /// # Errors
-    /// `Invalid` if the daemon has no configuration file, or if what the rules promise cannot all be kept;
-    /// what keeps the file from being read.
+    /// `Invalid` if the daemon has no configuration file, or if what the rules promise cannot all
+    /// be kept; what keeps the file from being read.
     pub async fn apply(&self, sent: Option<Sent>, dry: bool) -> Result<Applied> {
         let _alone = self.reload.applying.lock().await;
         let ruling = self.reload.ruling().clone().ok_or_else(without_file)?;

@@ -1,6 +1,6 @@
 //! Scrubs: every byte at rest compared with what its origin sent.
 //!
-//! One rule: one at a time. It is as fast as many would be, and leaves the devices to jobs.
+//! One at a time. It is as fast as many would be, and leaves the devices to jobs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

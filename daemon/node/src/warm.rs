@@ -1,7 +1,8 @@
 //! Warm-ups: shards fetched into the cache before any job wants them.
 //!
-//! One rule: a warm-up takes what jobs leave. All together run [`AT_ONCE`] fetches, each behind whatever a
-//! job wants; a store or a cache that takes no more ends it instead of being asked for each of its shards.
+//! A warm-up takes what jobs leave. All together run [`AT_ONCE`] fetches, each behind
+//! whatever a job wants; a store or a cache that takes no more ends it instead of being asked for
+//! each of its shards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::sessions::Sessions;
 
-/// Shards fetched at once for all warm-ups together: the other half is there at once for a job that comes.
+/// Shards fetched at once for all warm-ups together: the other half is there at once for a job that
+/// comes.
 pub const AT_ONCE: usize = FILLS / 2;
 
 /// Warm-ups at once. More than a few people do not look after one node.
@@ -31,9 +33,9 @@ const SHARDS: usize = 1_000_000;
 /// … and bytes of their URLs, which bounds what eight of them take of the daemon's memory.
 const LIST_BYTES: usize = 128 << 20;
 
-/// So many shards in a row that could not be had because their store does not answer, or because there is
-/// no room: what follows would fare no better. More than are under way at once of another store or data
-/// set.
+/// So many shards in a row that could not be had because their store does not answer, or because
+/// there is no room: what follows would fare no better. More than are under way at once of another
+/// store or data set.
 const GIVE_UP_AFTER: u64 = 16;
 
 /// Failures that are told one by one.

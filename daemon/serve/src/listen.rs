@@ -1,5 +1,5 @@
-//! Listening: Unix sockets, one task per connection, nobody but whom the node serves. Trainers and admins come
-//! to the same ones, each with a language of their own.
+//! Listening: Unix sockets, one task per connection, nobody but whom the node serves. Trainers and
+//! admins come to the same ones, each with a language of their own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -36,8 +36,8 @@ const PEERS: usize = 1024;
 /// Connections of non-admins together: an admin gets in however many there are.
 const PEERS_OF_OTHERS: usize = PEERS - 64;
 
-/// Connections of one user other than admins: what its ranks and tools need, several times over. A few users
-/// that take all they can leave others theirs.
+/// Connections of one user other than admins: what its ranks and tools need, several times over. A
+/// few users that take all they can leave others theirs.
 const PEERS_OF_A_USER: usize = 128;
 
 /// Connections by one tenant's socket, where all users are one: a few users' worth.
@@ -109,7 +109,8 @@ impl Listener {
         &self.door.path
     }
 
-    /// Lets any user connect, or none but the daemon's own. Who is then served is decided by who it is.
+    /// Lets any user connect, or none but the daemon's own. Who is then served is decided by who it
+    /// is.
     fn let_knock(&self, everybody: bool) {
         let mode = fs::Permissions::from_mode(if everybody { EVERYBODY } else { PRIVATE });
         if let Err(error) = fs::set_permissions(self.path(), mode) {
@@ -158,8 +159,8 @@ fn bind(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// The next connection, and by which socket it came; `next` is the one that is looked at first, so that none
-/// is left waiting behind another that never rests.
+/// The next connection, and by which socket it came; `next` is the one that is looked at first, so
+/// that none is left waiting behind another that never rests.
 async fn accept(
     listeners: &[Listener],
     next: &mut usize,
@@ -178,7 +179,8 @@ async fn accept(
     .await
 }
 
-/// Serves whoever comes by these sockets until `stop` completes, or until nobody was connected for `idle`.
+/// Serves whoever comes by these sockets until `stop` completes, or until nobody was connected for
+/// `idle`.
 pub async fn serve(
     node: Arc<Node>,
     listeners: Vec<Listener>,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use forebay_error::{Doing, Error, ErrorKind, Result};
 use sd_notify::NotifyState;
 
-/// The manager is told so many times in the period after which it would take the daemon for dead: systemd
-/// advises two.
+/// The manager is told so many times in the period after which it would take the daemon for dead:
+/// systemd advises two.
 const TOLD_PER_PERIOD: u32 = 2;
 
 /// However short the period is: timers count no shorter times.
@@ -25,7 +25,8 @@ pub async fn ready() {
 /// The daemon reads its configuration anew; [`ready`] is the end of that, however it went.
 pub async fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        // With the time, systemd knows which of its own requests this answers (`Type=notify-reload`).
+        // With the time, systemd knows which of its own requests this answers
+        // (`Type=notify-reload`).
         Ok(now) => tell(&[NotifyState::Reloading, now]).await,
         Err(_) => tell(&[NotifyState::Reloading]).await,
     }
@@ -41,7 +42,8 @@ pub async fn stopping() {
     tell(&[NotifyState::Stopping]).await;
 }
 
-/// Tells again and again that the daemon is alive, if the manager wants to hear it (`WatchdogSec=`).
+/// Tells again and again that the daemon is alive, if the manager wants to hear it
+/// (`WatchdogSec=`).
 pub async fn alive() {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return std::future::pending().await;

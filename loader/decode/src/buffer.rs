@@ -1,6 +1,6 @@
 //! Memory of tensors: 64-byte aligned, writable, recycled.
 //!
-//! Rule: a dropped buffer returns to its pool, and the pool never keeps more idle bytes or buffers
+//! A dropped buffer returns to its pool, and the pool never keeps more idle bytes or buffers
 //! than its limits. A batch of 256 float32 images of 224 pixels is 154 MB; fresh memory for every
 //! batch would fault in 37 000 pages each time.
 

@@ -1,6 +1,6 @@
 //! Position of a crop: pure geometry from an image's size, the specification and the random draw.
 //!
-//! Rule: boxes equal those of torchvision's transforms (v2) for the same random numbers, with ties
+//! Boxes equal those of torchvision's transforms (v2) for the same random numbers, with ties
 //! rounded to even as in Python. A box never leaves its image.
 
 use crate::draw::{Draw, Purpose};

@@ -1,7 +1,7 @@
 //! Decoding on a GPU: compressed files are copied from the daemon's memory to the device, and
 //! become the batch's tensor there.
 //!
-//! Rule: everything that needs no GPU is separate, so that any machine can test it: the choice of
+//! Everything that needs no GPU is separate, so that any machine can test it: the choice of
 //! files (`screen`), the kernel's parameters (`view`), and the kernel itself, whose source
 //! (`pixels.cu`) CPUs compile too. The rest (`driver`, `memory`, `nvjpeg`, `device`) only calls
 //! libraries found at run time; the build needs none of them, and the same binary runs without.

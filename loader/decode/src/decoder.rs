@@ -1,6 +1,6 @@
 //! From a batch's records to columns, on the decoder's own threads.
 //!
-//! Rule: rows are decoded in their final place in the batch's memory, one task per sample and
+//! Rows are decoded in their final place in the batch's memory, one task per sample and
 //! field, while the caller's thread waits. A failed sample leaves a gap, and gaps are closed once
 //! at the end by moving rows, never by decoding again.
 

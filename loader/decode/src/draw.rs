@@ -1,6 +1,6 @@
 //! Random numbers of augmentation: a pure function of their purpose.
 //!
-//! Rule: no state. A sample's crop depends on (seed, epoch, stream, position, field, view) and
+//! No state. A sample's crop depends on (seed, epoch, stream, position, field, view) and
 //! nothing else, so it is the same on every rank, thread, machine and after every resume. The
 //! generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"),
 //! which a GPU evaluates as cheaply as a CPU:

@@ -1,6 +1,6 @@
 //! Images: from compressed bytes to pixels to tensor elements.
 //!
-//! Rule: two steps, limited to what the result depends on. The decoder writes the pixels that the
+//! Two steps, limited to what the result depends on. The decoder writes the pixels that the
 //! crop needs as 8-bit RGB into the thread's scratch; one pass over those resizes, mirrors, scales,
 //! normalises, converts and lays out the result in the batch itself. Sizes come from the header and
 //! are checked before anything is allocated.

@@ -1,6 +1,6 @@
 //! Requested outputs: their names, sources and decoding.
 //!
-//! Rule: a specification is rejected as a whole before the first byte is read, with advice; a
+//! A specification is rejected as a whole before the first byte is read, with advice; a
 //! checked one cannot fail later by itself. The Python package sends it as JSON.
 
 mod check;
@@ -74,8 +74,8 @@ pub enum FieldKind {
         #[serde(default)]
         path: Option<String>,
     },
-    /// An array: a NumPy file, or bytes of a type and shape known beforehand. Arrays are stacked where
-    /// shapes and types agree over the batch.
+    /// An array: a NumPy file, or bytes of a type and shape known beforehand. Arrays are stacked
+    /// where shapes and types agree over the batch.
     Npy {
         /// Treatment of arrays of different shape.
         #[serde(default)]

@@ -1,6 +1,6 @@
 //! Shards that ranks take from a shared queue, so that a slow rank reads less.
 //!
-//! Rule: the queue decides, and its keeper only stores it. Every transition is a method of
+//! The queue decides, and its keeper only stores it. Every transition is a method of
 //! [`Queue`],
 //! pure and without I/O. A keeper ([`Leases`]) holds the state and applies one change after
 //! another,

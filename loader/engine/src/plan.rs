@@ -1,6 +1,6 @@
 //! The plan: the sample at each position of an epoch, and the rank and time of its read.
 //!
-//! Rule: everything here is a pure function of (shard list, sample counts, seed, epoch,
+//! Everything here is a pure function of (shard list, sample counts, seed, epoch,
 //! options). Nothing depends on time, on cached shards, or on the caller. World size and batch size
 //! enter only in [`share`], after the order is fixed.
 //!

@@ -1,6 +1,6 @@
 //! One job: it plays epochs into slots until its trainer leaves.
 //!
-//! Rule: a session can be dropped at any instant. Every task of it dies with it, every span it lent
+//! A session can be dropped at any instant. Every task of it dies with it, every span it lent
 //! returns to its arena, and memory the kernel still writes stays alive in the I/O engine.
 
 mod ahead;

@@ -3,7 +3,7 @@
 //! The daemon makes a pipe for the command's output, and a socket for its exit status; one end of
 //! each is attached to [`crate::message::Reply::Command`].
 //!
-//! Rule: the daemon takes nothing from the trainer but bytes. It made both descriptors that it
+//! The daemon takes nothing from the trainer but bytes. It made both descriptors that it
 //! keeps, so no descriptor of the trainer's can hang it. If either side goes away, the other sees
 //! its end closed.
 

@@ -3,7 +3,7 @@
 //! A process that reads for the daemon has a socket of its own to the trainer. It asks for one file
 //! at a time, by path. The answer carries the descriptor, or the reason for its absence.
 //!
-//! Rule: neither side trusts the other. The trainer opens only what its own job names. The asking
+//! Neither side trusts the other. The trainer opens only what its own job names. The asking
 //! side takes one descriptor per question, limits the kinds of rejections it accepts, and waits no
 //! longer than [`PATIENCE`].
 

@@ -1,6 +1,6 @@
 //! Identity of this process among its forks.
 //!
-//! Rule: after a fork, everything made before it belongs to another process. Objects with threads,
+//! After a fork, everything made before it belongs to another process. Objects with threads,
 //! sockets or locks record
 //! their [`Generation`] when made, and stay unused in a later one: in the child the threads do not
 //! exist, and the sockets are
@@ -33,8 +33,8 @@ impl Generation {
     #[must_use]
     pub fn now() -> Self {
         REGISTERED.call_once(|| {
-            // SAFETY: the handler is a plain function of this library, which is never unloaded; it only
-            // raises a counter, which is allowed in a child of a process with threads.
+            // SAFETY: the handler is a plain function of this library, which is never unloaded; it
+            // only raises a counter, which is allowed in a child of a process with threads.
             let registered = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
             // It fails only for lack of a few bytes of memory, at the first use of the library.
             assert_eq!(registered, 0, "no memory to register a fork handler");

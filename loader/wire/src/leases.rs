@@ -1,6 +1,6 @@
 //! Messages about an epoch with `split="dynamic"`, in which ranks take shards from a queue.
 //!
-//! Rule: every number here is the queue's. A shard is named by its *turn*, its place in the order
+//! Every number here is the queue's. A shard is named by its *turn*, its place in the order
 //! in which shards are dealt. A turn's samples have one order for every rank, so progress within a
 //! shard is a single number.
 

@@ -1,6 +1,6 @@
 //! Messages between trainers and daemons.
 //!
-//! Rule: a message carries facts and ranges, never payload. Sizes are bytes, times are nanoseconds
+//! A message carries facts and ranges, never payload. Sizes are bytes, times are nanoseconds
 //! of [`crate::clock`], positions count samples of the epoch's global sequence.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Identity of the peer at the other end of a Unix socket, as the kernel reports it.
 //!
-//! Rule: nothing the peer sends counts. The kernel notes user and groups when the peer connects.
+//! Nothing the peer sends counts. The kernel notes user and groups when the peer connects.
 //! Later changes of the process, or of the socket's holder, have no effect.
 
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! The trainer's read-only view of a slab.
 //!
-//! Rule: a byte of the map is read only through [`Slab::get`], which checks the range, and only
+//! A byte of the map is read only through [`Slab::get`], which checks the range, and only
 //! while a guard of its slot is held. The daemon rewrites a slot only after that guard was
 //! returned.
 

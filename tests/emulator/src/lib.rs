@@ -1,6 +1,6 @@
 //! A GPU for machines without one: what Forebay calls of CUDA's driver and of nvJPEG, on the CPU.
 //!
-//! Its rule: as late as it may be, and no milder than the real one. Whatever is put in line on a stream is done when
+//! As late as it may be, and no milder than the real one. Whatever is put in line on a stream is done when
 //! somebody waits for it and not before, so that memory which is used again too early shows; copies from memory that
 //! is not pinned, writes past the end of a block, and a state of nvJPEG's that is still in use end the process. The
 //! kernels are the real ones, compiled for the CPU; JPEG files are decoded by libjpeg-turbo. It is no measure of speed.

@@ -1,6 +1,6 @@
 //! The GPU's kernels compiled for the CPU, and planes to try them on.
 //!
-//! Its rule: the source is the one that the GPU runs; nothing of it is written twice.
+//! The source is the one that the GPU runs; nothing of it is written twice.
 
 #![allow(unsafe_code, reason = "C, and libjpeg-turbo's planes, which have no safe interface")]
 

@@ -1,6 +1,6 @@
 //! Numbers that look random and are the same for the same seed.
 //!
-//! Its rule: a test that rolls dice says its seed when it fails, and takes one from its environment, so
+//! A test that rolls dice says its seed when it fails, and takes one from its environment, so
 //! that whatever it met can be met again.
 
 use std::fmt::Debug;

@@ -1,6 +1,6 @@
 //! Real servers, real shards and power cuts for tests.
 //!
-//! Its rule: nothing here imitates a protocol. Requests are answered by `s3s` over `hyper`, faults are
+//! Nothing here imitates a protocol. Requests are answered by `s3s` over `hyper`, faults are
 //! made where a network would make them, and a test waits for conditions, never for time.
 //!
 //! Only tests, benches and the demonstration depend on this crate; nothing that ships does.

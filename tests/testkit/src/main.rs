@@ -1,6 +1,6 @@
 //! `forebay-origin`: a directory as an S3 and HTTP server, for demonstrations, tests and benches.
 //!
-//! Its rule: the first line on standard output says where it listens, as soon as it does; it runs
+//! The first line on standard output says where it listens, as soon as it does; it runs
 //! until it is interrupted, terminated, or its standard input ends.
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! An object store on loopback that counts what it serves and fails on demand.
 //!
-//! Its rule: signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3; plain GET
+//! Signed requests go to `s3s` and `s3s-fs`, which check signatures and speak S3; plain GET
 //! and HEAD are answered from the same directory as any web server would. Counting and faults lie
 //! in front of both, so they are the same for both.
 //!

@@ -1,6 +1,6 @@
 //! When the power goes: in a call of the test's choice, and for good.
 //!
-//! Its rule: the call in which it goes may have happened, in part or whole, and is not known to have;
+//! The call in which it goes may have happened, in part or whole, and is not known to have;
 //! every later one fails and changes nothing.
 
 use std::fmt;

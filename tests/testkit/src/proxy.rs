@@ -1,6 +1,6 @@
 //! A proxy in front of any HTTP server that makes the faults of a bad network and of a bad store.
 //!
-//! Its rule: whatever no fault is planned for passes as it came, so that signatures stay valid and
+//! Whatever no fault is planned for passes as it came, so that signatures stay valid and
 //! ETags stay the server's own; a planned fault meets a known request, at a known byte where it has
 //! one, and chance comes from a seed. What passed, and what was done to it, is counted.
 //!

@@ -1,6 +1,6 @@
 //! Servers that others wrote, started by tests: what Forebay is proven against.
 //!
-//! Its rule: each runs on free ports of 127.0.0.1 with everything it writes in a folder of its own, and is
+//! Each runs on free ports of 127.0.0.1 with everything it writes in a folder of its own, and is
 //! gone with whatever it started when it is dropped, or when the process that started it ends, however
 //! that comes. A server that is not installed is an error that says how to get it, never a skipped test.
 

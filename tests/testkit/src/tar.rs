@@ -1,6 +1,6 @@
 //! Shards with predictable contents.
 //!
-//! Its rule: what a sample holds follows from its number and the seed alone, so a test can tell
+//! What a sample holds follows from its number and the seed alone, so a test can tell
 //! what it should have received without keeping a copy.
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! What a power cut may take away: every write since the last sync of its file.
 //!
-//! Its rule: a write is safe when a sync succeeded that began after the write was over, and never
+//! A write is safe when a sync succeeded that began after the write was over, and never
 //! before. Until then each of its sectors may be found old or new, whichever the others are.
 //!
 //! Only bytes are undone. A file's length, its name and its being there are another matter

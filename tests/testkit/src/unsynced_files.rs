@@ -1,6 +1,6 @@
 //! What a power cut may take away beside bytes: names and lengths.
 //!
-//! Its rule: POSIX orders nothing but by syncs. A change of a directory is safe when a sync of that
+//! POSIX orders nothing but by syncs. A change of a directory is safe when a sync of that
 //! directory succeeded that began after the change, a file's length when its own sync did. Of all other
 //! changes any may be lost, each for itself; what is left is what the others make of the directory in
 //! the order in which they were made. A rename is one change.

@@ -1,6 +1,6 @@
 //! A disk that has good days and bad ones.
 //!
-//! Its rule: what goes wrong is what kernels answer, as often as the weather says and at moments that the
+//! What goes wrong is what kernels answer, as often as the weather says and at moments that the
 //! dice choose; a clear day has nothing of it.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Power cuts: what may be lost is lost in some cut, and what was promised in none.
 //!
-//! Its rule: each claim is shown over many seeds, because one cut shows one outcome.
+//! Each claim is shown over many seeds, because one cut shows one outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers stop at the first surprise")]
 

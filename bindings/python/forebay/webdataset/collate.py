@@ -1,6 +1,6 @@
 """Samples into batches and back.
 
-Rule: a batch is a sample whose values are columns; samples that do not fit together are rejected.
+A batch is a sample whose values are columns; samples that do not fit together are rejected.
 """
 
 from __future__ import annotations

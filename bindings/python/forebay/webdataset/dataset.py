@@ -1,6 +1,6 @@
 """`WebDataset`: the samples of shards, as dicts of bytes, and the chain that begins with them.
 
-Rule: an argument of webdataset's is honoured, or rejected with the alternative here.
+An argument of webdataset's is honoured, or rejected with the alternative here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decoding field by field, from bytes to values: the stage ``decode``.
 
-Rule: for each field the functions are asked in turn, and the first result other than None counts. A
+For each field the functions are asked in turn, and the first result other than None counts. A
 field that no function decodes stays bytes.
 """
 

@@ -1,6 +1,6 @@
 """webdataset's environment variables, and their treatment here.
 
-Rule: a variable that would change the bytes read, or the code run, is honoured or rejected by name,
+A variable that would change the bytes read, or the code run, is honoured or rejected by name,
 never ignored.
 """
 

@@ -1,6 +1,6 @@
 """Treatment of errors: the functions that ``handler=`` takes.
 
-Rule: a handler raises, or returns True to skip the error and continue, or False to end the stream
+A handler raises, or returns True to skip the error and continue, or False to end the stream
 there.
 """
 

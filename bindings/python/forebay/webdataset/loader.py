@@ -1,6 +1,6 @@
 """`WebLoader`: torch's loader with the fluent chain after it.
 
-Rule: each iteration of torch's loader plays the data set's next epoch in every worker.
+Each iteration of torch's loader plays the data set's next epoch in every worker.
 """
 
 from __future__ import annotations

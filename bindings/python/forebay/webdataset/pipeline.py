@@ -1,6 +1,6 @@
 """Fluent chain of data sets and loaders, and its repetition.
 
-Rule: every iteration is an epoch with its own number, and its random draws are its own.
+Every iteration is an epoch with its own number, and its random draws are its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worker and rank of this process, and its random draws.
 
-Rule: a draw is a function of seed, epoch, place and purpose. Nothing else is random here.
+A draw is a function of seed, epoch, place and purpose. Nothing else is random here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 //! SIEVE: one queue in order of arrival, one bit a shard, one hand that moves from the oldest to
-//! the newest, clears bits and takes the first shard whose bit is not set (Zhang et al., NSDI 2024).
+//! the newest, clears bits and takes the first shard whose bit is not set (Zhang et al., NSDI
+//! 2024).
 
 use super::list::List;
 use super::{Newcomer, Policy, Slot};

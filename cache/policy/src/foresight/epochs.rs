@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::{Future, Shard, Use};
 
-/// Epochs that one looks ahead for the next use of a shard: a job that draws an eighth of its data set for each epoch comes
-/// to a shard again within eight of them in two of three cases.
+/// Epochs that one looks ahead for the next use of a shard: a job that draws an eighth of its data
+/// set for each epoch comes to a shard again within eight of them in two of three cases.
 const LOOK: usize = 8;
 
 /// Reads of one epoch.
@@ -62,8 +62,8 @@ impl<F: FnMut(u64) -> Option<Epoch>> Epochs<F> {
         Self { make, shards: shards.into_iter().collect(), count: 0, made: VecDeque::new() }
     }
 
-    /// Makes one epoch more; whether there was one. One that reads nothing, or no byte, is the end: as many as one
-    /// likes could follow it, all of them where it begins.
+    /// Makes one epoch more; whether there was one. One that reads nothing, or no byte, is the end:
+    /// as many as one likes could follow it, all of them where it begins.
     fn grow(&mut self) -> bool {
         let goes_on = |epoch: &Epoch| !epoch.uses.is_empty() && epoch.bytes > 0;
         let made = (self.make)(self.count).filter(goes_on);
@@ -143,7 +143,8 @@ mod tests {
         assert!(future.made.len() <= 2, "what is over is forgotten");
     }
 
-    /// All epochs would begin at once: whoever goes to where the first begins would never be through.
+    /// All epochs would begin at once: whoever goes to where the first begins would never be
+    /// through.
     #[test]
     fn epochs_without_a_byte_end() {
         let uses = vec![Use { shard: 0, start: 0, end: 0 }];

@@ -1,7 +1,7 @@
 //! Estimated speed from past observations.
 
-/// Over how many usual shards it is averaged: enough that a link whose speed varies threefold from shard to shard is known to
-/// some percent, few enough that a change is known within a minute.
+/// Over how many usual shards it is averaged: enough that a link whose speed varies threefold from
+/// shard to shard is known to some percent, few enough that a change is known within a minute.
 const MEMORY: f64 = 64.0;
 
 /// Weight of a first guess, in observations of usual shards. The first few observations are

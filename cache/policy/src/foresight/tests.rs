@@ -104,7 +104,8 @@ fn fewest(
     best + 1
 }
 
-/// Belady's rule is the best there is, and this is Belady's rule: for every trace of seven uses of four shards.
+/// Belady's rule is the best there is, and this is Belady's rule: for every trace of seven uses of
+/// four shards.
 #[test]
 fn no_choice_of_what_goes_fetches_less() {
     const SHARDS: u32 = 4;
@@ -119,7 +120,8 @@ fn no_choice_of_what_goes_fetches_less() {
     }
 }
 
-/// A job comes to shard 1 after 100 seconds; each shard takes a link of the speed that it is taken for a second.
+/// A job comes to shard 1 after 100 seconds; each shard takes a link of the speed that it is taken
+/// for a second.
 fn in_a_while() -> Foresight {
     let mut foresight = Foresight::new(1e6);
     (0..2).map(|_| foresight.add(1_000_000)).for_each(drop);

@@ -38,7 +38,8 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Adds a shard, which is not in, that is needed at `at` and takes the link `work` microseconds.
+    /// Adds a shard, which is not in, that is needed at `at` and takes the link `work`
+    /// microseconds.
     pub(super) fn insert(&mut self, at: Moment, shard: Shard, work: u64) {
         let key = (at, shard);
         let node = Node { key, work, left: NIL, right: NIL, sum: 0, latest: 0 };
@@ -99,7 +100,8 @@ impl Timeline {
         self.node(self.root).map(|root| root.latest)
     }
 
-    /// The first `most` shards, and when the first of all must begin at the latest for each of them to come in time.
+    /// The first `most` shards, and when the first of all must begin at the latest for each of them
+    /// to come in time.
     pub(super) fn starts(&self, most: usize) -> Vec<(Shard, i64)> {
         let (mut starts, mut above) = (Vec::new(), Vec::new());
         let (mut at, mut work) = (self.root, 0_u64);

@@ -89,7 +89,8 @@ impl Walk {
         uses
     }
 
-    /// The first use that is under way or among the next `most`, and of which this holds; counted from where it is.
+    /// The first use that is under way or among the next `most`, and of which this holds; counted
+    /// from where it is.
     pub(crate) fn first(
         &mut self,
         most: u64,

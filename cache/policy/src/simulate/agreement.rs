@@ -21,7 +21,8 @@ pub struct Agreement {
     pub common: usize,
     /// The longest common subsequence of those.
     pub ordered: usize,
-    /// Shards that the node gave up for them, those that the simulation did, and those that both did.
+    /// Shards that the node gave up for them, those that the simulation did, and those that both
+    /// did.
     pub went: [usize; 3],
 }
 

@@ -13,9 +13,9 @@ const BUSY: f64 = 0.99;
 const HALVINGS: u32 = 10;
 
 impl Trace {
-    /// The share of its time in which no job can be busier, on average over jobs, whatever decides. Of what a job reads again
-    /// in each epoch, at least what is not cached comes over the link in the meantime; each job is looked at as if it
-    /// were alone.
+    /// The share of its time in which no job can be busier, on average over jobs, whatever decides.
+    /// Of what a job reads again in each epoch, at least what is not cached comes over the link in
+    /// the meantime; each job is looked at as if it were alone.
     #[must_use]
     pub fn bound(&self) -> f64 {
         let bounds = self.jobs.iter().map(|job| {
@@ -70,7 +70,8 @@ impl Trace {
     }
 }
 
-/// The least value between two that is enough, where the first is not; none if the second is not, either.
+/// The least value between two that is enough, where the first is not; none if the second is not,
+/// either.
 fn least((from, most): (f64, f64), is_enough: impl Fn(f64) -> Result<bool>) -> Result<Option<f64>> {
     if most <= from || !is_enough(most)? {
         return Ok(None);

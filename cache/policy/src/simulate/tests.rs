@@ -20,8 +20,8 @@ fn reader(name: &str, shards: u32, seed: u64) -> Reader {
     }
 }
 
-/// `shards` equal shards, of which a share of `cached` fits, over a link that brings `bandwidth` shards while one job reads
-/// one.
+/// `shards` equal shards, of which a share of `cached` fits, over a link that brings `bandwidth`
+/// shards while one job reads one.
 fn trace(shards: u32, cached: f64, bandwidth: f64, jobs: Vec<Reader>) -> Trace {
     Trace {
         capacity: (cached * f64::from(shards)).round() as u64 * SHARD,
@@ -153,8 +153,8 @@ fn windows_are_open_whole() {
     assert_eq!(simulate(&small, Evict::Clairvoyant).unwrap_err().kind(), ErrorKind::Full);
 }
 
-/// Fetches of Belady's rule, which knows the whole of a job's reading: nothing is fetched before its window opens, and what is needed
-/// furthest away goes. Of equal shards, no choice needs fewer.
+/// Fetches of Belady's rule, which knows the whole of a job's reading: nothing is fetched before
+/// its window opens, and what is needed furthest away goes. Of equal shards, no choice needs fewer.
 fn belady(trace: &Trace) -> usize {
     let mut future = trace.future(0);
     let uses: Vec<Use> = (0..).map_while(|index| future.at(index)).collect();
@@ -182,8 +182,8 @@ fn belady(trace: &Trace) -> usize {
     fetches
 }
 
-/// With windows of equal shards, at most a fiftieth more is fetched than by Belady's rule, and the window that is fetched before it
-/// opens: for that one, something must go earlier.
+/// With windows of equal shards, at most a fiftieth more is fetched than by Belady's rule, and the
+/// window that is fetched before it opens: for that one, something must go earlier.
 #[test]
 fn windows_of_equal_shards_cost_what_the_best_choice_costs() {
     for window in [1, 4, 16] {
@@ -288,8 +288,9 @@ fn what_makes_no_sense_is_refused() {
     assert!(simulate(&good, Evict::Clairvoyant).is_ok());
 }
 
-/// Epochs of 24 lanes side by side, of five shards each: as a loader deals them. `are_staggered`: they come to their next
-/// shards one after the other, and the rest of the first is read at the end.
+/// Epochs of 24 lanes side by side, of five shards each: as a loader deals them. `are_staggered`:
+/// they come to their next shards one after the other, and the rest of the first is read at the
+/// end.
 fn dealt(are_staggered: bool, number: u64) -> Epoch {
     const LANES: u64 = 24;
     const EACH: u64 = 5;
@@ -312,8 +313,8 @@ fn dealt(are_staggered: bool, number: u64) -> Epoch {
     Epoch { uses, bytes: total }
 }
 
-/// However little room is left beside what lanes have open, and however they come to their next shards: foresight waits
-/// least, and of those that wait as little fetches least.
+/// However little room is left beside what lanes have open, and however they come to their next
+/// shards: foresight waits least, and of those that wait as little fetches least.
 #[test]
 fn lanes_side_by_side_are_foreseen_together() {
     const SHARDS: u32 = 120;
@@ -341,7 +342,8 @@ fn lanes_side_by_side_are_foreseen_together() {
                     "{case}: {fetched} against {also}"
                 );
             }
-            // With room for two thirds of the next windows, and a link that is fast enough, nobody waits.
+            // With room for two thirds of the next windows, and a link that is fast enough, nobody
+            // waits.
             assert!(room < 48 || bandwidth < 2.0 || busy > 0.99, "{room}: {busy}");
         }
     }

@@ -1,6 +1,6 @@
 //! PAX extended headers: the two records that change where a member lies or what it is called.
 //!
-//! Its rule: a record list is taken whole or refused; two readers must not be able to see two
+//! A record list is taken whole or refused; two readers must not be able to see two
 //! different members in it.
 
 /// A PAX header's statements about the next member.

@@ -1,6 +1,6 @@
 //! Shard bytes that are all there already: a file, or bytes in memory.
 //!
-//! Its rule: checksums run through one small buffer, whatever a member's size.
+//! Checksums run through one small buffer, whatever a member's size.
 
 use std::io::{self, Read, Seek, SeekFrom};
 

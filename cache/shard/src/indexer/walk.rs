@@ -1,8 +1,8 @@
 //! From header to header: the members of a tar, with their long names and true sizes resolved.
 //!
-//! Its rule: an archive that two readers could understand differently is refused, and every size is
-//! held against the shard's length before it is believed; where nobody knows that length yet, no more
-//! is asked for than a header of 512 bytes, or what the bytes themselves then refuse.
+//! An archive that two readers could understand differently is refused, and every size is
+//! held against the shard's length before it is believed; where nobody knows that length yet, no
+//! more is asked for than a header of 512 bytes, or what the bytes themselves then refuse.
 
 use std::io::{self, SeekFrom};
 

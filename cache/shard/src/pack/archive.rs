@@ -1,6 +1,6 @@
 //! Tars as they are written, piece by piece.
 //!
-//! Its rule: the length of each piece is known before it is written, and a header tells nothing of
+//! The length of each piece is known before it is written, and a header tells nothing of
 //! when, where and by whom.
 
 use std::io::{self, Write};

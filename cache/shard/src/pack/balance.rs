@@ -26,8 +26,8 @@ impl Default for Limits {
 /// The ends of shards: how many samples lie before each.
 type Ends = Vec<usize>;
 
-/// Divides samples of these lengths (above zero, in bytes of tar), in their order, into as few shards as
-/// `limits` allow if they are to be balanced.
+/// Divides samples of these lengths (above zero, in bytes of tar), in their order, into as few
+/// shards as `limits` allow if they are to be balanced.
 ///
 /// # Errors
 /// The position of a sample that fits into no shard, and the limit that would do.
@@ -64,8 +64,9 @@ pub(super) fn divide(lengths: &[u64], limits: Limits) -> Result<Ends, (usize, u6
     Ok(fewest(by_count.max(by_bytes) as usize, lengths.len(), even))
 }
 
-/// The ends for the fewest shards, from `least` to `most`, for which `even` finds some. It is asked at
-/// growing distances, and then between the last two: large samples may need many more than the least.
+/// The ends for the fewest shards, from `least` to `most`, for which `even` finds some. It is asked
+/// at growing distances, and then between the last two: large samples may need many more than the
+/// least.
 fn fewest(least: usize, most: usize, even: impl Fn(usize) -> Option<Ends>) -> Ends {
     let (mut without, mut step) = (least, 1);
     let mut found = match even(least) {
@@ -91,13 +92,14 @@ fn fewest(least: usize, most: usize, even: impl Fn(usize) -> Option<Ends>) -> En
 }
 
 /// Cuts a sequence into `parts` whose weights differ by the largest element at most. `sums` are the
-/// weights of all beginnings, from the empty one; they grow with every element, of which there are as
-/// many as parts or more.
+/// weights of all beginnings, from the empty one; they grow with every element, of which there are
+/// as many as parts or more.
 ///
-/// With `least` the largest weight that all parts can have at least, and `spread` the largest element, parts of
-/// `least ..= least + spread` exist: where the i-th cut may lie is a range without holes, because each element is
-/// `spread` at most; and the end is in the last range, because with one more than `least` even the earliest cuts
-/// come too late. Among those cuts the ones nearest to equal parts are taken, from the last to the first.
+/// With `least` the largest weight that all parts can have at least, and `spread` the largest
+/// element, parts of `least ..= least + spread` exist: where the i-th cut may lie is a range
+/// without holes, because each element is `spread` at most; and the end is in the last range,
+/// because with one more than `least` even the earliest cuts come too late. Among those cuts the
+/// ones nearest to equal parts are taken, from the last to the first.
 fn even(sums: &[u64], parts: usize) -> Ends {
     let elements = sums.len() - 1;
     let total = sums[elements];

@@ -1,6 +1,6 @@
 //! A folder's files as samples.
 //!
-//! Its rule: every file becomes a field or is reported; the key rules of the reader decide, so what
+//! Every file becomes a field or is reported; the key rules of the reader decide, so what
 //! is packed here is what a loader sees.
 
 use std::fs;
@@ -14,7 +14,8 @@ use crate::key::{field_name, split_key};
 /// Deeper trees are loops or accidents.
 const MAX_DEPTH: usize = 64;
 
-/// The field that a shard among the files would be. One in each sample and nothing else is a mistake.
+/// The field that a shard among the files would be. One in each sample and nothing else is a
+/// mistake.
 const SHARD: &str = "tar";
 
 struct Found {
@@ -28,8 +29,8 @@ struct Found {
 /// followed; to folders they are not.
 ///
 /// # Errors
-/// `Invalid` naming the file that fits no sample (no dot, hidden, not UTF-8, or a field twice); what the
-/// file system says.
+/// `Invalid` naming the file that fits no sample (no dot, hidden, not UTF-8, or a field twice);
+/// what the file system says.
 pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;

@@ -1,8 +1,8 @@
 //! The rows of a list as samples.
 //!
-//! Its rule: the header says what a column is. `key` holds keys, `cls=` holds the bytes of field `cls` themselves,
-//! and any other name, such as `jpg`, is a field whose bytes are in the file that the cell names. An empty cell is
-//! no field.
+//! The header says what a column is. `key` holds keys, `cls=` holds the bytes of field
+//! `cls` themselves, and any other name, such as `jpg`, is a field whose bytes are in the file that
+//! the cell names. An empty cell is no field.
 
 mod csv;
 mod parquet;
@@ -44,12 +44,12 @@ impl Kind {
     }
 }
 
-/// A sample for each row, in their order. Files lie below `root`, or beside the list; absolute paths and `..` are taken
-/// as they are.
+/// A sample for each row, in their order. Files lie below `root`, or beside the list; absolute
+/// paths and `..` are taken as they are.
 ///
 /// # Errors
-/// `Invalid` for a header or a row that cannot be meant; `NotFound` for a file that is not there; what the file system
-/// says. All name the list and the row, counted from 1.
+/// `Invalid` for a header or a row that cannot be meant; `NotFound` for a file that is not there;
+/// what the file system says. All name the list and the row, counted from 1.
 pub(super) fn samples(list: &Path, root: Option<&Path>) -> Result<Vec<Sample>> {
     let beside = || list.parent().map(Path::to_owned).unwrap_or_default();
     let root = root.map_or_else(beside, Path::to_owned);

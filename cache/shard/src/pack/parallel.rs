@@ -1,6 +1,6 @@
 //! The same work for many things, on a few threads.
 //!
-//! Its rule: the first failure stops all, and is the one that is told.
+//! The first failure stops all, and is the one that is told.
 
 use std::num::NonZero;
 use std::sync::Mutex;

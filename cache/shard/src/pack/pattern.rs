@@ -1,6 +1,6 @@
 //! Names of numbered shards: `out-{:06d}.tar`.
 //!
-//! Its rule: exactly one number, so that no two shards share a name.
+//! Exactly one number, so that no two shards share a name.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

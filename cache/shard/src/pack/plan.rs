@@ -87,8 +87,9 @@ impl Packing {
     /// Looks at everything that is to be packed, and decides what goes where. Payload is not read.
     ///
     /// # Errors
-    /// `Invalid` where a pattern, a name or a limit makes no sense, or a key comes twice; `NotFound` if there is nothing to
-    /// pack; `Corrupt` and `BadSample` for a tar that a loader would not read whole; what the file system says.
+    /// `Invalid` where a pattern, a name or a limit makes no sense, or a key comes twice;
+    /// `NotFound` if there is nothing to pack; `Corrupt` and `BadSample` for a tar that a loader
+    /// would not read whole; what the file system says.
     pub fn plan(&self) -> Result<Plan> {
         let pattern = Pattern::parse(&self.pattern)?;
         let (tars, mut samples) = self.gather(&pattern)?;
@@ -210,7 +211,8 @@ fn place(sample: &Sample, tars: &[Tar]) -> Option<String> {
     }
 }
 
-/// A folder that is packed into itself would hold other files the next time, and nothing could go on.
+/// A folder that is packed into itself would hold other files the next time, and nothing could go
+/// on.
 fn refuse_within(folder: &Path, pattern: &Pattern) -> Result<()> {
     let at = |error: Error| error.at("path", folder.display());
     let inner = std::path::absolute(pattern.path(0)).doing("find the shards' folder")?;
@@ -226,8 +228,8 @@ fn refuse_within(folder: &Path, pattern: &Pattern) -> Result<()> {
     }
 }
 
-/// Puts samples into the order of a hash of seed and key: it depends on nothing else, so one sample more or less leaves
-/// the others in their order.
+/// Puts samples into the order of a hash of seed and key: it depends on nothing else, so one sample
+/// more or less leaves the others in their order.
 fn shuffle(seed: u64, samples: &mut [Sample]) {
     samples.sort_by_cached_key(|sample| {
         let mut sha = Sha256::new();
@@ -259,7 +261,8 @@ fn manifest(shards: &[(Packed, Range<usize>)]) -> Result<Manifest> {
     )
 }
 
-/// Covers whatever decides a shard's name or bytes; of files, how long they are and when they were written.
+/// Covers whatever decides a shard's name or bytes; of files, how long they are and when they were
+/// written.
 fn hash(tars: &[Tar], samples: &[Sample], shards: &[(Packed, Range<usize>)]) -> String {
     let mut sha = Sha256::new();
     let mut put = |bytes: &[u8]| {

@@ -59,8 +59,8 @@ impl Sample {
     /// A sample of fields in the order given: each its name, its length and its content.
     ///
     /// # Errors
-    /// `Invalid` if there is no field, if one comes twice, or if a reader would see another key or field
-    /// than is meant.
+    /// `Invalid` if there is no field, if one comes twice, or if a reader would see another key or
+    /// field than is meant.
     pub(super) fn new<'a>(
         key: &str,
         parts: impl IntoIterator<Item = (&'a str, u64, Content)>,

@@ -1,7 +1,7 @@
 //! Writing one shard.
 //!
-//! Its rule: a file under its final name is a whole archive, as long as planned: it is written beside it, synced, and
-//! linked into place, and a file that is already there is never replaced.
+//! A file under its final name is a whole archive, as long as planned: it is written
+//! beside it, synced, and linked into place, and a file that is already there is never replaced.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ use super::plan::{Packed, Plan};
 use super::sample::{Content, Field};
 use super::tars::{Stretch, changed, open_unchanged};
 
-/// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file system, small
-/// beside a shard.
+/// Bytes read and written at once: each thread has twice as many. Large enough for a parallel file
+/// system, small beside a shard.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An unfinished file; it goes away unless its process is killed.
@@ -42,8 +42,8 @@ pub(super) fn partial(path: &Path) -> PathBuf {
 /// Writes a shard of `plan`; `progress` is told of bytes.
 ///
 /// # Errors
-/// `Corrupt` if a file is not what was planned any more; `Invalid` if the shard's name is taken; what the file
-/// system says.
+/// `Corrupt` if a file is not what was planned any more; `Invalid` if the shard's name is taken;
+/// what the file system says.
 pub(super) fn write(
     plan: &Plan,
     (shard, samples): &(Packed, Range<usize>),

@@ -1,7 +1,7 @@
 //! Samples of tars that exist already.
 //!
-//! Its rule: what goes out is what a loader would read, sample by sample; what a loader would call bad, or
-//! what could not be told apart any more, is refused, never dropped.
+//! What goes out is what a loader would read, sample by sample; what a loader would call
+//! bad, or what could not be told apart any more, is refused, never dropped.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,7 +27,8 @@ pub(super) struct Tar {
 /// Every sample of `paths`, in their order; with `prefix`, keys begin with their tar's name.
 ///
 /// # Errors
-/// What the indexer says of a tar, with its path; `BadSample` for a sample that a loader would call bad.
+/// What the indexer says of a tar, with its path; `BadSample` for a sample that a loader would call
+/// bad.
 pub(super) fn samples(
     paths: &[PathBuf],
     prefix: bool,
@@ -118,7 +119,8 @@ pub(super) fn changed() -> Error {
     )
 }
 
-/// A tar's headers; its payload is not read, and has no checksums. It is read once, when it is packed.
+/// A tar's headers; its payload is not read, and has no checksums. It is read once, when it is
+/// packed.
 struct Headers(File);
 
 impl Read for Headers {

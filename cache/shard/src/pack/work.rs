@@ -1,6 +1,6 @@
 //! Carrying a plan out: what is missing is written, several shards at once, and then the manifest.
 //!
-//! Its rule: it may be stopped at any moment, and the same again ends where it would have ended.
+//! It may be stopped at any moment, and the same again ends where it would have ended.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -23,12 +23,13 @@ impl Plan {
         }
     }
 
-    /// Writes the shards that are not there, and the manifest; how many were there. `progress` is told of bytes, those of
-    /// shards that were there first.
+    /// Writes the shards that are not there, and the manifest; how many were there. `progress` is
+    /// told of bytes, those of shards that were there first.
     ///
     /// # Errors
-    /// As [`Plan::rehearse`]; `Unavailable` if another process packs the same; `Corrupt` if an input is not what was planned
-    /// any more; `Full` if the disk is. What is whole by then stays, and the same plan goes on from there.
+    /// As [`Plan::rehearse`]; `Unavailable` if another process packs the same; `Corrupt` if an
+    /// input is not what was planned any more; `Full` if the disk is. What is whole by then stays,
+    /// and the same plan goes on from there.
     pub fn pack(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<usize> {
         // A rejected plan creates nothing.
         record::judge(self)?;
@@ -62,7 +63,8 @@ impl Plan {
         Ok(kept)
     }
 
-    /// The shards that are still to be written, where the record says whose those are that lie there.
+    /// The shards that are still to be written, where the record says whose those are that lie
+    /// there.
     fn missing(&self) -> Result<Vec<usize>> {
         let mut missing = Vec::new();
         for (number, Packed { path, bytes, .. }) in self.shards().enumerate() {
@@ -80,8 +82,8 @@ impl Plan {
         Ok(missing)
     }
 
-    /// Removes what a killed process left beside shards that it had just put into place. Beside the missing
-    /// ones it is overwritten.
+    /// Removes what a killed process left beside shards that it had just put into place. Beside the
+    /// missing ones it is overwritten.
     fn sweep(&self, missing: &[usize]) -> Result<()> {
         let mut missing = missing.iter().peekable();
         for (number, shard) in self.shards().enumerate() {

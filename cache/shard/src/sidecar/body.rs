@@ -1,6 +1,6 @@
 //! The sidecar's body: the index as bytes.
 //!
-//! Its rule: what is decoded is a possible index: every member lies inside the shard and behind
+//! What is decoded is a possible index: every member lies inside the shard and behind
 //! the one before it, every field number names a field, and the samples own all members in order.
 //! So a reader may use it without asking again.
 

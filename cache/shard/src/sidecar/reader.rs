@@ -1,6 +1,6 @@
 //! Reading numbers and texts off bytes that may lie.
 //!
-//! Its rule: it takes only what is there.
+//! It takes only what is there.
 
 use forebay_error::Result;
 

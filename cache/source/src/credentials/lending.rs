@@ -64,8 +64,8 @@ impl Lending {
         !self.command.is_empty()
     }
 
-    /// The identity of a client with `options`; `amazons`: for a store on Amazon's machines' network,
-    /// which elsewhere would be asked for nothing and in vain.
+    /// The identity of a client with `options`; `amazons`: for a store on Amazon's machines'
+    /// network, which elsewhere would be asked for nothing and in vain.
     pub(crate) fn to_client(&self, options: &Options, amazons: bool) -> Identity {
         let named = options.iter().filter(|(name, _)| SOURCES.contains(name));
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());

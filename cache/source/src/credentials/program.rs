@@ -1,9 +1,9 @@
-//! The AWS chain of credentials (environment, profile, SSO, web identity, ECS, EKS, IMDS), each time in
-//! a process of its own.
+//! The AWS chain of credentials (environment, profile, SSO, web identity, ECS, EKS, IMDS), each
+//! time in a process of its own.
 //!
-//! Its rule: the chain reads its environment, and a daemon serves clients with different ones. So the
-//! process gets the one that its asker's credentials come from, and nothing of anybody else's. It may
-//! read files that hang and run the command that a profile names; it ends with the question.
+//! The chain reads its environment, and a daemon serves clients with different ones. So
+//! the process gets the one that its asker's credentials come from, and nothing of anybody else's.
+//! It may read files that hang and run the command that a profile names; it ends with the question.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,7 +1,7 @@
 //! Lustre's layouts as its client tells them: the value of the extended attribute `lustre.lov`.
 //!
-//! Its rule: every offset, length and count in there is compared with what is there before it is used.
-//! A file system's client is trusted no further than any other source of bytes.
+//! Every offset, length and count in there is compared with what is there before it is
+//! used. A file system's client is trusted no further than any other source of bytes.
 //!
 //! ```text
 //!   lov_user_md_v1        magic 0BD10BD0 · pattern · object id (16) · stripe size · count (2) · (2) · objects
@@ -35,14 +35,15 @@ const ENTRY_BYTES: usize = 48;
 /// Lustre's smallest stripe, of which all are multiples.
 const STRIPE_MIN: u64 = 64 << 10;
 
-/// Patterns: stripes over OSTs, also several on one; or all of it on the metadata server. Higher bits
-/// say what else is the matter: a file that was moved to an archive has no objects.
+/// Patterns: stripes over OSTs, also several on one; or all of it on the metadata server. Higher
+/// bits say what else is the matter: a file that was moved to an archive has no objects.
 const RAID0: u32 = 0x1;
 const ON_MDT: u32 = 0x100;
 const OVERSTRIPED: u32 = 0x200;
 const RELEASED: u32 = 0x8000_0000;
 
-/// Flags of an entry: another mirror has newer bytes; this one is preferred for reading; it has objects.
+/// Flags of an entry: another mirror has newer bytes; this one is preferred for reading; it has
+/// objects.
 const STALE: u32 = 0x1;
 const PREFERRED: u32 = 0x2;
 const HAS_OBJECTS: u32 = 0x10;

@@ -1,5 +1,5 @@
-//! Layouts as Lustre tells them, and what reads make of them. `tests/layouts/make.py` says what each
-//! file holds.
+//! Layouts as Lustre tells them, and what reads make of them. `tests/layouts/make.py` says what
+//! each file holds.
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! A reader: the process that touches file systems on behalf of a daemon.
 //!
-//! Its rule: it has a socket, memory of its own and the file it reads, and ends when the socket does.
-//! Whatever it waits for, nobody waits for it but who asked, and that one has a time limit.
+//! It has a socket, memory of its own and the file it reads, and ends when the socket
+//! does. Whatever it waits for, nobody waits for it but who asked, and that one has a time limit.
 
 mod passed;
 
@@ -33,8 +33,8 @@ const ATTRIBUTE_MAX: usize = 64 << 10;
 /// Asks a client for the descriptor of a file.
 pub type Opener = Box<dyn FnMut(&str) -> Result<OwnedFd>>;
 
-/// Answers the daemon at the other end of standard input, until that end closes. `connect` makes a socket
-/// to a client into what asks it for files.
+/// Answers the daemon at the other end of standard input, until that end closes. `connect` makes a
+/// socket to a client into what asks it for files.
 ///
 /// # Errors
 /// `Invalid` if standard input is no such socket; `Full` if there is no memory.
@@ -225,8 +225,8 @@ impl File {
         Ok(Answer { stat, start, len, direct, layout_fault: None })
     }
 
-    /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in the
-    /// memory, and how many they are.
+    /// Reads `len` bytes from `offset`, or as many as there are and fit; with where they begin in
+    /// the memory, and how many they are.
     fn read(&mut self, offset: u64, len: u64, memory: &mut Span) -> Result<(u64, u64)> {
         match self.read_blocks(offset, len, memory) {
             // Some file systems take the flag and refuse the read.

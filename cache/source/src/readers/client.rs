@@ -1,11 +1,11 @@
 //! Readers of files that a client opens: with its rights, not the daemon's.
 //!
-//! A reader of such files has a socket to the client beside the one to the daemon. It asks there for the
-//! descriptor of what it is to read.
+//! A reader of such files has a socket to the client beside the one to the daemon. It asks there
+//! for the descriptor of what it is to read.
 //!
-//! Its rule: no descriptor of a client's ever enters the daemon. One may be of a file system that the
-//! client itself is, and then even closing it can take for ever. So the daemon makes the pair of sockets
-//! and hands both ends on; what hangs, hangs in a process that serves this client alone.
+//! No descriptor of a client's ever enters the daemon. One may be of a file system that
+//! the client itself is, and then even closing it can take for ever. So the daemon makes the pair
+//! of sockets and hands both ends on; what hangs, hangs in a process that serves this client alone.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -26,16 +26,16 @@ use super::mount::{Loan, Mount, SHARDS};
 use super::process::Line;
 use crate::queue::Queue;
 
-/// Processes that read for one user, over all its connections: one or two each for the ranks of a few
-/// jobs, and 256 MiB of memory.
+/// Processes that read for one user, over all its connections: one or two each for the ranks of a
+/// few jobs, and 256 MiB of memory.
 const USER_READERS: usize = 64;
 
-/// Shards of a user other than the daemon's own that are fetched at once. With two, two users whose files
-/// hang would take every turn there is.
+/// Shards of a user other than the daemon's own that are fetched at once. With two, two users whose
+/// files hang would take every turn there is.
 const USER_SHARDS: usize = 1;
 
-/// A command's end, once it has come: that it succeeded, or why not. Whoever drops it before wants nothing of
-/// the command any more.
+/// A command's end, once it has come: that it succeeded, or why not. Whoever drops it before wants
+/// nothing of the command any more.
 pub type Ending = BoxFuture<'static, Result<()>>;
 
 /// Sends requests to a client.
@@ -91,8 +91,8 @@ struct User {
     readers: Arc<Semaphore>,
 }
 
-/// The right to have one more process of a user's. It outlives connections: whoever comes back finds what
-/// still hangs counted.
+/// The right to have one more process of a user's. It outlives connections: whoever comes back
+/// finds what still hangs counted.
 pub(super) struct Right {
     _permit: OwnedSemaphorePermit,
     _user: Arc<User>,

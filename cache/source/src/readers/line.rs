@@ -1,8 +1,8 @@
 //! The line before a mount's readers: who is asked next.
 //!
-//! Its rule: whoever came first is next, unless the servers that hold their bytes are busy and another's
-//! are not; and nobody is passed over for ever. Reads under way then keep many servers busy, rather than
-//! one with all of them.
+//! Whoever came first is next, unless the servers that hold their bytes are busy and
+//! another's are not; and nobody is passed over for ever. Reads under way then keep many servers
+//! busy, rather than one with all of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,7 +155,8 @@ mod tests {
         seated.iter().map(|(at, _)| *at).collect()
     }
 
-    /// Two shards of two stripes each, four parts a stripe: reads under way are spread over all servers.
+    /// Two shards of two stripes each, four parts a stripe: reads under way are spread over all
+    /// servers.
     #[test]
     fn reads_under_way_are_on_different_servers() {
         let line = Line::new(4);

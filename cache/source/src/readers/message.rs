@@ -30,8 +30,8 @@ pub(super) struct Hello {
 pub(crate) enum Request {
     /// Length and version of the file.
     Stat { path: String },
-    /// At most [`PIECE`] bytes of it, into the reader's memory; a descriptor that a client passed serves
-    /// for it as long as it is of this version.
+    /// At most [`PIECE`] bytes of it, into the reader's memory; a descriptor that a client passed
+    /// serves for it as long as it is of this version.
     Read { path: String, version: String, offset: u64, len: u64 },
 }
 

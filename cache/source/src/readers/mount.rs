@@ -1,8 +1,8 @@
 //! The readers of one mount: how many, who is asked next, and what becomes of one that hangs.
 //!
-//! Its rule: a process counts against the mount's bound from its start until it is gone. So a mount
-//! that hangs holds [`READERS`] processes that cannot be ended, and not one more, and is then answered
-//! for at once: it does not answer.
+//! A process counts against the mount's bound from its start until it is gone. So a mount
+//! that hangs holds [`READERS`] processes that cannot be ended, and not one more, and is then
+//! answered for at once: it does not answer.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use super::message::{Answer, Said};
 use super::process::{Pids, Reader};
 use crate::queue::Queue;
 
-/// Processes that read from one mount. Four parts of 4 MiB under way keep an NVMe drive busy, and as
-/// many streams a network file system's client.
+/// Processes that read from one mount. Four parts of 4 MiB under way keep an NVMe drive busy, and
+/// as many streams a network file system's client.
 pub(super) const READERS: usize = 4;
 
 /// Requests that wait for a reader of one mount: far above what a node's jobs have under way, and

@@ -1,7 +1,7 @@
 //! A reader as its daemon sees it: a process, a socket to it, and its memory to read from.
 //!
-//! Its rule: nothing but the socket is inherited, and bytes come out of the reader's memory by reading
-//! it as a file: it never has a way into ours.
+//! Nothing but the socket is inherited, and bytes come out of the reader's memory by
+//! reading it as a file: it never has a way into ours.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -27,8 +27,8 @@ use tokio::process::{Child, Command};
 use super::client::Right;
 use super::message::{self, Hello, PREFIX, Said};
 
-/// A program that needs longer than this to greet hangs: an interpreter on a cold network file system
-/// takes seconds.
+/// A program that needs longer than this to greet hangs: an interpreter on a cold network file
+/// system takes seconds.
 const START: Duration = Duration::from_secs(30);
 
 /// The processes of a mount, and which of them were killed and are still there.

@@ -12,8 +12,8 @@ use forebay_error::{Error, Result};
 use super::link::Link;
 use crate::Limits;
 
-/// The first pause; each further one is twice as long, and jitter adds up to as much again, so that the
-/// parts that one fault broke do not come back at one moment.
+/// The first pause; each further one is twice as long, and jitter adds up to as much again, so that
+/// the parts that one fault broke do not come back at one moment.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause between two attempts: a store that comes back is used again within this time.

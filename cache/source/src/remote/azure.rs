@@ -1,7 +1,7 @@
 //! Containers in Azure's Blob Storage, and in its emulators.
 //!
-//! Its rule: which account is meant, the URL or the client says; a server that is not Microsoft's gets
-//! no identity of the machine's.
+//! Which account is meant, the URL or the client says; a server that is not Microsoft's
+//! gets no identity of the machine's.
 
 use forebay_error::{Error, ErrorKind, Result};
 use object_store::azure::MicrosoftAzureBuilder;

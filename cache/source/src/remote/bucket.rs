@@ -1,6 +1,6 @@
 //! A bucket or container: how the object stores are the same.
 //!
-//! Its rule: a URL names an object by everything behind the bucket, literally; what differs between
+//! A URL names an object by everything behind the bucket, literally; what differs between
 //! stores is settled when one is opened (`s3.rs`, `gcs.rs`, `azure.rs`).
 
 use std::borrow::Cow;

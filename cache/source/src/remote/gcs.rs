@@ -1,6 +1,6 @@
 //! Buckets in Google Cloud Storage and in what speaks its XML interface.
 //!
-//! Its rule: credentials are the client's, else what the machine has (application default
+//! Credentials are the client's, else what the machine has (application default
 //! credentials, the metadata server); a server that is not Google's gets none of the machine's.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Shards on a web server.
 //!
-//! Its rule: the URL is used as it was given, with its escapes and its query: signed links work.
+//! The URL is used as it was given, with its escapes and its query: signed links work.
 
 use std::borrow::Cow;
 use std::sync::Arc;

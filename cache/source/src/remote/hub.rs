@@ -1,6 +1,6 @@
 //! Data sets on the Hugging Face Hub: `hf://datasets/<org>/<name>[@revision]/path` over HTTPS.
 //!
-//! Its rule: the token is for the Hub alone. What the Hub redirects to gets none.
+//! The token is for the Hub alone. What the Hub redirects to gets none.
 
 mod tree;
 
@@ -119,8 +119,8 @@ impl Store for Hub {
     }
 }
 
-/// Adds the token to requests to the Hub. The client beneath drops it where a redirect leads to another
-/// host or port.
+/// Adds the token to requests to the Hub. The client beneath drops it where a redirect leads to
+/// another host or port.
 #[derive(Debug)]
 struct Bearer {
     client: HttpClient,

@@ -1,7 +1,7 @@
 //! One endpoint, as everybody in this process uses it.
 //!
-//! Its rule: what is learnt of an endpoint by one request is known to all: how many it takes at once
-//! ([`knee`]), what is late ([`pace`]), whether it is down ([`breaker`]).
+//! What is learnt of an endpoint by one request is known to all: how many it takes at
+//! once ([`knee`]), what is late ([`pace`]), whether it is down ([`breaker`]).
 
 mod breaker;
 mod knee;
@@ -30,8 +30,8 @@ pub(super) const PART: u64 = crate::readers::PIECE as u64;
 /// and at most. Longer replies save no time that could be seen, and are lost in larger pieces.
 const PARTS_MAX: u64 = 4;
 
-/// A reply is to last so many times as long as the wait for its first byte: the wait is then a ninth
-/// of the whole, and hidden by the requests beside it.
+/// A reply is to last so many times as long as the wait for its first byte: the wait is then a
+/// ninth of the whole, and hidden by the requests beside it.
 const WAITS_PER_REPLY: u64 = 8;
 
 /// A reply that takes this many times the usual duration is requested a second time.
@@ -69,7 +69,8 @@ pub struct LinkReport {
     /// Requests that it did not answer, or answered by saying that it cannot now.
     #[serde(default)]
     pub failures: u64,
-    /// Requests that it answered by a refusal: there is no such object, whoever asks has no right to it, or it makes no sense of them.
+    /// Requests that it answered by a refusal: there is no such object, whoever asks has no right
+    /// to it, or it makes no sense of them.
     #[serde(default)]
     pub refusals: u64,
     /// Results of checksum comparisons.
@@ -185,8 +186,8 @@ impl Hedge {
 }
 
 impl Link {
-    /// An endpoint that takes `connections` requests at once, at most, and may send `bandwidth` bytes a
-    /// second.
+    /// An endpoint that takes `connections` requests at once, at most, and may send `bandwidth`
+    /// bytes a second.
     pub(crate) fn new(
         endpoint: &str,
         connections: usize,

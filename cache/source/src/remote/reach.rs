@@ -1,6 +1,6 @@
 //! The way to a store: whose options, which network, which limits.
 //!
-//! Its rule: connections are shared by all who go the same way, and how many ways are remembered is
+//! Connections are shared by all who go the same way, and how many ways are remembered is
 //! bounded.
 
 use std::path::{Path, PathBuf};

@@ -158,8 +158,8 @@ pub(super) fn is_without_ranges(refusal: &Refusal) -> bool {
         || reason(refusal).starts_with("Received non-partial response")
 }
 
-/// A refusal that the next attempt meets again: of all that a client is told of its request, only "too
-/// slow" and "too often" pass.
+/// A refusal that the next attempt meets again: of all that a client is told of its request, only
+/// "too slow" and "too often" pass.
 fn is_final(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 408 | 425 | 429)
 }

@@ -1,7 +1,7 @@
 //! One reply of a store, as it comes.
 //!
-//! Its rule: before a byte is given out, the reply is known to be of the version and the range that were
-//! asked for; what ends early is a fault, and what does not end there, too.
+//! Before a byte is given out, the reply is known to be of the version and the range that
+//! were asked for; what ends early is a fault, and what does not end there, too.
 
 use std::ops::Range;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Shards in S3 and in everything that speaks it.
 //!
-//! Its rule: what the options leave open is settled here, once and aloud: no region or credential
+//! What the options leave open is settled here, once and aloud: no region or credential
 //! is guessed where a wrong guess would surface later as a riddle.
 
 mod attributes;

@@ -1,6 +1,6 @@
 //! Consecutive bytes of one version of a shard, over as many replies as it takes.
 //!
-//! Its rule: a reply that breaks off is resumed at the byte. One that is late gets a second request
+//! A reply that breaks off is resumed at the byte. One that is late gets a second request
 //! beside it for what is missing; once that one answers, whichever is behind is dropped.
 
 use std::ops::Range;

@@ -69,8 +69,8 @@ struct Tally {
     bytes: AtomicU64,
 }
 
-/// Ways to stores whose connections are kept: proxies and bundles of certificates that a configuration
-/// names.
+/// Ways to stores whose connections are kept: proxies and bundles of certificates that a
+/// configuration names.
 const WAYS: NonZeroUsize = NonZeroUsize::new(16).expect("16 is not zero");
 
 /// Endpoints, each for those who have the same limits.
@@ -112,7 +112,8 @@ impl Wire {
         Ok(Self { limits, gate, client, identity, others, links, tally })
     }
 
-    /// The same, which connects to what `gate` lets through. What was learnt of endpoints stays known.
+    /// The same, which connects to what `gate` lets through. What was learnt of endpoints stays
+    /// known.
     pub(crate) fn behind(&self, gate: Gate) -> Result<Self> {
         Self::with(self.limits.clone(), gate, self.links.clone(), self.tally.clone())
     }
@@ -212,8 +213,8 @@ impl Shared {
 
 impl HttpConnector for Shared {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // The addresses of metadata services are object_store's own, and nobody's choice: it asks for a
-        // client of theirs by a shorter time to connect, which nothing else changes here.
+        // The addresses of metadata services are object_store's own, and nobody's choice: it asks
+        // for a client of theirs by a shorter time to connect, which nothing else changes here.
         let patience =
             |options: &ClientOptions| options.get_config_value(&ClientConfigKey::ConnectTimeout);
         let is_usual = patience(options) == patience(&ClientOptions::default());
@@ -250,8 +251,9 @@ fn client(
     Ok(HttpClient::new(Counted { client, gate, tally: Arc::clone(tally) }))
 }
 
-/// Tells the length of a part, which object_store wants in so many words, where only the range of it was
-/// told: what comes in chunks has no `Content-Length`. Whether so many bytes come is seen as they come.
+/// Tells the length of a part, which object_store wants in so many words, where only the range of
+/// it was told: what comes in chunks has no `Content-Length`. Whether so many bytes come is seen as
+/// they come.
 fn tell_length(response: &mut HttpResponse) {
     let headers = response.headers_mut();
     if headers.contains_key("content-length") {

@@ -1,6 +1,6 @@
 //! Hosts that only this machine reaches: itself, and the services that tell a machine its secrets.
 //!
-//! Its rule: an address is judged as the client that connects will read it, whatever its spelling.
+//! An address is judged as the client that connects will read it, whatever its spelling.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,7 +1,8 @@
 //! The one spelling of a URL by which others than a daemon's own people are served.
 //!
-//! Its rule: one object, one spelling. What is allowed and what is not is told apart by URLs, so a second way
-//! to write one is refused, with the first in the advice; nobody guesses what a server makes of it.
+//! One object, one spelling. What is allowed and what is not is told apart by URLs, so a
+//! second way to write one is refused, with the first in the advice; nobody guesses what a server
+//! makes of it.
 
 use std::borrow::Cow;
 
@@ -23,7 +24,8 @@ const ACCOUNTS_TOO: &str = ".blob.core.windows.net";
 /// Revision the Hub uses by default.
 const HUB_REVISION: &str = "@main";
 
-/// A URL as data sets are compared with it: of a web server's without the query, of a file its path.
+/// A URL as data sets are compared with it: of a web server's without the query, of a file its
+/// path.
 ///
 /// # Errors
 /// `PermissionDenied` for one that is written otherwise than it would be, with that in the advice.
@@ -40,8 +42,8 @@ pub fn settled(url: &str) -> Result<Cow<'_, str>> {
     }
 }
 
-/// A path without what names nothing. Its file's own rights decide who reads it, by whatever name, so there
-/// is nothing to refuse.
+/// A path without what names nothing. Its file's own rights decide who reads it, by whatever name,
+/// so there is nothing to refuse.
 fn path(url: &str) -> Cow<'_, str> {
     let path = url.strip_prefix("file:").unwrap_or(url);
     let path = path.strip_prefix("//").filter(|_| url.starts_with("file:")).unwrap_or(path);

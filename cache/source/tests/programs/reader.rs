@@ -1,5 +1,5 @@
-//! A reader as a program, for this crate's tests, where layouts go by a name that any file may have one
-//! under; with an argument, one that asks for credentials.
+//! A reader as a program, for this crate's tests, where layouts go by a name that any file may have
+//! one under; with an argument, one that asks for credentials.
 
 use forebay_error::{Error, ErrorKind};
 

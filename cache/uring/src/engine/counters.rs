@@ -8,7 +8,8 @@ use forebay_histogram::{Histogram, Times};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// One atomic per name, for operations a histogram of their times, and the plain copies of them that callers see.
+/// One atomic per name, for operations a histogram of their times, and the plain copies of them
+/// that callers see.
 macro_rules! counters {
     (
         timed { $($(#[$timed_doc:meta])* $timed:ident,)* }

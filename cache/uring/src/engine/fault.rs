@@ -1,6 +1,6 @@
 //! Operations that go wrong on purpose, for those who must prove that theirs survive it.
 //!
-//! Its rule: a fault is an answer of the kernel's, given at the kernel's place. It goes through the
+//! A fault is an answer of the kernel's, given at the kernel's place. It goes through the
 //! rules for short transfers and errors that real answers go through, over whichever engine runs,
 //! and it keeps what a caller may rely on: one answer, and a span that comes back.
 //!
@@ -139,7 +139,8 @@ impl Watch {
         Attempt { id, kind, file, offset, len }
     }
 
-    /// The part of `rest` to ask the kernel for; `unit` is what the file's transfers are multiples of.
+    /// The part of `rest` to ask the kernel for; `unit` is what the file's transfers are multiples
+    /// of.
     pub(super) fn bound(&self, rest: Window, unit: usize) -> Window {
         let most = match self.bend {
             Bend::Straight => rest.len,
@@ -233,8 +234,8 @@ fn torn(watch: &Watch, bytes: usize) -> Option<usize> {
     (watch.kind == AttemptKind::Write && whole > 0).then_some(whole)
 }
 
-/// A flight that waits: polled when it begins and by each of its wake-ups, on the thread that wakes.
-/// So it needs no runtime, and goes on when its caller does not.
+/// A flight that waits: polled when it begins and by each of its wake-ups, on the thread that
+/// wakes. So it needs no runtime, and goes on when its caller does not.
 struct Delay {
     held: Mutex<Option<Held>>,
     /// Wake-ups that were not answered by a poll. Whoever raises it from zero polls until it is

@@ -1,6 +1,6 @@
 //! One operation on its way, independent of who carries it out.
 //!
-//! Its rule: a result counts only for what the kernel says was moved. A short transfer goes on
+//! A result counts only for what the kernel says was moved. A short transfer goes on
 //! where it stopped, a negative result is the negated errno, and every repetition is bounded.
 
 use std::io;
@@ -101,7 +101,8 @@ impl Flight {
         }
     }
 
-    /// Keeps what the kernel may touch alive for ever and tells the caller that no answer will come.
+    /// Keeps what the kernel may touch alive for ever and tells the caller that no answer will
+    /// come.
     pub(super) fn leak(self) {
         match self {
             Self::Transfer(Transfer { file, memory, watch, .. }) => {
@@ -219,7 +220,8 @@ impl Transfer {
                 }
                 Step::Again
             }
-            // Asked from an aligned place at or before what is done, the file gave no more: its end.
+            // Asked from an aligned place at or before what is done, the file gave no more: its
+            // end.
             (Direction::Read, false) => Step::Landed(Ok(self.done)),
             (Direction::Write, false) if self.stalls < MAX_STALLS => {
                 self.stalls += 1;

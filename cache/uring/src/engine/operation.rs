@@ -1,6 +1,6 @@
 //! The caller's side of one read or write.
 //!
-//! Its rule: this future owns nothing that the kernel may touch. Before the operation is queued it
+//! This future owns nothing that the kernel may touch. Before the operation is queued it
 //! holds the transfer, which the kernel has not seen; afterwards it holds a channel.
 
 use std::future::Future;

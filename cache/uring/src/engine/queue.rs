@@ -1,6 +1,6 @@
 //! Orders on their way to an engine's threads.
 //!
-//! Its rule: the bell is rung only for a thread that sleeps. Who pushes and who goes to sleep do so
+//! The bell is rung only for a thread that sleeps. Who pushes and who goes to sleep do so
 //! under one lock, so no wake-up is lost and none is wasted on a thread that is awake.
 //!
 //! Bounds: every order holds a permit until it has been carried out; retirements are at most one
@@ -116,8 +116,8 @@ impl Queue {
         Arc::clone(&self.permits)
     }
 
-    /// Queues orders in one step and wakes what must be woken, once. After [`Queue::close`] they are
-    /// ended with `Closed` instead.
+    /// Queues orders in one step and wakes what must be woken, once. After [`Queue::close`] they
+    /// are ended with `Closed` instead.
     pub(super) fn push(&self, orders: impl IntoIterator<Item = Order>) {
         let mut state = self.lock();
         if state.closed {
@@ -155,8 +155,8 @@ impl Queue {
         orders.into_iter().for_each(Order::refuse);
     }
 
-    /// Takes up to `room` orders and all retirements. If nothing is left and fewer than `calm` orders
-    /// were taken, the caller is booked as sleeping: the next push rings the bell.
+    /// Takes up to `room` orders and all retirements. If nothing is left and fewer than `calm`
+    /// orders were taken, the caller is booked as sleeping: the next push rings the bell.
     pub(super) fn take(&self, room: usize, calm: usize) -> Intake {
         let mut state = self.lock();
         let count = room.min(state.orders.len());

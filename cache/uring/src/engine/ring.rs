@@ -1,6 +1,6 @@
 //! The io_uring engine: one ring, one thread that alone talks to it.
 //!
-//! Its rule: each turn takes what is queued, hands it to the kernel and sleeps in that same call
+//! Each turn takes what is queued, hands it to the kernel and sleeps in that same call
 //! until something completes or the bell rings, so that system calls count turns, not operations.
 //!
 //! With many operations in flight a turn waits for several completions (a share of what is in
@@ -29,9 +29,9 @@ use tables::{BufferTable, FileTable};
 /// caller who reads one thing at a time gets each answer at once.
 const CROWD: usize = 8;
 
-/// The share of a crowd to wait for: an eighth leaves seven eighths with the device while the thread
-/// sleeps and the answered callers ask again. With a quarter, 112 KiB reads came to 92 % of fio's rate,
-/// with an eighth to 95 %, at no more CPU.
+/// The share of a crowd to wait for: an eighth leaves seven eighths with the device while the
+/// thread sleeps and the answered callers ask again. With a quarter, 112 KiB reads came to 92 % of
+/// fio's rate, with an eighth to 95 %, at no more CPU.
 const CROWD_SHARE: usize = 8;
 
 /// The longest a crowded turn waits, in nanoseconds: it bounds what a file that hangs can delay

@@ -1,6 +1,6 @@
 //! The engine where io_uring is missing or forbidden: blocking calls on a pool of threads.
 //!
-//! Its rule: the same orders, the same rules for short transfers and errors, the same answers; only
+//! The same orders, the same rules for short transfers and errors, the same answers; only
 //! who waits for the disk differs.
 
 use std::sync::{Arc, Condvar};

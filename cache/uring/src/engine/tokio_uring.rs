@@ -1,7 +1,7 @@
 //! The same operations through tokio-uring, to compare with: its results in tests, its speed in
 //! benchmarks.
 //!
-//! Its rule: what is under comparison is tokio-uring, so it is used as it offers itself (a runtime
+//! What is under comparison is tokio-uring, so it is used as it offers itself (a runtime
 //! of its own on one thread, buffers and files handed over and back) and everything around it is
 //! what the other engines have.
 //!
@@ -184,10 +184,10 @@ impl Aloft {
     }
 }
 
-// SAFETY: the window lies in a mapping that does not move and that the memory keeps alive; it is the
-// same for as long as the flight is not advanced, which needs it back. Its bytes are initialised
-// (a region is zeroed), and nobody writes to them: a span's are no one else's, and frozen ones are
-// read-only for all.
+// SAFETY: the window lies in a mapping that does not move and that the memory keeps alive; it is
+// the same for as long as the flight is not advanced, which needs it back. Its bytes are
+// initialised (a region is zeroed), and nobody writes to them: a span's are no one else's, and
+// frozen ones are read-only for all.
 unsafe impl IoBuf for Aloft {
     fn stable_ptr(&self) -> *const u8 {
         self.window().0

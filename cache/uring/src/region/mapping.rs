@@ -1,6 +1,6 @@
 //! A shared writable mapping of a memfd, aligned so that huge pages fit.
 //!
-//! Its rule: the value owns its address range alone and unmaps it once, on drop.
+//! The value owns its address range alone and unmaps it once, on drop.
 
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -21,7 +21,8 @@ pub(super) struct Mapping {
 // SAFETY: the value is an address range that belongs to the process, not to a thread; it offers no
 // access to the bytes by itself, so sharing or moving it between threads races with nothing.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`; every method takes the range as a whole and leaves the bytes' values alone.
+// SAFETY: as for `Send`; every method takes the range as a whole and leaves the bytes' values
+// alone.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -1,6 +1,6 @@
 //! Every engine there is, for tests that hold on each.
 //!
-//! Its rule: what a test shows on one engine it shows on all, so it is written once.
+//! What a test shows on one engine it shows on all, so it is written once.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::print_stderr, reason = "a test that fails says on which engine")]

@@ -1,5 +1,5 @@
-//! Families of bills: what was fetched and written for whom, by tenant and data set. Jobs come and go without a bound:
-//! `forebay cost` tells of those.
+//! Families of bills: what was fetched and written for whom, by tenant and data set. Jobs come and
+//! go without a bound: `forebay cost` tells of those.
 
 use forebay_api::status::Status;
 use forebay_source::Billed;
@@ -37,7 +37,8 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// Something of each bill; those of one tenant and data set are added up where samples of one name are.
+/// Something of each bill; those of one tenant and data set are added up where samples of one name
+/// are.
 fn each(status: &Status, of: fn(&Billed) -> u64) -> Vec<Sample> {
     let sample = |(charged, billed): &(Charged, Billed)| {
         let tenant = charged.tenant.as_deref().unwrap_or(NO_TENANT);

@@ -1,4 +1,5 @@
-//! Families of GPUs: what NVIDIA's driver says, with the labels that `dcgm-exporter` has, so that both can be joined.
+//! Families of GPUs: what NVIDIA's driver says, with the labels that `dcgm-exporter` has, so that
+//! both can be joined.
 
 use forebay_api::gpus::{Gpu, GpuReport};
 use forebay_api::status::{Job, Status};

@@ -1,8 +1,9 @@
 //! Families of jobs: those that are connected now, told apart by name and session.
 //!
-//! Each rank of a job is a session of its own. Its numbers go with it: were those of a name added up here, the sum would
-//! fall when a rank leaves, which a monitoring system takes for a restart. `sum by (job)` adds them up. So what counts of
-//! one session is told with its name or not at all; what the node's trainers waited, those that left among them, is told to all.
+//! Each rank of a job is a session of its own. Its numbers go with it: were those of a name added
+//! up here, the sum would fall when a rank leaves, which a monitoring system takes for a restart.
+//! `sum by (job)` adds them up. So what counts of one session is told with its name or not at all;
+//! what the node's trainers waited, those that left among them, is told to all.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,8 +14,9 @@ use forebay_wire::message::Cause;
 
 use super::family::{Family, Sample, Together, Value};
 
-/// Sessions that are told one by one, the oldest first: several times the ranks of a large node. Each has some dozens of
-/// numbers, and a script that opens job after job is not to fill a monitoring system.
+/// Sessions that are told one by one, the oldest first: several times the ranks of a large node.
+/// Each has some dozens of numbers, and a script that opens job after job is not to fill a
+/// monitoring system.
 const SHOWN: usize = 256;
 
 /// Letters of a name that only a trainer says, at most: what is longer is no decoder of ours.

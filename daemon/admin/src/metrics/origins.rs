@@ -1,7 +1,9 @@
-//! Families of origins: endpoints that shards come from over a network, and mounts that they are read from.
+//! Families of origins: endpoints that shards come from over a network, and mounts that they are
+//! read from.
 //!
-//! Their number is bounded where they are kept: endpoints by how many links are remembered, mounts by how many may be read
-//! from at once. Connections come and go without a bound: what their clients open goes by one name.
+//! Their number is bounded where they are kept: endpoints by how many links are remembered, mounts
+//! by how many may be read from at once. Connections come and go without a bound: what their
+//! clients open goes by one name.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,5 @@
-//! Families of foresight: what is fetched ahead of need, how much time is left, and what is lacking.
+//! Families of foresight: what is fetched ahead of need, how much time is left, and what is
+//! lacking.
 
 use super::family::{Family, Sample, Together};
 

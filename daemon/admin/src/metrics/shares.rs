@@ -1,4 +1,5 @@
-//! Families of data sets and tenants: what they hold, and may hold. Those of the configuration, and the rest.
+//! Families of data sets and tenants: what they hold, and may hold. Those of the configuration, and
+//! the rest.
 
 use forebay_store::Holding;
 

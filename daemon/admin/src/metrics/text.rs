@@ -1,6 +1,8 @@
-//! The formats: OpenMetrics, which Prometheus asks for, and Prometheus' own older text, which everything else reads.
+//! The formats: OpenMetrics, which Prometheus asks for, and Prometheus' own older text, which
+//! everything else reads.
 //!
-//! Its rule: the library writes the first, with all escapes; the second differs from it in lines that begin with `#` only.
+//! The library writes the first, with all escapes; the second differs from it in lines
+//! that begin with `#` only.
 
 use std::collections::HashMap;
 use std::fmt;

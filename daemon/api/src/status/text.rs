@@ -394,7 +394,8 @@ impl fmt::Display for Screen<'_> {
     }
 }
 
-/// Text that others wrote, of which nothing moves the cursor or changes anything else of a terminal.
+/// Text that others wrote, of which nothing moves the cursor or changes anything else of a
+/// terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
@@ -408,6 +409,6 @@ pub fn cut(text: &str) -> String {
     text.chars().take(TEXT_MAX).map(shown).collect()
 }
 
-/// Characters kept of each text that a trainer says: a name has a kilobyte at most in any store, and what
-/// is wrong fits as much.
+/// Characters kept of each text that a trainer says: a name has a kilobyte at most in any store,
+/// and what is wrong fits as much.
 pub(super) const TEXT_MAX: usize = 1024;

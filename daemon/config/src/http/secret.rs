@@ -1,6 +1,6 @@
 //! Files that hold what nobody but the daemon may know.
 //!
-//! One rule: who could read it knows it: then it is no secret, and nothing is built on it.
+//! Who could read it knows it: then it is no secret, and nothing is built on it.
 
 use std::fs::File;
 use std::io::Read;

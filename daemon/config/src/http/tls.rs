@@ -1,7 +1,7 @@
 //! TLS for the API over TCP, and certificates by which admins are known.
 //!
-//! One rule: a certificate makes an admin only if an authority signed it that the administrator named for that;
-//! who shows one of another's is not let in, who shows none is anybody.
+//! A certificate makes an admin only if an authority signed it that the administrator
+//! named for that; who shows one of another's is not let in, who shows none is anybody.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -74,8 +74,8 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// `PermissionDenied` if others may read the key; `Invalid` for what is no certificate, no key, or not the key of
-    /// the certificate.
+    /// `PermissionDenied` if others may read the key; `Invalid` for what is no certificate, no key,
+    /// or not the key of the certificate.
     pub fn read(files: &TlsFiles) -> Result<Self> {
         let TlsFiles { cert, key, client_ca } = files;
         let chain = certificates(cert, "cert")?;
@@ -127,7 +127,8 @@ impl Tls {
     /// The connection inside of another, and whose it is, where an admin's certificate says so.
     ///
     /// # Errors
-    /// `PermissionDenied` for a certificate that makes no admin; `Unavailable` for whoever speaks no TLS, or too slowly.
+    /// `PermissionDenied` for a certificate that makes no admin; `Unavailable` for whoever speaks
+    /// no TLS, or too slowly.
     pub async fn accept(
         &self,
         stream: TcpStream,

@@ -1,6 +1,7 @@
 //! The token by which admins are known over TCP.
 //!
-//! One rule: it lies in a file that nobody else may read, is compared in constant time, and is shown nowhere.
+//! It lies in a file that nobody else may read, is compared in constant time, and is
+//! shown nowhere.
 
 use std::fmt;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! JSON.
 //!
-//! One rule: JSON's own parser says whether it is JSON; where its values stand, YAML's says, of which JSON
-//! is a part.
+//! JSON's own parser says whether it is JSON; where its values stand, YAML's says, of
+//! which JSON is a part.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -24,8 +24,8 @@ pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
     yaml::tree(&whole_escapes(text))
 }
 
-/// The same, where one escape says each character: JSON says those beyond the basic plane by two, which
-/// YAML does not know. What stands behind one on its line is told two columns early by that.
+/// The same, where one escape says each character: JSON says those beyond the basic plane by two,
+/// which YAML does not know. What stands behind one on its line is told two columns early by that.
 fn whole_escapes(text: &str) -> Cow<'_, str> {
     if !text.contains("\\u") {
         return text.into();

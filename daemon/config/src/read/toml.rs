@@ -1,6 +1,7 @@
 //! TOML.
 //!
-//! One rule: the parser goes on behind what it does not understand, so that all of it is told at once.
+//! The parser goes on behind what it does not understand, so that all of it is told at
+//! once.
 
 use std::collections::HashSet;
 

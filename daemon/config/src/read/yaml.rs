@@ -1,7 +1,7 @@
 //! YAML 1.2 with its core schema: `no` is a text, `0x10` a number.
 //!
-//! One rule: what a reader of the file does not see where it stands (anchors, tags, a second document) is
-//! refused.
+//! What a reader of the file does not see where it stands (anchors, tags, a second
+//! document) is refused.
 
 use std::collections::HashSet;
 

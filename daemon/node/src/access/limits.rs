@@ -39,7 +39,8 @@ struct Held {
 impl Held {
     fn new(limits: TenantLimits) -> Self {
         let TenantLimits { sessions, opens } = limits;
-        // One each such a part of the time, of which as many may come at once as may be there at once.
+        // One each such a part of the time, of which as many may come at once as may be there at
+        // once.
         let each = opens.per / opens.count.get();
         let quota = Quota::with_period(each).unwrap_or(Quota::per_second(opens.count));
         let burst = NonZeroU32::new(sessions).unwrap_or(NonZeroU32::MIN).max(opens.count);

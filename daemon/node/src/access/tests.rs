@@ -135,8 +135,8 @@ fn what_may_be_read_follows_from_who_came_which_way() {
     }
 }
 
-/// Queues of leased shards and what commands say are one user's: the same number behind another socket is
-/// another user.
+/// Queues of leased shards and what commands say are one user's: the same number behind another
+/// socket is another user.
 #[test]
 fn a_user_behind_a_tenants_socket_is_nobody_else() {
     let access = Access::new(policy(false));

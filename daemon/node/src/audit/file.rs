@@ -1,6 +1,7 @@
 //! The audit log's files.
 //!
-//! One rule: a line is whole or not there, and what one file holds is on the disk before the next begins.
+//! A line is whole or not there, and what one file holds is on the disk before the next
+//! begins.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -69,7 +70,8 @@ impl LogFile {
                 Ok(())
             }
             Err(error) => {
-                // Half a line is none. One that stays, because it may only grow, ends where the next begins.
+                // Half a line is none. One that stays, because it may only grow, ends where the
+                // next begins.
                 self.torn |= self.file.set_len(self.len).is_err();
                 Err(Error::from_io("write the audit log", &error))
             }

@@ -1,7 +1,7 @@
 //! One line of the audit log.
 //!
-//! One rule: what a peer says is quoted, cut and stripped of what terminals act on; of URLs only what may be
-//! shown is written.
+//! What a peer says is quoted, cut and stripped of what terminals act on; of URLs only
+//! what may be shown is written.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;

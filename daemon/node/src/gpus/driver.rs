@@ -1,6 +1,7 @@
 //! NVIDIA's driver, by its management library (NVML), which is loaded where the node has one.
 //!
-//! One rule: what a model does not tell is absent, what fails is told with its reason, and the next look begins anew.
+//! What a model does not tell is absent, what fails is told with its reason, and the next
+//! look begins anew.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use super::{Device, Viewer, namespace};
 /// Interval between the two counts of a first read: a hundred times the duration of a read.
 const APART: Duration = Duration::from_millis(250);
 
-/// A count kept from before is good for two scrapes a minute apart. An older one tells of what was, not of what is.
+/// A count kept from before is good for two scrapes a minute apart. An older one tells of what was,
+/// not of what is.
 const KEPT: Duration = Duration::from_secs(120);
 
 /// Looks whenever that is wanted, for as long as it may be.
@@ -56,8 +58,8 @@ fn is_absent(error: &NvmlError) -> bool {
     matches!(error, NvmlError::LibloadingError(_)) && error.to_string().contains("No such file")
 }
 
-/// Looks for these viewers and those who want it later, until a GPU fails, and then some want one more: they are returned. Nobody is if
-/// nobody will.
+/// Looks for these viewers and those who want it later, until a GPU fails, and then some want one
+/// more: they are returned. Nobody is if nobody will.
 fn look(nvml: &Nvml, asked: &Asked, mut viewers: Vec<Viewer>) -> Result<Vec<Viewer>, NvmlError> {
     let release = nvml.sys_driver_version()?;
     let shares_processes = namespace::is_shared(&release);
@@ -255,7 +257,8 @@ mod tests {
         }
     }
 
-    /// A scrape is told of all the time since the scrape before, though a page looked at the GPU every two seconds.
+    /// A scrape is told of all the time since the scrape before, though a page looked at the GPU
+    /// every two seconds.
     #[test]
     fn who_looks_takes_nothing_from_others() {
         let mut before = Before::nothing();

@@ -8,8 +8,9 @@ use std::fs;
 /// 3.8.
 const FIRST: &str = "pid:[4026531836]";
 
-/// Drivers from this release on number processes as whoever asks sees them, and leave out those that it does not
-/// see: `os_find_ns_pid` of the kernel module, in its sources since they are published. Before, numbers are the node's.
+/// Drivers from this release on number processes as whoever asks sees them, and leave out those
+/// that it does not see: `os_find_ns_pid` of the kernel module, in its sources since they are
+/// published. Before, numbers are the node's.
 const TRANSLATES: u32 = 515;
 
 /// Returns true if the ids from a driver of this release are in this namespace.

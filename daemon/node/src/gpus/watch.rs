@@ -1,7 +1,8 @@
 //! Asks for a look at the GPUs, and the answers.
 //!
-//! One rule: a look under way is shared by all of a kind who ask meanwhile, and what hangs is waited for once. The thread is no task of the
-//! runtime: one that ends waits for its blocking tasks, and a driver that hangs would hold the daemon.
+//! A look under way is shared by all of a kind who ask meanwhile, and what hangs is
+//! waited for once. The thread is no task of the runtime: one that ends waits for its blocking
+//! tasks, and a driver that hangs would hold the daemon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

@@ -1,7 +1,7 @@
 //! Queues in this daemon's memory, for jobs whose ranks are all on this node.
 //!
-//! One rule: a member's connection is its life. When it ends, what it held comes back at once; only after
-//! the daemon itself was lost is everybody awaited for a while.
+//! A member's connection is its life. When it ends, what it held comes back at once; only
+//! after the daemon itself was lost is everybody awaited for a while.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -69,8 +69,8 @@ impl Local {
         Ok(Kept { queue, log: None, changes, touched })
     }
 
-    /// Notes what became of a queue. A log that cannot be written is worse than none: what was done since
-    /// would be done again.
+    /// Notes what became of a queue. A log that cannot be written is worse than none: what was done
+    /// since would be done again.
     fn note(&self, name: &Name, kept: &mut Kept, queue: &mut Queue) {
         let entries = queue.entries();
         let Some(path) = self.path(name) else { return };

@@ -1,8 +1,8 @@
 //! The lease log of one queue in a file: the queue as it was, and a line for each entry since.
 //!
-//! One rule: it is there for a daemon that is killed, not for a power cut: whoever would go on from it is
-//! gone with the machine, and comes back with a state of its own. So nothing is synced; each line has a
-//! checksum, and a file is believed up to the first line that is not whole.
+//! It is there for a daemon that is killed, not for a power cut: whoever would go on from
+//! it is gone with the machine, and comes back with a state of its own. So nothing is synced; each
+//! line has a checksum, and a file is believed up to the first line that is not whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -114,7 +114,8 @@ mod tests {
         ]
     }
 
-    /// Wherever a log is cut off, it comes to what it said before; and so it does with any byte changed.
+    /// Wherever a log is cut off, it comes to what it said before; and so it does with any byte
+    /// changed.
     #[test]
     fn a_log_is_believed_up_to_the_first_line_that_is_not_whole() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Queues on a Redis (or Valkey) server, for jobs whose ranks are on several nodes.
 //!
-//! One rule: the server knows nothing of queues. It holds one as text, and takes another text for it only
-//! from whoever knew the one it has; so the queue's own code makes every change, here as in a daemon's memory.
-//! Beside it lies the log as a stream: by that, whoever waits hears of changes.
+//! The server knows nothing of queues. It holds one as text, and takes another text for
+//! it only from whoever knew the one it has; so the queue's own code makes every change, here as in
+//! a daemon's memory. Beside it lies the log as a stream: by that, whoever waits hears of changes.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError, RedisResult, Script, cmd,
 };
 
-/// A member of a daemon that says nothing for this long is given up: long beside the pauses of a busy node
-/// or network, short beside an epoch.
+/// A member of a daemon that says nothing for this long is given up: long beside the pauses of a
+/// busy node or network, short beside an epoch.
 const BELIEVED: Duration = Duration::from_secs(20);
 
 /// Time an idle queue is kept, in milliseconds: a day, within which a job is restarted.
@@ -24,8 +24,8 @@ const KEPT_MS: u64 = 24 * 3600 * 1000;
 /// Entries of the log that are kept for people who look, and for those who wait.
 const ENTRIES_KEPT: usize = 1000;
 
-/// Attempts to make a change that others come before: someone of them gets on with each, so that is as many
-/// ranks as may meet at once.
+/// Attempts to make a change that others come before: someone of them gets on with each, so that is
+/// as many ranks as may meet at once.
 const ATTEMPTS: usize = 1000;
 
 /// The longest wait for the server to answer or to be reached.
@@ -42,7 +42,8 @@ return {redis.call('GET', KEYS[1]) or '', last[1] and last[1][1] or '0-0',
   t[1] * 1000 + math.floor(t[2] / 1000)}
 ";
 
-/// Another queue for the one that was read, with the entries between the two; 0 if it is not that one.
+/// Another queue for the one that was read, with the entries between the two; 0 if it is not that
+/// one.
 const WRITE: &str = r"
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])

@@ -1,6 +1,6 @@
 //! A GPU that decodes: work queued for a batch, and the resulting tensors.
 //!
-//! Rule: the calling thread never waits for the device, except where a host block or nvJPEG's state
+//! The calling thread never waits for the device, except where a host block or nvJPEG's state
 //! is still in use by the batch before the last. Files are copied on one stream and decoded on
 //! another, so a batch's copies overlap the decoding of the batch before. One event, the batch's
 //! end, marks everything that a batch uses.

@@ -1,7 +1,7 @@
 //! A GPU through its driver: found at run time, with its primary context, streams, events and
 //! copies.
 //!
-//! Rule: only calls named `wait` or `synchronize` wait for the device. All work is queued on a
+//! Only calls named `wait` or `synchronize` wait for the device. All work is queued on a
 //! stream, and an event reports its end.
 
 #![allow(unsafe_code, reason = "the driver takes addresses")]

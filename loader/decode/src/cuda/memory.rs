@@ -1,6 +1,6 @@
 //! Device memory, and host memory that a device copies from directly, in recycled blocks.
 //!
-//! Rule: a block knows the event after which the device no longer uses it. It returns to its pool
+//! A block knows the event after which the device no longer uses it. It returns to its pool
 //! with that event, and its next user waits for it, on the device or on the host, whichever writes.
 //! A block without an event is freed after all work of the device.
 

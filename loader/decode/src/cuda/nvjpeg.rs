@@ -1,6 +1,6 @@
 //! nvJPEG, opened at run time: from JPEG files on the device to their components on the device.
 //!
-//! Rule: only the batched interface with files on the device, by the JPEG engines if present, else
+//! Only the batched interface with files on the device, by the JPEG engines if present, else
 //! by its cores. A file is described by its header, parsed here before. Components come out as
 //! stored; the kernel converts colours, because it upsamples as libjpeg does.
 

@@ -1,6 +1,6 @@
 //! Choice of images that a GPU decodes, by their headers alone.
 //!
-//! Rule: a file takes the same way on every machine and under every load, so that pixels never
+//! A file takes the same way on every machine and under every load, so that pixels never
 //! depend on timing. Files that are not plain go to the CPU, which decodes everything, and are
 //! counted with their reason.
 

@@ -1,7 +1,7 @@
 //! Parameters of the kernel: for each result, its source planes, the pixels and weights to use, and
 //! the destination of its elements.
 //!
-//! Rule: the layout equals that of `pixels.cu`, byte for byte, and everything in it is a number.
+//! The layout equals that of `pixels.cu`, byte for byte, and everything in it is a number.
 //! Device memory is an address that is never dereferenced here.
 
 use bytemuck::{Pod, Zeroable};

@@ -1,6 +1,6 @@
 //! Arrays of a batch, before it is known which of them are good.
 //!
-//! Rule: elements are touched once, when they are written to their final place: by a device if they
+//! Elements are touched once, when they are written to their final place: by a device if they
 //! can be copied unchanged, else here.
 
 use forebay_error::Result;

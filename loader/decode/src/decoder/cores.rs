@@ -1,6 +1,6 @@
 //! CPUs of the decode threads.
 //!
-//! Rule: only CPUs that the caller may use, and one each if that spreads threads evenly, which is
+//! Only CPUs that the caller may use, and one each if that spreads threads evenly, which is
 //! if there are as many. Fewer threads belong to one of several ranks, which would all choose the
 //! same first CPUs; more are a user's wish. Those are left to the scheduler.
 

@@ -1,6 +1,6 @@
 //! One field of a batch to rows: finds the bytes, decodes them, and keeps the error of a failure.
 //!
-//! Rule: one task per sample, and a failed sample is not touched again, so the caller sees the
+//! One task per sample, and a failed sample is not touched again, so the caller sees the
 //! error of the first failed field in the requested order.
 
 mod pictures;

@@ -1,7 +1,7 @@
 //! A field whose rows are all known: the part queued on the batch's device, and the part already
 //! done.
 //!
-//! Rule: bytes that the device needs of all fields are copied together, before anything is made of
+//! Bytes that the device needs of all fields are copied together, before anything is made of
 //! them.
 
 use super::arrays::{Form, Slices};

@@ -1,6 +1,6 @@
 //! Rows of different length in contiguous memory: padded, or one after the other.
 //!
-//! Rule: all lengths are known before memory is taken, and each row is written once, in its final
+//! All lengths are known before memory is taken, and each row is written once, in its final
 //! place. The common form of a batch is that of most rows: one odd sample is bad wherever it
 //! stands, and never spoils the others.
 

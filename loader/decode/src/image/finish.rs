@@ -1,6 +1,6 @@
 //! From 8-bit pixels to tensor elements, row by row in place in the batch.
 //!
-//! Rule: one table look-up per element. An 8-bit value has 256 scaled and normalised results per
+//! One table look-up per element. An 8-bit value has 256 scaled and normalised results per
 //! channel. They are computed once, in torchvision's order of operations (divide by 255, subtract
 //! the mean, divide by the deviation, round to the type), so every element is exactly the result of
 //! that chain.

@@ -1,6 +1,6 @@
 //! Crop and resize of 8-bit RGB, straight into a canvas.
 //!
-//! Rule: a few rows of the result at a time, which never leave the core's own cache. Source rows
+//! A few rows of the result at a time, which never leave the core's own cache. Source rows
 //! are summed vertically, transposed so that the rows of one column are adjacent, summed
 //! horizontally for all rows at once, and handed to the canvas. Sums are integers, so pixels are
 //! the same with any instruction set. Bilinear with antialias, as torchvision's v2 transforms with

@@ -1,6 +1,6 @@
 //! Weights of a resized line: the source pixels of each result pixel, and their shares.
 //!
-//! Rule: bilinear with antialias, as Pillow defines it: a triangle as wide as the reduction, cut
+//! Bilinear with antialias, as Pillow defines it: a triangle as wide as the reduction, cut
 //! off at the line's ends, with weights that sum to one. They are 16-bit numbers, computed in
 //! double precision in a fixed order of operations, so that pixels are the same on every machine.
 

@@ -1,7 +1,7 @@
 //! libjpeg-turbo's decompressor through its own C interface: the calls that the crate `turbojpeg`
 //! wraps, and regions, which it does not.
 //!
-//! Rule: nothing else here calls C, and no call gets a buffer smaller than the library fills. Sizes
+//! Nothing else here calls C, and no call gets a buffer smaller than the library fills. Sizes
 //! come from the header of the very bytes that are decoded.
 
 #![allow(unsafe_code, reason = "libjpeg-turbo's regions have no safe interface")]

@@ -1,6 +1,6 @@
 //! A trainer's part in a queue.
 //!
-//! Rule: every call is one complete change of the queue, so an interrupted caller leaves nothing to
+//! Every call is one complete change of the queue, so an interrupted caller leaves nothing to
 //! undo.
 
 use std::sync::Arc;

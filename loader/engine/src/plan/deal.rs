@@ -1,6 +1,6 @@
 //! One pass dealt to lanes, with every count known beforehand.
 //!
-//! Rule: the sample at a place is found by search, never by replaying earlier places. Only the
+//! The sample at a place is found by search, never by replaying earlier places. Only the
 //! permuted shards and their starts in the row are kept: twelve bytes per shard.
 //!
 //! Shards stand in a row in permuted order, without empty ones. The row is cut into one run of

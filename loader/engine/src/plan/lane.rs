@@ -1,6 +1,6 @@
 //! One lane: a run of samples out of the row of all shards, in blocks that are permuted exactly.
 //!
-//! Rule: blocks have a closed form, so a lane of any length is a few numbers.
+//! Blocks have a closed form, so a lane of any length is a few numbers.
 //!
 //! ```text
 //!   samples of the row     │ a: cut by the border │  b  │  c  │ …  │  z: cut by the border │

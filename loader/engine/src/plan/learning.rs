@@ -1,6 +1,6 @@
 //! One pass whose counts are learnt on the way: a single lane that closes block after block.
 //!
-//! Rule: it gives the same order as [`super::deal`] with one lane, and never asks for a count
+//! It gives the same order as [`super::deal`] with one lane, and never asks for a count
 //! before the order needs it. Closed blocks are kept.
 
 use std::collections::VecDeque;

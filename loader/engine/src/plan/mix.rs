@@ -1,6 +1,6 @@
 //! Stream and sample of each position of a mixture.
 //!
-//! Rule: after any number of positions each stream has had its exact share of them to within one
+//! After any number of positions each stream has had its exact share of them to within one
 //! sample. So sample n of a stream that has m of every M positions comes after position ⌊nM/m⌋
 //! begins and before position ⌈(n+1)M/m⌉ does. Among the streams that may come, the one with the
 //! earliest deadline does, and at a tie the first in the list. Unit jobs with whole releases and

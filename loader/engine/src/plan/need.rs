@@ -1,6 +1,6 @@
 //! Bytes that an order has open at once: the room its node's cache must have.
 //!
-//! Rule: the answer holds for every epoch, so it assumes the largest shards in one window, and a
+//! The answer holds for every epoch, so it assumes the largest shards in one window, and a
 //! whole window per lane even where its ramp or end is shorter.
 
 use forebay_wire::message::{Order, Shuffle};

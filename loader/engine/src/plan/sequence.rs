@@ -1,6 +1,6 @@
 //! Global sequence of an epoch: lanes interleaved sample by sample, pass after pass.
 //!
-//! Rule: with counts known beforehand any position is found without earlier ones; with learnt
+//! With counts known beforehand any position is found without earlier ones; with learnt
 //! counts the sequence is the same, but played up to there.
 
 use std::cmp::Reverse;

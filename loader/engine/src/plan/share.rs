@@ -1,6 +1,6 @@
 //! A rank's share: its positions of a global batch.
 //!
-//! Rule: all ranks together read exactly the positions of the global batch, however it is cut.
+//! All ranks together read exactly the positions of the global batch, however it is cut.
 //! Where world | lanes | G every rank takes whole lanes, so a node reads only its lanes' shards;
 //! else ranks take contiguous slices. A run begins at any position, its *base*: batch k is
 //! positions base + kG … base + (k+1)G − 1. By lanes that stays even, because the lane of a

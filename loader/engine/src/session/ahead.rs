@@ -4,7 +4,7 @@
 //! Where the node knows the future reads of its jobs, it fetches for them itself, and a job
 //! requests only the samples of its next batch.
 //!
-//! Rule: the next batch comes first. The samples of all its shards are awaited at once, not shard
+//! The next batch comes first. The samples of all its shards are awaited at once, not shard
 //! by shard; before the first batch is ready, nothing else is fetched.
 
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! One batch: neighbouring members become runs, runs become O_DIRECT reads into the slot, and every
 //! member is checked before the trainer learns its place.
 //!
-//! Rule: a shard is held only while it is read. The facts that the batch needs about a sample are
+//! A shard is held only while it is read. The facts that the batch needs about a sample are
 //! copied when its bytes have arrived.
 
 use std::ops::Range;

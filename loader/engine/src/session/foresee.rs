@@ -1,6 +1,6 @@
 //! Announcement of a job's future reads and progress to the node.
 //!
-//! Rule: announcing happens in parallel with reading and never changes the samples a job gets. A
+//! Announcing happens in parallel with reading and never changes the samples a job gets. A
 //! job with unknown sample counts or shard sizes is not announced, and looks ahead for itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

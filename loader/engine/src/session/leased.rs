@@ -1,7 +1,7 @@
 //! Batches with `split="dynamic"`: a rank reads the shards it takes from the queue, at its own
 //! pace.
 //!
-//! Rule: a shard's samples are read in the turn's order, so that progress is one number, and
+//! A shard's samples are read in the turn's order, so that progress is one number, and
 //! another rank can continue there. Shards held together are mixed by choosing, for each sample,
 //! the one that is next.
 

@@ -1,6 +1,6 @@
 //! Time a job waits for a store that does not answer.
 //!
-//! Rule: a job that has started outlasts an outage, within its trainer's timeout. A job that has
+//! A job that has started outlasts an outage, within its trainer's timeout. A job that has
 //! not started fails at once, because a wrong address is likelier than an outage. Errors that a
 //! retry cannot mend are reported at once, too.
 

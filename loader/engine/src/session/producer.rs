@@ -1,6 +1,6 @@
 //! From a batch's number to its located samples and its slot, strictly in batch order.
 //!
-//! Rule: a batch is located after earlier ones are gathered, so no batch waits for memory held by a
+//! A batch is located after earlier ones are gathered, so no batch waits for memory held by a
 //! later one.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Check that a job's window fits its share of the cache.
 //!
-//! Rule: a job is rejected only if it never fits, however much of the cache others free. Shards
+//! A job is rejected only if it never fits, however much of the cache others free. Shards
 //! read in place need no room.
 
 use forebay_error::{Error, ErrorKind, Result};

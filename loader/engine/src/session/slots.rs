@@ -1,6 +1,6 @@
 //! Slab of a session: spans taken for batches, and lent until the trainer returns them.
 //!
-//! Rule: a span returns to its arena only when the trainer releases it or the session ends, never
+//! A span returns to its arena only when the trainer releases it or the session ends, never
 //! because of a new slab or run. Spans are taken in batch order, so a batch never waits for memory
 //! held by a later one.
 

@@ -1,6 +1,6 @@
 //! Shards whose samples a job received before they were verified.
 //!
-//! Rule: a wrong shard is reported once per shard and run, with the next batch or at the run's end,
+//! A wrong shard is reported once per shard and run, with the next batch or at the run's end,
 //! but never with a batch before the first one that has, or would have had, its samples, since
 //! batches are made far ahead. Nothing waits for a verdict before that end. A verdict still unknown
 //! then stays with the job for its next run.

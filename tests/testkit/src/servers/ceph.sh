@@ -1,6 +1,6 @@
 # A Ceph cluster of one node on loopback: monitor, manager, one store, S3 gateway, file system.
 # Arguments: folder, port of the monitor, port of the gateway, access key, secret.
-# Its rule: every daemon stays in this session, so that it ends with it; nothing lies outside the folder.
+# Every daemon stays in this session, so that it ends with it; nothing lies outside the folder.
 set -euo pipefail
 trap 'trap "" TERM; kill -KILL $(jobs -p); wait; exit' TERM
 folder=$1 monitor=$2 gateway=$3 access=$4 secret=$5

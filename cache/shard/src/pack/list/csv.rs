@@ -1,7 +1,7 @@
-//! Lists with commas between the cells, as RFC 4180 and spreadsheets have them: quotes, line breaks within quotes, a
-//! byte order mark.
+//! Lists with commas between the cells, as RFC 4180 and spreadsheets have them: quotes, line breaks
+//! within quotes, a byte order mark.
 //!
-//! Its rule: every row has as many cells as the header.
+//! Every row has as many cells as the header.
 
 use std::path::Path;
 

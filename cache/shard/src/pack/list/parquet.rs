@@ -1,7 +1,8 @@
 //! Lists in Parquet, as data frames are kept.
 //!
-//! Its rule: a cell is text, a number, a truth value or nothing; what would need a decision how to write it down (times,
-//! decimals, lists) is refused, and so is binary data: a list names files, and is held in memory.
+//! A cell is text, a number, a truth value or nothing; what would need a decision how to
+//! write it down (times, decimals, lists) is refused, and so is binary data: a list names files,
+//! and is held in memory.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +15,8 @@ use parquet::record::Field;
 
 use super::Rows;
 
-/// Takes in every row. The crate means to answer damage with errors, but asserts here and there; such a list is
-/// no more than damaged, either.
+/// Takes in every row. The crate means to answer damage with errors, but asserts here and there;
+/// such a list is no more than damaged, either.
 pub(super) fn read(list: &Path, rows: &mut Rows) -> Result<()> {
     let panicked = |_| Err(Error::new(ErrorKind::Invalid, "the list is damaged"));
     // Rows read until then are dropped with the error.

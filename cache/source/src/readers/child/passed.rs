@@ -1,9 +1,9 @@
 //! Descriptors that a client passes to a reader.
 //!
-//! Its rule: nothing is believed of them but what the kernel says: that it is a regular file, open for
-//! reading, on which file system. A client may be a file system itself and then tells inode, length and
-//! time as it likes; which file system it is, it cannot choose. So that is part of the version, and a
-//! file of a client's own making is never taken for another's.
+//! Nothing is believed of them but what the kernel says: that it is a regular file, open
+//! for reading, on which file system. A client may be a file system itself and then tells inode,
+//! length and time as it likes; which file system it is, it cannot choose. So that is part of the
+//! version, and a file of a client's own making is never taken for another's.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use super::{File, Opener, stat_of};
 use crate::stat::Stat;
 
-/// Files kept open, each for the parts to come: two shards are fetched at once, and records of a few
-/// more are read through.
+/// Files kept open, each for the parts to come: two shards are fetched at once, and records of a
+/// few more are read through.
 const KEPT: usize = 8;
 
 /// A file that the client opened.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// Failures in a row that are no accident: more than the parts of one shard under way, which one reset
-/// load balancer may break all at once.
+/// Failures in a row that are no accident: more than the parts of one shard under way, which one
+/// reset load balancer may break all at once.
 const BREAK_AFTER: u32 = 12;
 
 /// First pause without requests,

@@ -93,8 +93,8 @@ impl Knee {
         self.limit
     }
 
-    /// Notes a request that ended with `bytes`, and whether somebody waits for its place; the new limit,
-    /// if it changes.
+    /// Notes a request that ended with `bytes`, and whether somebody waits for its place; the new
+    /// limit, if it changes.
     pub(super) fn landed(&mut self, bytes: u64, waited_for: bool, now: Instant) -> Option<usize> {
         self.round.bytes += bytes;
         self.round.requests += 1;

@@ -194,7 +194,8 @@ impl Attributes {
         let checksum = checksums
             .into_iter()
             .find_map(|(algorithm, text)| text.clone().map(|text| (algorithm, text)));
-        // Servers that do not say which it is mark it by the number of parts: `…==-7`, or only the ETag.
+        // Servers that do not say which it is mark it by the number of parts: `…==-7`, or only the
+        // ETag.
         let of_parts = match &head.checksum_type {
             Some(kind) => *kind == ChecksumType::Composite,
             None => {

@@ -1,7 +1,7 @@
 //! The SDK's requests go over the same wire as all others.
 //!
-//! Its rule: one HTTP client in this process, with its limits, its counters, its proxies and its trust;
-//! the SDK brings none.
+//! One HTTP client in this process, with its limits, its counters, its proxies and its
+//! trust; the SDK brings none.
 
 use aws_smithy_runtime_api::client::http::{
     HttpClient as SmithyClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings,
@@ -14,7 +14,8 @@ use aws_smithy_types::body::SdkBody;
 use http_body_util::{BodyExt, Limited};
 use object_store::client::{HttpClient, HttpErrorKind};
 
-/// The largest reply: the attributes of an object with a thousand parts, some 200 bytes each, and room.
+/// The largest reply: the attributes of an object with a thousand parts, some 200 bytes each, and
+/// room.
 const REPLY_MAX: usize = 4 << 20;
 
 /// The wire, as the SDK takes it.

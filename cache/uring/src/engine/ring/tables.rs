@@ -1,6 +1,6 @@
 //! The ring's tables of registered memory and files.
 //!
-//! Its rule: an index is free, or belongs to one region or file; it is given to the next only after
+//! An index is free, or belongs to one region or file; it is given to the next only after
 //! the kernel was told to forget the last. A refusal costs speed, never an operation.
 
 use std::collections::HashMap;

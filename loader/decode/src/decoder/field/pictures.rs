@@ -1,6 +1,6 @@
 //! Images of a batch decoded by a GPU: those it decodes, and the rows of the others.
 //!
-//! Rule: every check of a file happens before anything is queued on the device, so that rows are
+//! Every check of a file happens before anything is queued on the device, so that rows are
 //! placed without gaps.
 
 use std::sync::Mutex;

@@ -1,7 +1,7 @@
 //! Several data sets as one sequence: the mixture gives the stream and sample number of a position,
 //! and the stream's own sequence gives the sample.
 //!
-//! Rule: a stream's own order does not depend on its companions. It is shuffled alone, over its own
+//! A stream's own order does not depend on its companions. It is shuffled alone, over its own
 //! lanes and window, under its own key; the mixture decides only the positions.
 
 use std::cmp::Reverse;
