@@ -14,25 +14,25 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_bill_requests_total",
         &["tenant", "dataset"],
-        "Requests to stores over a network, by who asked first; `(rest)` is what no tenant did, or what belongs to no data set.",
+        "Requests to stores over a network, by first requester; `(rest)` is for requests without a tenant or a data set.",
         |status| each(status, |billed| billed.requests),
     ),
     Family::counter(
         "forebay_bill_origin_bytes_total",
         &["tenant", "dataset"],
-        "Payload bytes that stores sent over a network, by who asked first.",
+        "Payload bytes from stores over a network, by first requester.",
         |status| each(status, |billed| billed.origin_bytes),
     ),
     Family::counter(
         "forebay_bill_file_bytes_total",
         &["tenant", "dataset"],
-        "Bytes of files and of what commands say, by who asked first.",
+        "Bytes of files and of commands' output, by first requester.",
         |status| each(status, |billed| billed.file_bytes),
     ),
     Family::counter(
         "forebay_bill_written_bytes_total",
         &["tenant", "dataset"],
-        "Bytes written to tiers on disks, by who asked first; moves between tiers are nobody's.",
+        "Bytes written to tiers on disks, by first requester; moves between tiers have none.",
         |status| each(status, |billed| billed.written_bytes),
     ),
 ];

@@ -5,21 +5,25 @@ use super::family::{Kind, Together, names_somebody};
 
 const HEAD: &str = "# Metrics
 
-<!-- Written from daemon/admin/src/metrics/; `FOREBAY_WRITE_DOCS=1 cargo test --release --workspace --test metrics` writes it anew. -->
+<!-- Written from daemon/admin/src/metrics/; `FOREBAY_WRITE_DOCS=1 cargo test --release --workspace --test metrics` regenerates it. -->
 
-`GET /metrics` on the daemon's socket and, where `http` is configured, over TCP, as OpenMetrics or as Prometheus' older text, whichever is
-asked for. How to scrape it, the alert rules and the dashboards: [OPERATING.md](OPERATING.md#what-to-watch).
+`GET /metrics` on the daemon's socket and, if `http` is configured, over TCP. The request's
+`Accept` header selects OpenMetrics or Prometheus' older text.
+[OPERATING.md](OPERATING.md#monitoring) describes scraping, the alert rules and the dashboards.
 
-Whoever is no admin, and whoever asks over TCP without the token, is told nothing by name: labels in *italics* are left out then, and what they
-tell apart is told of all together, as the column says.
+A caller that is not an admin, or that comes over TCP without the token, gets no names: labels in
+*italics* are left out, and their series are merged as the column *without names* says.
 
-A sample is there once there is something to count. Sizes are bytes, times seconds. The buckets of all histograms are the same, 50 µs to 300 s.
+A series appears once there is something to count. Sizes are in bytes, times in seconds. All
+histograms have the same buckets, 50 µs to 300 s.
 
-How many series there are is bounded: beside what the configuration names (tiers, data sets, tenants, and each tenant's data sets) and the node's GPUs
-they tell of 256 sessions, one for each rank of a job (`forebay_jobs_untold` counts the others), 256 endpoints and 16 mounts; a label has 128 characters at most. A job that comes again has another `session`, and with it new series: where
-many short jobs come and go, scrape without the token.
+The number of series is bounded. Beside the configured tiers, data sets and tenants (and each
+tenant's data sets) and the node's GPUs, there are series for 256 sessions, one for each rank of a
+job (`forebay_jobs_untold` counts the others), 256 endpoints and 16 mounts. A label has 128
+characters at most. A job that reconnects has another `session`, and with it new series: scrape
+without the token where many short jobs come and go.
 
-| name | kind | labels | without names | what it tells |
+| name | kind | labels | without names | description |
 |---|---|---|---|---|
 ";
 

@@ -18,7 +18,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_driver_up",
         &[],
-        "1 while NVIDIA's driver tells of this node's GPUs, 0 while it fails or is silent: its GPUs' figures are absent then. Absent without a driver.",
+        "1 while NVIDIA's driver answers, 0 while it fails or is silent: the GPUs' figures are absent then. Absent without a driver.",
         |status| {
             status.gpus.as_ref().map_or_else(Vec::new, |told| Sample::only(told.failing.is_none()))
         },
@@ -30,7 +30,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_info",
         labels!("driver", "counters"),
-        "The driver's release, and by what its figures are: gpm, exact since it was last asked, or plain, those that nvidia-smi shows; the value is always 1.",
+        "Release of the driver, and the source of its figures: gpm, exact since the last read, or plain, as nvidia-smi shows; the value is always 1.",
         |status| {
             let driver = status.gpus.as_ref().and_then(|told| told.driver.clone());
             let driver = driver.unwrap_or_default();
@@ -43,19 +43,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_observed_seconds",
         labels!(),
-        "Time that figures by gpm are of: since the scrape before, by whomever.",
+        "Period of the gpm figures: since the previous scrape by any client.",
         |status| read(status, |gpu| one(gpu.activity.over_seconds)),
     ),
     Family::gauge(
         "forebay_gpu_sm_utilization_ratio",
         labels!(),
-        "By gpm, share of their time in which multiprocessors had work, the mean over all; plain, share of the time in which any kernel ran.",
+        "gpm: share of time in which multiprocessors had work, averaged over all; plain: share of time in which any kernel ran.",
         |status| read(status, |gpu| one(gpu.activity.sm_share)),
     ),
     Family::gauge(
         "forebay_gpu_jpeg_utilization_ratio",
         labels!("engine"),
-        "Share of its time in which each JPEG engine worked; by gpm only.",
+        "Share of time in which each JPEG engine worked; gpm only.",
         |status| {
             read(status, |gpu| {
                 let engines = gpu.activity.jpeg_shares.iter().enumerate();
@@ -66,13 +66,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_decoder_utilization_ratio",
         labels!(),
-        "Share of their time in which video decoders worked, the mean over all.",
+        "Share of time in which video decoders worked, averaged over all.",
         |status| read(status, |gpu| one(gpu.activity.decoder_share)),
     ),
     Family::gauge(
         "forebay_gpu_pcie_bytes_per_second",
         labels!("direction"),
-        "Bytes a second over PCIe, in to the GPU and out of it; plain, those of 20 ms.",
+        "Bytes per second over PCIe, to and from the GPU; plain: over 20 ms.",
         |status| {
             read(status, |gpu| {
                 let Gpu { activity, .. } = gpu;
@@ -91,13 +91,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_gpu_memory_used_bytes",
         labels!(),
-        "Bytes of the GPU's memory in use, by anybody.",
+        "Bytes of the GPU's memory in use, by all processes.",
         |status| read(status, |gpu| one(gpu.activity.memory_used_bytes.map(|bytes| bytes as f64))),
     ),
     Family::gauge(
         "forebay_gpu_other_processes",
         labels!(),
-        "Processes that compute on the GPU and have no job with this daemon.",
+        "Processes that compute on the GPU without a job on this daemon.",
         |status| read(status, |gpu| one(Some(gpu.other_processes as f64))),
     ),
     Family::gauge(

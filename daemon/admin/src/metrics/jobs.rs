@@ -29,19 +29,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_jobs",
         &[],
-        "Sessions of jobs that are connected; each rank has one.",
+        "Connected sessions of jobs; each rank has one.",
         |status| Sample::only(status.jobs.len()),
     ),
     Family::gauge(
         "forebay_jobs_untold",
         &[],
-        "Of those, sessions that are not told one by one, because there are too many.",
+        "Sessions without series of their own, because there are too many.",
         |status| Sample::only(status.jobs.len().saturating_sub(SHOWN)),
     ),
     Family::counter(
         "forebay_node_wait_seconds_total",
         &["cause"],
-        "Time that trainers waited for batches since the daemon started, by what for; what those waited that left stays in it.",
+        "Time trainers waited for batches since the daemon started, by cause; ended jobs included.",
         |status| {
             let of = |cause: Cause| {
                 let waited = Duration::from_nanos(status.waited_ns[cause as usize]);
@@ -53,7 +53,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_job_info",
         &["job", "session", "tenant"],
-        "The tenant that is charged for what the job brings in; the value is always 1.",
+        "Tenant charged for the job's fetches; the value is always 1.",
         |status| {
             let of = |job: &Job| {
                 let tenant = job.tenant.as_deref().unwrap_or_default();
@@ -72,26 +72,26 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_job_slab_leased_bytes",
         &["job", "session"],
-        "Bytes of the slab in slots.",
+        "Bytes of the slab in occupied slots.",
         |status| each(status, |job| job.leased_bytes.into()),
     ),
     Family::gauge(
         "forebay_job_slab_batches",
         &["job", "session"],
-        "Batches that the slab was sized for: fewer than the job's `prefetch` where memory is short.",
+        "Batches the slab has room for: fewer than the job's `prefetch` if memory is short.",
         |status| each(status, |job| job.slab_batches.into()),
     )
     .together(Together::Least),
     Family::gauge(
         "forebay_job_lent_slots",
         &["job", "session"],
-        "Slots of the slab with the trainer.",
+        "Slots of the slab held by the trainer.",
         |status| each(status, |job| job.lent_slots.into()),
     ),
     Family::counter(
         "forebay_consumer_wait_seconds_total",
         &["job", "session", "cause"],
-        "Time that the trainer waited for batches, by what for: origin, index, tier_read, ring_empty, decode or h2d.",
+        "Time the trainer waited for batches, by cause: origin, index, tier_read, ring_empty, decode or h2d.",
         |status| {
             let of = |job: &Job, told: &ProgressReport| {
                 let waits = told.waited_seconds.iter();
@@ -107,35 +107,35 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::histogram(
         "forebay_consumer_wait_duration_seconds",
         &["job", "session"],
-        "How long the trainer waited for each batch; one that was there is in the first bucket.",
+        "Time the trainer waited for each batch; a batch that was ready is in the first bucket.",
         |status| each_progress(status, |told| (&told.waits).into()),
     )
     .together(Together::Untold),
     Family::gauge(
         "forebay_consumer_waiting_seconds",
         &["job", "session"],
-        "Time that the trainer has waited by now for the batch to come; 0 if it does not wait.",
+        "Time the trainer has been waiting for the next batch; 0 if it is not waiting.",
         |status| each_progress(status, |told| told.waiting_seconds.into()),
     )
     .together(Together::Most),
     Family::counter(
         "forebay_consumer_samples_total",
         &["job", "session"],
-        "Samples that the trainer took.",
+        "Samples delivered to the trainer.",
         |status| each_progress(status, |told| told.samples.into()),
     )
     .together(Together::Untold),
     Family::counter(
         "forebay_consumer_batches_total",
         &["job", "session"],
-        "Batches that the trainer took.",
+        "Batches delivered to the trainer.",
         |status| each_progress(status, |told| told.batches.into()),
     )
     .together(Together::Untold),
     Family::counter(
         "forebay_consumer_bytes_total",
         &["job", "session", "from"],
-        "Payload bytes in them, from a tier, or from the origin while their shard came.",
+        "Payload bytes of those batches, from a tier, or from the origin while their shard was in flight.",
         |status| {
             let of = |job: &Job, told: &ProgressReport| {
                 [("tier", told.tier_bytes), ("origin", told.origin_bytes)]
@@ -151,41 +151,41 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_consumer_silent_seconds",
         &["job", "session"],
-        "Time since the trainer last said how far it is: one that computes is silent.",
+        "Time since the trainer's last report: a computing trainer is silent.",
         |status| each_progress(status, |told| told.heard_seconds_ago.into()),
     )
     .together(Together::Most),
     Family::gauge(
         "forebay_job_rate_bytes_per_second",
         &["job", "session"],
-        "What the job reads while it does not wait, as far as it is foreseen.",
+        "Read rate of the job while it does not wait, if its reads are known.",
         |status| foreseen(status, |job| job.rate.into()),
     ),
     Family::counter(
         "forebay_job_read_bytes_total",
         &["job", "session"],
-        "Bytes of shards that the job has come past since it was foreseen.",
+        "Bytes of shards the job has passed since its reads became known.",
         |status| foreseen(status, |job| job.read.into()),
     )
     .together(Together::Untold),
     Family::counter(
         "forebay_job_waited_seconds_total",
         &["job", "session"],
-        "Time that the job waited for shards since it was foreseen.",
+        "Time the job waited for shards since its reads became known.",
         |status| foreseen(status, |job| job.waited.into()),
     )
     .together(Together::Untold),
     Family::counter(
         "forebay_job_wrong_shards_total",
         &["job", "session"],
-        "Shards that turned out wrong after the job had samples of them; its trainer was told.",
+        "Shards found corrupt after the job received samples of them; its trainer was notified.",
         |status| each(status, |job| job.wrong_shards.into()),
     )
     .together(Together::Untold),
     Family::counter(
         "forebay_job_bad_samples_total",
         &["job", "session", "kind"],
-        "Samples and shards that the trainer could not use, by the kind of error.",
+        "Samples and shards the trainer skipped, by kind of error.",
         |status| {
             let of = |job: &Job| {
                 let counts = job.told.bad_samples.counts.iter();
@@ -201,7 +201,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_job_decoded_rows_total",
         &["job", "session", "decoder", "reason"],
-        "Rows of images and arrays by who made them, and why it was them.",
+        "Decoded rows of images and arrays, by decoder, and the reason for its choice.",
         |status| shown(status).flat_map(decoded).collect(),
     )
     .together(Together::Untold),

@@ -19,7 +19,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_configuration_time_seconds",
         &[],
-        "Since when the daemon goes by its present configuration, in seconds since 1970; absent without a file.",
+        "Time at which the present configuration took effect, in seconds since 1970; absent without a file.",
         |status| {
             let since = status.configuration.as_ref();
             let since = since.and_then(|told| humantime::parse_rfc3339_weak(&told.since).ok());
@@ -30,7 +30,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_configuration_drift",
         &[],
-        "1 where the daemon's file says something else than what the daemon goes by: `forebay policy diff` tells what.",
+        "1 if the daemon's file differs from the configuration in force; `forebay config diff` shows the differences.",
         |status| {
             let drifts = |told: &forebay_api::configuration::Configuration| {
                 Sample::only(told.drift.is_some())
@@ -38,17 +38,19 @@ pub(super) const FAMILIES: &[Family] = &[
             status.configuration.as_ref().map_or_else(Vec::new, drifts)
         },
     ),
-    Family::gauge("forebay_frames_bytes", &[], "Memory for bytes on their way in.", |status| {
-        Sample::only(status.frames.bytes)
-    }),
+    Family::gauge(
+        "forebay_frames_bytes",
+        &[],
+        "Memory for bytes in flight from origins.",
+        |status| Sample::only(status.frames.bytes),
+    ),
     Family::gauge("forebay_frames_used_bytes", &[], "Bytes of that memory in use.", |status| {
         Sample::only(status.frames.in_use_bytes)
     }),
     Family::gauge(
         "forebay_memory_pages_bytes",
         &["memory", "page"],
-        "Memory by kind of page: reserved huge pages, pages that the kernel joined, and small ones. Small ones cost ten \
-         times the CPU.",
+        "Memory by kind of page: reserved huge pages, transparent huge pages, and small ones. Small ones cost ten times the CPU.",
         |status| {
             let tiers =
                 status.tiers.iter().filter_map(|tier| Some((&*tier.name, tier.pages.as_ref()?)));
@@ -70,45 +72,43 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_slab_limit_bytes",
         &[],
-        "Bytes that all jobs' slabs together may have.",
+        "Limit on the bytes of all jobs' slabs.",
         |status| Sample::only(status.slab_limit_bytes),
     ),
     Family::gauge(
         "forebay_fills_running",
         &[],
-        "Shards that are being fetched, or moved between tiers.",
+        "Shards being fetched, or moved between tiers.",
         |status| Sample::only(status.fills.running),
     ),
     Family::gauge(
         "forebay_fills_waiting",
         &[],
-        "Shards whose turn to be fetched has not come, or that let others go first.",
+        "Shards waiting to be fetched, or yielding to others.",
         |status| Sample::only(status.fills.waiting),
     ),
-    Family::gauge("forebay_fills_limit", &[], "Shards that may be fetched at once.", |status| {
+    Family::gauge("forebay_fills_limit", &[], "Limit on concurrent fetches of shards.", |status| {
         Sample::only(status.fills.limit)
     }),
     Family::histogram(
         "forebay_shard_wait_seconds",
         &[],
-        "How long jobs, and tools that index, waited for samples of a shard that had not arrived. What is there at once is not \
-         counted.",
+        "Time jobs and indexing tools waited for samples of a shard in flight. Samples present at once do not count.",
         |status| Sample::only(&status.shard_waits),
     ),
     Family::histogram(
         "forebay_shard_fetch_seconds",
         &[],
-        "How long shards took to come from their origin, from when it was their turn until a tier had them for good. One \
-         that failed, or that no tier kept, is not counted.",
+        "Time from the start of a shard's fetch until its commit to a tier. Failed and uncached shards do not count.",
         |status| Sample::only(&status.shard_fetches),
     ),
-    Family::gauge("forebay_warm_ups_running", &[], "Warm-ups that run.", |status| {
+    Family::gauge("forebay_warm_ups_running", &[], "Running warm-ups.", |status| {
         Sample::only(status.warm_ups.iter().filter(|warm| !warm.done).count())
     }),
     Family::gauge(
         "forebay_warm_up_shards",
         &["state"],
-        "Shards of the warm-ups that run: fetched by them, cached already, failed, given up untried, or left to do.",
+        "Shards of running warm-ups: fetched, already cached, failed, skipped, or pending.",
         |status| {
             let running = || status.warm_ups.iter().filter(|warm| !warm.done);
             let sum = |of: fn(&forebay_api::warm::Warming) -> u64| running().map(of).sum::<u64>();
@@ -133,7 +133,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_audit_lost_lines_total",
         &[],
-        "Lines that the audit log lost, because they came too fast or its disk took none.",
+        "Lines lost by the audit log: too many at once, or a failing disk.",
         |status| audit(status, |audit| audit.lost),
     ),
     Family::gauge(

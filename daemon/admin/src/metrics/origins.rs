@@ -19,88 +19,86 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_origin_bytes_total",
         &["source"],
-        "Payload bytes received from the endpoint, second copies included.",
+        "Payload bytes received from the endpoint, duplicates of hedged requests included.",
         |status| each(status, |link| link.bytes.into()),
     ),
     Family::histogram(
         "forebay_origin_first_byte_seconds",
         &["source"],
-        "How long the endpoint's replies took to their first byte, those that had one.",
+        "Time to the first byte of the endpoint's replies.",
         |status| each(status, |link| (&link.first_bytes).into()),
     ),
     Family::histogram(
         "forebay_origin_reply_seconds",
         &["source"],
-        "How long the endpoint's replies took to their last byte, or to where they broke off.",
+        "Time to the last byte of the endpoint's replies, or to their interruption.",
         |status| each(status, |link| (&link.replies).into()),
     ),
     Family::counter(
         "forebay_origin_failures_total",
         &["source"],
-        "Requests that the endpoint did not answer, or answered by saying that it cannot now.",
+        "Requests without an answer, or with one that asks to retry later.",
         |status| each(status, |link| link.failures.into()),
     ),
     Family::counter(
         "forebay_origin_refusals_total",
         &["source"],
-        "Requests that the endpoint answered by a refusal: there is no such object, nobody may read it by these credentials, or \
-         the request makes no sense to it.",
+        "Requests the endpoint rejected: no such object, access denied, or an invalid request.",
         |status| each(status, |link| link.refusals.into()),
     ),
     Family::counter(
         "forebay_origin_retries_total",
         &["source"],
-        "Requests that were repeated, or resumed where a reply broke off.",
+        "Requests repeated, or resumed after an interrupted reply.",
         |status| each(status, |link| link.retries.into()),
     ),
     Family::counter(
         "forebay_origin_hedges_total",
         &["source"],
-        "Second requests for what was late.",
+        "Hedged requests: second requests for late replies.",
         |status| each(status, |link| link.hedges.into()),
     ),
     Family::counter(
         "forebay_origin_hedged_bytes_total",
         &["source"],
-        "Bytes that came twice by second requests.",
+        "Bytes received twice because of hedged requests.",
         |status| each(status, |link| link.hedged_bytes.into()),
     ),
     Family::gauge(
         "forebay_origin_down",
         &["source"],
-        "1 while the endpoint is taken to be down: one request tries it now and then.",
+        "1 while the circuit breaker of the endpoint is open: one request probes it now and then.",
         |status| each(status, |link| link.down.into()),
     )
     .together(Together::Most),
     Family::counter(
         "forebay_origin_breaks_total",
         &["source"],
-        "How often the endpoint was taken to be down.",
+        "Times the circuit breaker opened.",
         |status| each(status, |link| link.breaks.into()),
     ),
     Family::gauge(
         "forebay_origin_requests_running",
         &["source"],
-        "Requests to the endpoint under way.",
+        "Requests to the endpoint in flight.",
         |status| each(status, |link| link.under_way.into()),
     ),
     Family::gauge(
         "forebay_origin_requests_waiting",
         &["source"],
-        "Requests that wait for a place among those under way.",
+        "Requests waiting for a slot.",
         |status| each(status, |link| link.waiting.into()),
     ),
     Family::gauge(
         "forebay_origin_requests_limit",
         &["source"],
-        "Requests that the endpoint takes at once, as found out.",
+        "Learnt limit on concurrent requests to the endpoint.",
         |status| each(status, |link| link.limit.into()),
     ),
     Family::counter(
         "forebay_origin_checksums_total",
         &["source", "outcome"],
-        "Shards compared with the endpoint's own checksums: they agreed, differed (and were not kept), there was none, or it \
-         was not told.",
+        "Shards compared with the endpoint's own checksums: equal, different (and dropped), without a checksum, or not available.",
         |status| {
             let of = |link: &LinkReport| {
                 let found = link.checksums;
@@ -118,7 +116,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::histogram(
         "forebay_mount_answer_seconds",
         &["mount"],
-        "How long requests to the mount's readers took that were answered: looks at files, and reads of a piece.",
+        "Duration of answered requests to the mount's readers: stats of files, and reads of a piece.",
         |status| counts(status, |counts| (&counts.answers).into()),
     ),
     Family::counter(
@@ -130,14 +128,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_mount_failures_total",
         &["mount"],
-        "Looks at files of the mount, and reads of them, that ended in an error: there was no such file, it could not be \
-         read, or the mount hung.",
+        "Failed stats and reads of the mount's files: missing, unreadable, or the mount hung.",
         |status| counts(status, |counts| counts.failures.into()),
     ),
     Family::gauge(
         "forebay_mount_hangs",
         &["mount"],
-        "1 while the last request to the mount was not answered in time.",
+        "1 if the last request to the mount timed out.",
         |status| mounts(status, |mount| mount.hangs.into()),
     )
     .together(Together::Most),
@@ -150,7 +147,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_mount_stuck_readers",
         &["mount"],
-        "Of those, processes that were killed and stay until the file system lets them go.",
+        "Killed processes that stay until the file system releases them.",
         |status| mounts(status, |mount| mount.stuck.len().into()),
     ),
 ];

@@ -7,31 +7,31 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_prefetch_jobs",
         &[],
-        "Jobs of which it is known what they will read.",
+        "Jobs whose future reads are known.",
         |status| Sample::only(status.foresight.jobs.len()),
     ),
     Family::gauge(
         "forebay_prefetch_bandwidth_bytes_per_second",
         &[],
-        "What the links to the origins bring together, as far as was seen.",
+        "Measured bandwidth of all links to origins together.",
         |status| Sample::only(status.foresight.bandwidth),
     ),
     Family::counter(
         "forebay_prefetch_fetches_total",
         &[],
-        "Fetches of shards that were begun ahead of need.",
+        "Prefetches of shards.",
         |status| Sample::only(status.foresight.fetches),
     ),
     Family::counter(
         "forebay_prefetch_evictions_total",
         &[],
-        "Shards that went for what was fetched ahead of need.",
+        "Shards evicted for prefetches.",
         |status| Sample::only(status.foresight.evictions),
     ),
     Family::gauge(
         "forebay_lacking_cache_bytes",
         &[],
-        "Bytes of cache that would let jobs read on without waiting, where they wait for want of cache or link; else 0.",
+        "Additional cache, in bytes, that would end the jobs' waits for data; 0 if none is needed.",
         |status| {
             let lacks = status.foresight.lacks;
             Sample::only(lacks.and_then(|lacks| lacks.cache).unwrap_or_default())
@@ -40,7 +40,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_lacking_bandwidth_bytes_per_second",
         &[],
-        "Bytes a second of link that would let jobs read on without waiting, in place of that cache; else 0.",
+        "Additional bandwidth that would end the jobs' waits instead of that cache; 0 if none is needed.",
         |status| {
             let lacks = status.foresight.lacks;
             Sample::only(lacks.and_then(|lacks| lacks.bandwidth).unwrap_or_default())
@@ -49,8 +49,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_prefetch_slack_seconds",
         &["job", "session"],
-        "Time until the next fetch must begin for none of the job's shards to come late; below 0 if one will. Absent while \
-         none of the shards needed first is missing.",
+        "Time until the next fetch must begin so that none of the job's shards is late; below 0 if one will be. Absent while no shard needed soon is missing.",
         |status| {
             let of = |job: &forebay_api::status::Job| {
                 let mut foreseen = status.foresight.jobs.iter();

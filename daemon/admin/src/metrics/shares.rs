@@ -9,13 +9,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_dataset_used_bytes",
         &["dataset"],
-        "Bytes reserved for the data set on all tiers; `(rest)` is what belongs to none.",
+        "Bytes reserved for the data set on all tiers; `(rest)` is for shards without one.",
         |status| each(&status.cache.holdings.datasets, |of| Some(of.used_bytes)),
     ),
     Family::gauge(
         "forebay_dataset_limit_bytes",
         &["dataset"],
-        "Bytes that the data set may hold, where its quota says so.",
+        "Quota of the data set in bytes, if it has one.",
         |status| each(&status.cache.holdings.datasets, |of| of.max_bytes),
     )
     // A limit of some holders means nothing beside the sum of all.
@@ -23,19 +23,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_dataset_shards",
         &["dataset"],
-        "Shards of the data set on all tiers, arriving ones included.",
+        "Shards of the data set on all tiers, including those in flight.",
         |status| each(&status.cache.holdings.datasets, |of| Some(of.shards as u64)),
     ),
     Family::gauge(
         "forebay_tenant_used_bytes",
         &["tenant"],
-        "Bytes reserved for what the tenant brought in; `(rest)` is what no tenant did.",
+        "Bytes reserved for shards the tenant fetched; `(rest)` is for shards without a tenant.",
         |status| each(&status.cache.holdings.tenants, |of| Some(of.used_bytes)),
     ),
     Family::gauge(
         "forebay_tenant_limit_bytes",
         &["tenant"],
-        "Bytes that the tenant may hold, where its quota says so.",
+        "Quota of the tenant in bytes, if it has one.",
         |status| each(&status.cache.holdings.tenants, |of| of.max_bytes),
     )
     // A limit of some holders means nothing beside the sum of all.
@@ -43,7 +43,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tenant_shards",
         &["tenant"],
-        "Shards that the tenant brought in, on all tiers, arriving ones included.",
+        "Shards the tenant fetched, on all tiers, including those in flight.",
         |status| each(&status.cache.holdings.tenants, |of| Some(of.shards as u64)),
     ),
 ];

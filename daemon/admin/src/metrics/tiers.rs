@@ -14,7 +14,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_info",
         &["tier", "class", "device", "engine"],
-        "What a tier is made of, the block device under it, and what moves its bytes; the value is always 1.",
+        "Class of a tier, its block device, and its I/O engine; the value is always 1.",
         |status| {
             let told = |tier: &TierReport| {
                 let engine = match tier.engine.as_ref().map(|engine| &engine.kind) {
@@ -31,7 +31,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_mode",
         &["tier", "mode"],
-        "1 for what the admin wants of the tier: enabled, draining or disabled; 0 for the others.",
+        "1 for the mode the admin set: enabled, draining or disabled; 0 for the others.",
         |status| {
             let modes = [
                 ("enabled", Mode::Enabled),
@@ -49,7 +49,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_condition",
         &["tier", "condition"],
-        "1 for what is thought of the tier's device: normal, read-only, unstable or down; 0 for the others.",
+        "1 for the condition of the tier's device: normal, read-only, unstable or down; 0 for the others.",
         |status| {
             let conditions = [
                 ("normal", Condition::Normal),
@@ -68,13 +68,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_capacity_bytes",
         &["tier"],
-        "Bytes that the tier may hold.",
+        "Capacity of the tier in bytes.",
         |status| each(status, |c| c.capacity_bytes),
     ),
     Family::gauge(
         "forebay_tier_limit_bytes",
         &["tier"],
-        "Bytes that it may hold now: less than its capacity where others fill the disk.",
+        "Present limit of the tier in bytes: below its capacity if other data fill the disk.",
         |status| each(status, |c| c.limit_bytes),
     ),
     Family::gauge("forebay_tier_used_bytes", &["tier"], "Bytes reserved on the tier.", |status| {
@@ -83,79 +83,76 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_tier_shards",
         &["tier"],
-        "Shards on the tier, arriving ones included.",
+        "Shards on the tier, including those in flight.",
         |status| each(status, |c| c.shards as u64),
     ),
     Family::counter(
         "forebay_tier_hits_total",
         &["tier"],
-        "Shards opened that were on the tier.",
+        "Opened shards found on the tier.",
         |status| each(status, |c| c.hits),
     ),
     Family::counter(
         "forebay_tier_misses_total",
         &["tier"],
-        "Shards opened that were on no tier, by the tier that they came to; `none` is what went past all tiers.",
+        "Opened shards found on no tier, by the tier they were fetched to; `none` is for reads past all tiers.",
         |status| each_and_past(status, |c| c.misses, |past| past.misses),
     ),
     Family::counter(
         "forebay_tier_fills_total",
         &["tier"],
-        "Shards fetched whole, and kept.",
+        "Shards fetched and committed.",
         |status| each(status, |c| c.fills),
     ),
     Family::counter(
         "forebay_tier_failed_fills_total",
         &["tier"],
-        "Fetches of shards that ended in an error; `none` is of what went past all tiers.",
+        "Failed fetches of shards; `none` is for reads past all tiers.",
         |status| each_and_past(status, |c| c.failed_fills, |past| past.failed_fills),
     ),
-    Family::counter(
-        "forebay_tier_evictions_total",
-        &["tier"],
-        "Shards removed to make room.",
-        |status| each(status, |c| c.evictions),
-    ),
+    Family::counter("forebay_tier_evictions_total", &["tier"], "Evicted shards.", |status| {
+        each(status, |c| c.evictions)
+    }),
     Family::counter(
         "forebay_corruption_total",
         &["tier"],
-        "Copies dropped because bytes at rest were wrong. None of them reached a trainer.",
+        "Copies dropped because stored bytes were corrupt. No trainer received them.",
         |status| each(status, |c| c.corruptions),
     ),
     Family::counter(
         "forebay_tier_origin_bytes_total",
         &["tier"],
-        "Bytes fetched from origins of shards that came, or are on their way; of compressed ones, what their origin sent.",
+        "Bytes fetched from origins, fetches in flight included; for compressed shards, the compressed bytes.",
         |status| each(status, |c| c.origin_bytes),
     ),
     Family::counter(
         "forebay_tier_resumed_bytes_total",
         &["tier"],
-        "Bytes of whole shards that were there already, left by a fetch which did not end.",
+        "Bytes kept from interrupted fetches and reused.",
         |status| each(status, |c| c.resumed_bytes),
     ),
     Family::counter(
         "forebay_tier_moved_shards_total",
         &["tier"],
-        "Shards that came from another tier.",
+        "Shards moved here from another tier.",
         |status| each(status, |c| c.moved_in),
     ),
     Family::counter(
         "forebay_tier_moved_bytes_total",
         &["tier"],
-        "Bytes of shards that came from another tier.",
+        "Bytes of shards moved here from another tier.",
         |status| each(status, |c| c.moved_bytes),
     ),
     Family::counter(
         "forebay_tier_written_bytes_total",
         &["tier"],
-        "Bytes that came to the tier by fetches and moves: what wears its device, if it has one.",
+        "Bytes written to the tier by fetches and moves: the wear of its device, if it has one.",
         |status| each(status, |c| c.written_bytes),
     ),
     Family::gauge(
         "forebay_tier_writes_left_bytes",
         &["tier"],
-        "Bytes that may be written now without anybody waiting for them, where `writes_per_day` is set; below 0 if overdrawn.",
+        "Bytes that may be written now without throttling, if `writes_per_day` is set; below 0 if overdrawn.",
         |status| {
             let left =
                 |tier: &TierReport| Some(Sample::new([&tier.name], tier.writes_left_bytes? as f64));
@@ -165,7 +162,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_errors_total",
         &["tier"],
-        "Operations that the tier's device failed.",
+        "Failed operations of the tier's device.",
         |status| each(status, |c| c.io_errors),
     ),
     Family::counter(
@@ -177,37 +174,37 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_tier_copied_bytes_total",
         &["tier"],
-        "Bytes for batches copied out of memory while their shard arrived; `none` is what went past all tiers.",
+        "Bytes for batches copied from memory while their shard was in flight; `none` is for reads past all tiers.",
         |status| each_and_past(status, |c| c.copied_bytes, |past| past.copied_bytes),
     ),
     Family::counter(
         "forebay_through_shards_total",
         &[],
-        "Shards opened that no tier took: indexed by one pass over them, and read from their origin.",
+        "Opened shards that no tier holds: indexed in one pass, and read from their origin.",
         |status| Sample::only(status.cache.past.through),
     ),
     Family::counter(
         "forebay_through_bytes_total",
         &[],
-        "Bytes read from origins for batches past the cache, because no tier holds the shard.",
+        "Bytes read from origins for batches of shards that no tier holds.",
         |status| Sample::only(status.cache.counters.through_bytes),
     ),
     Family::counter(
         "forebay_cache_hit_bytes_total",
         &["tier", "dataset"],
-        "Bytes for batches that were read from the tier, by data set; `(rest)` is what belongs to none.",
+        "Bytes for batches read from the tier, by data set; `(rest)` is for shards without one.",
         |status| traffic(status, |of| of.hit_bytes),
     ),
     Family::counter(
         "forebay_cache_miss_bytes_total",
         &["tier", "dataset"],
-        "Bytes for batches that the tier did not have: taken from memory while they arrived, or, as `none`, read past all tiers.",
+        "Bytes for batches missing on the tier: taken from memory in flight, or, as `none`, read past all tiers.",
         |status| traffic(status, |of| of.miss_bytes),
     ),
     Family::histogram(
         "forebay_io_duration_seconds",
         &["tier", "operation"],
-        "How long reads, writes and syncs of the tier's device took, from when they were asked for.",
+        "Duration of reads, writes and syncs of the tier's device, from the request.",
         |status| {
             let of = |tier: &TierReport, engine: &EngineReport| {
                 let times: [(&str, &Times); 3] = [
@@ -223,7 +220,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_io_bytes_total",
         &["tier", "operation"],
-        "Bytes that the tier's engine read and wrote, for whatever purpose.",
+        "Bytes that the tier's engine read and wrote, for all purposes.",
         |status| {
             let of = |tier: &TierReport, engine: &EngineReport| {
                 let c = engine.counters;
@@ -237,7 +234,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_io_short_total",
         &["tier", "operation"],
-        "Reads and writes that the kernel carried out in part and the engine asked for again.",
+        "Short reads and writes, which the engine continued.",
         |status| {
             let of = |tier: &TierReport, engine: &EngineReport| {
                 let c = engine.counters;
@@ -251,7 +248,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_io_errors_total",
         &["tier"],
-        "Operations of the tier's engine that ended in an error.",
+        "Failed operations of the tier's engine.",
         |status| engine(status, |engine| engine.counters.errors),
     ),
     Family::counter(
@@ -263,19 +260,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::counter(
         "forebay_io_system_calls_total",
         &["tier"],
-        "Calls of the tier's engine into the kernel.",
+        "System calls of the tier's engine.",
         |status| engine(status, |engine| engine.counters.system_calls),
     ),
     Family::gauge(
         "forebay_io_operations_limit",
         &["tier"],
-        "Operations that the tier's engine has under way at once, at most.",
+        "Limit on concurrent operations of the tier's engine.",
         |status| engine(status, |engine| engine.in_flight_limit.into()),
     ),
     Family::gauge(
         "forebay_io_memory_bytes",
         &["tier", "registered"],
-        "Memory that the tier's engine reads into, registered with the kernel and not. What is not costs CPU: see `forebay doctor`.",
+        "Memory of the tier's engine, registered with the kernel or not. Unregistered memory costs CPU: see `forebay doctor`.",
         |status| {
             let of = |tier: &TierReport, engine: &EngineReport| {
                 [("true", engine.registered_bytes), ("false", engine.unregistered_bytes)]
@@ -291,13 +288,13 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "forebay_io_registered_files",
         &["tier"],
-        "Open files in the engine's own table.",
+        "Open files registered with the ring.",
         |status| engine(status, |engine| engine.registered_files as u64),
     ),
     Family::gauge(
         "forebay_io_buffered_files",
         &["tier"],
-        "Open files that go through the page cache, because their file system takes no direct reads.",
+        "Open files read through the page cache, because their file system has no direct I/O.",
         |status| engine(status, |engine| engine.buffered_files as u64),
     ),
 ];
