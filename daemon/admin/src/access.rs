@@ -64,9 +64,9 @@ fn administers(node: &Node, caller: &Caller, event: &'static str, what: &str) ->
         Caller::Peer(rights) => rights.administers(event, what),
         Caller::Bearer(_) | Caller::Certified(..) => Ok(()),
         Caller::Anybody(_) => {
-            let what_it_takes = "this needs the daemon's token, or an admin's certificate";
+            let what_it_takes = "this request needs the daemon's token, or an admin's certificate";
             let error = Error::new(ErrorKind::PermissionDenied, what_it_takes)
-                .advise("send `Authorization: Bearer …` with what `token_file` holds");
+                .advise("send `Authorization: Bearer …` with the content of `token_file`");
             caller.note(node, Entry::denied(event, &error).what(what));
             Err(error)
         }

@@ -93,14 +93,14 @@ async fn read<T: DeserializeOwned>(request: Request, limit: usize) -> Result<T, 
             .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
     });
     if !is_json {
-        let what = Error::new(ErrorKind::Invalid, "the body is not said to be JSON")
+        let what = Error::new(ErrorKind::Invalid, "the body's content type is not JSON")
             .advise("send it with `Content-Type: application/json`");
         return Err(Refusal::with_status(&what, StatusCode::UNSUPPORTED_MEDIA_TYPE));
     }
     let bytes = arrive(request.into_body(), limit).await?;
     // A list of values would be taken for an object whose names were left out.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(senseless("the body", "it is no object"));
+        return Err(senseless("the body", "it is not an object"));
     }
     serde_json::from_slice(&bytes).map_err(|why| senseless("the body", &why.to_string()))
 }

@@ -103,7 +103,7 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<Vec<Described>> 
 
 /// One data set.
 #[utoipa::path(get, path = "/api/v1/datasets/{name}", tag = "datasets",
-    params(("name" = String, Path, description = "What admins call it")),
+    params(("name" = String, Path, description = "Its name")),
     responses((status = 200, body = Described)))]
 pub(super) async fn show(
     State(node): State<Arc<Node>>,
@@ -111,7 +111,7 @@ pub(super) async fn show(
 ) -> Result<Json<Described>, Refusal> {
     let found = all(&node).into_iter().find(|of| of.name == name);
     let found = found.ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "there is no data set of this name")
+        Error::new(ErrorKind::NotFound, "there is no data set with this name")
             .at("dataset", name)
             .advise("see `forebay dataset ls`")
     })?;

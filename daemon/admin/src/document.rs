@@ -15,17 +15,15 @@ const TOKEN: &str = "token";
 /// Answers any route may give: an invalid, missing or denied request; and one that cannot be served
 /// now.
 const REFUSALS: [(&str, &str); 2] = [
-    ("4XX", "The request makes no sense, what it names is not there, or it is not allowed."),
-    ("5XX", "It cannot be done now."),
+    ("4XX", "The request is invalid, its object does not exist, or access is denied."),
+    ("5XX", "The daemon cannot serve the request now."),
 ];
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Forebay",
-        description = "What `forebay` asks of a daemon, over its Unix socket, and over TCP where that \
-                       is configured. Over TCP everything but health, the overview and this document \
-                       needs the daemon's token.",
+        description = "The admin API of a Forebay daemon, on its Unix socket, and over TCP if configured. Over TCP all routes except health, the overview and this document need the daemon's token.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     components(schemas(Problem))
@@ -52,7 +50,7 @@ pub(super) fn complete(document: &mut Document, for_admins: bool) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
     let bearer = bearer
         .description(Some(
-            "What `token_file` holds; over TCP alone, without an admin's certificate.",
+            "The content of `token_file`; only over TCP, without an admin's certificate.",
         ))
         .build();
     let components = document.components.get_or_insert_default();

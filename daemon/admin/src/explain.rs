@@ -53,10 +53,10 @@ fn why(facts: &Explained) -> Vec<String> {
     why.push(match (&facts.dataset, &facts.matches) {
         (Some(name), Some(pattern)) => {
             format!(
-                "it belongs to data set {name}, whose pattern {pattern} is the first that matches"
+                "it belongs to data set {name}: its pattern {pattern} is the first that matches"
             )
         }
-        _ => "no [[dataset]] matches it: it is kept by the defaults".to_owned(),
+        _ => "no [[dataset]] matches it: the defaults apply".to_owned(),
     });
     why.extend(facts.copies.iter().map(copy));
     if facts.copies.is_empty() {
@@ -70,17 +70,17 @@ fn copy(kept: &Kept) -> String {
     let Kept { tier, bytes, age_seconds, uses, .. } = kept;
     let (bytes, age) = (size(*bytes), time(*age_seconds));
     let charged = match &kept.tenant {
-        Some(tenant) => format!(", charged to tenant {tenant}, who brought it in"),
+        Some(tenant) => format!(", charged to tenant {tenant}, whose job fetched it"),
         None => String::new(),
     };
     match kept.state {
-        Copy::Arriving => format!("it is on its way to tier {tier}{charged}"),
+        Copy::Arriving => format!("it is being fetched to tier {tier}{charged}"),
         Copy::Partial => {
-            format!("a part of it is on tier {tier}: its fetch ended early {age} ago{charged}")
+            format!("a part of it is on tier {tier}: its fetch was interrupted {age} ago{charged}")
         }
         Copy::Broken => {
             format!(
-                "what is good of it is on tier {tier}: its origin's archive breaks off{charged}"
+                "its readable part is on tier {tier}: the origin's archive is truncated{charged}"
             )
         }
         Copy::Whole | Copy::Stale | Copy::Absent => {
@@ -94,24 +94,21 @@ fn copy(kept: &Kept) -> String {
 /// Returns the reasons there is no copy.
 fn why_not(facts: &Explained) -> Vec<String> {
     if !facts.keeps {
-        return vec!["its data set says cache = \"never\": it is read where it lies".to_owned()];
+        return vec!["its data set has cache = \"never\": it is read from its origin".to_owned()];
     }
     let mut why = Vec::new();
     let bytes = match &facts.origin {
         None => {
-            why.push(
-                "nobody asked for it lately: shards come when a job or a warm-up wants them"
-                    .to_owned(),
-            );
+            why.push("it was not requested recently: a job or a warm-up fetches shards".to_owned());
             None
         }
         Some(said) => {
             let ago = time(said.seconds_ago as u64);
             if let Some(error) = &said.error {
-                why.push(format!("its origin gave nothing when it was asked {ago} ago: {error}"));
+                why.push(format!("its origin failed {ago} ago: {error}"));
             } else {
                 why.push(format!(
-                    "it was asked for {ago} ago, and is not here: its fetch failed, it was evicted or dropped since"
+                    "it was requested {ago} ago and is not cached: its fetch failed, or it was evicted or dropped since"
                 ));
             }
             said.bytes
@@ -119,20 +116,20 @@ fn why_not(facts: &Explained) -> Vec<String> {
     };
     let takers: Vec<&Room> = facts.tiers.iter().filter(|tier| takes(tier)).collect();
     if takers.is_empty() {
-        why.push("no tier takes it: each fails, is drained or disabled, or is not among those of its data set".to_owned());
+        why.push("no tier accepts it: each is failing, draining, disabled, or not among its data set's tiers".to_owned());
     }
     if let (Some(bytes), Some(most)) = (bytes, takers.iter().map(|tier| tier.limit_bytes).max())
         && bytes > most
     {
-        why.push(format!("it has {}, and no tier may hold more than {}", size(bytes), size(most)));
+        why.push(format!(
+            "its size is {}, and no tier may hold more than {}",
+            size(bytes),
+            size(most)
+        ));
     }
     for quota in &facts.quotas {
         if bytes.is_some_and(|bytes| bytes > quota.max_bytes) {
-            why.push(format!(
-                "it is larger than all that {} may hold ({})",
-                quota.name,
-                size(quota.max_bytes)
-            ));
+            why.push(format!("it exceeds the quota of {} ({})", quota.name, size(quota.max_bytes)));
         }
     }
     why
@@ -146,7 +143,7 @@ fn next(facts: &Explained) -> Vec<String> {
     if facts.copies.is_empty() {
         return vec![match facts.keeps {
             true => next_without_a_copy(facts),
-            false => "nothing is kept of it".to_owned(),
+            false => "no part of it is cached".to_owned(),
         }];
     }
     facts.copies.iter().map(|kept| next_of(kept, facts)).collect()
@@ -154,18 +151,18 @@ fn next(facts: &Explained) -> Vec<String> {
 
 fn next_without_a_copy(facts: &Explained) -> String {
     let Some(tier) = facts.tiers.iter().find(|tier| takes(tier)) else {
-        return "a job that wants it reads it from its origin: no tier takes it".to_owned();
+        return "jobs read it from its origin: no tier accepts it".to_owned();
     };
     let free = tier.limit_bytes.saturating_sub(tier.used_bytes);
     let full = facts.quotas.iter().find(|quota| quota.used_bytes >= quota.max_bytes);
     match full {
         Some(quota) => format!(
-            "when a job wants it, {} gives up another shard for it: it holds all it may ({})",
+            "when a job requests it, {} evicts another shard for it: its quota is full ({})",
             quota.name,
             size(quota.max_bytes)
         ),
         None => format!(
-            "it is fetched to tier {} when a job wants it; {} are free there",
+            "it is fetched to tier {} when a job requests it; {} are free there",
             tier.tier,
             size(free)
         ),
@@ -177,41 +174,40 @@ fn next_of(kept: &Kept, facts: &Explained) -> String {
     let tier = &kept.tier;
     let is_leaving = facts.tiers.iter().any(|of| of.tier == *tier && of.mode == Mode::Draining);
     let mut next = if kept.state == Copy::Arriving {
-        format!("on {tier}: it arrives, and is served meanwhile")
+        format!("on {tier}: it is being fetched, and served meanwhile")
     } else if is_leaving {
-        format!("on {tier}: it moves to another tier, or goes: {tier} is being drained")
+        format!("on {tier}: it moves to another tier, or is evicted: {tier} is draining")
     } else if kept.in_use {
-        format!("on {tier}: somebody reads it, so it stays until they are done")
+        format!("on {tier}: it stays while readers have it open")
     } else if kept.pinned {
-        format!("on {tier}: it stays: an admin pinned it, until `forebay dataset unpin`")
+        format!("on {tier}: it stays: an admin pinned it (until `forebay dataset unpin`)")
     } else if facts.pinned && !kept.passes {
         format!("on {tier}: it stays: its data set is pinned")
     } else if let Some(left) = kept.kept_for_seconds {
-        format!(
-            "on {tier}: it stays {} more at least, by its data set's dont_evict_time",
-            time(left)
-        )
+        format!("on {tier}: it stays at least {} more: its data set's dont_evict_time", time(left))
     } else if kept.passes {
-        format!("on {tier}: it is among the first to go: it was not admitted, or is not whole")
+        format!("on {tier}: it is evicted among the first: it was not admitted, or is incomplete")
     } else if kept.within_minimum {
         format!(
-            "on {tier}: it goes for shards of its own data set and tenant only: a quota.min keeps it from others"
+            "on {tier}: only shards of its own data set and tenant evict it: a quota.min protects it"
         )
     } else if kept.claimed {
-        format!("on {tier}: a job has it in its window: it goes only where nothing else can")
+        format!("on {tier}: it is in a job's window: it is evicted only if nothing else can be")
     } else {
-        format!("on {tier}: it may go when room is needed, in the order of its data set's policy")
+        format!(
+            "on {tier}: it is evicted when room is needed, in the order of its data set's policy"
+        )
     };
     if let Some(until) = kept.needed_in_seconds {
         next += &match until {
             0.0 => "; a job needs it now".to_owned(),
-            until => format!("; a job needs it in some {}", time(until.ceil() as u64)),
+            until => format!("; a job needs it in about {}", time(until.ceil() as u64)),
         };
     }
     if let Some(left) = kept.stale_in_seconds {
         next += &match left {
-            0 => "; it is too old to be served, and is fetched anew when a job wants it".to_owned(),
-            left => format!("; in {} it is too old to be served", time(left)),
+            0 => "; its ttl has passed: it is fetched again when a job requests it".to_owned(),
+            left => format!("; its ttl passes in {}", time(left)),
         };
     }
     next

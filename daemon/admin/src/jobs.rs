@@ -55,7 +55,7 @@ pub(super) async fn stop(
 async fn find(node: &Node, session: u64) -> Result<RegisteredSession> {
     let sessions = node.sessions.lock().await;
     sessions.iter().find(|of| of.number() == session).cloned().ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, "no job of this number is connected")
+        Error::new(ErrorKind::NotFound, "no job with this number is connected")
             .at("job", session)
             .advise("see `forebay job ls`")
     })

@@ -156,7 +156,7 @@ async fn nothing() -> Refusal {
 }
 
 async fn not_so() -> Refusal {
-    let error = Error::new(ErrorKind::Invalid, "this path takes no such method")
+    let error = Error::new(ErrorKind::Invalid, "this path does not support the method")
         .advise("see /api/v1/openapi.json");
     Refusal::with_status(&error, StatusCode::METHOD_NOT_ALLOWED)
 }

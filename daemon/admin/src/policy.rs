@@ -46,7 +46,7 @@ pub(super) async fn trace(
     Query(Ahead { rounds }): Query<Ahead>,
 ) -> Result<Answer<Trace>, Refusal> {
     if !(1..=ROUNDS_MAX).contains(&rounds) {
-        let error = Error::new(ErrorKind::Invalid, "a trace is of 1 to 100 rounds");
+        let error = Error::new(ErrorKind::Invalid, "a trace has 1 to 100 rounds");
         return Err(error.at("rounds", rounds).into());
     }
     let store = node.store.clone();
@@ -54,10 +54,10 @@ pub(super) async fn trace(
     let trace = tokio::task::spawn_blocking(move || store.trace(rounds)).await;
     let trace = trace.map_err(std::io::Error::other).doing("record a trace")?;
     if trace.jobs.is_empty() {
-        let what = "no job told this daemon what it will read";
+        let what = "no job has announced its reads to this daemon";
         return Err(Error::new(ErrorKind::NotFound, what)
             .advise(
-                "begin one whose sample counts are known: with a manifest, or after its first epoch",
+                "start a job with known sample counts: with a manifest, or after its first epoch",
             )
             .into());
     }
@@ -69,7 +69,7 @@ pub(super) async fn trace(
 #[utoipa::path(post, path = "/api/v1/policy", tag = "policy",
     params(Rehearsal),
     request_body = Wish,
-    responses((status = 200, description = "What came of it.", body = Object)))]
+    responses((status = 200, description = "The result.", body = Object)))]
 pub(super) async fn apply(
     State(node): State<Arc<Node>>,
     Extension(caller): Extension<Caller>,

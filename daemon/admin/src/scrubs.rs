@@ -41,8 +41,8 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<Vec<Scrubbing>> 
 #[utoipa::path(post, path = "/api/v1/scrubs", tag = "scrubs",
     params(Begun),
     responses(
-        (status = 201, description = "It goes on by itself.", body = Scrubbing),
-        (status = 200, description = "Lines of JSON, to its end.", body = String,
+        (status = 201, description = "It continues in the background.", body = Scrubbing),
+        (status = 200, description = "Lines of JSON until its end.", body = String,
             content_type = "application/x-ndjson"),
     ))]
 pub(super) async fn begin(

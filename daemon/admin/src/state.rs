@@ -89,8 +89,8 @@ pub(super) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Well>, 
     if node.store.tiers().iter().any(takes) {
         return Ok(Json(Well { ok: true }));
     }
-    Err(Error::new(ErrorKind::Unavailable, "no tier takes shards")
-        .advise("see `forebay tier ls`: jobs read from origins meanwhile")
+    Err(Error::new(ErrorKind::Unavailable, "no tier accepts shards")
+        .advise("see `forebay tier ls`; jobs read from origins meanwhile")
         .into())
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn metrics(
     let audience = if is_admin { Audience::Admins } else { Audience::Anybody };
     let status = report::status(&node, Viewer::Scrape).await;
     let text = Scrape::new(status, audience).into_text(format);
-    let text = text.map_err(|_| Error::new(ErrorKind::Invalid, "a family is not of its kind"))?;
+    let text = text.map_err(|_| Error::new(ErrorKind::Invalid, "a family has the wrong kind"))?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }
 

@@ -60,7 +60,7 @@ impl HttpListener {
         let is_tls = tls.is_some();
         tracing::info!(address = %bound, token = token.is_some(), tls = is_tls, "listening for HTTP");
         if token.is_some() && !is_tls && !bound.ip().is_loopback() {
-            tracing::warn!(address = %bound, "the token crosses the network as it is: set `http_tls`");
+            tracing::warn!(address = %bound, "the token crosses the network in plain text: set `http_tls`");
         }
         let names = names.into_iter().map(|name| name.to_ascii_lowercase()).collect();
         Ok(Self { listener, gate: Arc::new(Gate { names, token }), tls })
@@ -80,7 +80,7 @@ impl HttpListener {
                             connections.spawn(talk(api, tls, node, stream, from));
                         }
                         Err(error) => {
-                            tracing::error!(%error, "failed to take a connection for HTTP");
+                            tracing::error!(%error, "failed to accept an HTTP connection");
                             // One that ends gives some back.
                             let _ = tokio::time::timeout(ACCEPT_PAUSE, connections.join_next()).await;
                         }
@@ -116,7 +116,7 @@ impl Gate {
                 .iter()
                 .any(|scheme| origin.as_bytes() == format!("{scheme}://{host}").as_bytes());
             if !is_ours {
-                let what = "a page of another's may not ask this daemon";
+                let what = "cross-origin requests are not allowed";
                 return Err(Error::new(ErrorKind::PermissionDenied, what).into());
             }
         }
@@ -129,8 +129,8 @@ impl Gate {
         if is_known {
             return Ok(true);
         }
-        let error = Error::new(ErrorKind::PermissionDenied, "this is not the daemon's token")
-            .advise("send `Authorization: Bearer …` with what `token_file` holds");
+        let error = Error::new(ErrorKind::PermissionDenied, "wrong token")
+            .advise("send `Authorization: Bearer …` with the content of `token_file`");
         Err(Refusal::with_status(&error, StatusCode::UNAUTHORIZED))
     }
 
@@ -139,22 +139,22 @@ impl Gate {
     fn host(&self, request: &Request) -> Result<String, Refusal> {
         let misdirected = |what: &str| {
             let error = Error::new(ErrorKind::Invalid, what)
-                .advise("ask by address, or have the name in `http_names` of the configuration");
+                .advise("use the address, or add the name to `http_names` of the configuration");
             Refusal::with_status(&error, StatusCode::MISDIRECTED_REQUEST)
         };
         let said = one(request.headers(), &header::HOST)?;
-        let said = said.ok_or_else(|| misdirected("the request names no host"))?;
-        let nonsense = || misdirected("the host that the request names is none");
+        let said = said.ok_or_else(|| misdirected("the request has no Host"))?;
+        let nonsense = || misdirected("the request's Host is invalid");
         let said = std::str::from_utf8(said).map_err(|_| nonsense())?;
         let meant: Authority = said.parse().map_err(|_| nonsense())?;
         // One in the first line counts for more, and is to be the same.
         if request.uri().authority().is_some_and(|authority| *authority != meant) {
-            return Err(misdirected("the request names two hosts"));
+            return Err(misdirected("the request has two Hosts"));
         }
         let name = meant.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let is_ours =
             name.parse::<IpAddr>().is_ok() || name == "localhost" || self.names.contains(&name);
-        if is_ours { Ok(said.to_owned()) } else { Err(misdirected("this daemon is not called so")) }
+        if is_ours { Ok(said.to_owned()) } else { Err(misdirected("unknown host name")) }
     }
 }
 
@@ -163,7 +163,7 @@ fn one<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Option<&
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
         (_, Some(_)) => {
-            Err(Error::new(ErrorKind::Invalid, "a header is there twice").at("header", name).into())
+            Err(Error::new(ErrorKind::Invalid, "a header is repeated").at("header", name).into())
         }
         (first, None) => Ok(first.map(|value| value.as_bytes())),
     }

@@ -33,7 +33,7 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Answer<Vec<TierReport
 
 /// One tier.
 #[utoipa::path(get, path = "/api/v1/tiers/{name}", tag = "tiers",
-    params(("name" = String, Path, description = "What admins call it")),
+    params(("name" = String, Path, description = "Its name")),
     responses((status = 200, body = TierReport)))]
 pub(super) async fn show(
     State(node): State<Arc<Node>>,
@@ -44,7 +44,7 @@ pub(super) async fn show(
 
 /// Uses a tier otherwise from now on; answered with the tier as it is then.
 #[utoipa::path(put, path = "/api/v1/tiers/{name}", tag = "tiers",
-    params(("name" = String, Path, description = "What admins call it"), Rehearsal),
+    params(("name" = String, Path, description = "Its name"), Rehearsal),
     request_body = Use,
     responses((status = 200, body = TierReport)))]
 pub(super) async fn change(
@@ -82,7 +82,7 @@ fn find(node: &Node, name: &str) -> Result<TierReport> {
         return Ok(tier.clone());
     }
     let names: Vec<_> = tiers.iter().map(|tier| tier.name.as_str()).collect();
-    Err(Error::new(ErrorKind::NotFound, "there is no tier of this name")
+    Err(Error::new(ErrorKind::NotFound, "there is no tier with this name")
         .at("tier", name)
         .advise(format!("name one of {}", names.join(", "))))
 }

@@ -44,8 +44,8 @@ pub(super) async fn list(State(node): State<Arc<Node>>) -> Json<Vec<Warming>> {
     params(Begun),
     request_body = WarmUp,
     responses(
-        (status = 201, description = "It goes on by itself.", body = Warming),
-        (status = 200, description = "Lines of JSON, to its end.", body = String,
+        (status = 201, description = "It continues in the background.", body = Warming),
+        (status = 200, description = "Lines of JSON until its end.", body = String,
             content_type = "application/x-ndjson"),
     ))]
 pub(super) async fn begin(
@@ -55,9 +55,9 @@ pub(super) async fn begin(
     List(WarmUp { urls, origin, bandwidth }): List<WarmUp>,
 ) -> Result<Response, Refusal> {
     if let Some(wrong) = bandwidth.filter(|bandwidth| !BANDWIDTH.contains(bandwidth)) {
-        let what = "the bandwidth is out of its range";
+        let what = "the bandwidth is out of range";
         let error = Error::new(ErrorKind::Invalid, what).at("bandwidth", wrong);
-        return Err(error.advise("give bytes a second, from 1 to 10^15, or nothing").into());
+        return Err(error.advise("give bytes per second, from 1 to 10^15, or leave it out").into());
     }
     let pace = bandwidth.map(|bandwidth| Arc::new(Rate::new(bandwidth)));
     let store = caller.store(&node).paced(pace);

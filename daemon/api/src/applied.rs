@@ -49,7 +49,7 @@ impl Applied {
         match (self.mistakes.len(), self.refused.len()) {
             (0, 0) => None,
             (0, refused) => Some(format!(
-                "{} only as the daemon starts; nothing was changed",
+                "{} only at a restart; nothing was changed",
                 match refused {
                     1 => "1 of the changes takes effect".to_owned(),
                     many => format!("{many} of the changes take effect"),
@@ -71,8 +71,7 @@ impl fmt::Display for Applied {
             writeln!(text, "{}", mistake.text)?;
         }
         for change in &self.changes {
-            let restart =
-                if self.refused.contains(change) { " (only as the daemon starts)" } else { "" };
+            let restart = if self.refused.contains(change) { " (only at a restart)" } else { "" };
             writeln!(text, "{change}{restart}")?;
         }
         if self.is_good() && self.changes.is_empty() {
@@ -89,7 +88,10 @@ impl fmt::Display for Applied {
         }
         for tier in tiers.iter().filter(|tier| tier.over_bytes > 0) {
             let (name, over) = (&tier.name, size(tier.over_bytes));
-            writeln!(text, "tier {name}: {over} above its capacity move to slower tiers, or go")?;
+            writeln!(
+                text,
+                "tier {name}: {over} above its capacity move to slower tiers, or are evicted"
+            )?;
         }
         let own = self.own_file.display();
         match (self.is_good(), self.dry_run) {
@@ -110,7 +112,7 @@ fn told(share: &ShareEffect) -> Vec<String> {
     let mut told = Vec::new();
     match (share.before_bytes, share.after_bytes) {
         (Some(before), None) if before > 0 => {
-            told.push(format!("its {} are others' now", size(before)));
+            told.push(format!("its {} belong to others now", size(before)));
         }
         (None, Some(after)) if after > 0 => {
             told.push(format!("holds {} from the start", size(after)));
@@ -123,19 +125,19 @@ fn told(share: &ShareEffect) -> Vec<String> {
     if share.over_bytes > 0 {
         let max = size(share.max_bytes.unwrap_or(0));
         told.push(format!(
-            "{} above its quota.max of {max} go, unless pinned",
+            "{} above its quota.max of {max} are evicted, unless pinned",
             size(share.over_bytes)
         ));
     }
     if share.unwanted_bytes > 0 {
         told.push(format!(
-            "{} lie where it may not any more: they move, or go",
+            "{} are on tiers it may not use any more: they move, or are evicted",
             size(share.unwanted_bytes)
         ));
     }
     if share.stale_bytes > 0 {
         told.push(format!(
-            "{} are older than its ttl: they are fetched anew",
+            "{} are older than its ttl: they are fetched again",
             size(share.stale_bytes)
         ));
     }

@@ -81,15 +81,15 @@ impl fmt::Display for Drift {
                 let changes = count(self.changes.len(), "change");
                 write!(
                     f,
-                    "its file says something else{since}, {changes}: `forebay policy diff` shows them, "
+                    "its file differs{since}, {changes}: `forebay config diff` shows them, "
                 )?;
-                f.write_str("`forebay policy apply` puts them in force")
+                f.write_str("`forebay config apply` applies them")
             }
             mistakes => {
                 let mistakes = count(mistakes, "mistake");
                 write!(
                     f,
-                    "its file cannot be used{since}, {mistakes}: `forebay policy check` shows them"
+                    "its file is invalid{since}, {mistakes}: `forebay config check` shows them"
                 )
             }
         }

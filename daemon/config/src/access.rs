@@ -108,13 +108,13 @@ impl Listen {
         }
         if self.path.as_os_str().len() >= SOCKET_PATH {
             return refuse(
-                "the socket's `path` is longer than the kernel takes",
+                "the socket's `path` is too long",
                 &format!("give one of {} bytes at most", SOCKET_PATH - 1),
             );
         }
         if self.tenant.is_some() && self.admin {
             return refuse(
-                "`admin` is not for a socket that makes everybody a tenant's: users mean nothing there",
+                "a socket with `tenant` cannot have `admin`: its users are not identified",
                 "leave `admin` out, or `tenant`",
             );
         }
@@ -128,7 +128,7 @@ impl Listen {
 fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let parsed = u32::from_str_radix(text.trim(), 8).ok().filter(|mode| *mode <= MODE_MAX);
-    let wrong = || de::Error::custom(format!("`{text}` is no mode like \"0660\""));
+    let wrong = || de::Error::custom(format!("`{text}` is not a mode like \"0660\""));
     parsed.ok_or_else(wrong).map(Some)
 }
 
@@ -174,7 +174,8 @@ pub(super) fn opens<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Opens>,
         let count = count.trim().parse().ok().filter(|count| *count <= OPENS_MAX)?;
         Some(Opens { count: NonZeroU32::new(count)?, per: Duration::from_secs(*seconds) })
     });
-    let wrong = || de::Error::custom(format!("`{text}` is no rate like \"32/s\" or \"600/min\""));
+    let wrong =
+        || de::Error::custom(format!("`{text}` is not a rate like \"32/s\" or \"600/min\""));
     parsed.ok_or_else(wrong).map(Some)
 }
 

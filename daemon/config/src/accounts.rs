@@ -71,13 +71,13 @@ impl Account {
                 let found =
                     found.doing("look an account up").map_err(|error| error.at(noun, name))?;
                 found.ok_or_else(|| {
-                    Error::new(ErrorKind::Invalid, format!("there is no {noun} of this name"))
+                    Error::new(ErrorKind::Invalid, format!("there is no {noun} with this name"))
                         .at(noun, name)
                 })?
             }
         };
         if number == overflow {
-            let what = format!("this {noun} stands for whoever this machine does not know");
+            let what = format!("this {noun} is the kernel's stand-in for unknown ones");
             let error = Error::new(ErrorKind::Invalid, what).at(noun, self.shown());
             return Err(error.advise(format!("name a {noun} of its own")));
         }
@@ -94,7 +94,9 @@ impl Group {
         };
         self.0.number("group", overflow(1), look_up).map_err(|error| match error.advice() {
             Some(_) => error,
-            None => error.advise("see `getent group`: create it, mend its name, or give its gid"),
+            None => {
+                error.advise("see `getent group`: create it, correct its name, or give its gid")
+            }
         })
     }
 
@@ -112,7 +114,9 @@ impl User {
         };
         self.0.number("user", overflow(0), look_up).map_err(|error| match error.advice() {
             Some(_) => error,
-            None => error.advise("see `getent passwd`: create it, mend its name, or give its uid"),
+            None => {
+                error.advise("see `getent passwd`: create it, correct its name, or give its uid")
+            }
         })
     }
 

@@ -54,7 +54,7 @@ pub(super) fn dataset_after(before: &[Rule], rule: &Rule) -> Result<()> {
     }
     match before.iter().any(|before| before.name == rule.name) {
         true => {
-            let error = Error::new(ErrorKind::Invalid, "two data sets have one name");
+            let error = Error::new(ErrorKind::Invalid, "two data sets have the same name");
             Err(error.at("dataset", &rule.name).advise("give each a name of its own"))
         }
         false => Ok(()),
@@ -69,15 +69,15 @@ pub(super) fn tenant_after(
 ) -> Result<()> {
     let name = tenant.rule.name.as_str();
     if before.iter().any(|before| before.rule.name == name) {
-        let error = Error::new(ErrorKind::Invalid, "two tenants have one name");
-        return Err(error.at("tenant", name).advise("name all groups of a tenant in one"));
+        let error = Error::new(ErrorKind::Invalid, "two tenants have the same name");
+        return Err(error.at("tenant", name).advise("list all groups in one tenant"));
     }
     let taken: HashSet<_> = before.iter().flat_map(|before| &before.groups).collect();
     if !has_socket && tenant.groups.iter().all(|gid| taken.contains(gid)) {
-        let what = "tenants before this one have all its groups: it can have no jobs";
+        let what = "earlier tenants have all its groups: it can have no jobs";
         return Err(Error::new(ErrorKind::Invalid, what)
             .at("tenant", name)
-            .advise("put it first, or give it a group of its own: the first counts"));
+            .advise("put it first, or give it a group of its own: the first match counts"));
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ impl Check<'_> {
                 self.tell(table, error);
             }
             if !names.insert(&tier.name) {
-                let error = Error::new(ErrorKind::Invalid, "two tiers have one name");
+                let error = Error::new(ErrorKind::Invalid, "two tiers have the same name");
                 let error = error.at("tier", &tier.name).advise("give each a name of its own");
                 self.tell(table, error);
             }
@@ -180,7 +180,7 @@ impl Check<'_> {
             .is_none_or(|list| list.elements().is_empty() && !self.is_dirty(list))
         {
             let error = Error::new(ErrorKind::Invalid, "at least one [[tier]] is needed")
-                .advise("say where shards rest: its name, path and capacity");
+                .advise("add a [[tier]] with name, path and capacity");
             self.mistakes.push(Mistake { place: None, error });
         }
     }
@@ -270,7 +270,7 @@ impl Check<'_> {
         if known.contains(&name) {
             return;
         }
-        let error = Error::new(ErrorKind::Invalid, format!("there is no {noun} of this name"))
+        let error = Error::new(ErrorKind::Invalid, format!("there is no {noun} with this name"))
             .at(whose, of)
             .at(noun, name);
         let error = match suggest::advice(name, known) {
@@ -579,7 +579,7 @@ mod tests {
             (Language::Yaml, "tier: []\n---\ntier: []\n".to_owned(), ("2:1", "second document")),
             (Language::Yaml, deep("[", "]"), ("1:41", "nested too deeply")),
             (Language::Yaml, "tier: [\n".to_owned(), ("2:1", "no YAML")),
-            (Language::Yaml, "? [a]\n: b\n".to_owned(), ("1:3", "a key is a plain word")),
+            (Language::Yaml, "? [a]\n: b\n".to_owned(), ("1:3", "a key must be a plain word")),
             (Language::Json, "{\"tier\": [],}".to_owned(), ("1:13", "no JSON: trailing comma")),
             (Language::Json, "tier: []".to_owned(), ("1:2", "no JSON")),
             (Language::Json, deep("[", "]"), ("1:41", "nested too deeply")),

@@ -205,7 +205,7 @@ impl fmt::Display for Change {
                 write!(f, "order changed: {} -> {}", from.join(", "), to.join(", "))
             }
             What::Changed { key, hidden: true, .. } => {
-                write!(f, "{key} changed in what is not shown of it")
+                write!(f, "{key} changed in a hidden part")
             }
             What::Changed { key, from, to, .. } => {
                 write!(f, "{key} {} -> {}", Said(from), Said(to))

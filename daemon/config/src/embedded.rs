@@ -71,7 +71,7 @@ pub fn cache_directory() -> Result<PathBuf> {
 /// Bytes an embedded cache in `directory` may hold: half of what is free (what it holds already
 /// counts as free), at most 500 GB; what `wanted` says instead, up to nine tenths of what is free.
 pub fn capacity(directory: &Path, wanted: Option<u64>) -> Result<u64> {
-    let space = rustix::fs::statvfs(existing(directory)).doing("look at the disk's free space")?;
+    let space = rustix::fs::statvfs(existing(directory)).doing("read the disk's free space")?;
     let held = held_bytes(directory);
     let free = space.f_bavail.saturating_mul(space.f_frsize).saturating_add(held);
     let most = (free as f64 * (1.0 - LEFT_FREE)) as u64;
@@ -111,7 +111,7 @@ pub fn log() -> Stderr {
 }
 
 fn network(directory: &Path) -> Result<Option<&'static str>> {
-    let found = rustix::fs::statfs(existing(directory)).doing("look at the file system")?;
+    let found = rustix::fs::statfs(existing(directory)).doing("stat the file system")?;
     let magic = found.f_type as u64 & 0xFFFF_FFFF;
     Ok(NETWORK.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name))
 }

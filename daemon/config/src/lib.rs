@@ -150,13 +150,13 @@ impl Daemon {
     fn check_http(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, what.to_owned()));
         if self.http.is_none() && self.token_file.is_some() {
-            return refuse("token_file is for the API over TCP, and no `http` says where that is");
+            return refuse("token_file needs `http`, the TCP address of the API");
         }
         if self.http.is_none() && !self.http_names.is_empty() {
-            return refuse("http_names are for the API over TCP, and no `http` says where that is");
+            return refuse("http_names need `http`, the TCP address of the API");
         }
         if self.http.is_none() && self.http_tls.is_some() {
-            return refuse("http_tls is for the API over TCP, and no `http` says where that is");
+            return refuse("http_tls needs `http`, the TCP address of the API");
         }
         if self.token_file.as_ref().is_some_and(|path| !path.is_absolute()) {
             return refuse("token_file must be an absolute path");
@@ -172,11 +172,9 @@ impl Daemon {
             !name.is_empty() && name.bytes().all(may_be)
         };
         match self.http_names.iter().find(|name| !is_name(name)) {
-            Some(name) => {
-                Err(Error::new(ErrorKind::Invalid, "http_names has what is no host's name")
-                    .at("name", name)
-                    .advise("write it without scheme and port, like `node7.example.org`"))
-            }
+            Some(name) => Err(Error::new(ErrorKind::Invalid, "invalid host name in `http_names`")
+                .at("name", name)
+                .advise("write it without scheme and port, like `node7.example.org`")),
             None => Ok(()),
         }
     }
@@ -217,7 +215,8 @@ fn nvme() -> Class {
 fn keep_free<'de, D: Deserializer<'de>>(from: D) -> Result<Option<KeepFree>, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let share = text.trim().strip_suffix('%').map(|percent| percent.trim().parse::<f64>());
-    let wrong = || de::Error::custom(format!("`{text}` is neither a share like \"5%\" nor a size"));
+    let wrong =
+        || de::Error::custom(format!("`{text}` is neither a percentage like \"5%\" nor a size"));
     match share {
         Some(Ok(percent)) if (0.0..100.0).contains(&percent) => {
             Ok(Some(KeepFree::Share(percent / 100.0)))
@@ -240,7 +239,7 @@ impl Tier {
             (None, Class::Memory) => {}
             (None, _) => return refuse("the tier needs a path"),
             (Some(_), Class::Memory) => {
-                return refuse("a tier of class memory has no path: it is the daemon's own memory");
+                return refuse("a tier of class memory takes no path");
             }
             (Some(path), _) if !path.is_absolute() => {
                 return refuse("the tier's path must be absolute");
@@ -248,7 +247,7 @@ impl Tier {
             (Some(_), _) => {}
         }
         if self.path.is_none() && (self.keep_free.is_some() || self.writes_per_day.is_some()) {
-            return refuse("keep_free and writes_per_day are for disks");
+            return refuse("keep_free and writes_per_day apply to disks only");
         }
         Ok(NodeTier {
             name: self.name.clone(),
@@ -324,7 +323,7 @@ pub struct Quota {
 fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
     humantime::parse_duration(&text).map(Some).map_err(|error| {
-        de::Error::custom(format!("`{text}` is no duration like \"30d\": {error}"))
+        de::Error::custom(format!("`{text}` is not a duration like \"30d\": {error}"))
     })
 }
 
@@ -375,7 +374,7 @@ impl Tenant {
     fn node(&self, has_socket: bool) -> Result<NodeTenant> {
         let at = |error: Error| error.at("tenant", &self.name);
         if self.groups.is_empty() && !has_socket {
-            let what = "a tenant without groups, and without a socket, has no jobs";
+            let what = "a tenant without groups and without a socket can have no jobs";
             let error = Error::new(ErrorKind::Invalid, what);
             return Err(at(error).advise(
                 "name the groups whose members' jobs are its jobs, or give it a [[listen]]",

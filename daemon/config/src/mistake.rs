@@ -111,7 +111,7 @@ pub(super) fn first(mistakes: &[Mistake], file: Option<&Path>) -> Error {
     if more == 0 {
         return error;
     }
-    let others = format!("`forebay policy check {}` tells {more} more", file.display());
+    let others = format!("`forebay config check {}` lists {more} more", file.display());
     match error.advice().map(str::to_owned) {
         Some(advice) => error.advise(format!("{advice} ({others})")),
         None => error.advise(others),

@@ -43,7 +43,7 @@ impl Prices {
         if let Some((key, _)) =
             prices.iter().find(|(_, price)| price.is_some_and(|price| !is_price(price)))
         {
-            let what = format!("{key} is no price: it must be a number that is not below 0");
+            let what = format!("{key} must be a number of 0 or more");
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let is_name = |name: &String| {

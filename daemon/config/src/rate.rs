@@ -39,7 +39,7 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no rate like \"10Gbit/s\" or \"500MB/s\"");
+        let wrong = || format!("`{text}` is not a rate like \"10Gbit/s\" or \"500MB/s\"");
         let trimmed = text.trim();
         let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
         let (number, unit) = trimmed.split_at(digits);
@@ -63,7 +63,7 @@ impl FromStr for Rate {
         let bytes = number * times.ok_or_else(wrong)?;
         match bytes.is_finite() && (1.0..u64::MAX as f64).contains(&bytes) {
             true => Ok(Self(bytes as u64)),
-            false => Err(format!("`{text}` is below one byte a second, or beyond counting")),
+            false => Err(format!("`{text}` is below one byte per second, or too large")),
         }
     }
 }

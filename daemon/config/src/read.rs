@@ -75,7 +75,7 @@ pub(super) fn text(bytes: Vec<u8>) -> Result<String, Mistake> {
         let good = error.utf8_error().valid_up_to();
         let before = String::from_utf8_lossy(&error.as_bytes()[..good]);
         let place = Lines::of(&before).place(before.len());
-        Mistake::of_syntax(Some(place), "the file is no text: this byte is not UTF-8")
+        Mistake::of_syntax(Some(place), "the file is not text: this byte is not UTF-8")
     })
 }
 

@@ -83,7 +83,7 @@ impl JsonSchema for Rate {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "bits or bytes a second, like \"10Gbit/s\" or \"500MB/s\"",
+            "description": "bits or bytes per second, like \"10Gbit/s\" or \"500MB/s\"",
             "type": "string",
             "examples": ["10Gbit/s", "500MB/s"],
         })
@@ -129,7 +129,7 @@ impl JsonSchema for Mode {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "the mode of the socket, as chmod takes it: who may write to it may connect",
+            "description": "the mode of the socket, as for chmod: write permission allows to connect",
             "type": "string",
             "pattern": "^ *0*[0-7]{1,3} *$",
             "examples": ["0660", "0666"],
@@ -147,7 +147,7 @@ impl JsonSchema for Opens {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "jobs in a time, like \"32/s\" or \"600/min\"",
+            "description": "jobs per time, like \"32/s\" or \"600/min\"",
             "type": "string",
             "pattern": "^ *[0-9]+ */ *(s|min|h) *$",
             "examples": ["32/s", "600/min"],
@@ -167,8 +167,8 @@ impl JsonSchema for Watermarks {
         let keys = keys::<Marks>();
         let share = |key: &str| {
             let says = match key {
-                "low" => "Down to this share of the capacity shards leave.",
-                _ => "Above this share of the capacity they begin to.",
+                "low" => "Eviction stops below this share of the capacity.",
+                _ => "Eviction starts above this share of the capacity.",
             };
             let share = json_schema!({
                 "description": says, "type": "number", "minimum": 0, "maximum": 1,
@@ -177,7 +177,7 @@ impl JsonSchema for Watermarks {
         };
         let properties: serde_json::Map<_, _> = keys.iter().copied().map(share).collect();
         json_schema!({
-            "description": "Above `high` shards leave until `low`: shares of the capacity.",
+            "description": "Shards are evicted above `high` until `low`: shares of the capacity.",
             "type": "object",
             "properties": properties,
             "required": keys,

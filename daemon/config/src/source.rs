@@ -54,7 +54,7 @@ impl Source {
         let mut rule = Rule::new(&self.r#match)?;
         rule.virtual_host = match (self.virtual_host, self.path_style) {
             (Some(_), Some(_)) => {
-                let what = "`path_style` and `virtual_host` say the same: give one";
+                let what = "`path_style` and `virtual_host` are the same setting: give one";
                 return Err(Error::new(ErrorKind::Invalid, what).at("match", &self.r#match));
             }
             (virtual_host, path_style) => virtual_host.or(path_style.map(|path| !path)),

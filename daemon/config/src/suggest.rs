@@ -25,7 +25,7 @@ pub(super) fn advice(wrong: &str, words: &[&str]) -> Option<String> {
         None if words.is_empty() => None,
         None => {
             let all: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
-            Some(format!("what may be written here: {}", all.join(", ")))
+            Some(format!("valid values: {}", all.join(", ")))
         }
     }
 }

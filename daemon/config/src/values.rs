@@ -64,7 +64,7 @@ impl Fault<'_> {
                 let error = invalid(format!("`{key}` cannot be `{wrong}`"));
                 advised(error, suggest::advice(wrong, known))
             }
-            (What::Missing(key), _) => invalid(format!("the key `{key}` is missing")),
+            (What::Missing(key), _) => invalid(format!("missing key `{key}`")),
             (What::Other(what), Some(key)) => invalid(format!("`{key}`: {what}")),
             (What::Other(what), None) => invalid(what.clone()),
         }
@@ -114,7 +114,7 @@ impl From<What> for Fault<'_> {
 /// Serde knows numbers by the names that they have in Rust.
 fn unexpected<'t>(found: de::Unexpected<'_>, expected: &dyn de::Expected) -> Fault<'t> {
     let expected = match expected.to_string().as_str() {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below 0".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more".to_owned(),
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
         "f32" | "f64" => "a number".to_owned(),
         other => other.to_owned(),
@@ -191,14 +191,14 @@ impl<'t> Deserializer<'t> for Reader<'_, 't> {
                 let word: StrDeserializer<'_, Fault<'t>> = word.as_str().into_deserializer();
                 visitor.visit_enum(word)
             }
-            _ => Err(de::Error::custom("a word is needed here")),
+            _ => Err(de::Error::custom("expected a word")),
         }
     }
 
     fn deserialize_seq<V: Visitor<'t>>(self, visitor: V) -> Result<V::Value, Fault<'t>> {
         match self.node.value {
             Value::Table(_) => Err(de::Error::custom(
-                "this is one table where a list is meant: in TOML, `[[name]]` adds one to it",
+                "expected a list, found one table: in TOML, `[[name]]` adds a table to a list",
             )),
             _ => self.deserialize_any(visitor),
         }
@@ -213,8 +213,8 @@ impl<'t> Deserializer<'t> for Reader<'_, 't> {
     ) -> Result<V::Value, Fault<'t>> {
         match self.node.value {
             Value::Table(_) => self.deserialize_any(visitor),
-            Value::List(_) => Err(de::Error::custom("this is a list where a table is meant")),
-            _ => Err(de::Error::custom("a table is needed here")),
+            Value::List(_) => Err(de::Error::custom("expected a table, found a list")),
+            _ => Err(de::Error::custom("expected a table")),
         }
     }
 

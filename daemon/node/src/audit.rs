@@ -157,7 +157,7 @@ impl Audit {
         let Some(writing) = writing else { return };
         let ended = tokio::task::spawn_blocking(move || writing.join());
         if tokio::time::timeout(LAST_LINES, ended).await.is_err() {
-            tracing::error!("the audit log's last lines may be missing: its disk does not answer");
+            tracing::error!("the audit log's last lines may be lost: its disk does not answer");
         }
     }
 }
@@ -220,14 +220,14 @@ impl Writer {
     fn recovers(&self) {
         self.counts.written.fetch_add(1, Ordering::Relaxed);
         if self.counts.failing().take().is_some() {
-            tracing::info!("the audit log is written again");
+            tracing::info!("the audit log is writable again");
         }
     }
 
     fn fails(&self, error: &Error) {
         let mut failing = self.counts.failing();
         if failing.is_none() {
-            tracing::error!(%error, "the audit log cannot be written: what happens is lost to it");
+            tracing::error!(%error, "the audit log cannot be written: events are lost");
         }
         *failing = Some(error.to_string());
     }
@@ -269,12 +269,13 @@ mod tests {
     async fn a_line_says_what_happened() {
         let whom =
             Whom { gid: Some(5), pid: Some(77), tenant: Some("vision".into()), ..Whom::user(1000) };
-        let refused = Error::new(ErrorKind::PermissionDenied, "this data set is not for this job")
-            .at("dataset", "imagenet")
-            .at("url", "s3://b/0.tar?signature=hunter2");
+        let refused =
+            Error::new(ErrorKind::PermissionDenied, "this job may not read this data set")
+                .at("dataset", "imagenet")
+                .at("url", "s3://b/0.tar?signature=hunter2");
         let done: Result<()> = Ok(());
         let failed: Result<()> =
-            Err(Error::new(ErrorKind::NotFound, "there is no tier of this name"));
+            Err(Error::new(ErrorKind::NotFound, "there is no tier with this name"));
         let lines = noted(vec![
             Entry::denied("open", &refused).by(&whom),
             Entry::of("tier", &done).by(&whom).what("drain nvme"),
@@ -290,7 +291,7 @@ mod tests {
         );
         assert_eq!((&first["tenant"], &first["dataset"]), (&"vision".into(), &"imagenet".into()));
         assert_eq!(first["url"], "s3://b/0.tar");
-        assert_eq!(first["reason"], "this data set is not for this job");
+        assert_eq!(first["reason"], "this job may not read this data set");
         let time = first["time"].as_str().unwrap();
         assert!(humantime::parse_rfc3339(time).is_ok() && time.ends_with('Z'), "{time}");
         assert_eq!(

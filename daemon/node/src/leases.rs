@@ -43,7 +43,8 @@ impl Keepers {
                 configured
             }
             (None, None) if is_spread => {
-                let what = "the ranks of this job are on several nodes, and nothing there keeps their leases";
+                let what =
+                    "the ranks of this job are on several nodes without shared storage for leases";
                 return Err(Error::new(ErrorKind::Invalid, what).advise(
                     "name a Redis server: [leases] redis of the nodes' daemons, or FOREBAY_LEASES",
                 ));
@@ -51,9 +52,10 @@ impl Keepers {
             (None, None) => return Ok(self.local.clone()),
             (None, Some(asked)) if self.config.named_by_jobs => asked,
             (_, _) => {
-                let what = "this daemon does not keep leases where the job says";
-                return Err(Error::new(ErrorKind::PermissionDenied, what)
-                    .advise("unset FOREBAY_LEASES, or have the server named in [leases] redis"));
+                let what = "this daemon may not use the job's lease server";
+                return Err(Error::new(ErrorKind::PermissionDenied, what).advise(
+                    "unset FOREBAY_LEASES, or ask an admin to name the server in [leases] redis",
+                ));
             }
         };
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +65,7 @@ impl Keepers {
         if servers.len() >= SERVERS_MAX {
             return Err(Error::new(
                 ErrorKind::Full,
-                "jobs of this daemon name too many servers for leases",
+                "jobs of this daemon name too many lease servers",
             )
             .at("servers", servers.len()));
         }

@@ -66,7 +66,7 @@ impl Node {
                 .at("memory", memory)
                 .at("frames", FRAME_BYTES)
                 .at("tiers_in_memory", wanted)
-                .advise("give it at least 512 MiB more than its tiers in memory hold")
+                .advise("raise `memory` to at least 512 MiB above the capacity of its memory tiers")
         };
         let left = |tiers: u64| {
             let tiers = usize::try_from(tiers).unwrap_or(usize::MAX);

@@ -96,9 +96,9 @@ impl Handover for ToClient {
     }
 
     async fn run(&self, url: &str, output: OwnedFd) -> Result<Ending> {
-        let (near, far) = UnixStream::pair().doing("make a line to a client")?;
-        let far = far.into_std().doing("make a line to a client")?;
-        far.set_nonblocking(false).doing("make a line to a client")?;
+        let (near, far) = UnixStream::pair().doing("create a socket pair to a client")?;
+        let far = far.into_std().doing("create a socket pair to a client")?;
+        far.set_nonblocking(false).doing("create a socket pair to a client")?;
         let reply = Reply::Command { url: url.to_owned() };
         self.send(&reply, Rider::Command { output, line: far.into() }).await?;
         Ok(Box::pin(async move {
@@ -202,7 +202,7 @@ impl Peer {
         loop {
             match self.receive().await? {
                 Request::Hello { .. } => {
-                    return Err(Error::new(ErrorKind::Invalid, "a connection greets once"));
+                    return Err(Error::new(ErrorKind::Invalid, "a connection sends one greeting"));
                 }
                 Request::Open(open) => self.open(*open).await?,
                 Request::Start { run, epoch, batch } => {
@@ -526,7 +526,7 @@ async fn forward(
         // A batch too large for a frame ends its run with the reason.
         let frame = frame::encode(&reply)
             .or_else(|error| frame::encode(&Reply::Failed { run, error }))
-            .expect("an error fits a frame");
+            .expect("errors fit into a frame");
         if outgoing.send((frame, rider)).await.is_err() {
             return;
         }

@@ -155,7 +155,8 @@ async fn reading<T: Send + 'static>(
 ) -> Result<T> {
     let read = tokio::task::spawn_blocking(read);
     let late = |_| {
-        let what = "the configuration could not be read in time: its file system, or who knows the node's groups, hangs";
+        let what =
+            "reading the configuration timed out: its file system or the group database hangs";
         Error::new(ErrorKind::Unavailable, what)
     };
     let read = tokio::time::timeout(READING, read).await.map_err(late)?;
@@ -163,7 +164,7 @@ async fn reading<T: Send + 'static>(
 }
 
 fn without_file() -> Error {
-    let what = "this daemon has no configuration file: it is a user's own";
+    let what = "this daemon has no configuration file: it is an embedded one";
     Error::new(ErrorKind::Invalid, what)
         .advise("name a node daemon: --daemon unix:/run/forebay/forebayd.sock")
 }

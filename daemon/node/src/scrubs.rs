@@ -59,7 +59,7 @@ impl Scrubs {
     pub fn begin(&self, store: Store, present: Present, keep: bool) -> Result<RegisteredScrub> {
         let mut list = self.list();
         if let Some(running) = list.iter().find(|scrub| scrub.is_running()) {
-            return Err(Error::new(ErrorKind::Unavailable, "a scrub is under way already")
+            return Err(Error::new(ErrorKind::Unavailable, "a scrub is running already")
                 .at("number", running.describe().number)
                 .advise("wait for its end, or end the `forebay scrub` that runs"));
         }
@@ -101,7 +101,8 @@ impl Scrubs {
         let is_it =
             |scrub: &&RegisteredScrub| scrub.is_running() && scrub.describe().number == number;
         let scrub = list.iter().find(is_it).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "no scrub of this number runs").at("number", number)
+            Error::new(ErrorKind::NotFound, "no scrub with this number is running")
+                .at("number", number)
         })?;
         scrub.stop();
         Ok(scrub.describe())
@@ -131,7 +132,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         if !self.told.scrub.done {
-            let stopped = Error::new(ErrorKind::Closed, "the scrub was stopped before its end");
+            let stopped = Error::new(ErrorKind::Closed, "the scrub was stopped early");
             self.end(Err(stopped));
         }
         let Scrubbing { number, scrub, .. } = &self.told;

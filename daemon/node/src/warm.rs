@@ -111,9 +111,9 @@ impl WarmUps {
         check(&urls)?;
         let mut list = self.list();
         if list.iter().filter(|warm| warm.is_running()).count() >= RUNNING {
-            return Err(Error::new(ErrorKind::Full, "as many warm-ups run as may at once")
+            return Err(Error::new(ErrorKind::Full, "the limit on concurrent warm-ups is reached")
                 .at("limit", RUNNING)
-                .advise("wait for one to end, or stop one; `forebay status` lists them"));
+                .advise("wait until one ends, or stop one; `forebay status` lists them"));
         }
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         let shards = urls.len() as u64;
@@ -128,7 +128,7 @@ impl WarmUps {
             in_a_row: 0,
             end: End { told, failures: Vec::new(), sender },
         };
-        tracing::info!(number, shards, "begins a warm-up");
+        tracing::info!(number, shards, "started a warm-up");
         let present = sessions.enter();
         let task = tokio::spawn(async move {
             // An embedded daemon stays for it.
@@ -163,7 +163,7 @@ impl WarmUps {
         let list = self.list();
         let found = list.iter().map(|warm| warm.progress.borrow()).find(|of| of.number == number);
         found.map(|warm| warm.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "no warm-up of this number is remembered")
+            Error::new(ErrorKind::NotFound, "there is no warm-up with this number")
                 .at("number", number)
                 .advise("see `forebay status`")
         })
@@ -178,7 +178,7 @@ impl WarmUps {
         let running =
             list.iter().find(|warm| warm.is_running() && warm.progress.borrow().number == number);
         let Some(warm) = running else {
-            return Err(Error::new(ErrorKind::NotFound, "no warm-up of this number runs")
+            return Err(Error::new(ErrorKind::NotFound, "no warm-up with this number is running")
                 .at("number", number)
                 .advise("see `forebay status`"));
         };

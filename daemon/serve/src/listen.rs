@@ -98,8 +98,7 @@ impl Listener {
             tracing::warn!(
                 socket = %path.display(),
                 tenant,
-                "every user of this machine can come by this socket, and is this tenant then: give it a \
-                 group, or a folder above it that only root enters"
+                "every user of this machine can connect to this socket as this tenant: give it a group, or put it in a folder that only root can enter"
             );
         }
         Ok(listener)
@@ -148,8 +147,11 @@ fn bind(path: &Path) -> Result<UnixListener> {
             fs::remove_file(path).doing("remove a dead socket").map_err(at)?;
         }
         Ok(_) => {
-            return Err(at(Error::new(ErrorKind::Invalid, "the socket's path is taken")
-                .advise("remove what lies there, or name another path")));
+            return Err(at(Error::new(
+                ErrorKind::Invalid,
+                "the socket's path exists and is not a socket",
+            )
+            .advise("remove it, or name another path")));
         }
         Err(_) => {}
     }
@@ -208,7 +210,7 @@ pub async fn serve(
                 main.for_each(|main| main.let_knock(others));
             }
             () = quiet => {
-                tracing::info!("nobody needs this daemon any more");
+                tracing::info!("no client uses this daemon any more");
                 break;
             }
             (accepted, door) = accept(&listeners, &mut next), if peers.len() < PEERS => {
@@ -224,7 +226,7 @@ pub async fn serve(
                     }
                     // One peer's connection: the jobs that run are not to suffer for it.
                     Err(error) => {
-                        tracing::error!(%error, "failed to take a connection");
+                        tracing::error!(%error, "failed to accept a connection");
                         // A peer that leaves gives some back.
                         let mut left = node.sessions.watch_users();
                         let _ = tokio::time::timeout(ACCEPT_PAUSE, left.changed()).await;
@@ -336,7 +338,7 @@ fn admit(
     let connections = counted.get(&caller).copied().unwrap_or_default();
     let reached = [(connections, limit), (all, PEERS_OF_OTHERS)];
     if let Some((_, limit)) = reached.into_iter().find(|(count, limit)| count >= limit) {
-        let error = Error::new(ErrorKind::Unavailable, "there are as many connections as may be");
+        let error = Error::new(ErrorKind::Unavailable, "the limit on connections is reached");
         let error = error.at("limit", limit).advise("run fewer jobs at once");
         node.audit.note(audit::Entry::denied("connect", &error).by(&whom));
         return turned_away(error);

@@ -20,7 +20,7 @@ const LEVELS: &str = "FOREBAY_LOG";
 pub fn begin(format: LogFormat, log: fn() -> Stderr) -> Result<()> {
     let filter = match std::env::var_os(LEVELS).filter(|levels| !levels.is_empty()) {
         Some(levels) => EnvFilter::try_new(levels.to_string_lossy()).map_err(|error| {
-            let what = format!("{LEVELS} does not say how much to log: {error}");
+            let what = format!("invalid {LEVELS}: {error}");
             Error::new(ErrorKind::Invalid, what)
                 .at("levels", levels.display())
                 .advise("write debug, info, warn or error, or e.g. info,forebay_store=debug")

@@ -68,7 +68,7 @@ async fn tell(what: &[NotifyState<'_>]) {
 }
 
 fn refused(error: &Error) {
-    tracing::warn!(%error, "the service manager cannot be told of the daemon's state");
+    tracing::warn!(%error, "failed to notify the service manager");
 }
 
 /// Sends a word, on a thread that may wait until it is taken.
@@ -76,7 +76,7 @@ async fn send(what: &[NotifyState<'_>]) -> Result<()> {
     let words: Vec<String> = what.iter().map(NotifyState::to_string).collect();
     let sent = tokio::task::spawn_blocking(move || {
         let words: Vec<_> = words.iter().map(|word| NotifyState::Custom(word)).collect();
-        sd_notify::notify(&words).doing("tell the service manager")
+        sd_notify::notify(&words).doing("notify the service manager")
     });
-    sent.await.map_err(std::io::Error::other).doing("tell the service manager").flatten()
+    sent.await.map_err(std::io::Error::other).doing("notify the service manager").flatten()
 }

@@ -22,7 +22,7 @@ impl fmt::Display for GpuReport {
         if let Some(why) = &self.failing {
             writeln!(f, "gpus    cannot be read: {why}")?;
             if let Some(ago) = self.read_seconds_ago.filter(|_| !self.devices.is_empty()) {
-                writeln!(f, "        what follows was read {ago:.0} s ago")?;
+                writeln!(f, "        the following was read {ago:.0} s ago")?;
             }
         }
         self.devices.iter().try_for_each(|gpu| write!(f, "gpu     {gpu}"))

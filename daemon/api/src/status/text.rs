@@ -72,7 +72,7 @@ impl fmt::Display for TierLines<'_> {
         }
         if tier.count("/limit_bytes") < tier.count("/capacity_bytes") {
             let limit = tier.size("/limit_bytes");
-            write!(f, "\n        others fill the disk: it may hold {limit} now")?;
+            write!(f, "\n        other data fill the disk: it may hold {limit} now")?;
         }
         if let Some(left) = tier.0.pointer("/writes_left_bytes").and_then(serde_json::Value::as_i64)
         {
@@ -113,7 +113,7 @@ impl fmt::Display for TierLines<'_> {
             write!(f, ", {} not", tier.size("/engine/unregistered_bytes"))?;
         }
         if let Some(refusal) = tier.0.pointer("/engine/refusal").and_then(|why| why.as_str()) {
-            write!(f, "\n        registration was refused: {refusal}")?;
+            write!(f, "\n        registration failed: {refusal}")?;
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl fmt::Display for SourceLines<'_> {
         let source = Part(self.0);
         write!(
             f,
-            "{}  {} received, {} of {} requests under way, {} waiting",
+            "{}  {} received, {} of {} requests in flight, {} waiting",
             source.text("/endpoint"),
             source.size("/bytes"),
             source.count("/under_way"),
@@ -135,13 +135,13 @@ impl fmt::Display for SourceLines<'_> {
             source.count("/waiting"),
         )?;
         if source.text("/down") == "true" {
-            write!(f, "\n        taken to be down: one request tries it now and then")?;
+            write!(f, "\n        circuit breaker open: one request probes it now and then")?;
         }
         let (retries, hedges) = (source.count("/retries"), source.count("/hedges"));
         if retries + hedges + source.count("/breaks") > 0 {
             write!(
                 f,
-                "\n        asked again {retries} times, {} times taken to be down; asked twice {hedges} times, which brought {} twice",
+                "\n        {retries} retries, breaker opened {} times; {hedges} hedged requests, {} received twice",
                 source.count("/breaks"),
                 source.size("/hedged_bytes"),
             )?;
@@ -152,7 +152,7 @@ impl fmt::Display for SourceLines<'_> {
         if agreed + differed + untold > 0 {
             write!(
                 f,
-                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, {untold} it did not tell of",
+                "\n        its own checksums: {agreed} shards agreed, {differed} differed, {} had none, {untold} not available",
                 compared("none"),
             )?;
         }
@@ -191,7 +191,7 @@ impl fmt::Display for JobLines<'_> {
             job.count("/lent_slots"),
         )?;
         if let Some(wrong) = job.number("/wrong_shards").filter(|wrong| *wrong > 0) {
-            write!(f, ", {wrong} shards turned out wrong")?;
+            write!(f, ", {wrong} shards were corrupt")?;
         }
         match job.0.pointer("/tenant") {
             Some(_) => writeln!(f, ", tenant {}", job.text("/tenant"))?,
@@ -256,13 +256,13 @@ impl fmt::Display for ForesightLines<'_> {
             return Ok(());
         }
         let slack = match self.0.pointer("/foresight/slack").and_then(serde_json::Value::as_f64) {
-            None => "all they need is here or on its way".to_owned(),
+            None => "all they need is cached or in flight".to_owned(),
             Some(late) if late < 0.0 => format!("the next fetch is {:.1} s late", -late),
             Some(slack) => format!("the next fetch must begin within {slack:.1} s"),
         };
         writeln!(
             f,
-            "foresight  {jobs} jobs; the link brings {}/s; {slack}; {} shards fetched ahead, {} went for them",
+            "foresight  {jobs} jobs; link {}/s; {slack}; {} shards prefetched, {} evicted for them",
             part.size("/foresight/bandwidth"),
             part.count("/foresight/fetches"),
             part.count("/foresight/evictions"),
@@ -280,7 +280,7 @@ impl fmt::Display for ForesightLines<'_> {
         if self.0.pointer("/foresight/lacks/cache").is_some() {
             writeln!(
                 f,
-                "        jobs wait: {} more of cache, or {}/s more of link would let them read on",
+                "        jobs wait: {} more cache, or {}/s more bandwidth would end that",
                 part.size("/foresight/lacks/cache"),
                 part.size("/foresight/lacks/bandwidth"),
             )?;
@@ -313,7 +313,7 @@ impl fmt::Display for Screen<'_> {
         write!(f, "{}", ForesightLines(self.0))?;
         if status.count("/cache/through_bytes") > 0 {
             let through = status.size("/cache/through_bytes");
-            writeln!(f, "        read through, past every tier: {through}")?;
+            writeln!(f, "        read past every tier: {through}")?;
         }
         // Without rules there is but the rest, which is the cache.
         for (label, path) in [("dataset", "/cache/datasets"), ("tenant ", "/cache/tenants")] {
@@ -332,11 +332,7 @@ impl fmt::Display for Screen<'_> {
                     (None, _) => writeln!(f)?,
                     // Members of a compressed file cannot be read in place.
                     (Some(_), "never") if of.count("/shards") > 0 => {
-                        writeln!(
-                            f,
-                            ", never cached but for compressed shards, {}",
-                            of.text("/evict")
-                        )?;
+                        writeln!(f, ", only compressed shards are cached, {}", of.text("/evict"))?;
                     }
                     (Some(_), "never") => writeln!(f, ", never cached")?,
                     (Some(_), _) => writeln!(f, ", {}", of.text("/evict"))?,
@@ -345,7 +341,7 @@ impl fmt::Display for Screen<'_> {
         }
         writeln!(
             f,
-            "fills   {} of {} at work, {} waiting",
+            "fills   {} of {} running, {} waiting",
             status.count("/fills/running"),
             status.count("/fills/limit"),
             status.count("/fills/waiting"),
@@ -373,7 +369,7 @@ impl fmt::Display for Screen<'_> {
             let (fetched, cached) = (warm.count("/fetched"), warm.count("/cached"));
             writeln!(
                 f,
-                "warm    {} {}  {} of {} shards here, {} fetched, {} failed",
+                "warm    {} {}  {} of {} shards cached, {} fetched, {} failed",
                 warm.count("/number"),
                 if warm.text("/done") == "true" { "ended" } else { "runs" },
                 fetched + cached,

@@ -40,8 +40,9 @@ impl Check<'_> {
     fn allow(&mut self, config: &Config, (table, node): (&Node, &Node), name: &str, allow: &Allow) {
         let of = Some(("dataset", name));
         if allow.is_empty() {
-            let error = Error::new(ErrorKind::Invalid, "`allow` names nobody").at("dataset", name);
-            let advice = "name users, groups or tenants, or leave it out: then it is the admins'";
+            let error = Error::new(ErrorKind::Invalid, "`allow` is empty").at("dataset", name);
+            let advice =
+                "name users, groups or tenants, or leave it out to limit the data set to admins";
             self.mistakes.push(Mistake::at(node.place, error.advise(advice)));
         }
         self.are_known(node.get("users"), &allow.users, of, User::uid);
@@ -78,7 +79,7 @@ impl Check<'_> {
             }
             if let Some(other) = taken.insert(listen.path.clone(), "[[listen]]") {
                 let error =
-                    Error::new(ErrorKind::Invalid, "this `path` is another socket's already");
+                    Error::new(ErrorKind::Invalid, "another socket has this `path` already");
                 let error = error.at("listen", &path).at("other", other);
                 self.tell(table, error.advise("give each socket a path of its own"));
             }
@@ -124,7 +125,7 @@ fn is_plain(matches: &str) -> Result<()> {
     // The part after the last `/` may continue.
     let Some((folder, _)) = rest.rsplit_once('/') else { return Ok(()) };
     settled(&format!("{scheme}://{folder}/x")).map(drop).map_err(|_| {
-        let what = "`match` is written otherwise than URLs by which others are served";
+        let what = "`match` is not in normalized form";
         Error::new(ErrorKind::Invalid, what).at("match", forebay_error::shown(matches)).advise(
             "write scheme and host in lower case, without a usual port; gs://, az:// and \
              abfss://CONTAINER@ACCOUNT.dfs.core.windows.net; and no names that are empty, `.` or `..`",

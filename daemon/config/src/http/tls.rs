@@ -83,12 +83,10 @@ impl Tls {
         let wrong_key = |error: &dyn fmt::Display| {
             let error = Error::new(
                 ErrorKind::Invalid,
-                format!("this is no key for the certificate: {error}"),
+                format!("the key does not match the certificate: {error}"),
             );
             let error = error.at("key", key.display()).at("cert", cert.display());
-            error.advise(
-                "name the PEM file that was made with the certificate, of an unencrypted key",
-            )
+            error.advise("name the PEM file of the certificate's key, unencrypted")
         };
         let bytes = secret::read(key, "key", MOST)?;
         let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| wrong_key(&error))?;
@@ -96,7 +94,7 @@ impl Tls {
             None => WebPkiClientVerifier::no_client_auth(),
             Some(path) => {
                 let at = |error: &dyn fmt::Display| {
-                    let what = format!("no admin's certificate can be judged by this: {error}");
+                    let what = format!("invalid authority for admins' certificates: {error}");
                     let error =
                         Error::new(ErrorKind::Invalid, what).at("client_ca", path.display());
                     error
@@ -148,20 +146,20 @@ fn judged(error: &std::io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
         Some(rustls::Error::InvalidCertificate(why)) => {
-            let what = format!("this certificate makes no admin: {why}");
+            let what = format!("the client's certificate was rejected: {why}");
             Error::new(ErrorKind::PermissionDenied, what)
-                .advise("show one that an authority of `client_ca` signed, for clients, and that is not over")
+                .advise("present a valid client certificate signed by an authority of `client_ca`")
         }
-        _ => Error::new(ErrorKind::Unavailable, format!("no TLS came about: {error}")),
+        _ => Error::new(ErrorKind::Unavailable, format!("the TLS handshake failed: {error}")),
     }
 }
 
 /// All certificates of a file, one at least.
 fn certificates(path: &Path, key: &'static str) -> Result<Vec<CertificateDer<'static>>> {
     let at = |error: Error| error.at(key, path.display());
-    let found = std::fs::metadata(path).doing("look at a certificate").map_err(at)?;
+    let found = std::fs::metadata(path).doing("read a certificate").map_err(at)?;
     if !found.is_file() || found.len() > MOST {
-        let what = "this is no file of certificates";
+        let what = "the file contains no certificates";
         return Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")));
     }
     let bytes = std::fs::read(path).doing("read a certificate").map_err(at)?;
@@ -170,8 +168,8 @@ fn certificates(path: &Path, key: &'static str) -> Result<Vec<CertificateDer<'st
         Ok(all) if !all.is_empty() => Ok(all),
         read => {
             let why =
-                read.err().map_or_else(|| "there is none in it".to_owned(), |why| why.to_string());
-            let what = format!("these are no certificates: {why}");
+                read.err().map_or_else(|| "it contains none".to_owned(), |why| why.to_string());
+            let what = format!("invalid certificates: {why}");
             Err(at(Error::new(ErrorKind::Invalid, what).advise("name a PEM file")))
         }
     }

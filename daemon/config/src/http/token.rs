@@ -36,9 +36,9 @@ impl Token {
         let token = text.trim();
         let is_one = token.len() >= LEAST && token.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_one || text.len() as u64 > MOST {
-            let what = format!("a token has {LEAST} characters or more, and no spaces");
+            let what = format!("a token needs at least {LEAST} characters, without spaces");
             return Err(at(Error::new(ErrorKind::Invalid, what)
-                .advise("make one: `openssl rand -hex 32 > FILE`")));
+                .advise("create one: `openssl rand -hex 32 > FILE`")));
         }
         Ok(Self(token.as_bytes().into()))
     }

@@ -19,7 +19,7 @@ pub(super) fn tree(text: &str) -> Result<Node, Vec<Mistake>> {
         let what = error.to_string();
         // It says where by itself, at the end.
         let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
-        vec![Mistake::of_syntax(Some(place), format!("this is no JSON: {what}"))]
+        vec![Mistake::of_syntax(Some(place), format!("invalid JSON: {what}"))]
     })?;
     yaml::tree(&whole_escapes(text))
 }

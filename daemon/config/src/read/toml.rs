@@ -65,15 +65,15 @@ impl Reader<'_> {
             DeValue::Integer(number) => {
                 match i64::from_str_radix(number.as_str(), number.radix()) {
                     Ok(number) => Value::Integer(number),
-                    Err(_) => return self.refuse(place, "the number is beyond counting"),
+                    Err(_) => return self.refuse(place, "the number is too large"),
                 }
             }
             DeValue::Float(number) => match number.as_str().parse() {
                 Ok(number) => Value::Float(number),
-                Err(_) => return self.refuse(place, "the number is beyond counting"),
+                Err(_) => return self.refuse(place, "the number is too large"),
             },
             DeValue::Datetime(_) => {
-                return self.refuse(place, "a date means nothing here: is it a text in quotes?");
+                return self.refuse(place, "a date is not allowed here: put text in quotes");
             }
             DeValue::Array(list) => {
                 Value::List(list.iter().map(|element| self.node(element, depth)).collect())

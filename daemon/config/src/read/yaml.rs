@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
-                let what = format!("this is no YAML: {}", error.info());
+                let what = format!("invalid YAML: {}", error.info());
                 Err(Mistake::of_syntax(Some(place(error.marker())), what))
             }
             None => Ok((Event::StreamEnd, Span::default())),
@@ -87,7 +87,8 @@ impl<'a> Reader<'a> {
             _ => false,
         };
         if anchored || tagged {
-            let what = "anchors, aliases and tags of YAML are not taken: write the value itself";
+            let what =
+                "anchors, aliases and tags of YAML are not supported: write the value itself";
             return Err(wrong(span, what));
         }
         let value = match event {
@@ -117,7 +118,7 @@ impl<'a> Reader<'a> {
             let (text, span) = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(Value::Table(entries)),
                 (Event::Scalar(text, _, 0, None), span) => (text.into_owned(), span),
-                (_, span) => return Err(wrong(span, "a key is a plain word")),
+                (_, span) => return Err(wrong(span, "a key must be a plain word")),
             };
             let (event, value_span) = self.next()?;
             let value = self.node(event, value_span, depth)?;
@@ -125,8 +126,7 @@ impl<'a> Reader<'a> {
             if names.insert(text.clone()) {
                 entries.push((Key { text, place: at }, value));
             } else {
-                let error =
-                    Error::new(ErrorKind::Invalid, format!("the key `{text}` is here twice"));
+                let error = Error::new(ErrorKind::Invalid, format!("duplicate key `{text}`"));
                 self.mistakes.push(Mistake::at(at, error.advise("give it once")));
             }
         }

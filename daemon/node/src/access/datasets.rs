@@ -64,10 +64,10 @@ impl Datasets {
             None | Some((_, None)) if is_the_jobs_own(url) => Ok(()),
             Some((guarded, allow)) => Err(denied(&guarded.rule.name, allow, who).at("url", url)),
             None => {
-                let what = "a URL of no data set is for this daemon's admins only";
+                let what = "URLs outside of all data sets are limited to this daemon's admins";
                 Err(Error::new(ErrorKind::PermissionDenied, what)
                     .at("url", url)
-                    .advise("have a [[dataset]] added that matches it, with `allow`"))
+                    .advise("ask an admin for a [[dataset]] that matches it, with `allow`"))
             }
         }
     }
@@ -82,10 +82,10 @@ impl Datasets {
         if self.0.iter().filter(may_hold).any(is_named) {
             return Ok(());
         }
-        let what = "no data set that this job may read has URLs of this pattern";
+        let what = "no data set this job may read matches this pattern";
         Err(Error::new(ErrorKind::PermissionDenied, what)
             .at("urls", shown(pattern))
-            .advise("name shards of one that it may read, or have it added to that one's `allow`"))
+            .advise("name shards of a data set it may read, or ask an admin to extend `allow`"))
     }
 }
 
@@ -99,12 +99,12 @@ fn is_the_jobs_own(url: &str) -> bool {
 fn denied(dataset: &str, allow: Option<&Allow>, who: &Who) -> Error {
     let (what, advice) = match allow {
         None => (
-            "a data set without `allow` is for this daemon's admins only",
-            "have `allow` added to it",
+            "data sets without `allow` are limited to this daemon's admins",
+            "ask an admin to add `allow` to it",
         ),
         Some(_) => (
-            "this data set is not for this job",
-            "have one of its groups, or its tenant, added to `allow`",
+            "this job may not read this data set",
+            "ask an admin to add one of its groups, or its tenant, to `allow`",
         ),
     };
     let error = Error::new(ErrorKind::PermissionDenied, what).at("dataset", dataset);

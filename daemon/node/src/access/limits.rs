@@ -81,18 +81,18 @@ impl Usage {
             }
         };
         if held.sessions >= limits.sessions {
-            return Err(over("as many jobs run as may at once")
+            return Err(over("the limit on concurrent jobs is reached")
                 .at("sessions", limits.sessions)
                 .advise(
-                    "try again when one has ended, or have `sessions` of the [[tenant]] raised",
+                    "retry when one has ended, or ask an admin to raise `sessions` of the [[tenant]]",
                 ));
         }
         if let Err(early) = held.opens.check() {
             let wait = early.wait_time_from(MonotonicClock.now());
-            return Err(over("jobs are opened faster than they may be")
+            return Err(over("the limit on opens per time is reached")
                 .at("opens", limits.opens)
                 .at("again_in_ms", wait.as_millis() + 1)
-                .advise("try again then, or have `opens` of the [[tenant]] raised"));
+                .advise("retry then, or ask an admin to raise `opens` of the [[tenant]]"));
         }
         held.sessions += 1;
         Ok(Place { usage: self.0.clone(), holder })

@@ -62,9 +62,9 @@ impl Rights {
         let refused = match self.now() {
             Ok((_, admitted)) if admitted.is_admin => return Ok(()),
             Ok(_) => {
-                let what = "this daemon lets other users run jobs, and nothing else";
+                let what = "other users may only run jobs on this daemon";
                 Error::new(ErrorKind::PermissionDenied, what).advise(
-                    "ask as a member of its admin_group, or as its own user, by its own socket",
+                    "connect as a member of its admin_group, or as the daemon's user, through the daemon's own socket",
                 )
             }
             Err(error) => error,

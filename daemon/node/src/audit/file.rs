@@ -135,10 +135,10 @@ fn open(path: &Path) -> Result<(File, (u64, u64), u64, bool)> {
         .custom_flags(flags.bits().cast_signed())
         .open(path)
         .doing("open the audit log")?;
-    let found = file.metadata().doing("look at the audit log")?;
+    let found = file.metadata().doing("stat the audit log")?;
     if !found.is_file() {
-        let error = Error::new(ErrorKind::Invalid, "the audit log is no regular file");
-        return Err(error.advise("name a file, or a path where there is nothing yet"));
+        let error = Error::new(ErrorKind::Invalid, "the audit log is not a regular file");
+        return Err(error.advise("name a regular file, or a path that does not exist yet"));
     }
     if found.permissions().mode() & 0o777 != PRIVATE {
         let private = fs::Permissions::from_mode(PRIVATE);

@@ -129,7 +129,7 @@ impl Entry {
 
     /// Lines that there are none of.
     pub(super) fn lost(count: u64) -> Self {
-        let reason = "more was to be noted than could be written, or than is noted of one user";
+        let reason = "lines were lost: the disk was too slow, or one user exceeded its share";
         let lost = Self::new("lost", Outcome::Failed);
         Self { count: Some(count), reason: Some(reason.to_owned()), ..lost }
     }

@@ -31,7 +31,7 @@ pub(super) fn run(asked: &Asked) {
         let failed = match Nvml::init() {
             Ok(nvml) => look(&nvml, asked, viewers),
             Err(error) if is_absent(&error) => {
-                tracing::debug!(%error, "this node has no NVIDIA driver: no GPU is told of");
+                tracing::debug!(%error, "this node has no NVIDIA driver: GPUs are not reported");
                 return asked.tell_all(&Known::Absent);
             }
             Err(error) => Err(error),
@@ -41,7 +41,7 @@ pub(super) fn run(asked: &Asked) {
             Err(error) => {
                 let error = error.to_string();
                 if error != told {
-                    tracing::warn!(error, "NVIDIA's driver is here, and cannot be asked for GPUs");
+                    tracing::warn!(error, "NVIDIA's driver is present but fails");
                     told.clone_from(&error);
                 }
                 asked.tell_all(&Known::devices(None, Err(error)));
@@ -66,7 +66,7 @@ fn look(nvml: &Nvml, asked: &Asked, mut viewers: Vec<Viewer>) -> Result<Vec<View
     let count = nvml.device_count()?;
     let opened = (0..count).map(|index| Opened::new(nvml, index));
     let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
-    tracing::info!(gpus = opened.len(), driver = release, "asks NVIDIA's driver for GPUs");
+    tracing::info!(gpus = opened.len(), driver = release, "reads GPUs from NVIDIA's driver");
     loop {
         // One wait for all.
         let mut is_begun = false;

@@ -173,7 +173,9 @@ impl Gpus {
             let looks = self.looks.clone();
             let thread = std::thread::Builder::new().name("fb-gpus".into());
             let started = thread.spawn(move || looks(&asked));
-            started.map(|_| sender).map_err(|error| format!("no thread can look at them: {error}"))
+            started
+                .map(|_| sender)
+                .map_err(|error| format!("cannot start the thread that reads them: {error}"))
         });
         let asks = asks.as_ref().map_err(Clone::clone)?;
         // Before it is said that somebody asks: whoever looks finds who it is.
@@ -191,7 +193,7 @@ fn silent(since: Instant) -> String {
 }
 
 fn ended() -> String {
-    "what looks at them has ended: see the daemon's log".to_owned()
+    "the thread that reads them has ended: see the daemon's log".to_owned()
 }
 
 fn report(known: &Known, failing: Option<String>, jobs: &[Job]) -> Option<GpuReport> {

@@ -80,7 +80,7 @@ impl Local {
             log => self.sweep().and_then(|()| Log::begin(&path, queue)).map(|new| *log = Some(new)),
         };
         if let Err(error) = noted {
-            tracing::warn!(%error, path = %path.display(), "leases are not noted: they end with this daemon");
+            tracing::warn!(%error, path = %path.display(), "leases are not stored: they end with this daemon");
             kept.log = None;
             // It may not even be there.
             let _ = std::fs::remove_file(&path);
@@ -143,7 +143,10 @@ impl Leases for Local {
             let kept = queues.get(name);
             let queue = kept.and_then(|kept| Some((kept, kept.queue.as_ref()?)));
             let Some((kept, queue)) = queue else {
-                return Err(Error::new(ErrorKind::NotFound, "the lease log of this epoch is gone"));
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    "the lease log of this epoch is missing",
+                ));
             };
             if queue.position() != position {
                 return Ok(());
@@ -175,7 +178,7 @@ fn make_room(queues: &mut HashMap<Name, Kept>, owner: u64) -> Result<()> {
     let left = mine.filter(|(_, kept)| kept.queue.as_ref().is_none_or(Queue::is_left));
     let oldest = left.min_by_key(|(_, kept)| kept.touched).map(|(name, _)| name.clone());
     let Some(oldest) = oldest else {
-        return Err(Error::new(ErrorKind::Full, "this user's jobs play too many epochs at once")
+        return Err(Error::new(ErrorKind::Full, "this user's jobs run too many epochs at once")
             .at("epochs", QUEUES_MAX));
     };
     queues.remove(&oldest);

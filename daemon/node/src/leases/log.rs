@@ -58,7 +58,7 @@ impl Log {
         let mut lines = text.split_inclusive(|byte| *byte == b'\n').map_while(whole);
         let queue = lines.next().and_then(|head| serde_json::from_slice::<Queue>(head).ok());
         let Some(mut queue) = queue else {
-            tracing::warn!(path = %path.display(), "a lease log is not whole, and is left aside");
+            tracing::warn!(path = %path.display(), "ignored an incomplete lease log");
             return Ok(None);
         };
         for entry in lines.map_while(|entry| serde_json::from_slice(entry).ok()) {

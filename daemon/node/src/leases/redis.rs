@@ -67,7 +67,7 @@ impl Redis {
     /// A server that is asked when it is needed.
     pub(super) fn new(url: &str) -> Result<Self> {
         let invalid = |error: RedisError| {
-            Error::new(ErrorKind::Invalid, format!("this names no server for leases: {error}"))
+            Error::new(ErrorKind::Invalid, format!("invalid address of a lease server: {error}"))
                 .advise("give it as redis://[user:password@]host:port[/database], or rediss:// with TLS")
         };
         let info = url.into_connection_info().map_err(invalid)?;
@@ -91,9 +91,9 @@ impl Redis {
     }
 
     fn away(&self, error: &RedisError) -> Error {
-        Error::new(ErrorKind::Unavailable, format!("the server that keeps leases fails: {error}"))
+        Error::new(ErrorKind::Unavailable, format!("the lease server failed: {error}"))
             .at("redis", &self.at)
-            .advise("look whether it runs and may be reached from this node")
+            .advise("check that it runs and that this node can reach it")
     }
 
     fn parse(&self, text: &str) -> Result<Option<Queue>> {
@@ -101,12 +101,9 @@ impl Redis {
             return Ok(None);
         }
         serde_json::from_str(text).map(Some).map_err(|error| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("the queue on the server is none of ours: {error}"),
-            )
-            .at("redis", &self.at)
-            .advise("install one release of Forebay on all nodes")
+            Error::new(ErrorKind::Invalid, format!("the queue on the server is invalid: {error}"))
+                .at("redis", &self.at)
+                .advise("install one release of Forebay on all nodes")
         })
     }
 }

@@ -30,7 +30,7 @@ impl Node {
     }
 
     async fn drift(&self, ruling: &Ruling) -> Option<Drift> {
-        let look = |file: &Path| std::fs::metadata(file).doing("look at the configuration");
+        let look = |file: &Path| std::fs::metadata(file).doing("stat the configuration");
         let file = ruling.file.clone();
         let print = match reading(move || look(&file)).await {
             Ok(metadata) => Print::of(&metadata),
