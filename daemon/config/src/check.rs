@@ -666,7 +666,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("{TIER}evct = 1\ncolour = 1\n")).unwrap();
         let error = Config::read(file.path()).unwrap_err().to_string();
-        for word in ["unknown key `evct`", "tier=nvme", "line=5", "policy check", "tells 1 more"] {
+        for word in ["unknown key `evct`", "tier=nvme", "line=5", "config check", "lists 1 more"] {
             assert!(error.contains(word), "{word}: {error}");
         }
         let many =
