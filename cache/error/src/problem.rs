@@ -41,13 +41,13 @@ pub struct Place {
 /// Returns HTTP's status and title of a kind of error.
 fn of_kind(kind: ErrorKind) -> (u16, &'static str) {
     match kind {
-        ErrorKind::NotFound => (404, "There is no such thing"),
+        ErrorKind::NotFound => (404, "Not found"),
         ErrorKind::PermissionDenied => (403, "Not allowed"),
-        ErrorKind::Invalid => (400, "The request makes no sense"),
+        ErrorKind::Invalid => (400, "Invalid request"),
         ErrorKind::Full => (507, "A limit is reached"),
-        ErrorKind::Unavailable => (503, "Not to be had now"),
+        ErrorKind::Unavailable => (503, "Temporarily unavailable"),
         ErrorKind::Closed => (503, "Shutting down"),
-        ErrorKind::Corrupt | ErrorKind::BadSample => (500, "Bytes are wrong"),
+        ErrorKind::Corrupt | ErrorKind::BadSample => (500, "Corrupt bytes"),
     }
 }
 

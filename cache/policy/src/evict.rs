@@ -143,7 +143,7 @@ impl FromStr for Evict {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|evict| evict.name() == name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|evict| evict.name()).collect();
-            Error::new(ErrorKind::Invalid, "there is no such eviction policy")
+            Error::new(ErrorKind::Invalid, "unknown eviction policy")
                 .at("policy", name)
                 .advise(format!("use one of {}", names.join(", ")))
         })

@@ -58,7 +58,7 @@ pub fn expand(spec: &str, commands: Commands, list: &mut List<'_>) -> Result<Vec
                 None => urls.push(url),
             }
             if urls.len() as u64 > MAX_URLS {
-                return Err(named(invalid("the text names too many shards").at("limit", MAX_URLS)));
+                return Err(named(invalid("the list names too many shards").at("limit", MAX_URLS)));
             }
         }
     }
@@ -103,7 +103,7 @@ fn is_command(url: &str, commands: Commands) -> Result<bool> {
         return Ok(false);
     }
     if commands == Commands::Refused {
-        let what = "a command is run only where that is asked for";
+        let what = "commands need explicit permission";
         return Err(invalid(what).advise(
             "name what the command reads, as in s3://bucket/key, https://host/path or a path; or, if you \
              trust the list, give allow_pipe=True (`--allow-pipe` to `forebay index`)",
@@ -111,7 +111,7 @@ fn is_command(url: &str, commands: Commands) -> Result<bool> {
     }
     match forebay_error::command(url) {
         Some(command) if !command.trim().is_empty() => Ok(true),
-        _ => Err(invalid("a command's URL is 'pipe:', and behind it the command")),
+        _ => Err(invalid("a command's URL is `pipe:` followed by the command")),
     }
 }
 
@@ -151,7 +151,7 @@ fn is_pattern(url: &str) -> Result<bool> {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     match path.contains('*') || path.ends_with('/') {
         false => Ok(false),
-        true => Err(invalid("a web server does not tell which files it has")
+        true => Err(invalid("a web server cannot list its files")
             .advise("write braces, as in {000..099}, or name every shard")),
     }
 }

@@ -149,8 +149,10 @@ impl Manifest {
         let stored = read.hash;
         let manifest = Self::new(read.shards)?;
         if manifest.hash != stored {
-            return Err(invalid("a manifest's hash does not fit its shards: it was edited".into())
-                .advise("write it again with `forebay index URLS -o manifest.json`"));
+            return Err(invalid(
+                "a manifest's hash does not match its shards: it was edited".into(),
+            )
+            .advise("write it again with `forebay index URLS -o manifest.json`"));
         }
         Ok(manifest)
     }

@@ -131,7 +131,7 @@ impl Sidecar {
         let head = Head::decode(bytes)?;
         let body = &bytes[HEAD_BYTES..];
         if body.len() as u64 != head.body_len {
-            return Err(damaged("its body has another length than its head says"));
+            return Err(damaged("its body's length differs from the head's"));
         }
         if crc32c(body) != head.body_crc32c {
             return Err(damaged("its body has a wrong checksum"));

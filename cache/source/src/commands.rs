@@ -37,9 +37,9 @@ const AHEAD: usize = 1 << 20;
 
 /// Returns the error for a command outside a job.
 pub(crate) fn only_in_jobs() -> Error {
-    let what = "a command is run by the job that names it, and by nobody else";
+    let what = "only the job that names a command runs it";
     Error::new(ErrorKind::Invalid, what)
-        .advise("run the job, or `forebay index --allow-pipe`: what it reads is cached, too")
+        .advise("run the job, or `forebay index --allow-pipe`, which caches its output, too")
 }
 
 /// The commands of one client.
@@ -130,7 +130,7 @@ impl Running {
                     continue;
                 }
             };
-            let read = read.doing("read what a command says")?;
+            let read = read.doing("read a command's output")?;
             self.said += read as u64;
             if read == 0 && !self.has_ended {
                 timeout(SILENCE, &mut self.ending).await.map_err(|_| silent())??;
@@ -181,8 +181,8 @@ impl Stretch for Output<'_> {
 }
 
 fn silent() -> Error {
-    let what = "the command says nothing, and does not end";
+    let what = "the command is silent and does not end";
     Error::new(ErrorKind::Unavailable, what)
         .at("seconds", SILENCE.as_secs())
-        .advise("run it by hand, as the job's user, and see what it waits for")
+        .advise("run it by hand, as the job's user, to see where it hangs")
 }

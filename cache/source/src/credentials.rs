@@ -218,9 +218,9 @@ impl CredentialProvider for Identity {
 }
 
 fn silent(patience: Duration) -> Error {
-    let what = format!("no credentials came within {} seconds", patience.as_secs());
+    let what = format!("no credentials within {} seconds", patience.as_secs());
     Error::new(ErrorKind::Unavailable, what)
-        .advise("check that the service that lends them answers: `aws sts get-caller-identity`")
+        .advise("check that the credential service answers: `aws sts get-caller-identity`")
 }
 
 fn shutting_down() -> Error {

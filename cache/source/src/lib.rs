@@ -175,7 +175,7 @@ pub struct Begun {
 }
 
 fn lists_nothing(pattern: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "this source does not tell which shards it has")
+    Error::new(ErrorKind::Invalid, "this source cannot list its shards")
         .at("urls", forebay_error::shown(pattern))
         .advise("write braces, as in {000..099}, or name every shard")
 }

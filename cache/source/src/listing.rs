@@ -103,7 +103,7 @@ impl Found {
             return Err(too_many("a glob leads through too many objects").at("pages", PAGES_MAX));
         }
         if next.is_some() && next == self.token {
-            let what = "the store's listing comes back to where it was";
+            let what = "the store's listing loops";
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
         self.token.clone_from(&next);

@@ -165,10 +165,7 @@ impl Options {
 
     /// The value of an understood variable that is set and not empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        debug_assert!(
-            UNDERSTOOD.iter().any(|(known, _)| *known == name),
-            "{name} is not understood"
-        );
+        debug_assert!(UNDERSTOOD.iter().any(|(known, _)| *known == name), "{name} is invalid");
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 

@@ -128,7 +128,7 @@ impl Rule {
     fn check(&self) -> Result<()> {
         if let Some(endpoint) = &self.endpoint {
             crate::remote::check_endpoint(endpoint).map_err(|error| {
-                invalid(&format!("`endpoint` cannot be used: {}", error.message()))
+                invalid(&format!("`endpoint` is invalid: {}", error.message()))
                     .advise("write it like \"http://store.example:9000\"")
             })?;
         }
@@ -147,11 +147,11 @@ impl Rule {
             ("request_payer", self.request_payer.is_some()),
         ];
         if let Some((key, _)) = aws_only.iter().find(|(_, said)| *said && !speaks_s3) {
-            return Err(invalid(&format!("`{key}` is for s3:// only")));
+            return Err(invalid(&format!("`{key}` applies to s3:// only")));
         }
         let remote = self.endpoint.is_some() || self.proxy.is_some() || self.ca_bundle.is_some();
         if remote && scheme == Some("file") {
-            return Err(invalid("`endpoint`, `proxy` and `ca_bundle` are not for paths"));
+            return Err(invalid("`endpoint`, `proxy` and `ca_bundle` do not apply to paths"));
         }
         self.network().check()
     }
@@ -166,7 +166,7 @@ impl Rule {
         let mut options = options.of(family);
         let chosen = ENDPOINTS[..6].iter().find(|name| options.get(name).is_some());
         if let (Some(name), None) = (chosen, &self.endpoint) {
-            let what = "a job may not choose where this daemon sends its requests";
+            let what = "a job may not set this daemon's endpoint";
             return Err(Error::new(ErrorKind::PermissionDenied, what)
                 .at("variable", name)
                 .at("match", self.matches.text())
@@ -177,11 +177,11 @@ impl Rule {
             CREDENTIALS.iter().any(|name| options.get(name).is_some() && !name.contains("ROLE"));
         let file = FILES.iter().find(|name| options.get(name).is_some());
         if let (false, false, Some(name)) = (takes, given, file) {
-            let what = "this daemon opens no files of credentials that a job names";
+            let what = "this daemon does not open credentials files named by jobs";
             return Err(Error::new(ErrorKind::PermissionDenied, what)
                 .at("variable", name)
                 .at("match", self.matches.text())
-                .advise("have `profile` added to the [[source]], or export the keys themselves"));
+                .advise("ask an admin to add `profile` to the [[source]], or export the keys"));
         }
         for name in ENDPOINTS.iter().chain(&LENDERS).chain(&FILES) {
             options = options.without(name);
@@ -205,11 +205,11 @@ impl Rule {
             Scheme::Google | Scheme::Hub | Scheme::Http => None,
         };
         if let Some(key) = key {
-            let what = "the [[source]] does not say which store is meant, and another user may not";
+            let what = "the [[source]] does not name the store, and another user may not choose it";
             return Err(Error::new(ErrorKind::PermissionDenied, what)
                 .at("match", self.matches.text())
                 .at("key", key)
-                .advise(format!("have `{key}` added to it")));
+                .advise(format!("ask an admin to add `{key}` to it")));
         }
         match self.virtual_host {
             // Requests go to a host of another name.
@@ -281,7 +281,7 @@ impl Rules {
         if let Some(before) = self.list.iter().find(|before| before.matches.covers(&rule.matches)) {
             return Err(named(invalid("this source can never match"))
                 .at("shadowed_by", before.matches.text())
-                .advise("put the narrower one first: the first that matches counts"));
+                .advise("put the narrower one first: the first match counts"));
         }
         self.list.push(rule);
         Ok(())
@@ -329,11 +329,11 @@ impl Rules {
             held_back = true;
         }
         let what = match held_back {
-            true => "this daemon reads from its own machine only what a [[source]] names",
-            false => "no [[source]] of this daemon's configuration lets this be read",
+            true => "this daemon reads from its own machine only through a [[source]]",
+            false => "no [[source]] of this daemon's configuration permits this read",
         };
         let advice =
-            format!("have this added to it: [[source]] match = \"{}\"", pattern::root(&plain));
+            format!("ask an admin to add: [[source]] match = \"{}\"", pattern::root(&plain));
         Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(advice))
     }
 }

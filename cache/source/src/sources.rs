@@ -98,9 +98,9 @@ impl ByClient {
 /// Returns the error for a URL that no source names: another user's job may not choose a network
 /// address.
 fn unnamed() -> Error {
-    let what = "this daemon serves other users only from stores that a [[source]] names";
+    let what = "this daemon serves other users only from stores of a [[source]]";
     Error::new(ErrorKind::PermissionDenied, what)
-        .advise("have one added, or use a private daemon: daemon=\"embedded\"")
+        .advise("ask an admin to add one, or use a private daemon: daemon=\"embedded\"")
 }
 
 /// Returns the client's permit, if its rights are narrower than the daemon's.
@@ -335,10 +335,9 @@ impl Sources {
             (_, Some(client)) => Ok(client.files.now.clone()),
             (Err(error), None) => Err(error),
             (Ok(_), None) => {
-                let what = "this daemon opens no files that jobs name";
+                let what = "this daemon does not open files named by jobs";
                 Err(Error::new(ErrorKind::PermissionDenied, what).at("url", url).advise(
-                    "install its release for the job too, which then opens them; or have a \
-                     [[source]] added that matches them",
+                    "install the daemon's release for the job too, which then opens them; or ask an admin for a [[source]] that matches them",
                 ))
             }
         }

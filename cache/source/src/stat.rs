@@ -60,5 +60,5 @@ pub(crate) fn changed(url: &str) -> Error {
     Error::new(ErrorKind::Unavailable, "the shard changed while it was read")
         .at("url", url)
         .at("reason", "changed")
-        .advise("read it again from the start; do not replace shards that are in use")
+        .advise("read it again from the start; do not replace shards in use")
 }

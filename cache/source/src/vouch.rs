@@ -219,13 +219,10 @@ impl Comparison {
 
     fn differs(&self) -> Error {
         self.tally.differed.fetch_add(1, Ordering::Relaxed);
-        Error::new(
-            ErrorKind::Corrupt,
-            "the bytes that came are not those that the store vouches for",
-        )
-        .at("checksum", self.algorithm.name())
-        .at("offset", self.offset)
-        .advise("read it again: nothing was kept; if it stays so, upload the shard again")
+        Error::new(ErrorKind::Corrupt, "the bytes differ from the store's checksum")
+            .at("checksum", self.algorithm.name())
+            .at("offset", self.offset)
+            .advise("read it again: nothing was cached; if it fails again, upload the shard again")
     }
 }
 

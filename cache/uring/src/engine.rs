@@ -101,7 +101,7 @@ impl Engine {
             EngineChoice::Auto => match ring() {
                 Ok(running) => running,
                 Err(error) => {
-                    tracing::warn!(engine = config.name, %error, "io_uring is not usable; a thread pool takes over");
+                    tracing::warn!(engine = config.name, %error, "io_uring is not usable: using a thread pool");
                     pool(error.to_string())?
                 }
             },

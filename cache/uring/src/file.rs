@@ -136,8 +136,7 @@ impl Opened {
     /// Takes over a descriptor that someone else opened. Its flags stay as they are: they are
     /// shared with whoever passed it.
     pub(crate) fn adopt(fd: OwnedFd) -> Result<Self> {
-        let flags =
-            rustix::fs::fcntl_getfl(&fd).doing("ask an adopted descriptor for its flags")?;
+        let flags = rustix::fs::fcntl_getfl(&fd).doing("read a descriptor's flags")?;
         let alignment = alignment(&fd)?;
         let path = path_of(&fd);
         Ok(Self { direct: flags.contains(OFlags::DIRECT), fd, alignment, path })
@@ -172,7 +171,7 @@ pub fn ask_for_direct(fd: BorrowedFd<'_>) -> Result<bool> {
     match rustix::fs::fcntl_setfl(fd, OFlags::DIRECT) {
         Ok(()) => Ok(true),
         Err(Errno::INVAL) => Ok(false),
-        Err(errno) => Err(errno).doing("ask for direct I/O"),
+        Err(errno) => Err(errno).doing("open for direct I/O"),
     }
 }
 
@@ -191,7 +190,7 @@ fn reserve(fd: &OwnedFd, len: u64) -> Result<()> {
 /// Returns the kernel's alignment for direct I/O on the file (`STATX_DIOALIGN`, Linux 6.1).
 fn alignment(fd: &OwnedFd) -> Result<Alignment> {
     let stat = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        .doing("ask a file for its alignment")?;
+        .doing("read a file's alignment")?;
     let said = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let (memory, offset) = (stat.stx_dio_mem_align as usize, stat.stx_dio_offset_align as usize);
     // Zero means "no direct I/O here"; both are powers of two by contract, which masks rely on.

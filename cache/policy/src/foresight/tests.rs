@@ -165,7 +165,7 @@ fn what_is_forgotten_is_no_usual_shard_any_more() {
     assert_eq!(foresight.due(), Some(NOW), "four of the usual ones take that long");
     foresight.forget(large);
     assert_eq!(foresight.due(), Some(95_000_000));
-    assert_eq!(foresight.add(1_000_000), large, "its number is another's");
+    assert_eq!(foresight.add(1_000_000), large, "its number is taken");
     assert_eq!(foresight.due(), Some(95_000_000));
 }
 

@@ -31,8 +31,7 @@ impl fmt::Display for Agreement {
         let Self { node, simulation, common, ordered, went: [gone, went, both] } = self;
         write!(
             f,
-            "the node fetched {node} shards, the simulation {simulation}: {common} in common, {ordered} of them in the same order; \
-             {gone} and {went} went for them, {both} in common"
+            "the node fetched {node} shards, the simulation {simulation}: {common} in common, {ordered} of them in the same order; {gone} and {went} were evicted for them, {both} in common"
         )
     }
 }
@@ -44,8 +43,7 @@ impl Trace {
         // Numbers of shards may be given to others once no job reads them any more.
         let is_same = self.names.iter().zip(&later.names).all(|(one, other)| one == other);
         if later.at <= self.at || !is_same {
-            let what =
-                "the second trace was not recorded on the same node and jobs, after the first";
+            let what = "the second trace must be a later recording of the same node and jobs";
             return Err(Error::new(ErrorKind::Invalid, what)
                 .advise("record one, wait, and record the other, while the same jobs run"));
         }

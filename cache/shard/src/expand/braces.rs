@@ -61,7 +61,7 @@ fn sequence(rest: &mut &str, depth: usize) -> Result<Sequence> {
                 chars = rest.chars();
             }
             ',' | '}' if depth > 0 => break,
-            '}' => return Err(invalid("a brace closes that was not opened")),
+            '}' => return Err(invalid("a closing brace has no opening one")),
             other => {
                 chars.next();
                 literal.push(other);

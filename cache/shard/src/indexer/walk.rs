@@ -207,7 +207,7 @@ impl<B: ShardBytes> Walk<B> {
 
     fn extension_data(&mut self, at: u64, size: u64) -> Result<Vec<u8>> {
         if size > MAX_EXTENSION_BYTES {
-            let error = corrupt("a long name or PAX header is absurdly large", at);
+            let error = corrupt("a long name or PAX header is too large", at);
             return Err(error.at("bytes", size).at("limit", MAX_EXTENSION_BYTES));
         }
         self.advance(at, size)?;

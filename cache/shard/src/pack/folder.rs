@@ -35,8 +35,8 @@ pub(super) fn samples(folder: &Path) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files)?;
     if !files.is_empty() && files.iter().all(|found| place(&found.name).1 == SHARD) {
-        return Err(unfit("the folder holds shards, not what samples are made of", folder)
-            .advise("name the shards to pack them anew, as in 'folder/*.tar'"));
+        return Err(unfit("the folder holds shards, not samples' files", folder)
+            .advise("name the shards to pack them again, as in 'folder/*.tar'"));
     }
     files.sort_by(|a, b| place(&a.name).cmp(&place(&b.name)));
     let mut samples = Vec::new();
@@ -83,7 +83,7 @@ fn walk(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Found>) -> Re
             return Err(unfit("it is not a regular file", &path));
         }
         if split_key(&name).is_none() {
-            return Err(unfit("a file's name gives it no place in a sample", &path)
+            return Err(unfit("a file's name has no key and field", &path)
                 .advise("name files key.field, such as 0001.jpg and 0001.cls, or move it away"));
         }
         files.push(Found { name, path, len: file.len(), stamp: Stamp::of(&file) });

@@ -58,5 +58,5 @@ pub(super) fn each<T: Send>(
 
 /// Returns the error of a stopped thread: another one failed, and its error is reported.
 pub(super) fn given_up() -> Error {
-    Error::new(ErrorKind::Closed, "the work was given up")
+    Error::new(ErrorKind::Closed, "the work was cancelled")
 }

@@ -25,7 +25,7 @@ impl Pattern {
     /// Reads `{}`, `{:d}` or `{:06d}` out of `text`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let wrong = || {
-            Error::new(ErrorKind::Invalid, "the name of the shards needs one number in it")
+            Error::new(ErrorKind::Invalid, "the shards' name needs one number in it")
                 .at("pattern", text)
                 .advise("write it like 'out-{:06d}.tar'")
         };

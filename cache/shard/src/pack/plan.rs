@@ -124,7 +124,7 @@ impl Packing {
             Input::Tars { paths, prefix_keys } => {
                 for path in paths {
                     if pattern.names(path) {
-                        let what = "a shard that is to be packed has a name that is to be written";
+                        let what = "an input shard has the name of an output shard";
                         return Err(Error::new(ErrorKind::Invalid, what)
                             .at("path", path.display())
                             .advise("choose other names by -o, or another folder"));
@@ -162,7 +162,7 @@ impl Packing {
         }
         let lengths: Vec<u64> = samples.iter().map(Sample::tar_bytes).collect();
         if lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)).is_none() {
-            return Err(Error::new(ErrorKind::Invalid, "the samples are longer than any disk"));
+            return Err(Error::new(ErrorKind::Invalid, "the samples are too long"));
         }
         let ends = divide(&lengths, limits)
             .map_err(|(at, bytes)| too_large(bytes, limits).at("key", samples[at].key()))?;
@@ -221,7 +221,7 @@ fn refuse_within(folder: &Path, pattern: &Pattern) -> Result<()> {
     match inner.is_some_and(|inner| inner.starts_with(outer)) {
         true => Err(at(Error::new(
             ErrorKind::Invalid,
-            "the shards would lie in the folder that is packed",
+            "the shards would be written into the input folder",
         ))
         .advise("name another folder by -o, such as -o '../out-{:06d}.tar'")),
         false => Ok(()),

@@ -20,7 +20,7 @@ const FORMAT: u32 = 1;
 const MAX_BYTES: u64 = 4096;
 
 /// For people who find the file.
-const NOTE: &str = "by this `forebay pack` knows its own shards, to go on where it was stopped";
+const NOTE: &str = "`forebay pack` identifies its own shards by this file, to resume";
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -48,7 +48,7 @@ pub(super) fn judge(plan: &Plan) -> Result<bool> {
     match File::open(&path) {
         Ok(file) => judge_against(plan, &path, read(&file).map_err(at(&path))?.as_ref()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => judge_against(plan, &path, None),
-        Err(error) => Err(at(&path)(Error::from_io("read the record of what was packed", &error))),
+        Err(error) => Err(at(&path)(Error::from_io("read the packing record", &error))),
     }
 }
 
@@ -67,13 +67,12 @@ fn judge_against(plan: &Plan, path: &Path, found: Option<&Document>) -> Result<b
     Err(match found {
         Some(_) => Error::new(
             ErrorKind::Invalid,
-            "other samples were packed here, or in another way: nothing is overwritten",
+            "other samples or options were used here: nothing is overwritten",
         )
         .at("path", taken.display())
         .at("record", path.display())
         .advise(
-            "give the same input and options to go on; else choose another name, or remove the old \
-             shards, their manifest and the record",
+            "give the same input and options to resume; else choose another name, or remove the old shards, their manifest and the record",
         ),
         None => Error::new(ErrorKind::Invalid, "a file that would be written exists already")
             .at("path", taken.display())
@@ -91,22 +90,22 @@ impl Record {
         let claim = || {
             let open =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let mut file = open.doing("record what is packed")?;
+            let mut file = open.doing("write the packing record")?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let what = "another `forebay pack` is at work on these shards";
+                    let what = "another `forebay pack` is working on these shards";
                     return Err(
-                        Error::new(ErrorKind::Unavailable, what).advise("wait until it has ended")
+                        Error::new(ErrorKind::Unavailable, what).advise("wait until it ends")
                     );
                 }
                 Err(TryLockError::Error(error)) => {
-                    return Err(Error::from_io("lock the record of what is packed", &error));
+                    return Err(Error::from_io("lock the packing record", &error));
                 }
             }
             let again = judge_against(plan, &path, read(&file)?.as_ref())?;
             if !again {
-                write(&mut file, plan).doing("record what is packed")?;
+                write(&mut file, plan).doing("write the packing record")?;
             }
             Ok((Self { _lock: file }, again))
         };
@@ -117,7 +116,7 @@ impl Record {
 /// Reads a record; none if it was never completely written: then nothing was made under it.
 fn read(file: &File) -> Result<Option<Document>> {
     let mut text = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut text).doing("read the record of what was packed")?;
+    file.take(MAX_BYTES).read_to_end(&mut text).doing("read the packing record")?;
     let document = serde_json::from_slice(&text).ok();
     Ok(document.filter(|document: &Document| document.version == FORMAT))
 }

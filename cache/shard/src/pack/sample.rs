@@ -70,26 +70,22 @@ impl Sample {
         for (suffix, len, content) in parts {
             let field = field_name(suffix);
             if RESERVED.contains(&field.as_str()) {
-                return Err(invalid("a field has a name that readers keep for themselves", key)
-                    .at("field", suffix));
+                return Err(invalid("a field has a reserved name", key).at("field", suffix));
             }
             if names.contains(&field) {
                 return Err(invalid("a sample has the same field twice", key).at("field", suffix));
             }
             let name = format!("{key}.{suffix}");
             if split_key(&name) != Some((key, suffix)) || name.contains('\0') {
-                return Err(invalid("readers would see another key or field", key)
+                return Err(invalid("readers would parse another key or field", key)
                     .at("field", suffix)
                     .advise(
                         "a key's last part has no dot and is not empty, a field has no slash",
                     ));
             }
             if !stays_below(&name) {
-                return Err(invalid(
-                    "a key leads out of the folder that a tar is unpacked in",
-                    key,
-                )
-                .advise("use keys without '..' and without a slash in front"));
+                return Err(invalid("a key escapes the folder a tar is unpacked in", key)
+                    .advise("use keys without '..' and without a slash in front"));
             }
             names.push(field);
             fields.push(Field { name: name.into(), len, content });

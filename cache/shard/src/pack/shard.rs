@@ -66,7 +66,7 @@ pub(super) fn write(
         fs::hard_link(&partial.0, path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 Error::new(ErrorKind::Invalid, "a file with the shard's name came into being")
-                    .advise("remove it, if nobody needs it, and pack again")
+                    .advise("remove it if it is not needed, and pack again")
             }
             _ => Error::from_io("put the shard into place", &error),
         })
@@ -140,7 +140,7 @@ impl Writing<'_> {
         let file = self.to.get_ref();
         file.sync_all().doing("sync the shard")?;
         (self.progress)(archive::END_BYTES);
-        let bytes = file.metadata().doing("measure the shard")?.len();
+        let bytes = file.metadata().doing("read the shard's size")?.len();
         match bytes == planned {
             true => Ok(()),
             false => {

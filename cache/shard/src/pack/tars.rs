@@ -44,14 +44,14 @@ pub(super) fn samples(
 
 fn samples_of(path: &Path, number: usize, prefix: bool) -> Result<(Tar, Vec<Sample>)> {
     let number = u32::try_from(number)
-        .map_err(|_| Error::new(ErrorKind::Invalid, "too many shards are to be packed at once"))?;
+        .map_err(|_| Error::new(ErrorKind::Invalid, "too many shards in one packing"))?;
     let tar = Tar::look(path)?;
     let index = Indexer::new(Headers(tar.open()?), tar.len).finish().map_err(unpack_first)?;
     let samples = index.samples.iter().map(|found| {
         let at = |error: Error| error.at("offset", found.offset);
         if let Some(why) = &found.bad {
             let error = Error::new(ErrorKind::BadSample, why.as_str()).at("key", &found.key);
-            return Err(at(error).advise("mend the shard first: nothing is dropped in silence"));
+            return Err(at(error).advise("repair the shard first: nothing is dropped silently"));
         }
         let key = match prefix {
             true => format!("{}/{}", stem(path), found.key),
@@ -89,7 +89,7 @@ fn stem(path: &Path) -> String {
 
 impl Tar {
     fn look(path: &Path) -> Result<Self> {
-        let file = std::fs::metadata(path).doing("measure the shard")?;
+        let file = std::fs::metadata(path).doing("read the shard's size")?;
         if !file.is_file() {
             return Err(Error::new(ErrorKind::Invalid, "it is not a regular file"));
         }
@@ -114,9 +114,8 @@ pub(super) fn open_unchanged(path: &Path, len: u64, stamp: Stamp) -> Result<File
 
 /// A file is not what was planned any more.
 pub(super) fn changed() -> Error {
-    Error::new(ErrorKind::Corrupt, "a file was changed while it was packed").advise(
-        "when nobody writes to it any more, remove the shards that were made, and pack again",
-    )
+    Error::new(ErrorKind::Corrupt, "a file was changed while it was packed")
+        .advise("when writing has stopped, remove the packed shards, and pack again")
 }
 
 /// A tar's headers; its payload is not read, and has no checksums. It is read once, when it is

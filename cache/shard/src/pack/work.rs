@@ -71,12 +71,12 @@ impl Plan {
             match path.symlink_metadata() {
                 Ok(found) if found.is_file() && found.len() == *bytes => {}
                 Ok(_) => {
-                    let what = "a shard is not as long any more as it was made";
+                    let what = "a shard's length has changed since it was packed";
                     return Err(at(path)(Error::new(ErrorKind::Corrupt, what))
                         .advise("remove it, and pack again: the others are kept"));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(number),
-                Err(error) => return Err(at(path)(Error::from_io("look for a shard", &error))),
+                Err(error) => return Err(at(path)(Error::from_io("find a shard", &error))),
             }
         }
         Ok(missing)
@@ -92,7 +92,7 @@ impl Plan {
             }
             match fs::remove_file(partial(&shard.path)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(at(&shard.path)(Error::from_io("remove what was left", &error)));
+                    return Err(at(&shard.path)(Error::from_io("remove the remains", &error)));
                 }
                 _ => {}
             }
@@ -144,7 +144,7 @@ fn stopped(error: Error, done: usize, all: usize) -> Error {
     let error = error.at("whole_shards", format!("{done} of {all}"));
     match error.kind() {
         ErrorKind::Full => error.advise(
-            "make room, and run the same command again: it goes on with the shards that are missing",
+            "free space, and run the same command again: it resumes with the missing shards",
         ),
         _ => error,
     }

@@ -24,7 +24,7 @@ const GOOD: u32 = u32::MAX;
 /// Appends the checksums of a shard that is `len` bytes long.
 pub(super) fn encode_blocks(blocks: &[u32], len: u64, into: &mut Vec<u8>) -> Result<()> {
     if blocks.len() as u64 != len.div_ceil(BLOCK_BYTES) {
-        return Err(contradiction("it has not one checksum for each block"));
+        return Err(contradiction("it does not have one checksum per block"));
     }
     into.extend(blocks.iter().flat_map(|crc| crc.to_le_bytes()));
     Ok(())
@@ -98,7 +98,7 @@ fn sample(reader: &mut Reader<'_>, members: &[Member], first: u32) -> Result<Sam
     let last = first.checked_add(count).filter(|_| count > 0);
     let own = last.and_then(|last| members.get(first as usize..last as usize));
     let (Some([head, ..]), Some([.., tail])) = (own, own) else {
-        return Err(damaged("a sample owns members that are not there"));
+        return Err(damaged("a sample names members that do not exist"));
     };
     let len = reader.u32()? as usize;
     let key = reader.text(len)?;
@@ -127,7 +127,7 @@ fn members_fit(members: &[Member], fields: usize, len: u64) -> Result<(), &'stat
         let next = member.offset.checked_add(member.len).filter(|&next| next <= len);
         match next {
             Some(next) if member.offset >= end => end = next,
-            _ => return Err("a member lies where it cannot"),
+            _ => return Err("a member has an impossible offset"),
         }
     }
     Ok(())

@@ -67,7 +67,7 @@ impl Partial {
         let Names { origin, tenant } = Names::read(&mut reader, format > FORMAT_OLDEST)?;
         let count = len.div_ceil(BLOCK_BYTES);
         if count.checked_mul(ENTRY_BYTES) != Some(reader.left() as u64) {
-            return Err(damaged("it has not one entry for each block"));
+            return Err(damaged("it does not have one entry per block"));
         }
         let block = |_| {
             let there = reader.take(1)?[0] != 0;

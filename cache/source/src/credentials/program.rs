@@ -83,7 +83,7 @@ impl fmt::Debug for Program {
 impl Program {
     fn command(&self) -> Result<Command> {
         let Some((program, arguments)) = self.command.split_first() else {
-            return Err(Error::new(ErrorKind::Invalid, "no command to ask for credentials with"));
+            return Err(Error::new(ErrorKind::Invalid, "no command for credentials"));
         };
         let mut command = Command::new(program);
         command
@@ -125,7 +125,7 @@ impl Lender for Program {
             if let Err(error) = close_on_exec() {
                 tracing::warn!(%error, "a program inherits what this daemon inherited");
             }
-            command.spawn().doing("start a program that asks for credentials")
+            command.spawn().doing("start the program for credentials")
         });
         let closed = |_| Error::new(ErrorKind::Closed, "shutting down");
         let mut child = spawned.await.map_err(closed)?.map_err(at)?;
@@ -137,7 +137,7 @@ impl Lender for Program {
         // It is waited for, so that it does not stay as a zombie.
         group.0.wait().await.doing("wait for the program's end").map_err(at)?;
         let said: Said = postcard::from_bytes(&answer).map_err(|_| {
-            let what = "the program that asks for credentials ended without a word";
+            let what = "the program for credentials ended without output";
             at(Error::new(ErrorKind::Unavailable, what))
                 .advise("check that the program runs: `forebay --version`")
         })?;
@@ -197,21 +197,20 @@ impl From<Credentials> for Key {
 /// Returns the meaning of the chain's error. A reason about the configuration is repeated; others
 /// may contain a service's answer.
 fn refusal(error: &CredentialsError) -> Error {
-    let asked = "set AWS_PROFILE or a key pair, or AWS_SKIP_SIGNATURE=true for a public bucket; \
-                 `aws sts get-caller-identity` in the job's environment says more";
+    let asked = "set AWS_PROFILE or a key pair, or AWS_SKIP_SIGNATURE=true for a public bucket; `aws sts get-caller-identity` in the job's environment shows the identity";
     match error {
         CredentialsError::CredentialsNotLoaded(_) => {
             Error::new(ErrorKind::PermissionDenied, "no credentials are found for the store")
         }
         CredentialsError::InvalidConfiguration(_) => {
-            let what = format!("the configuration of the credentials is wrong: {}", reason(error));
+            let what = format!("invalid credentials configuration: {}", reason(error));
             Error::new(ErrorKind::Invalid, what)
         }
         CredentialsError::ProviderTimedOut(_) => {
-            Error::new(ErrorKind::Unavailable, "who lends the credentials does not answer")
+            Error::new(ErrorKind::Unavailable, "the credential provider does not answer")
                 .advise(asked)
         }
-        _ => Error::new(ErrorKind::Unavailable, "who lends the credentials refuses, or fails")
+        _ => Error::new(ErrorKind::Unavailable, "the credential provider refused or failed")
             .advise(asked),
     }
 }

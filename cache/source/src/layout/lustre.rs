@@ -57,7 +57,7 @@ pub(super) fn parse(value: &[u8]) -> Result<Vec<Striped>> {
         V1 | V3 => vec![plain(value, 0, u64::MAX)?],
         COMPOSITE => composite(value)?,
         magic => {
-            return Err(wrong("of a kind that is not known").at("magic", format!("{magic:#x}")));
+            return Err(wrong("of an unknown kind").at("magic", format!("{magic:#x}")));
         }
     };
     Ok(stretches.into_iter().flatten().collect())
@@ -69,14 +69,14 @@ fn plain(value: &[u8], start: u64, end: u64) -> Result<Option<Striped>> {
         V1 => V1_BYTES,
         V3 => V1_BYTES + POOL_BYTES,
         magic => {
-            return Err(wrong("with a part that is not known").at("magic", format!("{magic:#x}")));
+            return Err(wrong("with an unknown part").at("magic", format!("{magic:#x}")));
         }
     };
     let pattern = u32_at(value, 4)?;
     let stripe = u64::from(u32_at(value, 24)?);
     let count = usize::from(u16_at(value, 28)?);
     if stripe == 0 || !stripe.is_multiple_of(STRIPE_MIN) {
-        return Err(wrong("with stripes of no possible size").at("stripe", stripe));
+        return Err(wrong("with an impossible stripe size").at("stripe", stripe));
     }
     if pattern & RELEASED != 0 {
         return Ok(None);
@@ -85,11 +85,11 @@ fn plain(value: &[u8], start: u64, end: u64) -> Result<Option<Striped>> {
         return Ok(Some(Striped { start, end, stripe, servers: Vec::new() }));
     }
     if pattern & (RAID0 | OVERSTRIPED) == 0 {
-        return Err(wrong("of a pattern that is not known").at("pattern", format!("{pattern:#x}")));
+        return Err(wrong("of an unknown pattern").at("pattern", format!("{pattern:#x}")));
     }
     let objects = value.get(objects_at..).unwrap_or_default();
     if count == 0 || objects.len() / OBJECT_BYTES < count {
-        let error = wrong("with another number of objects than it says");
+        let error = wrong("with a wrong number of objects");
         return Err(error.at("says", count).at("has", objects.len() / OBJECT_BYTES));
     }
     let objects = objects.chunks_exact(OBJECT_BYTES).take(count);
@@ -101,10 +101,11 @@ fn plain(value: &[u8], start: u64, end: u64) -> Result<Option<Striped>> {
 fn composite(value: &[u8]) -> Result<Vec<Option<Striped>>> {
     let (size, count) = (u32_at(value, 4)?, usize::from(u16_at(value, 14)?));
     let value = usize::try_from(size).ok().and_then(|size| value.get(..size));
-    let value = value.ok_or_else(|| wrong("that is shorter than it says").at("says", size))?;
+    let value =
+        value.ok_or_else(|| wrong("that is shorter than its header says").at("says", size))?;
     let entries = value.get(COMPOSITE_BYTES..).unwrap_or_default();
     if entries.len() / ENTRY_BYTES < count {
-        return Err(wrong("with fewer entries than it says").at("says", count));
+        return Err(wrong("with too few entries").at("says", count));
     }
     let (mut found, mut taken) = (Vec::with_capacity(count), 0);
     for entry in entries.chunks_exact(ENTRY_BYTES).take(count) {
@@ -154,7 +155,7 @@ fn u64_at(value: &[u8], at: usize) -> Result<u64> {
 
 fn bytes_at<const N: usize>(value: &[u8], at: usize) -> Result<&[u8; N]> {
     let rest = value.get(at..).and_then(<[u8]>::first_chunk);
-    rest.ok_or_else(|| wrong("that breaks off").at("bytes", value.len()))
+    rest.ok_or_else(|| wrong("that is truncated").at("bytes", value.len()))
 }
 
 fn wrong(what: &str) -> Error {

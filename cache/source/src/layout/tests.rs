@@ -62,20 +62,20 @@ fn what_is_wrong_with_a_layout_is_named() {
     for (value, words) in [
         (Vec::new(), "breaks off"),
         (PLAIN[..PLAIN.len() - 1].to_vec(), "number of objects"),
-        (with(PLAIN, 0, &0x0BD7_0BD0_u32.to_le_bytes()), "kind that is not known"),
+        (with(PLAIN, 0, &0x0BD7_0BD0_u32.to_le_bytes()), "unknown kind"),
         (with(PLAIN, 4, &[0; 4]), "pattern"),
         (with(PLAIN, 24, &[0; 4]), "size"),
         (with(PLAIN, 24, &4096_u32.to_le_bytes()), "size"),
         (with(PLAIN, 28, &u16::MAX.to_le_bytes()), "number of objects"),
         (with(PLAIN, 28, &[0; 2]), "number of objects"),
-        (with(PROGRESSIVE, 4, &u32::MAX.to_le_bytes()), "shorter than it says"),
+        (with(PROGRESSIVE, 4, &u32::MAX.to_le_bytes()), "shorter than its header says"),
         (with(PROGRESSIVE, 14, &u16::MAX.to_le_bytes()), "fewer entries"),
         // The first entry: its extent, and where its layout lies.
         (with(PROGRESSIVE, 40, &u64::MAX.to_le_bytes()), "ends before"),
         (with(PROGRESSIVE, 48, &(2 * MIB).to_le_bytes()), "overlap"),
         (with(PROGRESSIVE, 56, &u32::MAX.to_le_bytes()), "beyond its end"),
         // A composite within a composite.
-        (with(PROGRESSIVE, 56, &0_u32.to_le_bytes()), "part that is not known"),
+        (with(PROGRESSIVE, 56, &0_u32.to_le_bytes()), "unknown part"),
     ] {
         let error = Layout::of_lustre(&value).unwrap_err();
         assert_eq!(error.kind(), forebay_error::ErrorKind::Invalid);

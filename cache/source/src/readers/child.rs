@@ -56,7 +56,7 @@ pub fn serve_layouts_of(
     let socket = stdin.as_fd().try_clone_to_owned().doing("take the daemon's socket")?;
     rustix::net::getsockname(&socket).map_err(|_| {
         Error::new(ErrorKind::Invalid, "a reader is started by a daemon, not by hand")
-            .advise("run `forebay daemon`, or a training job, which start what they need")
+            .advise("run `forebay daemon` or a training job, which start readers")
     })?;
     let mut socket = UnixStream::from(socket);
     let arena = Arena::new(Region::create("forebay-reader", PIECE)?);
@@ -140,7 +140,7 @@ impl Files {
     fn answer(&mut self, request: &Request, attribute: &str, memory: &mut Span) -> Said {
         match (self, request) {
             (Self::Named, Request::Stat { path }) => {
-                let stat = rustix::fs::stat(path.as_str()).doing("look at the shard")?;
+                let stat = rustix::fs::stat(path.as_str()).doing("stat the shard")?;
                 let said = stat_of(&stat)?;
                 Ok(looked_at(layout_of(&At::Path(path), &stat, attribute), said))
             }
@@ -149,7 +149,7 @@ impl Files {
             }
             (Self::ByClient(passed), Request::Stat { path }) => {
                 let Open { file, tag, .. } = passed.open(path)?;
-                let stat = rustix::fs::fstat(&file.fd).doing("look at the shard")?;
+                let stat = rustix::fs::fstat(&file.fd).doing("stat the shard")?;
                 let said = tagged(stat_of(&stat)?, tag);
                 Ok(looked_at(layout_of(&At::Descriptor(file.fd.as_fd()), &stat, attribute), said))
             }
@@ -189,7 +189,7 @@ impl File {
         match rustix::fs::fcntl_setfl(&file.fd, OFlags::DIRECT) {
             Ok(()) => file.block = file.ask_block()?,
             Err(Errno::INVAL) => {}
-            Err(error) => return Err(error).doing("ask for direct reads"),
+            Err(error) => return Err(error).doing("open for direct reads"),
         }
         if file.block.is_none() {
             file.go_through_the_page_cache()?;
@@ -201,7 +201,7 @@ impl File {
     /// strictest alignment of disks in use; `None` for blocks that no part of our memory suits.
     fn ask_block(&self) -> Result<Option<u64>> {
         let said = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-            .doing("ask the shard for its alignment")?;
+            .doing("read the shard's alignment")?;
         let is_said = said.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
         let (memory, block) = (said.stx_dio_mem_align, u64::from(said.stx_dio_offset_align));
         let is_usable = |block: u64| block.is_power_of_two() && block < PIECE as u64;
@@ -214,13 +214,13 @@ impl File {
 
     fn go_through_the_page_cache(&mut self) -> Result<()> {
         self.block = None;
-        rustix::fs::fcntl_setfl(&self.fd, OFlags::empty()).doing("ask for cached reads")
+        rustix::fs::fcntl_setfl(&self.fd, OFlags::empty()).doing("open for cached reads")
     }
 
     /// Reads, and stats the file afterwards.
     fn answer(&mut self, offset: u64, len: u64, memory: &mut Span) -> Said {
         let (start, len) = self.read(offset, len, memory)?;
-        let stat = rustix::fs::fstat(&self.fd).doing("look at the shard")?;
+        let stat = rustix::fs::fstat(&self.fd).doing("stat the shard")?;
         let (stat, direct) = (stat_of(&stat)?, self.block.is_some());
         Ok(Answer { stat, start, len, direct, layout_fault: None })
     }

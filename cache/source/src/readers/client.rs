@@ -204,7 +204,8 @@ impl Attached {
     pub(super) async fn socket(&self, limit: Duration) -> Result<Line> {
         let right = tokio::time::timeout(limit, self.user.readers.clone().acquire_owned()).await;
         let Ok(right) = right else {
-            let error = Error::new(ErrorKind::Unavailable, "too many processes read for one user");
+            let error =
+                Error::new(ErrorKind::Unavailable, "too many reader processes for one user");
             return Err(error.at("limit", USER_READERS).advise("run fewer jobs at once on a node"));
         };
         let right = right.map_err(|_| Error::new(ErrorKind::Closed, "shutting down"))?;

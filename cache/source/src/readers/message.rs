@@ -77,7 +77,7 @@ pub(super) fn body_len(prefix: [u8; PREFIX]) -> Result<usize> {
 
 /// The message of a body.
 pub(super) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
-    let wrong = |error| format!("a reader's message makes no sense: {error}");
+    let wrong = |error| format!("a reader's message is invalid: {error}");
     postcard::from_bytes(body).map_err(|error| Error::new(ErrorKind::Invalid, wrong(error)))
 }
 

@@ -173,7 +173,7 @@ impl Mount {
                 Err(error) => error,
             };
             if tries == TRIES {
-                return Err(Error::new(ErrorKind::Unavailable, "readers end under this request")
+                return Err(Error::new(ErrorKind::Unavailable, "readers crash on this request")
                     .at("reader", ended));
             }
             tracing::warn!(mount = %self.point.display(), error = %ended, "a reader ended");
@@ -216,7 +216,7 @@ impl Mount {
         let Ok(answer) = said else { return };
         let mount = self.point.display();
         if !answer.direct && !self.told_of_page_cache.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%mount, "a mount refuses direct reads: shards pass the page cache");
+            tracing::warn!(%mount, "a mount does not support direct reads: shards go through the page cache");
         }
         if let Some(error) = &answer.layout_fault
             && !self.told_of_layout.swap(true, Ordering::Relaxed)
@@ -228,7 +228,7 @@ impl Mount {
     fn hung(&self) {
         if !self.hangs.swap(true, Ordering::Relaxed) {
             let (mount, limit) = (self.point.display(), self.limit.as_secs_f64());
-            tracing::warn!(%mount, limit, "a mount hangs: what waits for it is given up");
+            tracing::warn!(%mount, limit, "a mount hangs: requests waiting for it fail");
         }
     }
 
@@ -236,7 +236,7 @@ impl Mount {
         Error::new(ErrorKind::Unavailable, "the file system does not answer")
             .at("mount", self.point.display())
             .at("seconds", self.limit.as_secs_f64())
-            .advise("look at the mount and its server; the daemon asks again when a job does")
+            .advise("check the mount and its server; the daemon retries when a job asks")
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {

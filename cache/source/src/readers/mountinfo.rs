@@ -44,7 +44,7 @@ impl MountTable {
     /// The kernel marks the open table when a mount comes or goes.
     fn has_changed(&self) -> Result<bool> {
         let mut marks = [PollFd::new(&self.file, PollFlags::PRI)];
-        poll(&mut marks, Some(&Timespec::default())).doing("look at the table of mounts")?;
+        poll(&mut marks, Some(&Timespec::default())).doing("read the table of mounts")?;
         Ok(marks[0].revents().intersects(PollFlags::PRI | PollFlags::ERR))
     }
 

@@ -79,7 +79,7 @@ impl Reader {
         client: Option<Line>,
     ) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
-            return Err(Error::new(ErrorKind::Invalid, "no command to start a reader with"));
+            return Err(Error::new(ErrorKind::Invalid, "no command to start a reader"));
         };
         let at = |error: Error| error.at("program", Path::new(program).display());
         let (near, far) = Pair::pair().doing("make a reader's socket")?;
@@ -146,7 +146,12 @@ impl Reader {
         while done < into.len() {
             let some = rustix::io::pread(&self.memory, &mut into[done..], from + done as u64);
             match some.doing("take what a reader read")? {
-                0 => return Err(Error::new(ErrorKind::Invalid, "a reader has less than it says")),
+                0 => {
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        "a reader returned fewer bytes than it reported",
+                    ));
+                }
                 some => done += some,
             }
         }
@@ -176,7 +181,7 @@ impl Reader {
 /// The reader's first words, and its memory, which comes before them.
 async fn greeted(mut socket: UnixStream) -> Result<(UnixStream, OwnedFd, Hello)> {
     let memory = socket.async_io(Interest::READABLE, || receive_descriptor(&socket)).await;
-    let memory = memory.doing("hear a reader's greeting")?;
+    let memory = memory.doing("receive a reader's greeting")?;
     let hello = receive(&mut socket).await?;
     Ok((socket, memory, hello))
 }
@@ -193,7 +198,7 @@ async fn tell_client(socket: &UnixStream, client: Option<OwnedFd>) -> Result<()>
         rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     };
-    socket.async_io(Interest::WRITABLE, tell).await.doing("tell a reader of its client")
+    socket.async_io(Interest::WRITABLE, tell).await.doing("send a reader its client")
 }
 
 fn receive_descriptor(socket: &UnixStream) -> std::io::Result<OwnedFd> {

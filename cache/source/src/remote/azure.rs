@@ -74,10 +74,7 @@ fn split(authority: &str) -> Result<(&str, Option<&str>)> {
         Some((container, host)) => {
             let account = HOSTS.iter().find_map(|end| host.strip_suffix(end));
             let account = account.filter(|account| is_word(account));
-            (
-                container,
-                Some(account.ok_or_else(|| unclear("the URL names no account of Azure's"))?),
-            )
+            (container, Some(account.ok_or_else(|| unclear("the URL names no Azure account"))?))
         }
     };
     if !is_word(container.trim_start_matches('$')) {
@@ -109,7 +106,7 @@ fn with_credentials(
     }
     if let Some(token) = options.get("AZURE_STORAGE_SAS_TOKEN") {
         let pairs = object_store::azure::split_sas(token).map_err(|_| {
-            invalid("AZURE_STORAGE_SAS_TOKEN is no shared access signature")
+            invalid("AZURE_STORAGE_SAS_TOKEN is not a shared access signature")
                 .advise("give the query of the signed URL, as in sv=…&sp=r&sig=…")
         })?;
         return Ok(builder.with_sas_authorization(pairs));

@@ -59,10 +59,10 @@ impl Bucket {
         let key = key.ok_or_else(|| at(invalid("the URL names no object of this bucket")))?;
         // Read on without it, as if that were the same object.
         if key.starts_with('/') || key.ends_with('/') {
-            let error = invalid("the key cannot be used: it begins or ends with `/`");
+            let error = invalid("invalid key: it begins or ends with `/`");
             return Err(at(error).advise("write s3://bucket/key with one `/` between names"));
         }
-        Path::parse(key).map_err(|error| at(invalid(&format!("the key cannot be used: {error}"))))
+        Path::parse(key).map_err(|error| at(invalid(&format!("invalid key: {error}"))))
     }
 
     /// One page of what lies below the pattern's prefix.
@@ -104,7 +104,7 @@ impl Store for Bucket {
     async fn list(&self, pattern: &str) -> Result<Vec<String>> {
         let at = |error: Error| error.at("urls", pattern);
         let key = pattern.strip_prefix(&self.root).and_then(|rest| rest.strip_prefix('/'));
-        let key = key.ok_or_else(|| at(invalid("the pattern is not of this bucket")))?;
+        let key = key.ok_or_else(|| at(invalid("the pattern names another bucket")))?;
         let wanted = Wanted::new(key).map_err(at)?;
         let mut found = Found::default();
         let mut token = None;
@@ -130,7 +130,7 @@ pub(super) fn unfit(store: &str, error: &object_store::Error) -> Error {
         object_store::Error::UnknownConfigurationKey { .. } => "unknown key",
         _ => "bad value",
     };
-    invalid(&format!("the options for {store} do not fit together")).at("reason", reason)
+    invalid(&format!("the options for {store} contradict each other")).at("reason", reason)
 }
 
 fn invalid(what: &str) -> Error {

@@ -96,8 +96,7 @@ fn refused(host: &str) -> Error {
     let what =
         "a node's daemon connects to its own machine and link only where a [[source]] names it";
     Error::new(ErrorKind::PermissionDenied, what).at("host", host).advise(
-        "have the address itself written into the daemon's configuration, as `endpoint` or `match` of a \
-         [[source]]",
+        "ask an admin to add the address to the daemon's configuration, as `endpoint` or `match` of a [[source]]",
     )
 }
 

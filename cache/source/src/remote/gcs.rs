@@ -40,7 +40,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
     let store = with_credentials(builder, options, custom).build();
     let store = store.map_err(|error| {
         unfit("Google Cloud Storage", &error)
-            .advise("check that the file of credentials is there and that it is one of Google's")
+            .advise("check that the credentials file exists and is one of Google's")
     })?;
     let access_advice = format!(
         "check the credentials and the bucket's policy: {}; GOOGLE_SKIP_SIGNATURE=true reads public buckets",

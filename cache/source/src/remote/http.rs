@@ -71,12 +71,12 @@ impl Http {
             .with_http_connector(self.connector.clone())
             .with_retry(self.route.wire.retry())
             .build()
-            .map_err(|_| invalid("a URL cannot be used").at("url", url))
+            .map_err(|_| invalid("unsupported URL").at("url", url))
     }
 
     /// The same path and query, below the endpoint.
     fn redirected(&self, url: &str) -> Result<String> {
-        let parsed = Url::parse(url).map_err(|_| invalid("a URL cannot be used").at("url", url))?;
+        let parsed = Url::parse(url).map_err(|_| invalid("unsupported URL").at("url", url))?;
         let query = parsed.query().map(|query| format!("?{query}")).unwrap_or_default();
         Ok(format!("{}{}{query}", self.route.refusals.endpoint, parsed.path()))
     }
@@ -95,7 +95,7 @@ impl Store for Http {
 /// Scheme, host and port of a URL.
 pub(crate) fn endpoint(url: &str) -> Result<String> {
     let parsed = Url::parse(url)
-        .map_err(|error| invalid(&format!("a URL cannot be understood: {error}")).at("url", url))?;
+        .map_err(|error| invalid(&format!("invalid URL: {error}")).at("url", url))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err(invalid("a URL may not hold a user name or password").at("url", url));
     }

@@ -35,12 +35,12 @@ impl Hub {
     pub(crate) fn new(reach: &Reach<'_>) -> Result<Self> {
         let endpoint = reach.options.get("HF_ENDPOINT").unwrap_or(ENDPOINT);
         let http = Http::new(endpoint, None, reach)?;
-        let base = Url::parse(endpoint).map_err(|_| invalid("HF_ENDPOINT cannot be understood"))?;
+        let base = Url::parse(endpoint).map_err(|_| invalid("HF_ENDPOINT is invalid"))?;
         let http = match reach.options.get("HF_TOKEN") {
             None => http.advising("set HF_TOKEN for a data set that is private or gated"),
             Some(token) => {
                 let header = HeaderValue::try_from(format!("Bearer {token}"));
-                let mut header = header.map_err(|_| invalid("HF_TOKEN is no token"))?;
+                let mut header = header.map_err(|_| invalid("HF_TOKEN is not a token"))?;
                 header.set_sensitive(true);
                 let advice = "HF_TOKEN is set: check that it may read the data set";
                 http.advising(advice).by(|client| Bearer { client, to: base.clone(), header })

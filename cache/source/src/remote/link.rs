@@ -147,7 +147,10 @@ impl Asking<'_> {
             let was_open = state.breaker.is_open();
             let must_look = state.breaker.failed(self.probe, Instant::now());
             if must_look && !was_open {
-                tracing::warn!(endpoint = self.link.endpoint, "the endpoint is taken to be down");
+                tracing::warn!(
+                    endpoint = self.link.endpoint,
+                    "the endpoint's circuit breaker is open"
+                );
             }
             must_look
         };
@@ -264,7 +267,7 @@ impl Link {
     }
 
     fn is_down(&self, failures: u32) -> Error {
-        Error::new(ErrorKind::Unavailable, "the store is taken to be down")
+        Error::new(ErrorKind::Unavailable, "the store's circuit breaker is open")
             .at("endpoint", &self.endpoint)
             .at("failures_in_a_row", failures)
             .advise("check that the endpoint is up and reachable from this machine")
@@ -306,7 +309,10 @@ impl Link {
     pub(super) fn set_sequential(&self) {
         if !self.sequential.swap(true, Ordering::Relaxed) {
             let endpoint = &self.endpoint;
-            tracing::warn!(endpoint, "the server serves no byte ranges: shards come in one piece");
+            tracing::warn!(
+                endpoint,
+                "the server does not support byte ranges: shards are fetched in one request"
+            );
         }
     }
 
@@ -337,7 +343,7 @@ impl Link {
             tracing::debug!(
                 endpoint = self.endpoint,
                 limit,
-                "changed how many requests go at once"
+                "changed the limit on concurrent requests"
             );
             self.queue.set_limit(limit);
         }

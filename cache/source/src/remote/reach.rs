@@ -45,7 +45,7 @@ impl Network {
             let parsed = url::Url::parse(proxy).ok();
             let fits = |url: &url::Url| matches!(url.scheme(), "http" | "https") && url.has_host();
             if !parsed.as_ref().is_some_and(fits) {
-                let error = Error::new(ErrorKind::Invalid, "`proxy` is no URL of a proxy");
+                let error = Error::new(ErrorKind::Invalid, "`proxy` is not a proxy's URL");
                 return Err(error.advise("write it like \"http://proxy.example:3128\""));
             }
         }
@@ -73,7 +73,7 @@ impl Network {
         let Some(proxy) = &self.proxy else { return Ok(client) };
         let proxy = Proxy::all(proxy);
         // The URL may contain a password.
-        let proxy = proxy.map_err(|_| Error::new(ErrorKind::Invalid, "`proxy` cannot be used"))?;
+        let proxy = proxy.map_err(|_| Error::new(ErrorKind::Invalid, "`proxy` is invalid"))?;
         Ok(client.proxy(proxy))
     }
 

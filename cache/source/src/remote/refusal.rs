@@ -112,7 +112,7 @@ impl Refusals {
                 Refusal::PermissionDenied { .. } | Refusal::Unauthenticated { .. }
             ) || matches!(status, Some(401 | 403)) =>
             {
-                let what = "the store denies access to the shard";
+                let what = "access to the shard was denied";
                 Error::new(ErrorKind::PermissionDenied, what).advise(&self.access_advice)
             }
             _ if is_changed(refusal, status) => return crate::stat::changed(url),
@@ -120,7 +120,7 @@ impl Refusals {
                 Error::new(ErrorKind::Invalid, "the URL's path cannot be an object's name")
             }
             _ if is_without_ranges(refusal) => {
-                Error::new(ErrorKind::Unavailable, "the server does not serve byte ranges")
+                Error::new(ErrorKind::Unavailable, "the server does not support byte ranges")
                     .advise("serve the shards with a server that honours Range requests")
             }
             _ if code.is_some_and(|code| WRONG_REGION.contains(&code))
@@ -130,7 +130,7 @@ impl Refusals {
                     .advise("set AWS_REGION to the bucket's region")
             }
             _ if status.is_some_and(is_final) => {
-                let what = format!("the store refuses the request: {}", harmless(&reason));
+                let what = format!("the store rejected the request: {}", harmless(&reason));
                 Error::new(ErrorKind::Invalid, what)
             }
             _ => {

@@ -110,7 +110,7 @@ impl Reply {
     }
 
     fn wrong_length(&self) -> Failed {
-        let what = "the store sent another number of bytes than asked for";
+        let what = "the store sent a wrong number of bytes";
         Failed::for_now(
             Error::new(ErrorKind::Unavailable, what)
                 .at("url", self.object.url())
@@ -167,7 +167,7 @@ async fn chunks(
 
 /// Returns the error for an object that can only be read as a whole.
 fn only_whole(object: &Object, offset: u64) -> Error {
-    let what = "the server's shard can only be read whole, and the connection broke";
+    let what = "the connection broke, and the server cannot resume without byte ranges";
     let advice = "serve it with an ETag or a Last-Modified header, and with byte ranges";
     Error::new(ErrorKind::Unavailable, what)
         .at("url", object.url())

@@ -90,8 +90,9 @@ fn region(options: &Options, custom: bool) -> Result<&str> {
     let is_word = |region: &&str| region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     match options.get("AWS_REGION").or(options.get("AWS_DEFAULT_REGION")) {
         Some(region) if is_word(&region) => Ok(region),
-        Some(_) => Err(invalid("the region's name cannot be used")
-            .advise("set AWS_REGION to a name like eu-west-1")),
+        Some(_) => {
+            Err(invalid("invalid region name").advise("set AWS_REGION to a name like eu-west-1"))
+        }
         None if custom => Ok(ANY_REGION),
         None => Err(invalid("no region is set for Amazon S3")
             .advise("set AWS_REGION, or AWS_ENDPOINT_URL for a store that is not Amazon's")),

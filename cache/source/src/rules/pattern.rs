@@ -49,7 +49,7 @@ impl Matches {
         }
         match Pattern::new(local) {
             Ok(pattern) => Ok(Self { text: local.to_owned(), pattern: Some(pattern) }),
-            Err(error) => refuse(format!("`match` is no pattern: {error}")),
+            Err(error) => refuse(format!("`match` is not a pattern: {error}")),
         }
     }
 
@@ -133,7 +133,7 @@ pub(super) fn plain(url: &str) -> Result<Cow<'_, str>> {
     match scheme {
         "file" => path(rest).map_err(invalid),
         "http" | "https" => {
-            let mut parsed = Url::parse(url).map_err(|_| invalid("a URL cannot be understood"))?;
+            let mut parsed = Url::parse(url).map_err(|_| invalid("invalid URL"))?;
             if !parsed.username().is_empty() || parsed.password().is_some() {
                 return Err(invalid("a URL may not hold a user name or password"));
             }

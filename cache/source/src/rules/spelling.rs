@@ -78,7 +78,7 @@ fn object(url: &str, scheme: &str, rest: &str) -> Result<()> {
     // A bucket by itself is a pattern's beginning.
     match key.is_empty() || !key.split('/').any(|name| matches!(name, "" | "." | "..")) {
         true => Ok(()),
-        false => Err(otherwise(url).advise("write its key without empty names, `.` and `..`")),
+        false => Err(otherwise(url).advise("write the key without empty names, `.` and `..`")),
     }
 }
 
@@ -145,7 +145,7 @@ fn escapes_are_plain(path: &str) -> bool {
 }
 
 fn otherwise(url: &str) -> Error {
-    let what = "this daemon serves others only by URLs that are written plainly";
+    let what = "this daemon accepts only normalized URLs from other users";
     Error::new(ErrorKind::PermissionDenied, what).at("url", url)
 }
 

@@ -88,7 +88,7 @@ fn settle(home: &Home, shared: &Shared) {
     match home.pin() {
         Ok(()) => shared.settled(home.node),
         Err(error) => {
-            tracing::warn!(engine = shared.name, node = home.node, %error, "a disk engine stays off its node");
+            tracing::warn!(engine = shared.name, node = home.node, %error, "a disk engine cannot run on its NUMA node");
         }
     }
 }

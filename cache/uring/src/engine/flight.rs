@@ -229,7 +229,7 @@ impl Transfer {
             }
             (Direction::Write, false) => Step::Landed(Err(self.blame(Error::new(
                 ErrorKind::Unavailable,
-                "the file takes no more bytes and gives no reason",
+                "the file accepts no more bytes and gives no reason",
             )))),
         }
     }

@@ -48,7 +48,8 @@ impl Home {
 
     /// Keeps the calling thread on the node's processors, those of them that it may use now.
     pub(super) fn pin(&self) -> Result<()> {
-        let allowed = rustix::thread::sched_getaffinity(None).doing("ask for the affinity")?;
+        let allowed =
+            rustix::thread::sched_getaffinity(None).doing("read the thread's affinity")?;
         let mut wanted = CpuSet::new();
         // A set holds so many processors; those beyond cannot be named.
         let named = self.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU);
@@ -60,7 +61,7 @@ impl Home {
             )
             .at("node", self.node));
         }
-        rustix::thread::sched_setaffinity(None, &wanted).doing("keep a thread on its node")
+        rustix::thread::sched_setaffinity(None, &wanted).doing("pin a thread to its node")
     }
 }
 

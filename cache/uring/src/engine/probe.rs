@@ -79,7 +79,7 @@ pub(super) fn explain(error: &io::Error) -> Error {
 fn check_operations(ring: &IoUring, counting: &Counting) -> Result<()> {
     let mut probe = Probe::new();
     add(&counting.system_calls, 1);
-    ring.submitter().register_probe(&mut probe).doing("ask io_uring for its operations")?;
+    ring.submitter().register_probe(&mut probe).doing("probe io_uring's operations")?;
     match OPERATIONS.iter().find(|(code, _)| !probe.is_supported(*code)) {
         None => Ok(()),
         Some((_, name)) => {

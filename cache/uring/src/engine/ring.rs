@@ -257,7 +257,7 @@ impl Ring {
     /// Gets the wake-up word back from the kernel, so that it can be freed.
     fn recall_wake(&mut self) -> Result<()> {
         let event = self.shared.queue.event().expect("a ring's queue has an eventfd");
-        rustix::io::write(event, &1u64.to_ne_bytes()).doing("recall the wake-up read")?;
+        rustix::io::write(event, &1u64.to_ne_bytes()).doing("cancel the wake-up read")?;
         while self.slots.armed() {
             self.enter(Wait::One)?;
             self.reap()?;

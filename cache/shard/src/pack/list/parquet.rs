@@ -65,7 +65,7 @@ fn text(field: &Field, value: bool) -> Option<String> {
 }
 
 fn unfit(column: &str, row: usize) -> Error {
-    Error::new(ErrorKind::Invalid, "a cell is of a type that a list may not have")
+    Error::new(ErrorKind::Invalid, "a cell has a type that lists do not support")
         .at("column", column)
         .at("row", row)
         .advise(

@@ -42,10 +42,10 @@ impl Passed {
         self.kept.retain(|open| open.path != path);
         let fd = (self.opener)(path)?;
         check(&fd)?;
-        let stat = rustix::fs::fstat(&fd).doing("look at the shard")?;
+        let stat = rustix::fs::fstat(&fd).doing("stat the shard")?;
         let said = stat_of(&stat)?;
-        let kind = rustix::fs::fstatfs(&fd).doing("look at the shard's file system")?.f_type;
-        let number = rustix::fs::fstatvfs(&fd).doing("look at the shard's file system")?.f_fsid;
+        let kind = rustix::fs::fstatfs(&fd).doing("stat the shard's file system")?.f_type;
+        let number = rustix::fs::fstatvfs(&fd).doing("stat the shard's file system")?.f_fsid;
         let tag = format!("@{kind:x}.{:x}.{number:x}", stat.st_dev);
         let version = tagged(said, &tag).version;
         let open = Open { path: path.to_owned(), version, tag, file: File::of(fd)? };
@@ -65,10 +65,10 @@ impl Passed {
 
 /// Refuses what cannot be read, or would be more than reading.
 fn check(fd: &OwnedFd) -> Result<()> {
-    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).doing("look at a descriptor")?;
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).doing("stat a descriptor")?;
     let access = flags & OFlags::ACCMODE;
     if flags.contains(OFlags::PATH) || !(access == OFlags::RDONLY || access == OFlags::RDWR) {
-        let what = "the job passed a descriptor that is not open for reading";
+        let what = "the job sent a descriptor that is not open for reading";
         return Err(Error::new(ErrorKind::PermissionDenied, what));
     }
     Ok(())

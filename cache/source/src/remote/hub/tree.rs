@@ -36,7 +36,7 @@ impl Hub {
         let mut first = self.base.clone();
         first
             .path_segments_mut()
-            .map_err(|()| super::invalid("HF_ENDPOINT cannot be understood"))?
+            .map_err(|()| super::invalid("HF_ENDPOINT is invalid"))?
             .pop_if_empty()
             .extend(["api", "datasets", named.org, named.name, "tree", &named.revision()])
             .extend(folder.split('/').filter(|name| !name.is_empty()));
@@ -86,7 +86,7 @@ impl Hub {
         while let Some(chunk) = body.next().await {
             text.extend_from_slice(&chunk.map_err(Refused::by)?);
             if text.len() > PAGE_BYTES {
-                return Err(Refused::here("a page of the Hub's listing is beyond all measure"));
+                return Err(Refused::here("a page of the Hub's listing is too large"));
             }
         }
         let entries = serde_json::from_slice(&text);
@@ -99,7 +99,7 @@ impl Hub {
         match Url::parse(&next) {
             Ok(url) if url.origin() == self.base.origin() => Ok(Some(next)),
             _ => {
-                let what = "the Hub's listing goes on at another server";
+                let what = "the Hub's listing continues at another server";
                 Err(Error::new(ErrorKind::Unavailable, what).at("endpoint", &self.base))
             }
         }

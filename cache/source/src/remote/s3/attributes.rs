@@ -127,7 +127,7 @@ impl Attributes {
     /// Returns the store's checksums of the version `stat`, if it has them; the result is counted.
     pub(crate) async fn of(&self, route: &Route, key: &str, stat: &Stat) -> Option<Comparison> {
         let tally = route.link.checksums();
-        let late = |_| Err(Error::new(ErrorKind::Unavailable, "the store does not answer in time"));
+        let late = |_| Err(Error::new(ErrorKind::Unavailable, "the store timed out"));
         let asked = tokio::time::timeout(PATIENCE, self.ask(route, key, stat)).await;
         match asked.unwrap_or_else(late) {
             Ok(Some((algorithm, pieces))) => Some(Comparison::new(algorithm, pieces, tally)),
@@ -139,10 +139,9 @@ impl Attributes {
                 let bucket = &self.bucket;
                 match tally.untold() {
                     true => tracing::warn!(
-                        bucket, %error, "the store does not tell checksums: bytes are not compared with \
-                        its own; allow s3:GetObject and s3:GetObjectAttributes"
+                        bucket, %error, "the store gives no checksums to compare bytes with; allow s3:GetObject and s3:GetObjectAttributes"
                     ),
-                    false => tracing::debug!(bucket, %error, "the store does not tell checksums"),
+                    false => tracing::debug!(bucket, %error, "the store gives no checksums"),
                 }
                 None
             }
@@ -276,7 +275,7 @@ fn failed<E>(error: &SdkError<E, HttpResponse>, refusals: &Refusals, answers: u6
         ErrorKind::Unavailable if status != 501 => Again::Later(None),
         _ => Again::Never,
     };
-    Failed { error: Error::new(kind, "the store refuses the call").at("status", status), again }
+    Failed { error: Error::new(kind, "the store rejected the call").at("status", status), again }
 }
 
 /// Returns true if an ETag, quoted or not, is that of a version.
