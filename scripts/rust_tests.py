@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the Rust tests of the workspace, two test binaries at a time.
 
-Rule: output appears as a whole when a binary has ended, and of a binary that passed only a line. Each
-failure is printed in full, every other binary still runs, and the exit code is 1 at the end.
+Output appears as a whole when a binary has ended; a passed binary prints one line. Each failure is
+printed in full, every other binary still runs, and the exit code is 1 at the end.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class Runs:
                 print(f"ok      {seconds:6.1f} s  {binary.name} ({passed} tests)", flush=True)
             else:
                 self.failed.append(binary.name)
-                print(f"FAILED  {seconds:6.1f} s  {binary.name} (exit code {code})\n{output}", flush=True)
+                print(
+                    f"FAILED  {seconds:6.1f} s  {binary.name} (exit code {code})\n{output}",
+                    flush=True,
+                )
 
     def add_all(self, binaries: list[Binary], at_once: int) -> None:
         """Runs binaries, so many at once, in order."""

@@ -1,4 +1,4 @@
-"""What an emulated accelerator counts, by a clock that only moves when something takes time."""
+"""Counts of an emulated accelerator, by a clock that only moves when something takes time."""
 
 import io
 import itertools

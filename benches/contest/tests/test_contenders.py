@@ -70,7 +70,7 @@ def configurations(kind, images):
 
 
 def expected(shards, images):
-    """What the shards hold, read by nothing but Python."""
+    """Return the content of the shards, read by Python alone."""
     samples = [sample for shard in shards for _, sample in tars.samples(shard)]
     if images:
         bytes_, crc = 0, 0
@@ -219,7 +219,7 @@ def test_a_consumer_reads_every_byte():
 
 
 def test_epochs_that_are_not_alike_have_no_rate():
-    """What is timed is counted, too."""
+    """Every timed part is counted."""
     task = Task(False, ["bin"], [], 1, {})
     epochs = iter([3, 3, 3, 3, 2])
     loader = type("Epochs", (), {"__iter__": lambda _: iter([[[b"x"]]] * next(epochs))})()
@@ -244,7 +244,7 @@ def test_dalis_bytes_may_be_taken_over_by_a_thread():
     assert "handover" not in roster.settings("dali", True, None, CORES)
 
 
-def test_as_many_workers_and_threads_are_tried_as_there_are_cores():
+def test_worker_counts_up_to_the_number_of_cores_are_tried():
     for few in (1, 2, 4):
         assert sorted(roster.settings("torch", True, None, few)["workers"]) == [0, 1, 2, 4]
         assert sorted(roster.settings("dali", False, None, few)["threads"]) == [1, 2, 4]
@@ -252,7 +252,7 @@ def test_as_many_workers_and_threads_are_tried_as_there_are_cores():
     assert sorted(roster.settings("spdl", True, None, 12)["threads"]) == [1, 2, 4, 12]
 
 
-def test_what_is_further_off_than_what_is_much_worse_is_not_tried():
+def test_settings_beyond_a_much_worse_one_are_skipped():
     assert not roster.is_hopeless(4, {})
     assert not roster.is_hopeless(1, {2: 60.0, 4: 100.0})
     assert roster.is_hopeless(1, {2: 40.0, 4: 100.0})

@@ -213,7 +213,7 @@ class Scripted:
         return figures | {"before": counts, "after": counts}
 
 
-def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_path):
+def test_disk_tier_is_warm_after_the_first_epoch(shards, tmp_path):
     asked = request(shards, tmp_path, contenders=["forebay"], find_rate=True)
     played = Contest(Request.of(asked), lambda: None, lambda *_: None)
     rote = Scripted(played.cache)
@@ -235,7 +235,7 @@ def test_a_tier_on_a_disk_is_warm_in_every_run_but_the_first_epoch(shards, tmp_p
     assert {seen[0] for seen in rote.seen} == {"accelerator"}
 
 
-def test_files_beyond_the_page_cache_are_not_said_to_be_in_memory(shards, tmp_path):
+def test_files_beyond_the_page_cache_are_reported_as_such(shards, tmp_path):
     files = [str(shard) for shard in shards]
     held = sum(os.path.getsize(file) for file in files)
     for limit, storage in (
@@ -393,7 +393,7 @@ def test_a_setting_that_cannot_be_played_is_not_taken(shards, work):
         played.sweep(one)
 
 
-def test_steps_that_warm_up_are_twice_as_many_as_batches_are_ready(shards, work):
+def test_warm_up_covers_twice_the_ready_batches(shards, work):
     _, one = forebay_and("spdl")
     played, _, rote = by_rote(shards, work, [one])
     asked = []

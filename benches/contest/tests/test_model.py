@@ -46,7 +46,7 @@ def test_its_nominal_step_is_timed(trained):
 
 
 def test_a_model_trains_on_a_gpu_or_says_that_there_is_none(shards, tmp_path, carried):
-    """Where torch has a GPU, the model trains on it."""
+    """The model trains on a GPU if torch has one."""
     if not torch.cuda.is_available():
         told = roster.probe("torch", sys.executable, images=True, model=NAME)
         assert "torch finds no GPU" in roster.why_not("torch", sys.executable, told)

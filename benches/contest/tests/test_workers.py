@@ -1,4 +1,4 @@
-"""What comes between torch's workers and the trainer: the thread, its memory, a device."""
+"""Handover from torch's workers to the trainer: the thread, its memory, a device."""
 
 import threading
 import weakref

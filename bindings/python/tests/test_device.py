@@ -1,4 +1,4 @@
-"""Who decodes: the GPU that was asked for, one that is there for the taking, or the CPU."""
+"""Choice of the decoder: the GPU asked for, a GPU that is present, or the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from forebay import _device
 IMAGE = {"image": forebay.Image("png", size=4)}
 
 needs_no_gpu = pytest.mark.skipif(
-    ctypes.util.find_library("cuda") is not None, reason="needs no-gpu: this machine has a CUDA driver"
+    ctypes.util.find_library("cuda") is not None,
+    reason="needs no-gpu: this machine has a CUDA driver",
 )
 
 
@@ -38,7 +39,7 @@ def test_numpy_by_default_is_refused_a_gpu_when_it_turns_out(make, monkeypatch):
 @needs_no_gpu
 @pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
-def test_the_cpu_decodes_where_there_is_no_gpu_and_that_is_counted(make, device, framework):
+def test_cpu_decodes_without_a_gpu_and_counts_it(make, device, framework):
     loader = make(fields=IMAGE, device=device, framework=framework)
     images = sum(len(batch["image"]) for batch in loader)
     assert images > 0

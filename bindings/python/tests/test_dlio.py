@@ -166,7 +166,7 @@ def steps(folder: Path, rank: int = 0) -> list[int]:
 
 
 def notes(folder: Path, rank: int = 0) -> tuple[list[Counter[str]], str]:
-    """What a rank noted of each epoch's samples, and its last word."""
+    """Samples a rank recorded in each epoch, and its last word."""
     _, *epochs = (folder / f"notes/{rank}").read_text().split("epoch\n")
     noted = [Counter(epoch.split()) for epoch in epochs]
     last = epochs[-1].split()[-1]
@@ -175,7 +175,7 @@ def notes(folder: Path, rank: int = 0) -> tuple[list[Counter[str]], str]:
 
 
 def samples(folder: Path) -> Counter[str]:
-    """What is in the shards."""
+    """Content of the shards."""
     found: Counter[str] = Counter()
     for shard in folder.glob("train-*.tar"):
         with tarfile.open(shard) as tar:

@@ -100,7 +100,7 @@ def saved(job: dict[str, object], dice: random.Random) -> Iterator[tuple[dict[st
     ],
     ids=["window", "lanes", "global"],
 )
-def test_every_place_resumes_in_every_world_though_daemons_are_killed(home, data, order):
+def test_every_position_resumes_in_every_world_size(home, data, order):
     dice = random.Random(5)
     job = data | order | {"seed": 11}
     sequence = whole(job)

@@ -58,14 +58,14 @@ def test_skipped_samples_are_counted_and_keep_their_places(make, spoilt, caplog,
         assert key in caplog.text
 
 
-def test_a_batch_of_which_nothing_is_left_is_empty_and_not_missing(make, spoilt):
+def test_batch_of_bad_samples_is_empty_not_missing(make, spoilt):
     fields = FIELDS | {"image": forebay.Image("png", size=(8, 6))}
     batches = list(make(spoilt, fields=fields, batch_size=1, on_error="skip"))
     assert len(batches) == 10
     assert batches[2]["image"].shape == (0, 3, 8, 6)
 
 
-def test_columns_of_an_empty_batch_are_of_the_kind_that_others_have(make, shard_of):
+def test_columns_of_an_empty_batch_keep_their_types(make, shard_of):
     fields = {
         "image": forebay.Image("png", dtype="float32", layout="NHWC"),
         "array": forebay.Npy("npy"),
@@ -85,7 +85,7 @@ def test_columns_of_an_empty_batch_are_of_the_kind_that_others_have(make, shard_
     assert empty["array"] == empty["text"] == empty["raw"] == []
 
 
-def test_every_field_of_a_batch_of_bad_samples_alone_has_its_column(make, shard_of, tmp_path):
+def test_batch_of_bad_samples_has_every_column(make, shard_of, tmp_path):
     good = shard_of([sample(0), sample(1)])
     twice = tmp_path / "twice.tar"
     with tarfile.open(good) as of, tarfile.open(twice, "w", format=tarfile.USTAR_FORMAT) as to:
@@ -189,7 +189,7 @@ def test_stop_ends_the_epoch_and_not_more(make, spoilt):
         iter(several)
 
 
-def test_a_function_that_says_stop_is_refused_where_ranks_would_wait(make, spoilt):
+def test_stopping_handler_is_rejected_if_ranks_would_wait(make, spoilt):
     options = {"fields": FIELDS, "on_error": lambda error: "stop", "epoch_samples": 10}
     alone = make(spoilt, batch_size=2, rank=0, world_size=1, **options)
     assert [batch["label"].tolist() for batch in alone] == [[0, 1]]
@@ -227,7 +227,7 @@ def test_a_missing_field_is_named_beside_those_that_are_there(make):
 
 
 @pytest.mark.parametrize("tail", [{"pad_last": True}, {}], ids=["padded", "even"])
-def test_a_bad_sample_that_padding_repeats_counts_for_its_own_rank_alone(make, shard_of, tail):
+def test_bad_sample_repeated_as_padding_counts_once(make, shard_of, tail):
     samples = [sample(number) for number in range(2)]
     # All ranks but the first two repeat it, and those, too, where they are filled up.
     samples[0][1]["cls"] = b"no number"
@@ -249,7 +249,7 @@ def test_a_bad_sample_that_padding_repeats_counts_for_its_own_rank_alone(make, s
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_errors_count_once_whatever_is_prefetched_and_begun_again(make, shard_of, workers):
+def test_errors_count_once_across_prefetch_and_restart(make, shard_of, workers):
     samples = [sample(number) for number in range(12)]
     for number in (2, 5, 8, 11):
         samples[number][1]["cls"] = b"no number"
@@ -536,7 +536,7 @@ def test_a_rank_that_is_no_number_or_out_of_range_is_refused(monkeypatch):
         ranks.resolve(None, None)
 
 
-def test_decode_threads_are_a_fair_share_of_the_cores_that_may_be_used(monkeypatch):
+def test_decode_threads_are_a_fair_share_of_usable_cores(monkeypatch):
     monkeypatch.setattr(ranks._native, "cores", lambda: 12)
     assert ranks.threads({}) == 12
     assert ranks.threads({"LOCAL_WORLD_SIZE": "5"}) == 2

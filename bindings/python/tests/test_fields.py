@@ -196,7 +196,7 @@ def photo(**options) -> bytes:
     return stream.getvalue()
 
 
-def test_views_are_crops_of_their_own_of_an_image_that_is_decoded_once(make, shard_of):
+def test_views_are_own_crops_of_one_decoded_image(make, shard_of):
     url = shard_of([(f"k{n}", {"jpg": photo(format="JPEG")}) for n in range(6)])
     one = {"image": forebay.Image("jpg", size=16, crop="random", flip=True)}
     many = {"image": forebay.Image("jpg", size=16, crop="random", flip=True, views=3)}
@@ -305,7 +305,7 @@ def test_an_exception_of_user_code_names_the_sample(make, shards, workers):
 
 
 def at(url, key):
-    """Where a sample is, as errors say it."""
+    """Place of a sample, as errors give it."""
     with tarfile.open(url) as tar:
         offset = next(member.offset_data for member in tar if member.name.startswith(key))
     return {"url": url, "key": key, "offset": str(offset)}

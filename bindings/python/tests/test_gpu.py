@@ -1,4 +1,4 @@
-"""What only a real GPU shows. Without one all of it is skipped; `make gpu-test` runs it alone."""
+"""Tests that need a real GPU. Without one all of it is skipped; `make gpu-test` runs it alone."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_side_streams_consumer_gets_what_belongs_to_it(make, photos):
 
 
 def test_memory_lent_by_dlpack_waits_for_a_late_consumer(make, photos, monkeypatch):
-    """What others than torch do: a capsule, let go of while a kernel that reads it is in line."""
+    """Consumers other than torch: a capsule, let go of while a kernel that reads it is in line."""
     from forebay import frameworks
 
     monkeypatch.setattr(frameworks._Torch, "tensor", lambda self, native: torch.from_dlpack(native))
@@ -361,7 +361,7 @@ def _forebay_status() -> dict:
 
 
 def _metrics() -> list[str]:
-    """What the daemon that this trainer uses is scraped for, a line each."""
+    """Metrics of the daemon that this trainer uses, a line each."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(f"{os.environ['XDG_RUNTIME_DIR']}/forebay/forebayd.sock")
         peer.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
@@ -370,7 +370,7 @@ def _metrics() -> list[str]:
 
 
 def _smi(what: str) -> list[str]:
-    """What nvidia-smi answers, a line each."""
+    """Lines of nvidia-smi's answer."""
     command = ["nvidia-smi", what, "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
 

@@ -56,7 +56,7 @@ def test_the_second_epoch_is_that_of_a_manifest(
 
 
 def test_an_epoch_that_was_left_teaches_nothing(urls: list[str], make: Callable[..., Any]) -> None:
-    """Whoever goes on elsewhere knows what that one knew."""
+    """A resumed loader has the counts of the first one."""
     loader = make(urls, **OPTIONS)
     next(iter(loader))
     other = make(urls, **OPTIONS)
@@ -113,7 +113,7 @@ def test_counts_go_on_where_the_session_changes(urls: list[str], make: Callable[
 
 
 def test_a_broken_shard_teaches_nothing(urls: list[str], make: Callable[..., Any]) -> None:
-    """How many samples it should have had, its rest does not tell."""
+    """The remaining samples do not reveal the full count."""
     whole = Path(urls[2]).read_bytes()
     Path(urls[2]).write_bytes(whole[: len(whole) // 2 // 512 * 512 + 100])
     loader = make(urls, on_error="skip", **OPTIONS)

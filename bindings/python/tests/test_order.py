@@ -97,7 +97,7 @@ def test_a_state_after_break_names_the_place_of_the_break(make):
     assert keys(loader)[0][0] == "s00020"
 
 
-def test_the_loaded_epoch_keeps_its_position_and_others_start_anew(make):
+def test_loaded_epoch_keeps_its_position_others_restart(make):
     loader = make(fields=FIELDS)
     iteration = iter(loader)
     next(iteration)

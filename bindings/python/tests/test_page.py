@@ -225,7 +225,7 @@ def test_it_says_that_the_daemon_is_gone_and_comes_back(
 
 
 def test_who_cannot_see_finds_the_way(node: Node, browser: webdriver.Chrome) -> None:
-    """What a screen reader goes by: a language, one first heading, names of all controls."""
+    """Structure for a screen reader: a language, one first heading, names of all controls."""
     browser.get(node.url)
     until(browser, "it is live", lambda: text(browser, "state") == "live")
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
@@ -419,7 +419,7 @@ FORESEEN: dict[str, Any] = {"bandwidth": 1 << 20, "slack": 3.0, "jobs": [], "lac
 
 
 def lacking(**lacks: Any) -> dict[str, Any]:
-    """What is foreseen of a job whose first shard that is not here is this."""
+    """Foresight of a job whose first shard that is not here is this."""
     return FORESEEN | {"jobs": [{"job": 1, "lacks": {"url": "s3://bucket/42.tar"} | lacks}]}
 
 
@@ -629,7 +629,7 @@ def test_what_says_the_same_is_not_drawn_anew(node: Node, browser: webdriver.Chr
 
 
 def test_a_mistake_of_the_page_is_not_the_daemons(node: Node, browser: webdriver.Chrome) -> None:
-    """What cannot be shown is told as that, and the page goes on to look."""
+    """Unavailable data are reported as such, and the page goes on to look."""
     admit(browser, node)
     put(browser, {"tiers": None})
     until(browser, "it is told", lambda: "a mistake of the page" in text(browser, "state"))

@@ -240,7 +240,7 @@ def test_other_threads_run_while_a_loader_opens_and_waits(home, shards, make):
             thread.join()
 
 
-def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(home, make):
+def test_killed_daemon_is_replaced_without_sample_loss(home, make):
     loader = make(fields=FIELDS, shuffle=True, prefetch=2, batch_size=2, seed=9)
     expected = keys(loader)
     loader.set_epoch(0)
@@ -283,7 +283,7 @@ def test_eight_processes_at_once_start_one_daemon(home, shards):
     assert answers == {f"60 {daemon}"}
 
 
-def test_the_embedded_daemon_inherits_nothing_and_keeps_to_itself(home, make, tmp_path):
+def test_embedded_daemon_inherits_nothing(home, make, tmp_path):
     with open(tmp_path / "inherited", "w") as file:
         os.set_inheritable(file.fileno(), True)
         loader = make(fields=FIELDS)

@@ -82,7 +82,7 @@ def marked(batch):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_arrays_are_padded_to_the_longest_and_say_how_long_they_are(make, ragged, framework):
+def test_arrays_are_padded_and_carry_their_lengths(make, ragged, framework):
     pytest.importorskip(framework)
     fields = {
         "boxes": forebay.Npy(ragged="pad", pad_value=-1),
@@ -209,7 +209,7 @@ def test_raw_bytes_are_arrays_of_the_shape_that_is_given(make, ragged, shard_of,
     assert (places["bytes"], places["shape"], places["key"]) == ("95", "int64 (3, 4)", "c")
 
 
-def test_a_sample_that_differs_is_bad_and_named_even_if_it_comes_first(make, shard_of):
+def test_deviating_first_sample_is_bad_and_named(make, shard_of):
     odd = ("odd", {"npy": npy(numpy.zeros((2, 5), numpy.float32)), "cls": b"9"})
     url = shard_of([odd, *(ragged_sample(number) for number in range(5))])
     fields = {"boxes": forebay.Npy(ragged="pad"), "label": forebay.Int("cls")}
@@ -420,7 +420,7 @@ def test_a_sample_by_its_number_is_its_own_array(ragged):
         assert [batch["boxes"].shape for batch in loader] == [(3, 4, 3), (2, 3, 3)]
 
 
-def test_statistics_and_states_count_samples_whatever_their_length(make, ragged):
+def test_statistics_and_states_count_ragged_samples(make, ragged):
     fields = {"boxes": forebay.Npy(ragged="pad"), "image": forebay.Npy("npy")}
     loader = make(ragged, fields=fields, batch_size=2)
     batches = iter(loader)
@@ -432,7 +432,7 @@ def test_statistics_and_states_count_samples_whatever_their_length(make, ragged)
     assert again.stats()["samples"] == 3
 
 
-def test_nested_tensors_go_to_processes_beside_the_pickle_or_are_refused_by_name():
+def test_nested_tensors_cross_processes_or_are_rejected():
     torch = pytest.importorskip("torch")
     import multiprocessing
     import pickle
@@ -476,7 +476,7 @@ def test_a_name_for_lengths_is_taken(make, ragged, name, field):
         make(ragged, fields=fields)
 
 
-def test_a_name_like_that_of_lengths_is_free_where_there_are_none(make, ragged):
+def test_length_suffix_is_free_without_lengths(make, ragged):
     fields = {"text": forebay.Text("txt"), "text_len": forebay.Int("cls")}
     (batch,) = make(ragged, fields=fields, batch_size=5)
     assert batch["text_len"].tolist() == [0, 1, 2, 3, 4]

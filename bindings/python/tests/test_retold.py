@@ -1,4 +1,4 @@
-"""What others' loaders hold of resuming and of worlds that change, held of this one.
+"""Rules of other loaders for resuming and for changing worlds, held of this one.
 
 A scenario of another library's own tests, told in our names; which one stands with it.
 `torchdata`: its StatefulDataLoader; `streaming`: MosaicML's StreamingDataset.

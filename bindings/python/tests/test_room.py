@@ -27,7 +27,7 @@ def sized(manifest: str, tmp_path: Path, mib: int) -> str:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_window_beyond_the_cache_is_refused_with_the_largest_that_fits(
+def test_window_beyond_the_cache_is_rejected_with_a_limit(
     make: Callable[..., Any], manifest: str, tmp_path: Path
 ) -> None:
     """The cache has 256 MiB: room for three of 80 MiB."""
@@ -71,8 +71,8 @@ def test_streams_need_their_windows_together(
     assert list(make(streams, fields=None, shuffle=True, window=1))
 
 
-def test_the_ranks_of_this_node_are_those_that_its_launcher_started() -> None:
-    """What does not fit together is no launcher's of these ranks."""
+def test_local_ranks_come_from_the_launcher() -> None:
+    """Inconsistent variables are not a launcher's."""
     place = ranks.Place(5, 8, "RANK and WORLD_SIZE")
     here = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
     assert ranks.here(place, here) == (4, 4)

@@ -65,7 +65,7 @@ def test_what_is_left_out_is_counted_apart_wherever_it_is_chosen(make, shard_of,
     assert (stats["errors"], stats["bad"]["by_kind"]) == (1, {"BadSample": 1})
 
 
-def test_a_batch_of_which_all_is_left_out_is_empty_and_not_missing(make):
+def test_fully_deselected_batch_is_empty_not_missing(make):
     loader = make(fields=FIELDS, select=lambda sample: sample["label"] >= 8)
     batches = list(loader)
     assert len(batches) == 15
@@ -75,7 +75,7 @@ def test_a_batch_of_which_all_is_left_out_is_empty_and_not_missing(make):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_the_choice_is_the_same_in_every_world_and_after_a_resume(make, manifest, world):
+def test_selection_is_stable_across_worlds_and_resumes(make, manifest, world):
     def chosen(rank, world_size, batch_size, state=None, stop=None):
         loader = make(
             fields={"label": FIELDS["label"]},
@@ -120,7 +120,7 @@ def test_padding_that_is_left_out_does_not_count(make, shard_of):
     assert (loader.stats()["samples"], loader.stats()["deselected"]) == (2, 3)
 
 
-def test_select_comes_before_map_and_transform_and_names_the_sample(make, shards):
+def test_select_runs_before_map_and_names_the_sample(make, shards):
     mapped = []
     fields = {"label": forebay.Int("cls", map=lambda label: mapped.append(int(label)) or label)}
     list(make(fields=fields, select=odd))

@@ -130,7 +130,7 @@ def test_mixtures_that_make_no_sense_are_refused_by_name(make, sets, change, nam
         make(**change(sets))
 
 
-def test_streams_that_make_no_sense_are_refused_where_they_are_made():
+def test_invalid_streams_are_rejected_at_creation():
     for arguments in (
         {"weight": 0},
         {"weight": -1.0},

@@ -28,7 +28,7 @@ FIELDS = {
 
 @pytest.fixture
 def addresses(monkeypatch):
-    """Where the memory of each tensor delivered lies, by the id of what was delivered."""
+    """Addresses of delivered tensors, by the id of what was delivered."""
     seen: dict[int, int] = {}
     for framework in (frameworks._Torch, frameworks._NumPy, frameworks._Jax):
         original = framework.tensor
@@ -42,7 +42,7 @@ def addresses(monkeypatch):
     return seen
 
 
-def test_torch_tensors_lie_where_they_were_decoded_and_can_be_written(make, addresses):
+def test_torch_tensors_are_zero_copy_and_writable(make, addresses):
     for batch in make(fields=FIELDS, framework="torch"):
         for name in [*FIELDS, "__valid__"]:
             tensor = batch[name]
@@ -65,7 +65,7 @@ def test_torch_tensors_lie_where_they_were_decoded_and_can_be_written(make, addr
     }
 
 
-def test_numpy_arrays_lie_where_they_were_decoded_and_can_be_written(make, addresses):
+def test_numpy_arrays_are_zero_copy_and_writable(make, addresses):
     pytest.importorskip("ml_dtypes")
     for batch in make(fields=FIELDS, framework="numpy"):
         for name in [*FIELDS, "__valid__"]:
@@ -162,7 +162,7 @@ def test_views_are_made_when_they_are_looked_at(make):
         views[60]
 
 
-def test_a_view_alone_keeps_its_bytes_and_only_as_long_as_it_lives(monkeypatch):
+def test_view_keeps_its_bytes_while_it_lives(monkeypatch):
     class Lent:
         def __init__(self, size):
             self.bytes = numpy.arange(size + 1, dtype=numpy.uint8)

@@ -106,7 +106,7 @@ def test_a_worker_state_is_refused_elsewhere_by_name(dataset):
 
 
 class Bare(torch.utils.data.IterableDataset):
-    """What a user writes who does not know better."""
+    """A naive user script."""
 
     def __init__(self, loader):
         self.loader = loader

@@ -227,9 +227,7 @@ def test_a_pickled_data_set_is_the_same(urls: list[str]) -> None:
     assert list(twin) == list(dataset)
 
 
-def test_a_daemon_that_is_killed_is_replaced_and_no_sample_is_lost(
-    home: Home, tmp_path: Path
-) -> None:
+def test_killed_daemon_is_replaced_without_sample_loss(home: Home, tmp_path: Path) -> None:
     samples = [(f"d{number:04}", {"bin": b"x" * 5_000}) for number in range(900)]
     dataset = WebDataset(write_shard(tmp_path / "d.tar", samples))
     read = []

@@ -66,7 +66,7 @@ def plain(value: Any) -> Any:
 
 
 def stream(make: Callable[[Callable[[Exception], bool]], Iterable[Any]], go_on: bool) -> list[Any]:
-    """What a pipeline yields, with the errors that its handler hears of in their places."""
+    """Samples of a pipeline, with the errors that its handler hears of in their places."""
     found: list[Any] = []
 
     def handler(error: Exception) -> bool:
@@ -516,7 +516,7 @@ def test_a_raised_error_comes_after_what_stands_before_it(numbered: list[str]) -
 @pytest.mark.parametrize(("size", "initial"), [(2, 100), (10, 100), (10, 4), (1000, 100), (16, 1)])
 def test_a_shuffle_holds_as_many_samples(size: int, initial: int, numbered: list[str]) -> None:
     def taken(library: Any) -> list[int]:
-        """How many samples have gone in when each comes out."""
+        """Number of samples read when each is delivered."""
         count = 0
 
         def counted(source: Iterable[Any]) -> Iterable[Any]:

@@ -151,7 +151,7 @@ def test_the_order_is_kept_though_batches_take_unequal_time(make):
     assert [value for batch in loader for value in batch["label"].tolist()] == list(range(60))
 
 
-def test_an_exception_comes_with_its_type_its_sample_and_its_traceback(make, shards):
+def test_exception_keeps_type_sample_and_traceback(make, shards):
     loader = make(fields={"label": forebay.Int("cls")}, transform=raising, **PROCESSES)
     iteration = iter(loader)
     seen = [next(iteration)["label"].tolist() for _ in range(2)]
@@ -170,7 +170,7 @@ def test_an_exception_comes_with_its_type_its_sample_and_its_traceback(make, sha
     assert len(workers_of(loader)) == 2
 
 
-def test_a_batch_that_raised_is_tried_again_while_the_next_is_still_under_way(make):
+def test_failed_batch_is_retried_while_the_next_runs(make):
     fields = {"label": forebay.Int("cls")}
     loader = make(fields=fields, transform=raising_before_late, **PROCESSES)
     iteration = iter(loader)
@@ -182,7 +182,7 @@ def test_a_batch_that_raised_is_tried_again_while_the_next_is_still_under_way(ma
             next(iteration)
 
 
-def test_an_iteration_begun_anew_while_batches_of_another_are_under_way(make):
+def test_iteration_restarts_while_old_batches_run(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=late_at_twelve, **PROCESSES)
     state = loader.state_dict()
     for _ in range(5):
@@ -192,7 +192,7 @@ def test_an_iteration_begun_anew_while_batches_of_another_are_under_way(make):
         assert seen == list(range(12))
 
 
-def test_an_exception_that_pickle_cannot_make_again_is_told_in_words(make, shards):
+def test_unpicklable_exception_is_reported_as_text(make, shards):
     loader = make(fields={"label": forebay.Int("cls")}, transform=raising_picky, **PROCESSES)
     with pytest.raises(RuntimeError, match="Picky: this and that") as caught:
         list(loader)
@@ -200,7 +200,7 @@ def test_an_exception_that_pickle_cannot_make_again_is_told_in_words(make, shard
     assert "raising_picky" in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_worker_that_is_killed_is_told_by_its_signal_and_replaced(make, tmp_path, monkeypatch):
+def test_killed_worker_is_reported_and_replaced(make, tmp_path, monkeypatch):
     monkeypatch.setenv("FOREBAY_TEST_DONE", str(tmp_path / "done"))
     loader = make(fields={"label": forebay.Int("cls")}, transform=killing, **PROCESSES)
     iteration = iter(loader)
@@ -238,7 +238,7 @@ def test_a_worker_that_exits_is_told_by_its_code(make):
     assert caught.value.places["exit_code"] == "7"
 
 
-def test_a_result_that_cannot_come_back_is_an_error_and_not_an_end(make):
+def test_unpicklable_result_is_an_error_not_an_end(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=unsendable, **PROCESSES)
     with pytest.raises(Exception, match=r"unsendable.*<locals>.<lambda>"):
         list(loader)
@@ -266,7 +266,7 @@ def take_all(iteration, into):
         into += batch["label"].tolist()
 
 
-def test_another_iteration_does_not_get_what_the_one_before_left_under_way(make):
+def test_new_iteration_gets_no_old_batches(make):
     loader = make(fields={"label": forebay.Int("cls")}, transform=late, **PROCESSES)
     for _ in range(3):
         iteration = iter(loader)

@@ -143,7 +143,7 @@ sys.stdout.buffer.write(out.getvalue())
 ";
 
 #[test]
-fn it_agrees_with_tarfile_and_the_tar_crate_on_every_format_python_writes() {
+fn indexer_agrees_with_tarfile_and_the_tar_crate() {
     for format in ["USTAR_FORMAT", "GNU_FORMAT", "PAX_FORMAT"] {
         for seed in 0..4 {
             let tar = python(WRITE, format!("{format} {seed}").as_bytes());

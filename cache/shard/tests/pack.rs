@@ -126,7 +126,7 @@ fn one(key: &str, fields: &[(&str, &str)]) -> Sample {
 }
 
 #[test]
-fn samples_stay_whole_and_any_number_of_threads_makes_the_same_bytes() {
+fn samples_stay_whole_for_any_number_of_threads() {
     let place = Place::new();
     place.tree();
     pack(&place.packing("a"));
@@ -191,7 +191,7 @@ fn a_plan_is_what_packing_makes_and_writes_nothing() {
 }
 
 #[test]
-fn the_same_again_goes_on_from_any_state_and_leaves_nothing_over() {
+fn pack_resumes_from_any_state() {
     let place = Place::new();
     place.tree();
     let packing = Packing { limits: Limits { samples: 2, bytes: u64::MAX }, ..place.packing("o") };
@@ -236,7 +236,7 @@ fn the_same_again_goes_on_from_any_state_and_leaves_nothing_over() {
 }
 
 #[test]
-fn another_plan_is_refused_while_anything_of_the_old_one_is_there() {
+fn another_plan_is_rejected_while_old_shards_exist() {
     let place = Place::new();
     place.tree();
     pack(&place.packing("o"));
@@ -683,7 +683,7 @@ fn keys_that_come_twice_are_refused_or_get_their_shards_names() {
 }
 
 #[test]
-fn hostile_tars_are_refused_with_shard_and_offset_or_packed_whole() {
+fn hostile_tars_are_rejected_or_packed_whole() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
     let (mut refused, mut packed) = (0, 0);
     for entry in fs::read_dir(folder).unwrap() {

@@ -131,7 +131,7 @@ fn the_formats_before_are_still_read() {
 }
 
 #[test]
-fn a_url_too_long_and_an_index_that_contradicts_itself_are_refused() {
+fn long_urls_and_inconsistent_indexes_are_rejected() {
     let mut long = small();
     long.origin.url = "s3://b/".to_owned() + &"x".repeat(HEAD_BYTES);
     assert_eq!(long.encode().unwrap_err().kind(), ErrorKind::Invalid);

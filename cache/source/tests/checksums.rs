@@ -145,7 +145,7 @@ async fn objects_that_came_in_parts_are_compared_part_by_part() {
 
 /// As moto answers: the checksum of checksums without a mark of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_only_the_etag_marks_as_parts_is_no_checksum_of_the_whole() {
+async fn multipart_etag_is_no_checksum_of_the_whole() {
     let header = format!("x-amz-checksum-sha256: {SHA256}");
     let options = Options::default().with("AWS_SKIP_SIGNATURE", "true");
     let told = ask_with(options, 9, move |asked| match is_of_attributes(asked) {

@@ -88,7 +88,7 @@ async fn patterns_and_folders_are_listed_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_between_pages_neither_doubles_nor_hides_the_rest() {
+async fn changes_between_pages_neither_double_nor_hide_objects() {
     let stays: Vec<String> = (0..9).map(|n| format!("d/{n}.tar")).collect();
     let names = Mutex::new(stays.clone());
     let pages = Mutex::new(0);

@@ -246,7 +246,7 @@ async fn a_delayed_operation_is_under_way_until_it_may_go_on() {
 }
 
 #[tokio::test]
-async fn a_dropped_future_leaves_its_delayed_operation_on_its_way_and_nothing_behind() {
+async fn dropped_future_leaves_nothing_behind() {
     on_each(4, async |engine| {
         let bench = Bench::new(engine).await;
         let (go, wait) = oneshot::channel::<()>();

@@ -42,7 +42,7 @@ fn a_region_gets_large_pages_where_the_kernel_has_them() {
 }
 
 #[test]
-fn regions_made_and_dropped_at_once_leave_each_others_memory_alone() {
+fn concurrent_regions_do_not_share_memory() {
     std::thread::scope(|scope| {
         for thread in 0u8..8 {
             scope.spawn(move || {

@@ -152,7 +152,7 @@ async fn operations_beyond_the_permits_wait_to_be_polled() {
 }
 
 #[tokio::test]
-async fn what_waits_when_the_engine_goes_is_closed_and_gives_its_span_back() {
+async fn stopped_engine_closes_waiters_and_returns_spans() {
     for choice in CHOICES {
         let engine = start(*choice, 1);
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_told_by_the_labels_of_dcgms_exporter_with_the_jobs_on_them() {
+    fn gpu_metrics_have_dcgm_labels_and_jobs() {
         let (status, [mine, lost]) = with_gpus(None);
         let whole = text(status, Audience::Admins);
         let one = |family: &str, rest: &str| {

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_json_say_the_same_as_toml_and_have_the_same_mistakes() {
+    fn yaml_json_and_toml_parse_alike() {
         let toml = format!(
             "{TIER}watermarks = {{ low = 0.5, high = 0.9 }}\n\
             [[dataset]]\nname = 'a'\nmatch = '**'\nevict = 'none'\npriority = -3\npin = false\n\

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_schema_is_one_that_the_parser_knows_and_the_other_way_round() {
+    fn schema_and_parser_know_the_same_keys() {
         let schema = schema();
         same::<Config>(&schema, "");
         same::<Daemon>(&schema, "Daemon");

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_elements_are_those_of_c_order_however_they_are_stored() {
+    fn first_elements_follow_c_order() {
         let elements: Vec<u8> = (0..12).collect();
         let of = |fortran_order, swapped| Stored {
             dtype: DType::Uint16,

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_idle_buffers_is_limited_and_the_oldest_go_first() {
+    fn idle_buffers_are_limited_and_the_oldest_dropped() {
         let pool = BufferPool::new(1 << 30);
         let first = pool.take(64 * 50).unwrap();
         let many: Vec<_> = (0..IDLE_COUNT_MAX).map(|_| pool.take(1).unwrap()).collect();

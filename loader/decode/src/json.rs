@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_the_part_does_not_matter_if_python_reads_it() {
+    fn text_beside_the_part_is_ignored_if_python_reads_it() {
         let long = format!(r#"{{"n": {}, "a": 3}}"#, "9".repeat(DIGITS_MAX + 1));
         for json in [
             r#"{"s": "\ud800", "a": 3}"#,

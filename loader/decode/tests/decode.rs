@@ -54,7 +54,7 @@ fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn every_dtype_and_layout_agrees_with_plain_arithmetic_on_the_same_crop() {
+fn every_dtype_and_layout_matches_plain_arithmetic() {
     let samples: Vec<Sample> = vec![vec![("jpg", data("wide-420.jpg"))]; 6];
     let plain = decoder(vec![image(random_crop(DType::Uint8, Layout::Nhwc))], 2);
     let plain = decode(&plain, &samples, 100, 3);
@@ -263,7 +263,7 @@ fn claim_size(jpeg: &mut [u8], height: u16, width: u16) {
 }
 
 #[test]
-fn a_header_that_claims_gigapixels_is_refused_before_memory_is_taken() {
+fn gigapixel_header_is_rejected_before_allocation() {
     let mut jpeg = data("wide-420.jpg");
     claim_size(&mut jpeg, 65_000, 65_000);
     let mut png = data("rgb.png");

@@ -101,7 +101,7 @@ fn arrays_are_padded_to_the_longest_of_their_batch() {
 }
 
 #[test]
-fn with_a_length_given_every_batch_has_it_and_longer_rows_are_cut() {
+fn given_length_fixes_rows_and_cuts_longer_ones() {
     let files = [pairs(1, 10), pairs(3, 20)];
     let decoder = decoder(vec![array(pad("0", Some(2)))], 1);
     let decoded = decode(&decoder, &arrays(&files), 0, 0);
@@ -346,7 +346,7 @@ fn raw_bytes_are_arrays_of_the_shape_that_was_told_of() {
 }
 
 #[test]
-fn a_batch_that_padding_makes_larger_than_memory_is_full_and_says_how_to_cut_it() {
+fn oversized_padded_batch_is_full_with_advice() {
     let decoder = decoder(vec![array(pad("0", Some(u32::MAX)))], 1);
     // Terabytes in all, which no machine grants.
     let samples = vec![vec![("npy", pairs(1, 1))]; 1 << 12];

@@ -60,7 +60,7 @@ fn the_json_of_the_python_package_is_understood() {
 }
 
 #[test]
-fn unreadable_json_is_invalid_and_a_wrong_dtype_lists_the_right_ones() {
+fn invalid_json_and_dtypes_are_rejected_with_advice() {
     let field = |kind: &str| format!(r#"{{"name": "a", "source": "b", "kind": {kind}}}"#);
     let wrong = FieldSpec::from_json(&field(r#"{"type": "image", "dtype": "half"}"#)).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Invalid);
@@ -127,7 +127,7 @@ fn what_makes_no_sense_is_refused_naming_the_field() {
 }
 
 #[test]
-fn rows_that_cannot_be_padded_and_shapes_that_cannot_be_are_refused() {
+fn unpaddable_rows_and_invalid_shapes_are_rejected() {
     let pad = |value, max_len| Ragged::Pad { value, max_len };
     let text = |ragged| FieldSpec::new("x", "txt", FieldKind::Text { ragged });
     let array = |ragged, raw| FieldSpec::new("x", "npy", FieldKind::Npy { ragged, raw });

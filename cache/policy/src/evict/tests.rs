@@ -117,7 +117,7 @@ fn hit_ratios_are_those_of_the_published_rules() {
 }
 
 #[test]
-fn a_scan_does_not_flush_what_sieve_s3fifo_and_lfu_know_to_be_used() {
+fn scan_does_not_flush_used_shards() {
     for (evict, survivors) in
         [(Evict::Lru, 10), (Evict::Sieve, 40), (Evict::S3fifo, 40), (Evict::Lfu, 40)]
     {

@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn shards_keep_the_limits_and_differ_by_the_largest_sample_at_most(
+        fn shards_keep_limits_and_differ_by_one_sample_at_most(
             blocks in prop::collection::vec(prop_oneof![4 => 1u64..5, 1 => 1u64..200], 1..120),
             samples in prop_oneof![Just(u64::MAX), 1u64..40],
             // The largest sample, of 199 blocks, and an archive's end of 2 fit.

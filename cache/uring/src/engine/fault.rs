@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_never_reaches_the_kernel_unless_it_may_be_asked_again() {
+    fn failed_attempt_never_reaches_the_kernel() {
         for (fate, direction) in [
             (Fate::Fail(libc::ENOSPC), Direction::Write),
             (Fate::Torn(0), Direction::Write),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_yet_to_be_made_has_the_disk_of_its_parent() {
+    fn missing_directory_has_the_disk_of_its_parent() {
         // The machine's own value does not matter; both answers must agree.
         let directory = tempfile::tempdir().unwrap();
         let unmade = directory.path().join("a/b");

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_refuses_and_an_abandoned_one_ends_what_it_held() {
+    fn closed_queue_rejects_and_abandoned_queue_ends_orders() {
         let queue = queue();
         let (held, mut first) = order();
         queue.push([held]);

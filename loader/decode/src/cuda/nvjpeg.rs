@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_real_library_has_all_that_is_called_and_says_where_there_is_no_gpu() {
+    fn real_nvjpeg_has_all_symbols_and_reports_no_gpu() {
         let Some(path) = bundled() else { return };
         let nvjpeg = Nvjpeg::open(std::slice::from_ref(&path)).unwrap();
         assert_eq!(nvjpeg.path, path);

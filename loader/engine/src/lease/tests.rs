@@ -402,7 +402,7 @@ fn who_comes_back_alone_begins_anew_and_who_comes_late_joins() {
 
 /// Awaited members are not present: a job restarted at once starts anew.
 #[test]
-fn a_daemon_that_comes_after_another_believes_in_nobody_who_does_not_come_back() {
+fn restarted_daemon_drops_members_that_do_not_return() {
     let mut slot = None;
     join(&mut slot, &joining(1, 0, 2, 4)).unwrap();
     join(&mut slot, &joining(2, 1, 2, 4)).unwrap();

@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_cut_between_waits_and_the_tier_without_gap_or_overlap() {
+    fn time_is_split_without_gap_or_overlap() {
         let ms = 1_000_000;
         let waited = |cause, start_ns, end_ns| Stage { cause, start_ns, end_ns };
         let stages = vec![

@@ -230,7 +230,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn between_waits_a_batch_is_looked_up_and_short_ones_are_part_of_that() {
+    fn lookups_between_waits_include_short_waits() {
         let mut stages = Stages { all: Vec::new(), told_ns: 10 * MS };
         stages.add(Cause::Origin, 20 * MS..50 * MS);
         stages.add(Cause::Origin, 50 * MS + 1..60 * MS);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_are_bounded_and_a_probe_that_leaves_makes_room_for_another() {
+    fn pauses_are_bounded_and_a_lost_probe_is_replaced() {
         let (mut breaker, mut now) = (Breaker::new(), Instant::now());
         for _ in 0..BREAK_AFTER {
             breaker.failed(false, now);

@@ -37,7 +37,7 @@ proptest! {
 }
 
 #[test]
-fn more_open_shards_than_are_looked_at_come_as_the_samples_need_them() {
+fn look_ahead_beyond_its_limit_follows_the_samples() {
     let counts = [20; 100];
     for (shuffle, lanes) in [(Shuffle::Global, 1), (Shuffle::Window, 1), (Shuffle::Window, 4)] {
         let order = order(shuffle, 100, 3);

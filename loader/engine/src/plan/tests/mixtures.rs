@@ -196,7 +196,7 @@ fn what_comes_next_of_a_mixture_is_named_first() {
 }
 
 #[test]
-fn what_comes_next_of_a_stream_that_is_played_again_is_named_when_it_does() {
+fn repeated_stream_announces_its_next_shards() {
     let streams =
         [stream(&[10; 40], Proportion::Weight(0.5)), stream(&[10; 10], Proportion::Weight(0.5))];
     let order = Order { epoch_samples: Some(600), ..order(Shuffle::None, 1, 0) };

@@ -78,7 +78,7 @@ fn a_node_needs_the_windows_of_its_own_lanes() {
 }
 
 #[test]
-fn streams_need_their_windows_together_and_fewer_lanes_are_named() {
+fn streams_need_their_windows_together() {
     let order = Order { window: 8, ..order(Shuffle::Window, 1, 0) };
     // Of the large ones four lanes of two shards each, of the small ones one of eight.
     let parts = [Part::stream(4, &[1000; 16]), Part::stream(1, &[10; 20])];
