@@ -1,14 +1,16 @@
-//! Shards behind a network: how all stores are the same.
+//! Shards behind a network: the common part of all stores.
 //!
-//! One way to ask, to resume and to give up for every store; a store says only where an
-//! object lies, with which client, and what a refusal means.
+//! Requests, retries, resumption and errors are the same for every store; a store adds the place of
+//! an object, its client, and the meaning of its errors.
 //!
 //! ```text
-//!   stretch.rs   consecutive bytes: resumed at the byte, asked for twice when late
-//!     reply.rs     one reply: of the version and the range asked for, or refused
-//!       link.rs      the endpoint: places, the knee, what is late, whether it is down
-//!       wire.rs      the HTTP client
-//!         gate.rs      which addresses it connects to
+//!   stretch.rs     consecutive bytes: resumed at the byte, requested twice when late
+//!     attempts.rs    number and pauses of retries
+//!     reply.rs       one reply: of the requested version and range, or an error
+//!       refusal.rs     meaning of an error: retry, or which kind
+//!       link.rs        the endpoint: slots, concurrency limit, late replies, circuit breaker
+//!       wire.rs        the HTTP client
+//!         gate.rs        permitted addresses
 //! ```
 
 mod attempts;

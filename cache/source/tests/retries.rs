@@ -193,7 +193,7 @@ async fn a_weak_version_binds_by_what_each_reply_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_that_pass_are_outlasted() {
+async fn transient_faults_are_retried() {
     let bench = Bench::new();
     for url in bench.ways() {
         let stat = bench.stat(&url).await;
@@ -230,7 +230,7 @@ async fn faults_that_pass_are_outlasted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_that_stay_are_named() {
+async fn lasting_faults_fail_after_retries() {
     let bench = Bench::new();
     for url in bench.ways() {
         let stat = bench.stat(&url).await;

@@ -58,7 +58,7 @@ pub(crate) fn open(authority: &str, reach: &Reach<'_>) -> Result<Bucket> {
         .with_endpoint(endpoint.clone())
         .with_allow_http(!encrypted)
         .with_http_connector(reach.connector()?)
-        .with_retry(reach.wire.retry());
+        .with_retry(reach.wire.without_retries());
     let builder = with_credentials(builder, options, emulated, custom.is_some())?;
     let store = builder.build().map_err(|error| unfit("Azure", &error))?;
     let refusals = Refusals { endpoint, access_advice: access_advice(options), identity: None };

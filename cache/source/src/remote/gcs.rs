@@ -36,7 +36,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         .with_bucket_name(name)
         .with_base_url(&endpoint)
         .with_http_connector(reach.connector()?)
-        .with_retry(reach.wire.retry());
+        .with_retry(reach.wire.without_retries());
     let store = with_credentials(builder, options, custom).build();
     let store = store.map_err(|error| {
         unfit("Google Cloud Storage", &error)

@@ -69,7 +69,7 @@ impl Http {
         HttpBuilder::new()
             .with_url(asked)
             .with_http_connector(self.connector.clone())
-            .with_retry(self.route.wire.retry())
+            .with_retry(self.route.wire.without_retries())
             .build()
             .map_err(|_| invalid("unsupported URL").at("url", url))
     }

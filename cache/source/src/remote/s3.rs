@@ -42,7 +42,7 @@ pub(crate) fn open(name: &str, reach: &Reach<'_>) -> Result<Bucket> {
         .with_virtual_hosted_style_request(virtual_host)
         .with_request_payer(requester_pays)
         .with_http_connector(connector.clone())
-        .with_retry(reach.wire.retry());
+        .with_retry(reach.wire.without_retries());
     if let Some(url) = custom {
         let encrypted = http::endpoint(url)?.starts_with("https:");
         if !encrypted && options.get("AWS_ALLOW_HTTP").is_some() && !options.is_on("AWS_ALLOW_HTTP")

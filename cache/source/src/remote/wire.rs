@@ -175,7 +175,7 @@ impl Wire {
 
     /// Has object_store try once: what to do about a failure is decided above it, where it is known
     /// what arrived already.
-    pub(super) fn retry(&self) -> RetryConfig {
+    pub(super) fn without_retries(&self) -> RetryConfig {
         RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
     }
 
